@@ -1,0 +1,54 @@
+# Targets for people: `make help`. Nothing here needs more than Debian's python3, python3-venv, make and gcc.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo test lint types imports unit kernel-tests coverage bench lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests need
+
+.venv/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## Watch a memory hog being evicted (root)
+	$(BIN)/reactor demo
+
+test: lint types imports unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
+
+lint: setup ## Format and lint rules
+	$(BIN)/ruff format --check --quiet reactor tests
+	$(BIN)/ruff check --quiet reactor tests
+
+types: setup ## mypy, strict
+	$(BIN)/mypy --no-error-summary
+
+imports: setup ## Import directions
+	$(BIN)/lint-imports --no-cache
+
+unit: setup ## Unit tests; the policy with 100 % branch coverage
+	$(BIN)/coverage run --data-file=.cache/coverage -m pytest tests/unit
+	$(BIN)/coverage report --data-file=.cache/coverage --include='reactor/policy/*' --fail-under=100
+
+kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
+	$(BIN)/pytest tests/kernel
+
+bench: setup ## Measure, print and store the figures as JSON
+	$(BIN)/reactor bench
+
+lock: setup ## Resolve the dependencies anew into constraints.txt
+	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-header --extra dev --output-file constraints.txt pyproject.toml
+
+clean: ## Remove what make made
+	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

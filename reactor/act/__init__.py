@@ -1,0 +1,1 @@
+"""Ending pods and giving back what the node holds."""

@@ -1,0 +1,1 @@
+"""Documents to words: KubeletConfiguration, v1.Pod and reactor's own section, every problem with its path."""

@@ -1,0 +1,1 @@
+"""The nursery and the loop: wake, observe, decide, act, journal."""

@@ -1,0 +1,50 @@
+"""Every exception that reactor raises on purpose; the type says who can mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ReactorError(Exception):
+    """The root of reactor's own exceptions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with a document.
+
+    `path` is where (`evictionHard["memory.available"]`, `pods[1].spec`), `got` the offending input as it
+    stands there, `accepted` the form that would have been taken.
+    """
+
+    path: str
+    got: str
+    accepted: str
+
+    def __str__(self) -> str:
+        """Return the problem as one line."""
+        return f"{self.path}: got {self.got}; accepted: {self.accepted}"
+
+
+class ConfigError(ReactorError):
+    """A document is wrong, for its author to mend. It carries every problem found, not just the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class KernelInterfaceError(ReactorError):
+    """A kernel file or call answered with something that its documentation does not allow.
+
+    `interface` is the file's path or the call's name, `got` what it gave.
+    """
+
+    def __init__(self, interface: str, got: object, accepted: str) -> None:
+        self.interface = interface
+        super().__init__(f"{interface}: got {got!r}; accepted: {accepted}")
+
+
+class RefusedError(ReactorError):
+    """reactor declines to do what was asked, because it could hurt what it must not touch."""

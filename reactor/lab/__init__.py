@@ -1,0 +1,1 @@
+"""A virtual node in a cgroup: the demo and the benchmarks."""

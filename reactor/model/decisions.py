@@ -1,0 +1,101 @@
+"""What goes into one evaluation pass and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything observed for one pass. A signal or a pod (by uid) that is absent was not observed."""
+
+    signals: Mapping[Signal, Observation] = field(default_factory=dict)
+    pods: Mapping[str, PodUsage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedPod:
+    """One place in the ranking, with the numbers that decided it.
+
+    `usage` and `request` are of the starved resource (usage None: not observed); `exceeds_request` is
+    None where the resource has no requests (inodes, processes).
+    """
+
+    pod: Pod
+    usage: int | None
+    request: int
+    exceeds_request: bool | None
+
+    @property
+    def evictable(self) -> bool:
+        """Return whether the pod may be evicted at all."""
+        return self.pod.critical_because is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """A pod to be ended. `threshold` is None where the pod broke its own storage limit.
+
+    `expected_bytes` is what the node should get back (in the starved resource's unit), None where unknown.
+    """
+
+    pod: Pod
+    signal: Signal | LimitSignal
+    resource: Resource
+    grace_period_seconds: int
+    message: str
+    threshold: Threshold | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """An eviction that has been ordered and whose resource may not be back yet.
+
+    Until `kill_at_seconds` the pod may still end by itself (a soft eviction's grace period); from
+    `deadline_seconds` on nothing more is expected of it.
+    """
+
+    uid: str
+    resource: Resource
+    kill_at_seconds: float
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyState:
+    """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock."""
+
+    conditions: tuple[NodeCondition, ...] = ()
+    condition_last_observed: Mapping[NodeCondition, float] = field(default_factory=dict)
+    condition_since: Mapping[NodeCondition, float] = field(default_factory=dict)
+    first_observed: Mapping[Threshold, float] = field(default_factory=dict)
+    thresholds_met: tuple[Threshold, ...] = ()
+    observed_at: Mapping[Signal, float | None] = field(default_factory=dict)
+    in_flight: tuple[InFlight, ...] = ()
+    evicted_at: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What one pass decided.
+
+    Where `reclaim` is not empty, the caller runs it, observes anew and asks `policy.after_reclaim` for the
+    rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts
+    nobody in this pass. `absurd` names the observations that were set aside, and why.
+    """
+
+    at_seconds: float
+    conditions: tuple[NodeCondition, ...] = ()
+    thresholds_met: tuple[Threshold, ...] = ()
+    acted_on: Threshold | None = None
+    reclaim: tuple[Reclaim, ...] = ()
+    ranking: tuple[RankedPod, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    deferred_because: str | None = None
+    absurd: Mapping[Signal, str] = field(default_factory=dict)

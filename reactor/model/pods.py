@@ -1,0 +1,121 @@
+"""Pods: what the policy needs to know of them, and what they use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from reactor.model.quantity import Quantity
+from reactor.model.signals import Resource
+
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
+DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS = 30
+
+
+class QosClass(StrEnum):
+    """How much of what it may use a pod has asked for."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A v1.Toleration; absent fields are empty strings, as upstream's comparison takes them."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container's requests and its limit of local storage (None: none set)."""
+
+    name: str
+    requests: Mapping[Resource, Quantity] = field(default_factory=dict)
+    ephemeral_storage_limit: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A local volume: emptyDir, hostPath and the other kinds that use the node's own filesystems.
+
+    `size_limit` is an emptyDir's.
+    """
+
+    name: str
+    is_empty_dir: bool = False
+    size_limit: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod as the policy sees it; requests are the pod's totals, an absent one is zero.
+
+    `critical_because` says why it may never be evicted (None: it may). `cgroup` is its cgroup relative to
+    the hierarchy's root where it is known.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    priority: int = 0
+    qos_class: QosClass = QosClass.BEST_EFFORT
+    critical_because: str | None = None
+    termination_grace_period_seconds: int = DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS
+    requests: Mapping[Resource, int] = field(default_factory=dict)
+    ephemeral_storage_limit: Quantity | None = None
+    containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    cgroup: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesystemUsage:
+    """Bytes and inodes in use on a filesystem (None: not observed)."""
+
+    used_bytes: int | None = None
+    inodes_used: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerUsage:
+    """What one container uses."""
+
+    name: str
+    memory_working_set_bytes: int | None = None
+    rootfs: FilesystemUsage | None = None
+    logs: FilesystemUsage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUsage:
+    """What one pod uses (None: not observed). `volumes` is by volume name."""
+
+    memory_working_set_bytes: int | None = None
+    process_count: int | None = None
+    ephemeral_storage_bytes: int | None = None
+    containers: tuple[ContainerUsage, ...] = ()
+    volumes: Mapping[str, FilesystemUsage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A container image on the node. Instants are seconds on the pass's clock (None: never, or unknown)."""
+
+    id: str
+    size_bytes: int
+    first_detected_seconds: float | None = None
+    last_used_seconds: float | None = None
+    in_use: bool = False
+    pinned: bool = False

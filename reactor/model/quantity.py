@@ -1,0 +1,76 @@
+"""Amounts in the syntax of Kubernetes' resource.Quantity (`100Mi`, `1.5G`, `500m`, `1e3`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+_BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_SYNTAX: Final = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:(?P<exponent>[eE][+-]?[0-9]{1,3})|(?P<suffix>[KMGTPE]i|[numkMGTPE]))?",
+    re.ASCII,
+)
+
+ACCEPTED: Final = "a quantity such as 100Mi, 1.5Gi, 2G or 500"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Quantity:
+    """An amount and the way it was written; equality and order are the amount's.
+
+    `amount` is exact (bytes, inodes, processes). `text` is what its author wrote, for messages.
+    Source: k8s.io/apimachinery/pkg/api/resource.
+    """
+
+    amount: Fraction
+    text: str = field(compare=False)
+
+    @property
+    def value(self) -> int:
+        """Return the amount rounded up to a whole number, as Quantity.Value does."""
+        return -((-self.amount.numerator) // self.amount.denominator)
+
+    def __str__(self) -> str:
+        """Return the canonical form: no fraction, the largest suffix that loses nothing."""
+        suffix = re.search(r"[a-zA-Z]*$", self.text)
+        if suffix and suffix.group() in _BINARY:
+            return format_bytes(self.value) if self.amount.denominator == 1 else self.text
+        return _format_decimal(self.amount)
+
+
+def parse_quantity(text: str) -> Quantity:
+    """Return the quantity that `text` stands for.
+
+    Raises ValueError, without a message of its own beyond the accepted form, for anything else.
+    """
+    found = _SYNTAX.fullmatch(text)
+    if found is None:
+        raise ValueError(ACCEPTED)
+    amount = Fraction(found["number"])
+    if found["exponent"]:
+        amount *= Fraction(10) ** int(found["exponent"][1:])
+    elif found["suffix"] in _BINARY:
+        amount *= 1024 ** _BINARY[found["suffix"]]
+    else:
+        amount *= Fraction(1000) ** _DECIMAL[found["suffix"] or ""]
+    return Quantity(amount, text)
+
+
+def format_bytes(amount: int) -> str:
+    """Return a whole amount with the largest binary suffix that divides it (`512Mi`, `1500`)."""
+    for suffix, power in reversed(_BINARY.items()):
+        if amount and amount % 1024**power == 0:
+            return f"{amount // 1024**power}{suffix}"
+    return str(amount)
+
+
+def _format_decimal(amount: Fraction) -> str:
+    for suffix, power in reversed(_DECIMAL.items()):
+        scaled = amount / Fraction(1000) ** power
+        if scaled.denominator == 1 and scaled != 0:
+            return f"{scaled.numerator}{suffix}"
+    return "0" if amount == 0 else str(float(amount))

@@ -1,0 +1,95 @@
+"""What a configuration comes down to once it is read: settings of the policy and of the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reactor.model.signals import Filesystem, Layout
+from reactor.model.thresholds import Threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageGcSettings:
+    """When unused images are removed for the sake of the image filesystem; ages in seconds, 0 is off."""
+
+    high_threshold_percent: int = 85
+    low_threshold_percent: int = 80
+    minimum_age_seconds: float = 120.0
+    maximum_age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionSettings:
+    """What `policy.decide` goes by.
+
+    `thresholds` are in configuration order, hard before soft, derived ones (allocatable memory,
+    containerfs) included. `max_pod_grace_period_seconds` below zero leaves soft evictions the pod's own
+    grace period. `evictions_per_minute` None is without bound; hard memory thresholds are never bound.
+    """
+
+    thresholds: tuple[Threshold, ...] = ()
+    layout: Layout = Layout.SINGLE
+    pressure_transition_period_seconds: float = 300.0
+    max_pod_grace_period_seconds: int = 0
+    local_storage_capacity_isolation: bool = True
+    kernel_memcg_notification: bool = False
+    image_gc: ImageGcSettings = field(default_factory=ImageGcSettings)
+    evictions_per_minute: int | None = None
+    in_flight_deadline_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalSettings:
+    """Where decisions are written and how much of them is kept: `files` files of `max_bytes` each."""
+
+    path: str = "/var/log/reactor/journal.jsonl"
+    max_bytes: int = 16 << 20
+    files: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealtimeSettings:
+    """How the daemon stays awake under pressure; each part may be refused by the kernel, and is reported.
+
+    `fifo_priority` 0 leaves the scheduling policy alone; `oom_score_adj` None leaves the score alone.
+    """
+
+    fifo_priority: int = 50
+    lock_memory: bool = True
+    oom_score_adj: int | None = -999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """Which sources may be used; the ticker always is."""
+
+    memcg: bool = True
+    memory_high: bool = True
+    psi: bool = True
+    processes: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that `reactor run` goes by.
+
+    `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
+    cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
+    `filesystems` names a path on each filesystem to be watched.
+    """
+
+    eviction: EvictionSettings = field(default_factory=EvictionSettings)
+    node_cgroup: str | None = None
+    pod_parents: tuple[str, ...] = ()
+    manifests_path: str | None = None
+    filesystems: Mapping[Filesystem, str] = field(default_factory=lambda: {Filesystem.NODEFS: "/"})
+    housekeeping_interval_seconds: float = 10.0
+    metrics_address: tuple[str, int] | None = ("127.0.0.1", 9753)
+    socket_path: str = "/run/reactor/reactor.sock"
+    state_path: str = "/run/reactor/state.json"
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    realtime: RealtimeSettings = field(default_factory=RealtimeSettings)
+    sources: SourceSettings = field(default_factory=SourceSettings)
+    dry_run: bool = False
+    warnings: tuple[str, ...] = ()

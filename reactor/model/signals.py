@@ -1,0 +1,95 @@
+"""Eviction signals and what each stands for. Source: pkg/kubelet/eviction/{helpers,api/types}.go."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class Signal(StrEnum):
+    """What is observed of a node, by upstream's name."""
+
+    MEMORY_AVAILABLE = "memory.available"
+    ALLOCATABLE_MEMORY_AVAILABLE = "allocatableMemory.available"
+    NODEFS_AVAILABLE = "nodefs.available"
+    NODEFS_INODES_FREE = "nodefs.inodesFree"
+    IMAGEFS_AVAILABLE = "imagefs.available"
+    IMAGEFS_INODES_FREE = "imagefs.inodesFree"
+    CONTAINERFS_AVAILABLE = "containerfs.available"
+    CONTAINERFS_INODES_FREE = "containerfs.inodesFree"
+    PID_AVAILABLE = "pid.available"
+
+
+class LimitSignal(StrEnum):
+    """Why a pod is evicted for its own storage limit rather than for the node's sake."""
+
+    EMPTY_DIR = "emptydirfs.limit"
+    POD = "ephemeralpodfs.limit"
+    CONTAINER = "ephemeralcontainerfs.limit"
+
+
+class Resource(StrEnum):
+    """What is starved, as eviction messages name it."""
+
+    MEMORY = "memory"
+    EPHEMERAL_STORAGE = "ephemeral-storage"
+    INODES = "inodes"
+    PIDS = "pids"
+
+
+class NodeCondition(StrEnum):
+    """A node condition, in the order in which conditions are reported."""
+
+    MEMORY_PRESSURE = "MemoryPressure"
+    DISK_PRESSURE = "DiskPressure"
+    PID_PRESSURE = "PIDPressure"
+
+
+class Filesystem(StrEnum):
+    """The filesystems that signals are about."""
+
+    NODEFS = "nodefs"
+    IMAGEFS = "imagefs"
+    CONTAINERFS = "containerfs"
+
+
+class Layout(StrEnum):
+    """How images and writable layers lie on filesystems.
+
+    `SINGLE`: all on the node's. `DEDICATED`: images and writable layers on their own. `SPLIT`: images on
+    their own, writable layers on the node's.
+    """
+
+    SINGLE = "single"
+    DEDICATED = "dedicated"
+    SPLIT = "split"
+
+
+class Reclaim(StrEnum):
+    """What a node can give back before a pod is evicted, in the order in which it is asked to."""
+
+    CONTAINERS = "containers"
+    IMAGES = "images"
+
+
+MEMORY_SIGNALS: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
+
+RESOURCE: Final[dict[Signal, Resource]] = {
+    Signal.MEMORY_AVAILABLE: Resource.MEMORY,
+    Signal.ALLOCATABLE_MEMORY_AVAILABLE: Resource.MEMORY,
+    Signal.NODEFS_AVAILABLE: Resource.EPHEMERAL_STORAGE,
+    Signal.NODEFS_INODES_FREE: Resource.INODES,
+    Signal.IMAGEFS_AVAILABLE: Resource.EPHEMERAL_STORAGE,
+    Signal.IMAGEFS_INODES_FREE: Resource.INODES,
+    Signal.CONTAINERFS_AVAILABLE: Resource.EPHEMERAL_STORAGE,
+    Signal.CONTAINERFS_INODES_FREE: Resource.INODES,
+    Signal.PID_AVAILABLE: Resource.PIDS,
+}
+
+CONDITION: Final[dict[Signal, NodeCondition]] = {
+    signal: {
+        Resource.MEMORY: NodeCondition.MEMORY_PRESSURE,
+        Resource.PIDS: NodeCondition.PID_PRESSURE,
+    }.get(resource, NodeCondition.DISK_PRESSURE)
+    for signal, resource in RESOURCE.items()
+}

@@ -1,0 +1,74 @@
+"""Thresholds and what they are held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from reactor.model.signals import Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdValue:
+    """An absolute amount or a share of the capacity; exactly one of the two is given.
+
+    `text` is the value as its author wrote it (`10%`, `2Gi`).
+    """
+
+    text: str
+    amount: Fraction | None = None
+    percent: Fraction | None = None
+
+    def of(self, capacity: int) -> Fraction:
+        """Return the amount (bytes, inodes, processes) that the value means at this capacity."""
+        if self.amount is not None:
+            return self.amount
+        return capacity * (self.percent or Fraction(0)) / 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """`signal < value`: soft with a grace period, hard without one."""
+
+    signal: Signal
+    value: ThresholdValue
+    grace_period_seconds: float = 0.0
+    minimum_reclaim: ThresholdValue | None = None
+
+    @property
+    def is_hard(self) -> bool:
+        """Return whether the threshold acts at once. Upstream: a grace period of zero is what hard means."""
+        return self.grace_period_seconds == 0
+
+    def __str__(self) -> str:
+        """Return it as operators write it, `memory.available<100Mi`."""
+        return f"{self.signal}<{self.value.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one signal showed: bytes, inodes or processes.
+
+    `taken_at_seconds` orders observations of one signal (None: as fresh as the pass itself).
+    `inactive_file_bytes` is page cache that the kernel gives back before anything else: usage minus
+    working set (memory signals only; None: not observed).
+    """
+
+    available: int
+    capacity: int
+    taken_at_seconds: float | None = None
+    inactive_file_bytes: int | None = None
+
+    @property
+    def absurdity(self) -> str | None:
+        """Return why the numbers can't be true, None where they can.
+
+        An absurd statistic is unknown, never pressure (kubernetes/kubernetes#52386).
+        """
+        if self.capacity <= 0:
+            return f"capacity is {self.capacity}"
+        if self.available < 0:
+            return f"available is {self.available}"
+        if self.available > self.capacity:
+            return f"available {self.available} is above the capacity {self.capacity}"
+        return None

@@ -1,0 +1,1 @@
+"""Kernel and runtime to observations."""

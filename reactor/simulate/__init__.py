@@ -1,0 +1,1 @@
+"""Scenarios: the same decision under a virtual clock."""
