@@ -1,0 +1,139 @@
+"""Kernel files: one number or word each, read fresh; OSErrors carry the path even where a read fails late.
+
+A descriptor held open on a kernfs or procfs file gives new content with every `pread` at offset 0, without
+a path walk. Once its cgroup is removed the read gives ENODEV.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from reactor.errors import KernelInterfaceError
+
+# The kernel hands out these files in one piece while it fits: memory.stat is 1-2 KiB, meminfo 1.5 KiB.
+READ_BYTES: Final = 16 << 10
+_INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
+
+
+class KernelFile:
+    """One kernel file, held open and read anew with each `read`. Sets its descriptor to -1 on close.
+
+    Raises OSError with the path: ENOENT at construction, ENODEV on read once its cgroup is gone.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = os.fspath(path)
+        self._fd = -1  # __del__ must find it even where open fails
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def read(self) -> bytes:
+        """Return the file's present content, up to READ_BYTES of it."""
+        try:
+            return os.pread(self._fd, READ_BYTES, 0)
+        except OSError as error:
+            raise with_path(error, self.path) from None
+
+    def close(self) -> None:
+        """Close the descriptor; a second time is harmless."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def with_path(error: OSError, path: str) -> OSError:
+    """Return the error with the path that its call could not know."""
+    return OSError(error.errno, error.strerror, path)
+
+
+def read_file(path: Path | str) -> bytes:
+    """Return a kernel file's whole content. Raises OSError with the path.
+
+    Follows no symlink in the last component. Reads on until the end: lists of processes have no bound.
+    """
+    name = os.fspath(path)
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        chunks = []
+        while chunk := os.read(fd, READ_BYTES):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError as error:
+        raise with_path(error, name) from None
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path | str, text: str) -> None:
+    """Write `text` to a kernel file in one call, as the kernel wants it. Raises OSError with the path."""
+    name = os.fspath(path)
+    fd = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.write(fd, text.encode())
+    except OSError as error:
+        raise with_path(error, name) from None
+    finally:
+        os.close(fd)
+
+
+def parse_integer(raw: bytes, interface: str) -> int:
+    """Return the one non-negative number that a kernel file holds.
+
+    Raises KernelInterfaceError for anything else: empty, signed, several words, more than 20 digits.
+    """
+    word = raw.strip(b" \n\0")
+    # isdigit is ASCII only for bytes; int() alone would take "_", signs and surrounding white space.
+    if not word.isdigit() or len(word) > _INTEGER_DIGITS:
+        raise KernelInterfaceError(interface, _shown(raw), "a whole number")
+    return int(word)
+
+
+def parse_field(raw: bytes, key: bytes, interface: str) -> int:
+    """Return the number in the line `KEY NUMBER` of a flat keyed file such as memory.stat.
+
+    Raises KernelInterfaceError where the line is missing, cut off before its end, or not a number.
+    """
+    label = key + b" "
+    if raw.startswith(label):
+        start = len(label)
+    else:
+        start = raw.find(b"\n" + label) + len(label) + 1
+        if start == len(label):
+            raise KernelInterfaceError(interface, _shown(raw), f"a line {key.decode()!r}")
+    end = raw.find(b"\n", start)
+    word = raw[start:end] if end >= 0 else b""
+    if not word.isdigit() or len(word) > _INTEGER_DIGITS:
+        raise KernelInterfaceError(interface, _shown(raw[start:]), f"a whole number after {key.decode()!r}")
+    return int(word)
+
+
+def unescape_mount(field: bytes) -> bytes:
+    r"""Return a field of a mount table without its escapes: `\040` and the like (see proc_pid_mounts(5))."""
+    head, *rest = field.split(b"\\")
+    out = [head]
+    for part in rest:
+        octal = part[:3]
+        if len(octal) == 3 and not octal.strip(b"01234567") and octal < b"400":
+            out += [bytes([int(octal, 8)]), part[3:]]
+        else:
+            out += [b"\\", part]
+    return b"".join(out)
+
+
+def _shown(raw: bytes) -> bytes:
+    return raw if len(raw) <= 64 else raw[:64] + b"..."

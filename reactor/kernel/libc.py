@@ -1,0 +1,71 @@
+"""System calls that Python's os module lacks, through cffi.
+
+Every call raises OSError with its errno and the name of what was refused, and lets other threads run while
+the kernel works. What os and signal have (eventfd, pidfd_open, pidfd_send_signal, sched_setscheduler) is
+used from there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from reactor.kernel import _libc_ffi
+
+MCL_CURRENT: Final = 1
+MCL_FUTURE: Final = 2
+# Lock a page when it is first touched instead of populating every mapping at once (4.4+). Without it
+# MCL_FUTURE would make each thread's 8 MiB stack resident.
+MCL_ONFAULT: Final = 4
+
+# Numbers from 424 on are the same on every architecture; bpf(2) is older.
+_SYS_PROCESS_MRELEASE: Final = 448
+_SYS_BPF: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+
+_ffi: Final[Any] = _libc_ffi.ffi
+_libc: Final[Any] = _ffi.dlopen(None)
+
+
+def mlockall(flags: int) -> None:
+    """Keep the process's pages in memory: `flags` of MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT.
+
+    Raises OSError: EPERM without CAP_IPC_LOCK, ENOMEM past RLIMIT_MEMLOCK. See mlock(2).
+    """
+    _check(_libc.mlockall(flags), "mlockall")
+
+
+def munlockall() -> None:
+    """Let the process's pages be swapped and dropped again."""
+    _check(_libc.munlockall(), "munlockall")
+
+
+def process_mrelease(pidfd: int) -> None:
+    """Free the memory of a process that has been killed, in the caller's context, and return when it is free.
+
+    Blocks for as long as the freeing takes: call it from a worker thread. Raises OSError: ESRCH where the
+    process is gone or has already begun to exit, EINVAL where it has not been killed, ENOSYS before 5.15,
+    EPERM. See mm/oom_kill.c.
+    """
+    result = _libc.syscall(_SYS_PROCESS_MRELEASE, _ffi.cast("int", pidfd), _ffi.cast("unsigned int", 0))
+    _check(result, f"process_mrelease(pidfd {pidfd})")
+
+
+def bpf(command: int, attributes: bytes) -> int:
+    """Return the result of the bpf system call: for most commands a descriptor, for the caller to close.
+
+    `attributes` is the packed union bpf_attr. Raises OSError: ENOSYS where the kernel or this architecture
+    has none, EPERM without CAP_BPF.
+    """
+    number = _SYS_BPF.get(os.uname().machine, -1)
+    packed = _ffi.new("char[]", attributes)
+    result: int = _libc.syscall(
+        number, _ffi.cast("int", command), packed, _ffi.cast("unsigned int", len(attributes))
+    )
+    _check(result, f"bpf(command {command})")
+    return result
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        number = _ffi.errno
+        raise OSError(number, os.strerror(number), what)
