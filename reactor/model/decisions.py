@@ -41,7 +41,7 @@ class RankedPod:
 class Eviction:
     """A pod to be ended. `threshold` is None where the pod broke its own storage limit.
 
-    `expected_bytes` is what the node should get back (in the starved resource's unit), None where unknown.
+    `message` and `annotations` are what upstream writes into the pod's status and its event.
     """
 
     pod: Pod

@@ -42,13 +42,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A local volume: emptyDir, hostPath and the other kinds that use the node's own filesystems.
+    """A volume of a pod, as far as it takes the node's storage.
 
-    `size_limit` is an emptyDir's.
+    `is_local`: its usage is charged to the pod on the node's filesystem (hostPath, configMap, gitRepo and
+    emptyDir on disk). `size_limit` is an emptyDir's of any medium (None: none set).
     """
 
     name: str
-    is_empty_dir: bool = False
+    is_local: bool = True
     size_limit: Quantity | None = None
 
 

@@ -34,12 +34,17 @@ class Quantity:
         """Return the amount rounded up to a whole number, as Quantity.Value does."""
         return -((-self.amount.numerator) // self.amount.denominator)
 
+    def __add__(self, other: Quantity) -> Quantity:
+        """Return the sum, printed in the first one's kind of suffix."""
+        amount = self.amount + other.amount
+        is_binary = _suffix(self.text) in _BINARY and amount.denominator == 1
+        return Quantity(amount, format_bytes(int(amount)) if is_binary else format_count(amount))
+
     def __str__(self) -> str:
         """Return the canonical form: no fraction, the largest suffix that loses nothing."""
-        suffix = re.search(r"[a-zA-Z]*$", self.text)
-        if suffix and suffix.group() in _BINARY:
+        if _suffix(self.text) in _BINARY:
             return format_bytes(self.value) if self.amount.denominator == 1 else self.text
-        return _format_decimal(self.amount)
+        return format_count(self.amount)
 
 
 def parse_quantity(text: str) -> Quantity:
@@ -60,6 +65,10 @@ def parse_quantity(text: str) -> Quantity:
     return Quantity(amount, text)
 
 
+def _suffix(text: str) -> str:
+    return text[len(text.rstrip("".join(_BINARY) + "".join(_DECIMAL))) :]
+
+
 def format_bytes(amount: int) -> str:
     """Return a whole amount with the largest binary suffix that divides it (`512Mi`, `1500`)."""
     for suffix, power in reversed(_BINARY.items()):
@@ -68,7 +77,9 @@ def format_bytes(amount: int) -> str:
     return str(amount)
 
 
-def _format_decimal(amount: Fraction) -> str:
+def format_count(amount: Fraction | int) -> str:
+    """Return an amount with the largest decimal suffix that divides it (`5M`, `1500`, `500m`)."""
+    amount = Fraction(amount)
     for suffix, power in reversed(_DECIMAL.items()):
         scaled = amount / Fraction(1000) ** power
         if scaled.denominator == 1 and scaled != 0:

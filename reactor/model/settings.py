@@ -76,12 +76,14 @@ class Settings:
 
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
-    `filesystems` names a path on each filesystem to be watched.
+    `filesystems` names a path on each filesystem to be watched. `reserved_memory_bytes` is kept from pods for
+    the system: the pods' cgroup, where it has no limit of its own, may use the rest of the node.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
     node_cgroup: str | None = None
     pod_parents: tuple[str, ...] = ()
+    reserved_memory_bytes: int = 0
     manifests_path: str | None = None
     filesystems: Mapping[Filesystem, str] = field(default_factory=lambda: {Filesystem.NODEFS: "/"})
     housekeeping_interval_seconds: float = 10.0

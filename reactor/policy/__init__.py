@@ -10,3 +10,24 @@ One pass, as the daemon and the simulator make it:
         ... end the pod ...
         state = record_eviction(policy, state, eviction, now_seconds)
 """
+
+from reactor.policy.admission import Admission, admit
+from reactor.policy.decide import after_reclaim, decide
+from reactor.policy.images import images_to_collect, unused_images
+from reactor.policy.in_flight import record_eviction
+from reactor.policy.oom_score import oom_score_adj
+from reactor.policy.rank import rank
+from reactor.policy.thresholds import memory_level
+
+__all__ = [
+    "Admission",
+    "admit",
+    "after_reclaim",
+    "decide",
+    "images_to_collect",
+    "memory_level",
+    "oom_score_adj",
+    "rank",
+    "record_eviction",
+    "unused_images",
+]

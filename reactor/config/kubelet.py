@@ -1,0 +1,195 @@
+"""The keys of a KubeletConfiguration that eviction goes by, with upstream's defaults and its checks.
+
+Source: pkg/kubelet/apis/config/v1beta1/defaults.go, validation/validation.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cattrs import BaseValidationError
+
+from reactor.config.decode import CONVERTER, Percent, Refused, Seconds, join
+from reactor.config.eviction import (
+    MinimumReclaim,
+    all_thresholds,
+    hard_values,
+    ignored_signals,
+    is_dropped,
+)
+from reactor.model.quantity import Quantity
+from reactor.model.settings import EvictionSettings, ImageGcSettings
+from reactor.model.signals import Layout, Signal
+from reactor.model.thresholds import ThresholdValue
+
+_ENFORCEABLE: Final = (
+    "none",
+    "pods",
+    "system-reserved",
+    "system-reserved-compressible",
+    "kube-reserved",
+    "kube-reserved-compressible",
+)
+_UNSET = Seconds(0.0)  # upstream's defaulting takes a span of zero for one that was not given
+_DEFAULT_TRANSITION_SECONDS = 300.0
+_DEFAULT_MINIMUM_IMAGE_AGE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletConfiguration:
+    """What is read of the document; every other key of upstream's is accepted and ignored."""
+
+    eviction_hard: Mapping[Signal, ThresholdValue] | None = None
+    eviction_soft: Mapping[Signal, ThresholdValue] = field(default_factory=dict)
+    eviction_soft_grace_period: Mapping[Signal, Seconds] = field(default_factory=dict)
+    eviction_minimum_reclaim: Mapping[Signal, MinimumReclaim] = field(default_factory=dict)
+    eviction_max_pod_grace_period: int = 0
+    eviction_pressure_transition_period: Seconds = _UNSET
+    merge_default_eviction_settings: bool = False
+    enforce_node_allocatable: tuple[str, ...] = ("pods",)
+    local_storage_capacity_isolation: bool = True
+    kernel_memcg_notification: bool = False
+    image_gc_high_threshold_percent: Percent = field(
+        default=Percent(85), metadata={"key": "imageGCHighThresholdPercent"}
+    )
+    image_gc_low_threshold_percent: Percent = field(
+        default=Percent(80), metadata={"key": "imageGCLowThresholdPercent"}
+    )
+    image_minimum_gc_age: Seconds = field(default=_UNSET, metadata={"key": "imageMinimumGCAge"})
+    image_maximum_gc_age: Seconds = field(default=_UNSET, metadata={"key": "imageMaximumGCAge"})
+    kube_reserved: Mapping[str, Quantity] = field(default_factory=dict)
+    system_reserved: Mapping[str, Quantity] = field(default_factory=dict)
+    shutdown_grace_period: Seconds = _UNSET
+    shutdown_grace_period_critical_pods: Seconds = _UNSET
+
+    @property
+    def reserved_memory_bytes(self) -> int:
+        """Return what is kept from pods for the system and the kubelet."""
+        return sum(
+            reserved["memory"].value
+            for reserved in (self.kube_reserved, self.system_reserved)
+            if "memory" in reserved
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is accepted but has no effect."""
+        return tuple(
+            f"{signal}: ignored; containerfs has the thresholds of the filesystem that holds writable layers"
+            for signal in ignored_signals(
+                self.eviction_hard, self.eviction_soft, self.eviction_minimum_reclaim
+            )
+        )
+
+    def eviction_settings(
+        self, layout: Layout, *, evictions_per_minute: int | None, in_flight_deadline_seconds: float
+    ) -> EvictionSettings:
+        """Return the policy's settings."""
+        return EvictionSettings(
+            thresholds=all_thresholds(
+                hard_values(self.eviction_hard, merge_defaults=self.merge_default_eviction_settings),
+                self.eviction_soft,
+                self.eviction_soft_grace_period,
+                self.eviction_minimum_reclaim,
+                layout=layout,
+                enforces_pods="pods" in self.enforce_node_allocatable,
+            ),
+            layout=layout,
+            pressure_transition_period_seconds=self.eviction_pressure_transition_period
+            or _DEFAULT_TRANSITION_SECONDS,
+            max_pod_grace_period_seconds=self.eviction_max_pod_grace_period,
+            local_storage_capacity_isolation=self.local_storage_capacity_isolation,
+            kernel_memcg_notification=self.kernel_memcg_notification,
+            image_gc=ImageGcSettings(
+                high_threshold_percent=self.image_gc_high_threshold_percent,
+                low_threshold_percent=self.image_gc_low_threshold_percent,
+                minimum_age_seconds=self.image_minimum_gc_age or _DEFAULT_MINIMUM_IMAGE_AGE_SECONDS,
+                maximum_age_seconds=self.image_maximum_gc_age,
+            ),
+            evictions_per_minute=evictions_per_minute,
+            in_flight_deadline_seconds=in_flight_deadline_seconds,
+        )
+
+
+_read_fields: Callable[[Any, Any], KubeletConfiguration] = CONVERTER.get_structure_hook(KubeletConfiguration)
+
+
+def _read(raw: Any, cls: Any) -> KubeletConfiguration:
+    """Return the configuration, or raise what is wrong with single keys and between them, together."""
+    errors: list[Exception] = []
+    found = None
+    try:
+        found = _read_fields(raw, cls)
+    except (BaseValidationError, Refused) as error:
+        errors.append(error)
+    if isinstance(raw, Mapping):
+        errors.extend(_soft_without_grace(raw))
+        errors.extend(_unknown_enforcement(raw))
+    if found is not None:
+        errors.extend(_image_gc(found))
+        errors.extend(_shutdown(found))
+    if errors or found is None:
+        raise ExceptionGroup("KubeletConfiguration", errors)
+    return found
+
+
+def _soft_without_grace(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    # On the document as written, so that it is told even where single values are wrong as well.
+    soft, graces = raw.get("evictionSoft"), raw.get("evictionSoftGracePeriod")
+    if not isinstance(soft, Mapping):
+        return
+    given = graces if isinstance(graces, Mapping) else {}
+    for signal, value in soft.items():
+        if (
+            value is not None
+            and not is_dropped(value)
+            and given.get(signal) is None
+            and signal in set(Signal)
+        ):
+            yield Refused(
+                value, "a grace period for it in evictionSoftGracePeriod", at=join("evictionSoft", signal)
+            )
+
+
+def _unknown_enforcement(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    entries = raw.get("enforceNodeAllocatable")
+    if not isinstance(entries, list):
+        return
+    for index, entry in enumerate(entries):
+        if isinstance(entry, str) and entry not in _ENFORCEABLE:
+            yield Refused(entry, f"one of {', '.join(_ENFORCEABLE)}", at=f"enforceNodeAllocatable[{index}]")
+    if "none" in entries and len(entries) > 1:
+        yield Refused(entries, "none alone, or others without it", at="enforceNodeAllocatable")
+
+
+def _image_gc(found: KubeletConfiguration) -> Iterator[Refused]:
+    low, high = found.image_gc_low_threshold_percent, found.image_gc_high_threshold_percent
+    if low >= high:
+        yield Refused(
+            low, f"less than imageGCHighThresholdPercent, which is {high}", at="imageGCLowThresholdPercent"
+        )
+    minimum = found.image_minimum_gc_age or _DEFAULT_MINIMUM_IMAGE_AGE_SECONDS
+    if 0 < found.image_maximum_gc_age <= minimum:
+        yield Refused(
+            found.image_maximum_gc_age,
+            f"0, or more than imageMinimumGCAge, which is {minimum:g} s",
+            at="imageMaximumGCAge",
+        )
+
+
+def _shutdown(found: KubeletConfiguration) -> Iterator[Refused]:
+    whole, critical = found.shutdown_grace_period, found.shutdown_grace_period_critical_pods
+    if critical > whole:
+        yield Refused(
+            critical,
+            f"at most shutdownGracePeriod, which is {whole:g} s",
+            at="shutdownGracePeriodCriticalPods",
+        )
+    for at, seconds in (("shutdownGracePeriod", whole), ("shutdownGracePeriodCriticalPods", critical)):
+        if 0 < seconds < 1:
+            yield Refused(seconds, "0, or at least 1s", at=at)
+
+
+CONVERTER.register_structure_hook(KubeletConfiguration, _read)

@@ -1,0 +1,279 @@
+"""v1.Pod to what the policy needs of it. Sources are named at each rule; upstream's defaulting is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reactor.config.decode import CONVERTER, Count, decode
+from reactor.model.pods import (
+    DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS,
+    SYSTEM_CRITICAL_PRIORITY,
+    Container,
+    Pod,
+    QosClass,
+    Toleration,
+    Volume,
+)
+from reactor.model.quantity import Quantity
+from reactor.model.signals import Resource
+
+SOURCE_ANNOTATION = "kubernetes.io/config.source"
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+
+_QOS_RESOURCES = ("cpu", "memory")
+_CHARGED = (Resource.MEMORY, Resource.EPHEMERAL_STORAGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metadata:
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resources:
+    requests: Mapping[str, Quantity] = field(default_factory=dict)
+    limits: Mapping[str, Quantity] = field(default_factory=dict)
+
+    @property
+    def defaulted_requests(self) -> Mapping[str, Quantity]:
+        """Return the requests; a limit without one is its own request. Source: SetDefaults_Pod."""
+        return {**self.limits, **self.requests}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Container:
+    name: str
+    resources: _Resources = field(default_factory=_Resources)
+    restart_policy: str = ""
+
+    @property
+    def is_sidecar(self) -> bool:
+        return self.restart_policy == "Always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EmptyDir:
+    medium: str = ""
+    size_limit: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Present:
+    """A volume source of which only its being there counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Volume:
+    name: str
+    empty_dir: _EmptyDir | None = None
+    host_path: _Present | None = None
+    config_map: _Present | None = None
+    git_repo: _Present | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether its usage is charged on the node's disk. Source: localVolumeNames."""
+        on_disk = self.empty_dir is not None and self.empty_dir.medium == ""
+        return on_disk or any(
+            source is not None for source in (self.host_path, self.config_map, self.git_repo)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Toleration:
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spec:
+    priority: int = 0
+    termination_grace_period_seconds: Count = Count(DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS)  # noqa: RUF009 - an int
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    volumes: tuple[_Volume, ...] = ()
+    tolerations: tuple[_Toleration, ...] = ()
+    resources: _Resources = field(default_factory=_Resources)
+    overhead: Mapping[str, Quantity] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    qos_class: QosClass | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodDocument:
+    """A v1.Pod as written; other keys are accepted and ignored."""
+
+    metadata: _Metadata
+    spec: _Spec = field(default_factory=_Spec)
+    status: _Status = field(default_factory=_Status)
+
+
+def pod_from_document(raw: object, *, root: str = "", cgroup: str | None = None) -> Pod:
+    """Return the pod that a v1.Pod document describes. Raises ConfigError, with paths below `root`."""
+    return pod(decode(raw, PodDocument, root=root), cgroup=cgroup)
+
+
+def annotations_of(raw: object, *, root: str = "") -> Mapping[str, str]:
+    """Return a v1.Pod document's annotations. Raises ConfigError."""
+    return decode(raw, PodDocument, root=root).metadata.annotations
+
+
+def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
+    """Return the pod; one without a uid is known by its namespace and name."""
+    metadata, spec = document.metadata, document.spec
+    requests, limits = _totals(spec, _requests), _totals(spec, _limits)
+    own = {**spec.resources.defaulted_requests}
+    return Pod(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid or f"{metadata.namespace}/{metadata.name}",
+        priority=spec.priority,
+        qos_class=document.status.qos_class or _qos_class(spec),
+        critical_because=_critical_because(metadata.annotations, spec.priority),
+        termination_grace_period_seconds=spec.termination_grace_period_seconds,
+        requests={
+            resource: asked.value
+            for resource in _CHARGED
+            # The pod's own request, where it has one, stands for its containers'.
+            if (asked := _with_overhead(spec, resource, own.get(resource, requests.get(resource))))
+            is not None
+        },
+        ephemeral_storage_limit=_with_overhead(
+            spec, Resource.EPHEMERAL_STORAGE, limits.get(Resource.EPHEMERAL_STORAGE)
+        ),
+        containers=(
+            *(_container(container, is_init=False) for container in spec.containers),
+            *(_container(container, is_init=True) for container in spec.init_containers),
+        ),
+        volumes=tuple(
+            Volume(
+                name=volume.name,
+                is_local=volume.is_local,
+                size_limit=volume.empty_dir.size_limit if volume.empty_dir else None,
+            )
+            for volume in spec.volumes
+        ),
+        tolerations=tuple(
+            Toleration(
+                key=toleration.key,
+                operator=toleration.operator,
+                value=toleration.value,
+                effect=toleration.effect,
+            )
+            for toleration in spec.tolerations
+        ),
+        cgroup=cgroup,
+    )
+
+
+def _container(container: _Container, *, is_init: bool) -> Container:
+    asked = container.resources.defaulted_requests
+    return Container(
+        name=container.name,
+        requests={resource: asked[resource] for resource in _CHARGED if resource in asked},
+        # Upstream holds no init container to its limit.
+        ephemeral_storage_limit=None
+        if is_init
+        else container.resources.limits.get(Resource.EPHEMERAL_STORAGE),
+    )
+
+
+def _critical_because(annotations: Mapping[str, str], priority: int) -> str | None:
+    """Return why a pod is never evicted, None where it may be. Source: kubelet/types, IsCriticalPod."""
+    source = annotations.get(SOURCE_ANNOTATION)
+    if source is not None and source != "api":
+        return f"static pod (source {source})"
+    if MIRROR_ANNOTATION in annotations:
+        return "mirror pod"
+    if priority >= SYSTEM_CRITICAL_PRIORITY:
+        return f"priority {priority}"
+    return None
+
+
+def _requests(container: _Container) -> Mapping[str, Quantity]:
+    return container.resources.defaulted_requests
+
+
+def _limits(container: _Container) -> Mapping[str, Quantity]:
+    return container.resources.limits
+
+
+def _totals(spec: _Spec, of: Callable[[_Container], Mapping[str, Quantity]]) -> dict[str, Quantity]:
+    """Return a pod's totals of its containers' requests or limits.
+
+    Containers and sidecars run together and add up; an init container runs beside the sidecars that were
+    started before it, and the pod needs the larger of the two.
+    Source: component-helpers/resource, AggregateContainerRequests.
+    """
+    running = _sum(of(container) for container in spec.containers)
+    sidecars: dict[str, Quantity] = {}
+    starting: dict[str, Quantity] = {}
+    for container in spec.init_containers:
+        together = _sum((sidecars, of(container)))
+        if container.is_sidecar:
+            sidecars = together
+        starting = _maximum(starting, together)
+    return _maximum(_sum((running, sidecars)), starting)
+
+
+def _sum(lists: Iterable[Mapping[str, Quantity]]) -> dict[str, Quantity]:
+    total: dict[str, Quantity] = {}
+    for amounts in lists:
+        for resource, amount in amounts.items():
+            total[resource] = total[resource] + amount if resource in total else amount
+    return total
+
+
+def _maximum(one: Mapping[str, Quantity], other: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    return {
+        resource: max(amount for amount in (one.get(resource), other.get(resource)) if amount is not None)
+        for resource in {**one, **other}
+    }
+
+
+def _with_overhead(spec: _Spec, resource: Resource, amount: Quantity | None) -> Quantity | None:
+    """Return an amount with what the pod's sandbox takes; nothing is added to zero, as upstream has it."""
+    if amount is None or not amount.amount or resource not in spec.overhead:
+        return amount
+    return amount + spec.overhead[resource]
+
+
+def _qos_class(spec: _Spec) -> QosClass:
+    """Return the class by requests and limits of cpu and memory. Source: qos.ComputePodQOS."""
+    own = spec.resources
+    parts = (
+        [own]
+        if own.requests or own.limits
+        else [container.resources for container in (*spec.containers, *spec.init_containers)]
+    )
+    requests = _sum(_positive(part.defaulted_requests) for part in parts)
+    limits = _sum(_positive(part.limits) for part in parts)
+    if not requests and not limits:
+        return QosClass.BEST_EFFORT
+    limited = all(set(_QOS_RESOURCES) == set(_positive(part.limits)) for part in parts)
+    return QosClass.GUARANTEED if limited and requests == limits else QosClass.BURSTABLE
+
+
+def _positive(amounts: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    return {
+        resource: amounts[resource]
+        for resource in _QOS_RESOURCES
+        if resource in amounts and amounts[resource].amount > 0
+    }
+
+
+def _read(raw: Any, _: Any) -> Pod:
+    return pod(CONVERTER.structure(raw, PodDocument))
+
+
+CONVERTER.register_structure_hook(Pod, _read)

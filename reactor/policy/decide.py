@@ -1,0 +1,202 @@
+"""One evaluation pass: a straight pipeline from observations to what is to be done.
+
+Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and the rules that it lacks
+(in_flight.py, absurd statistics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import RESOURCE, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.conditions import (
+    conditions_last_observed,
+    conditions_observed_since,
+    conditions_since,
+)
+from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
+from reactor.policy.local_storage import storage_limit_evictions
+from reactor.policy.messages import node_message
+from reactor.policy.rank import rank
+from reactor.policy.reclaim import node_reclaim
+from reactor.policy.thresholds import (
+    absurdities,
+    in_eviction_order,
+    thresholds_met,
+    thresholds_met_grace_period,
+    thresholds_with_fresh_statistics,
+)
+
+
+def decide(
+    settings: EvictionSettings,
+    state: PolicyState,
+    snapshot: Snapshot | None,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> tuple[PolicyState, Decision]:
+    """Return the state after this pass and what the pass decided.
+
+    `snapshot` None means that the statistics could not be read: nothing changes. A signal that the caller
+    did not look at in this pass belongs into the snapshot as it was seen last, with the time at which that
+    was: it stays listed and is not acted on again. A signal that is absent was looked for and not found:
+    its grace period starts over.
+    """
+    if snapshot is None:
+        return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
+    absurd = absurdities(snapshot.signals)
+    observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
+    state, fresh = _observe(settings, state, observations, pods, now_seconds)
+    decision = Decision(
+        at_seconds=now_seconds,
+        conditions=state.conditions,
+        thresholds_met=state.thresholds_met,
+        absurd=absurd,
+    )
+    if settings.local_storage_capacity_isolation:
+        evictions = _storage_limit_evictions(settings, state, snapshot.pods, pods, now_seconds)
+        if evictions:
+            return state, replace(decision, evictions=evictions)
+    return state, _act(
+        settings, state, decision, fresh, Snapshot(signals=observations, pods=snapshot.pods), pods
+    )
+
+
+def after_reclaim(
+    settings: EvictionSettings,
+    state: PolicyState,
+    decision: Decision,
+    before: Snapshot,
+    after: Snapshot | None,
+    pods: Sequence[Pod],
+) -> Decision:
+    """Return the decision once the node has given back what it could.
+
+    `after` is what was observed then (None: it could not be read). Where no threshold at all is met any
+    more, grace periods ignored and minimum reclaims added, nobody is evicted.
+    Source: reclaimNodeLevelResources.
+    """
+    if after is not None:
+        absurd = absurdities(after.signals)
+        observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
+        if not thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True):
+            return decision
+    return _evict(settings, state, decision, before, pods)
+
+
+def _observe(
+    settings: EvictionSettings,
+    state: PolicyState,
+    observations: Mapping[Signal, Observation],
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> tuple[PolicyState, tuple[Threshold, ...]]:
+    """Return the state as observed now, and the thresholds to act on: grace period over, statistics fresh."""
+    configured = frozenset(settings.thresholds)
+    met = thresholds_met(settings.thresholds, observations)
+    unresolved = thresholds_met(
+        (threshold for threshold in state.thresholds_met if threshold in configured),
+        observations,
+        with_minimum_reclaim=True,
+    )
+    first_observed = {
+        threshold: state.first_observed.get(threshold, now_seconds) for threshold in (*met, *unresolved)
+    }
+    last_observed = conditions_last_observed(first_observed, state.condition_last_observed, now_seconds)
+    conditions = conditions_observed_since(
+        last_observed, settings.pressure_transition_period_seconds, now_seconds
+    )
+    due = in_eviction_order(thresholds_met_grace_period(first_observed, now_seconds), settings.thresholds)
+    fresh = thresholds_with_fresh_statistics(due, observations, state.observed_at)
+    return replace(
+        state,
+        conditions=conditions,
+        condition_last_observed=last_observed,
+        condition_since=conditions_since(conditions, state.condition_since, now_seconds),
+        first_observed=first_observed,
+        thresholds_met=due,
+        observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
+        in_flight=still_in_flight(state.in_flight, pods, now_seconds),
+    ), fresh
+
+
+def _storage_limit_evictions(
+    settings: EvictionSettings,
+    state: PolicyState,
+    used: Mapping[str, PodUsage],
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> tuple[Eviction, ...]:
+    found = storage_limit_evictions(candidates(pods, state, None, now_seconds), used, settings.layout)
+    return found[: evictions_left(settings, state, now_seconds)]
+
+
+def _act(
+    settings: EvictionSettings,
+    state: PolicyState,
+    decision: Decision,
+    fresh: Sequence[Threshold],
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+) -> Decision:
+    """Return the decision for the first threshold that is not waiting for an earlier eviction."""
+    in_flight = {flight.uid for flight in state.in_flight}
+    evicting = {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in pods if pod.uid in in_flight}
+    reasons = []
+    for threshold in fresh:
+        seen = snapshot.signals[threshold.signal]
+        reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds)
+        if reason is None:
+            decision = replace(
+                decision, acted_on=threshold, reclaim=node_reclaim(threshold.signal, settings.layout)
+            )
+            return decision if decision.reclaim else _evict(settings, state, decision, snapshot, pods)
+        reasons.append(f"{threshold}: {reason}")
+    return replace(decision, deferred_because="; ".join(reasons) or None)
+
+
+def _evict(
+    settings: EvictionSettings,
+    state: PolicyState,
+    decision: Decision,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+) -> Decision:
+    """Return the decision with the ranking, and the first pod in it that may be evicted."""
+    threshold = decision.acted_on
+    if threshold is None:
+        raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
+    eligible = candidates(pods, state, threshold, decision.at_seconds)
+    ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout)
+    evictions = []
+    if ranking and ranking[0].evictable:
+        pod = ranking[0].pod
+        message, annotations = node_message(
+            threshold, snapshot.signals[threshold.signal], ranking[0], snapshot.pods.get(pod.uid)
+        )
+        evictions.append(
+            Eviction(
+                pod=pod,
+                signal=threshold.signal,
+                resource=RESOURCE[threshold.signal],
+                grace_period_seconds=_grace_period_seconds(settings, threshold, pod),
+                message=message,
+                threshold=threshold,
+                annotations=annotations,
+            )
+        )
+    return replace(decision, ranking=ranking, evictions=tuple(evictions))
+
+
+def _grace_period_seconds(settings: EvictionSettings, threshold: Threshold, pod: Pod) -> int:
+    """Return how long the pod may take to end: nothing for a hard threshold, else the smaller allowance."""
+    if threshold.is_hard:
+        return 0
+    if settings.max_pod_grace_period_seconds < 0:
+        return pod.termination_grace_period_seconds
+    return min(settings.max_pod_grace_period_seconds, pod.termination_grace_period_seconds)

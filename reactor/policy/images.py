@@ -1,0 +1,92 @@
+"""Which unused images go, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from reactor.model.pods import Image
+from reactor.model.settings import ImageGcSettings
+from reactor.model.thresholds import Observation
+
+
+def unused_images(images: Iterable[Image], gc: ImageGcSettings, now_seconds: float) -> tuple[Image, ...]:
+    """Return every image that eviction's node-level reclaim removes, in order of removal.
+
+    Images in use or pinned stay, and so do those younger than the minimum age: one that was pulled a
+    moment ago is about to be used.
+    """
+    return tuple(
+        image for image in _in_removal_order(images) if _may_go(image, gc.minimum_age_seconds, now_seconds)
+    )
+
+
+def images_to_collect(
+    images: Sequence[Image],
+    gc: ImageGcSettings,
+    image_filesystem: Observation | None,
+    now_seconds: float,
+    *,
+    watched_since_seconds: float,
+) -> tuple[Image, ...]:
+    """Return the images that regular garbage collection removes, in order of removal.
+
+    First those unused for longer than the maximum age; the time before `watched_since_seconds` doesn't
+    count, since nobody knows what was used then. Then, where the image filesystem is used to the high
+    watermark, as many as bring it down to the low one.
+    Source: image_gc_manager.go, freeOldImages and GarbageCollect.
+    """
+    old = _too_old(images, gc, now_seconds, watched_since_seconds)
+    rest = [image for image in images if image not in old]
+    return (*old, *_for_space(rest, gc, image_filesystem, now_seconds))
+
+
+def _too_old(
+    images: Sequence[Image], gc: ImageGcSettings, now_seconds: float, watched_since_seconds: float
+) -> tuple[Image, ...]:
+    if not gc.maximum_age_seconds:
+        return ()
+
+    def unused_seconds(image: Image) -> float:
+        return now_seconds - max(watched_since_seconds, _or_never(image.last_used_seconds))
+
+    return tuple(
+        image for image in _in_removal_order(images) if unused_seconds(image) > gc.maximum_age_seconds
+    )
+
+
+def _for_space(
+    images: Iterable[Image], gc: ImageGcSettings, filesystem: Observation | None, now_seconds: float
+) -> tuple[Image, ...]:
+    if filesystem is None or filesystem.absurdity is not None:
+        return ()
+    # Whole percents, rounded as upstream rounds them.
+    used_percent = 100 - filesystem.available * 100 // filesystem.capacity
+    if used_percent < gc.high_threshold_percent:
+        return ()
+    to_free = filesystem.capacity * (100 - gc.low_threshold_percent) // 100 - filesystem.available
+    chosen: list[Image] = []
+    for image in unused_images(images, gc, now_seconds):
+        if to_free <= 0:
+            break
+        chosen.append(image)
+        to_free -= image.size_bytes
+    return tuple(chosen)
+
+
+def _in_removal_order(images: Iterable[Image]) -> list[Image]:
+    """Return the images that nobody holds: never used first, then least recently used, then oldest."""
+    return sorted(
+        (image for image in images if not image.in_use and not image.pinned),
+        key=lambda image: (_or_never(image.last_used_seconds), _or_never(image.first_detected_seconds)),
+    )
+
+
+def _or_never(instant_seconds: float | None) -> float:
+    return float("-inf") if instant_seconds is None else instant_seconds
+
+
+def _may_go(image: Image, minimum_age_seconds: float, now_seconds: float) -> bool:
+    return (
+        _or_never(image.last_used_seconds) < now_seconds
+        and now_seconds - _or_never(image.first_detected_seconds) >= minimum_age_seconds
+    )

@@ -1,0 +1,126 @@
+"""Evictions whose resource is still coming back: nobody else is ended for it meanwhile.
+
+The kubelet picks a second victim while the first is still giving back its memory
+(kubernetes/kubernetes#43166). Here what a dying pod still holds is credited to the node, until it is gone
+or its deadline has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from reactor.model.decisions import Eviction, InFlight, PolicyState
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, RESOURCE
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.thresholds import is_met
+from reactor.policy.usage import usage
+
+_RATE_WINDOW_SECONDS = 60.0
+
+
+def record_eviction(
+    settings: EvictionSettings, state: PolicyState, eviction: Eviction, now_seconds: float
+) -> PolicyState:
+    """Return the state after an eviction was ordered: in flight, and counted against the rate."""
+    kill_at = now_seconds + eviction.grace_period_seconds
+    ordered = InFlight(
+        uid=eviction.pod.uid,
+        resource=eviction.resource,
+        kill_at_seconds=kill_at,
+        deadline_seconds=kill_at + settings.in_flight_deadline_seconds,
+    )
+    others = tuple(flight for flight in state.in_flight if flight.uid != ordered.uid)
+    recent = tuple(at for at in state.evicted_at if now_seconds - at < _RATE_WINDOW_SECONDS)
+    return replace(state, in_flight=(*others, ordered), evicted_at=(*recent, now_seconds))
+
+
+def still_in_flight(
+    in_flight: Iterable[InFlight], pods: Iterable[Pod], now_seconds: float
+) -> tuple[InFlight, ...]:
+    """Return the evictions of pods that are still there and from which something is still expected."""
+    present = {pod.uid for pod in pods}
+    return tuple(
+        flight for flight in in_flight if flight.uid in present and now_seconds < flight.deadline_seconds
+    )
+
+
+def candidates(
+    pods: Iterable[Pod], state: PolicyState, threshold: Threshold | None, now_seconds: float
+) -> tuple[Pod, ...]:
+    """Return the pods that may be chosen: those not being ended already.
+
+    A hard threshold may also choose a pod that a soft one has given time to end: it is ended at once.
+    """
+    may_be_hurried = threshold is not None and threshold.is_hard
+    taken = {
+        flight.uid
+        for flight in state.in_flight
+        if not (may_be_hurried and now_seconds < flight.kill_at_seconds)
+    }
+    return tuple(pod for pod in pods if pod.uid not in taken)
+
+
+def deferral(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    observation: Observation,
+    evicting: Mapping[str, tuple[Pod, PodUsage | None]],
+    now_seconds: float,
+) -> str | None:
+    """Return why nobody is to be evicted for this threshold now, None where somebody is.
+
+    `evicting` holds the pods in flight, by uid, with their present usage.
+    """
+    return _awaited(settings, state, threshold, observation, evicting, now_seconds) or _rate(
+        settings, state, threshold, now_seconds
+    )
+
+
+def _awaited(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    observation: Observation,
+    evicting: Mapping[str, tuple[Pod, PodUsage | None]],
+    now_seconds: float,
+) -> str | None:
+    credit = 0
+    names = []
+    for flight in state.in_flight:
+        if flight.resource is not RESOURCE[threshold.signal]:
+            continue
+        if threshold.is_hard and now_seconds < flight.kill_at_seconds:
+            continue  # a hard threshold does not wait for a grace period
+        pod, used = evicting[flight.uid]
+        credit += usage(pod, used, threshold.signal, settings.layout) or 0
+        names.append(pod.key)
+    if not names:
+        return None
+    credited = replace(observation, available=min(observation.available + credit, observation.capacity))
+    # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
+    if is_met(threshold, credited, with_minimum_reclaim=True):
+        return None
+    return f"in flight: {', '.join(names)} still holds {credit} of what the node needs"
+
+
+def _rate(
+    settings: EvictionSettings, state: PolicyState, threshold: Threshold, now_seconds: float
+) -> str | None:
+    if threshold.is_hard and threshold.signal in MEMORY_SIGNALS:
+        return None
+    left = evictions_left(settings, state, now_seconds)
+    if left is None or left > 0:
+        return None
+    return f"rate: {settings.evictions_per_minute} evictions in the last minute"
+
+
+def evictions_left(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> int | None:
+    """Return how many evictions the configured rate still allows in this minute, None for any number."""
+    if settings.evictions_per_minute is None:
+        return None
+    recent = sum(1 for at in state.evicted_at if now_seconds - at < _RATE_WINDOW_SECONDS)
+    return max(0, settings.evictions_per_minute - recent)

@@ -1,0 +1,90 @@
+"""What is written into an evicted pod's status and event, in upstream's words."""
+
+from __future__ import annotations
+
+from reactor.model.decisions import RankedPod
+from reactor.model.pods import ContainerUsage, PodUsage
+from reactor.model.quantity import Quantity, format_bytes, format_count
+from reactor.model.signals import RESOURCE, Resource
+from reactor.model.thresholds import Observation, Threshold
+
+_IN_BYTES = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
+
+
+def format_amount(amount: int, resource: Resource) -> str:
+    """Return an amount as upstream prints it: binary suffixes for bytes, decimal ones for counts."""
+    return format_bytes(amount) if resource in _IN_BYTES else format_count(amount)
+
+
+def node_message(
+    threshold: Threshold, observation: Observation, place: RankedPod, used: PodUsage | None
+) -> tuple[str, dict[str, str]]:
+    """Return the message and the event's annotations for an eviction on the node's behalf.
+
+    Upstream names the containers above their request; where it can name none, the pod itself is named, so
+    that the reader always finds what was used and what was asked for. Source: evictionMessage.
+    """
+    resource = RESOURCE[threshold.signal]
+    wanted = format_amount(int(threshold.value.of(observation.capacity)), resource)
+    available = format_amount(observation.available, resource)
+    sentences = [
+        f"The node was low on resource: {resource}.",
+        f"Threshold quantity: {wanted}, available: {available}.",
+    ]
+    offending = _offending_containers(place, used, resource)
+    sentences += [_consumer("Container", name, usage, asked, resource) for name, usage, asked in offending]
+    if not offending:
+        amount = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
+        asked = format_amount(place.request, resource)
+        sentences.append(f"Pod {place.pod.name} was using {amount}, request is {asked}.")
+    return " ".join(sentences), {
+        "offending_containers": ",".join(name for name, _, _ in offending),
+        "offending_containers_usage": ",".join(usage for _, usage, _ in offending),
+        "starved_resource": resource,
+    }
+
+
+def empty_dir_message(volume_name: str, limit: Quantity) -> str:
+    """Return the message for an emptyDir above its size limit."""
+    return f'Usage of EmptyDir volume "{volume_name}" exceeds the limit "{limit}".'
+
+
+def pod_limit_message(limit: Quantity) -> str:
+    """Return the message for a pod above its limit of local storage."""
+    return f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}."
+
+
+def container_limit_message(container_name: str, limit: Quantity) -> str:
+    """Return the message for a container above its limit of local storage."""
+    return f'Container {container_name} exceeded its local ephemeral storage limit "{limit}".'
+
+
+def _consumer(kind: str, name: str, usage: str, asked: str, resource: Resource) -> str:
+    return f"{kind} {name} was using {usage}, request is {asked}, has larger consumption of {resource}."
+
+
+def _offending_containers(
+    place: RankedPod, used: PodUsage | None, resource: Resource
+) -> list[tuple[str, str, str]]:
+    """Return name, usage and request of each container above its request, in the statistics' order."""
+    asked = {container.name: container.requests.get(resource) for container in place.pod.containers}
+    offending = []
+    for container in used.containers if used is not None else ():
+        usage = _container_usage(container, resource)
+        if container.name not in asked or usage is None:
+            continue
+        requested = asked[container.name]
+        if usage > (requested.amount if requested is not None else 0):
+            offending.append((container.name, format_bytes(usage), str(requested or 0)))
+    return offending
+
+
+def _container_usage(container: ContainerUsage, resource: Resource) -> int | None:
+    """Return a container's usage in bytes; None where unobserved, or not counted by container."""
+    if resource is Resource.MEMORY:
+        return container.memory_working_set_bytes
+    if resource is not Resource.EPHEMERAL_STORAGE or container.rootfs is None or container.logs is None:
+        return None
+    if container.rootfs.used_bytes is None or container.logs.used_bytes is None:
+        return None
+    return container.rootfs.used_bytes + container.logs.used_bytes

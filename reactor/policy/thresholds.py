@@ -1,0 +1,106 @@
+"""Which thresholds are met, since when, and in which order they are acted on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, Threshold
+
+_FIRST = {Signal.MEMORY_AVAILABLE: 0, Signal.ALLOCATABLE_MEMORY_AVAILABLE: 1}
+
+
+def absurdities(observations: Mapping[Signal, Observation]) -> dict[Signal, str]:
+    """Return the signals whose numbers can't be true, each with the reason. They count as unobserved."""
+    found = {signal: observation.absurdity for signal, observation in observations.items()}
+    return {signal: reason for signal, reason in found.items() if reason is not None}
+
+
+def is_met(threshold: Threshold, observation: Observation, *, with_minimum_reclaim: bool = False) -> bool:
+    """Return whether less is available than the threshold asks for, its minimum reclaim added if wanted."""
+    wanted = threshold.value.of(observation.capacity)
+    if with_minimum_reclaim and threshold.minimum_reclaim is not None:
+        wanted += threshold.minimum_reclaim.of(observation.capacity)
+    return observation.available < wanted
+
+
+def thresholds_met(
+    thresholds: Iterable[Threshold],
+    observations: Mapping[Signal, Observation],
+    *,
+    with_minimum_reclaim: bool = False,
+) -> tuple[Threshold, ...]:
+    """Return the thresholds that the observations cross, in the order given.
+
+    An unobserved signal crosses nothing.
+    """
+    return tuple(
+        threshold
+        for threshold in thresholds
+        if (observation := observations.get(threshold.signal)) is not None
+        and is_met(threshold, observation, with_minimum_reclaim=with_minimum_reclaim)
+    )
+
+
+def thresholds_met_grace_period(
+    first_observed: Mapping[Threshold, float], now_seconds: float
+) -> tuple[Threshold, ...]:
+    """Return the thresholds that have been met for at least their grace period."""
+    return tuple(
+        threshold
+        for threshold, since in first_observed.items()
+        if now_seconds - since >= threshold.grace_period_seconds
+    )
+
+
+def in_eviction_order(
+    thresholds: Iterable[Threshold], configured: Sequence[Threshold]
+) -> tuple[Threshold, ...]:
+    """Return the thresholds in the order in which they are acted on.
+
+    Memory first, allocatable memory second, the others as configured; within each, hard before soft.
+    """
+    position = {threshold: index for index, threshold in enumerate(configured)}
+    return tuple(
+        sorted(
+            thresholds,
+            key=lambda threshold: (
+                _FIRST.get(threshold.signal, len(_FIRST)),
+                not threshold.is_hard,
+                position[threshold],
+            ),
+        )
+    )
+
+
+def thresholds_with_fresh_statistics(
+    thresholds: Iterable[Threshold],
+    observations: Mapping[Signal, Observation],
+    observed_at: Mapping[Signal, float | None],
+) -> tuple[Threshold, ...]:
+    """Return the thresholds whose signal was observed anew since `observed_at`, the pass before.
+
+    An observation without a time is as fresh as the pass.
+    """
+    return tuple(
+        threshold
+        for threshold in thresholds
+        if (observation := observations.get(threshold.signal)) is not None
+        and _is_newer(observation.taken_at_seconds, observed_at.get(threshold.signal))
+    )
+
+
+def _is_newer(taken_at_seconds: float | None, before_seconds: float | None) -> bool:
+    return taken_at_seconds is None or before_seconds is None or taken_at_seconds > before_seconds
+
+
+def memory_level(threshold: Threshold, observation: Observation) -> int | None:
+    """Return the usage in bytes at which a memory threshold is crossed; None where it can't be known.
+
+    Usage at the crossing is capacity - threshold + inactive file, since what is compared is the working
+    set (usage - inactive file). Source: memory_threshold_notifier.go, UpdateThreshold.
+    """
+    if observation.inactive_file_bytes is None:
+        return None
+    wanted = int(threshold.value.of(observation.capacity))
+    return observation.capacity - wanted + observation.inactive_file_bytes

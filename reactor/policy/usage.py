@@ -1,0 +1,69 @@
+"""What a pod uses of a starved resource, and what it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reactor.model.pods import FilesystemUsage, Pod, PodUsage
+from reactor.model.signals import RESOURCE, Layout, Resource, Signal
+
+_NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
+_IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
+
+
+def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> int | None:
+    """Return the pod's usage of what the signal is about: bytes, inodes or processes.
+
+    None where it was not observed.
+    """
+    if used is None:
+        return None
+    match RESOURCE[signal]:
+        case Resource.MEMORY:
+            return used.memory_working_set_bytes
+        case Resource.PIDS:
+            return used.process_count
+        case Resource.INODES:
+            counts = [filesystem.inodes_used for filesystem in _filesystems(pod, used, signal, layout)]
+        case Resource.EPHEMERAL_STORAGE:
+            counts = [filesystem.used_bytes for filesystem in _filesystems(pod, used, signal, layout)]
+    if not _has_filesystem_statistics(used):
+        return None
+    return sum(count for count in counts if count is not None)
+
+
+def request(pod: Pod, signal: Signal) -> int:
+    """Return what the pod asked for of what the signal is about; zero where it asked for nothing."""
+    return pod.requests.get(RESOURCE[signal], 0)
+
+
+def _filesystems(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
+    """Yield what is charged to the pod on the signal's filesystem, by where it lies in this layout.
+
+    Images are charged to nobody. Source: buildSignalToRankFunc.
+    """
+    counts_writable_layers, counts_logs_and_volumes = _charged(signal, layout)
+    for container in used.containers:
+        if counts_writable_layers and container.rootfs is not None:
+            yield container.rootfs
+        if counts_logs_and_volumes and container.logs is not None:
+            yield container.logs
+    if counts_logs_and_volumes:
+        for volume in pod.volumes:
+            if volume.is_local and volume.name in used.volumes:
+                yield used.volumes[volume.name]
+
+
+def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
+    """Return whether writable layers count, and whether logs and local volumes do."""
+    if layout is Layout.SINGLE:
+        return True, True
+    if layout is Layout.SPLIT:
+        return (False, False) if signal in _IMAGEFS else (True, True)
+    return (False, True) if signal in _NODEFS else (True, False)
+
+
+def _has_filesystem_statistics(used: PodUsage) -> bool:
+    return bool(used.volumes) or any(
+        container.rootfs is not None or container.logs is not None for container in used.containers
+    )
