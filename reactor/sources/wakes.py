@@ -37,7 +37,7 @@ class Wakes:
 
 
 class SourceBoard:
-    """How every source stands, by name, in the order in which they first reported; for `reactor status`, metrics, logs.
+    """How every source stands, by name, in the order of their first reports.
 
     `on_change` is called with the new state when a source's health changes, and when a source that is not
     armed has something new to say; the details of an armed one (its levels) change too often for a log.

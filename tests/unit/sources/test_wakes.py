@@ -1,5 +1,5 @@
-import pytest
 import trio
+import trio.testing
 
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
@@ -25,8 +25,7 @@ async def test_wakes_of_other_sources_or_kinds_are_kept_apart_in_order_of_arriva
     assert expected == await wakes.wait()
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_wait_blocks_until_something_new_arrives() -> None:
+async def test_wait_blocks_until_something_new_arrives(autojump_clock: trio.testing.MockClock) -> None:
     wakes = Wakes()
     wakes.notify(wake("psi"))
     await wakes.wait()

@@ -1,0 +1,55 @@
+"""The housekeeping ticker: the pass that looks at everything, and the last source of every chain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.sources.wakes import SourceBoard, Wakes
+
+TICKER: Final = "ticker"
+MINIMUM_INTERVAL_SECONDS: Final = 0.1
+
+
+class Ticker:
+    """Wakes the loop at once and then every `interval_seconds` (at least 0.1), for everything there is.
+
+    Ticks missed while the machine stood still (a stop, a suspend, starvation) are not made up for: one
+    pass observes all there is to see.
+    """
+
+    def __init__(
+        self,
+        interval_seconds: float,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._interval_seconds = max(interval_seconds, MINIMUM_INTERVAL_SECONDS)
+        self._wakes = wakes
+        self._board = board
+        self._clock_ns = clock_ns
+
+    def set_interval(self, interval_seconds: float) -> None:
+        """Use another interval, from the next tick on (a reloaded configuration)."""
+        self._interval_seconds = max(interval_seconds, MINIMUM_INTERVAL_SECONDS)
+        self._report()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Tick until cancelled."""
+        self._report()
+        task_status.started()
+        due = trio.current_time()
+        while True:
+            self._board.count_wake(TICKER)
+            self._wakes.notify(Wake(source=TICKER, kind=WakeKind.HOUSEKEEPING, at_ns=self._clock_ns()))
+            due = max(due + self._interval_seconds, trio.current_time())
+            await trio.sleep_until(due)
+
+    def _report(self) -> None:
+        self._board.set(TICKER, SourceHealth.ARMED, f"every {self._interval_seconds:g} s")
