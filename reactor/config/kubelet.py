@@ -119,7 +119,6 @@ _read_fields: Callable[[Any, Any], KubeletConfiguration] = CONVERTER.get_structu
 def _read(raw: Any, cls: Any) -> KubeletConfiguration:
     """Return the configuration, or raise what is wrong with single keys and between them, together."""
     errors: list[Exception] = []
-    found = None
     try:
         found = _read_fields(raw, cls)
     except (BaseValidationError, Refused) as error:
@@ -127,10 +126,14 @@ def _read(raw: Any, cls: Any) -> KubeletConfiguration:
     if isinstance(raw, Mapping):
         errors.extend(_soft_without_grace(raw))
         errors.extend(_unknown_enforcement(raw))
-    if found is not None:
-        errors.extend(_image_gc(found))
-        errors.extend(_shutdown(found))
-    if errors or found is None:
+        for check, keys in _BETWEEN_KEYS:
+            # Of these keys alone, so that it is told even where others are wrong as well.
+            try:
+                part = _read_fields({key: raw[key] for key in keys if key in raw}, cls)
+            except (BaseValidationError, Refused):
+                continue
+            errors.extend(check(part))
+    if errors:
         raise ExceptionGroup("KubeletConfiguration", errors)
     return found
 
@@ -164,23 +167,26 @@ def _unknown_enforcement(raw: Mapping[str, Any]) -> Iterator[Refused]:
         yield Refused(entries, "none alone, or others without it", at="enforceNodeAllocatable")
 
 
-def _image_gc(found: KubeletConfiguration) -> Iterator[Refused]:
-    low, high = found.image_gc_low_threshold_percent, found.image_gc_high_threshold_percent
+def _image_gc_percents(part: KubeletConfiguration) -> Iterator[Refused]:
+    low, high = part.image_gc_low_threshold_percent, part.image_gc_high_threshold_percent
     if low >= high:
         yield Refused(
             low, f"less than imageGCHighThresholdPercent, which is {high}", at="imageGCLowThresholdPercent"
         )
-    minimum = found.image_minimum_gc_age or _DEFAULT_MINIMUM_IMAGE_AGE_SECONDS
-    if 0 < found.image_maximum_gc_age <= minimum:
+
+
+def _image_gc_ages(part: KubeletConfiguration) -> Iterator[Refused]:
+    minimum = part.image_minimum_gc_age or _DEFAULT_MINIMUM_IMAGE_AGE_SECONDS
+    if 0 < part.image_maximum_gc_age <= minimum:
         yield Refused(
-            found.image_maximum_gc_age,
+            part.image_maximum_gc_age,
             f"0, or more than imageMinimumGCAge, which is {minimum:g} s",
             at="imageMaximumGCAge",
         )
 
 
-def _shutdown(found: KubeletConfiguration) -> Iterator[Refused]:
-    whole, critical = found.shutdown_grace_period, found.shutdown_grace_period_critical_pods
+def _shutdown(part: KubeletConfiguration) -> Iterator[Refused]:
+    whole, critical = part.shutdown_grace_period, part.shutdown_grace_period_critical_pods
     if critical > whole:
         yield Refused(
             critical,
@@ -191,5 +197,11 @@ def _shutdown(found: KubeletConfiguration) -> Iterator[Refused]:
         if 0 < seconds < 1:
             yield Refused(seconds, "0, or at least 1s", at=at)
 
+
+_BETWEEN_KEYS: Final = (
+    (_image_gc_percents, ("imageGCHighThresholdPercent", "imageGCLowThresholdPercent")),
+    (_image_gc_ages, ("imageMinimumGCAge", "imageMaximumGCAge")),
+    (_shutdown, ("shutdownGracePeriod", "shutdownGracePeriodCriticalPods")),
+)
 
 CONVERTER.register_structure_hook(KubeletConfiguration, _read)

@@ -21,8 +21,8 @@ def node_message(
 ) -> tuple[str, dict[str, str]]:
     """Return the message and the event's annotations for an eviction on the node's behalf.
 
-    Upstream names the containers above their request; where it can name none, the pod itself is named, so
-    that the reader always finds what was used and what was asked for. Source: evictionMessage.
+    As upstream, it names the containers above their request; and always the pod, so that the reader finds
+    what was used and what was asked for. Source: evictionMessage.
     """
     resource = RESOURCE[threshold.signal]
     wanted = format_amount(int(threshold.value.of(observation.capacity)), resource)
@@ -32,11 +32,13 @@ def node_message(
         f"Threshold quantity: {wanted}, available: {available}.",
     ]
     offending = _offending_containers(place, used, resource)
-    sentences += [_consumer("Container", name, usage, asked, resource) for name, usage, asked in offending]
-    if not offending:
-        amount = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
-        asked = format_amount(place.request, resource)
-        sentences.append(f"Pod {place.pod.name} was using {amount}, request is {asked}.")
+    sentences += [
+        f"Container {name} was using {usage}, request is {asked}, has larger consumption of {resource}."
+        for name, usage, asked in offending
+    ]
+    amount = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
+    asked = format_amount(place.request, resource)
+    sentences.append(f"Pod {place.pod.name} was using {amount}, request is {asked}.")
     return " ".join(sentences), {
         "offending_containers": ",".join(name for name, _, _ in offending),
         "offending_containers_usage": ",".join(usage for _, usage, _ in offending),
@@ -57,10 +59,6 @@ def pod_limit_message(limit: Quantity) -> str:
 def container_limit_message(container_name: str, limit: Quantity) -> str:
     """Return the message for a container above its limit of local storage."""
     return f'Container {container_name} exceeded its local ephemeral storage limit "{limit}".'
-
-
-def _consumer(kind: str, name: str, usage: str, asked: str, resource: Resource) -> str:
-    return f"{kind} {name} was using {usage}, request is {asked}, has larger consumption of {resource}."
 
 
 def _offending_containers(

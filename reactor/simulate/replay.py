@@ -1,0 +1,135 @@
+"""A scenario's steps through the real decision engine, under the scenario's own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.model.pods import Image, Pod
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
+from reactor.policy import admit, after_reclaim, decide, images_to_collect, memory_level, unused_images
+from reactor.policy.admission import REASON
+from reactor.simulate.scenario import Scenario, Step
+
+_NOTIFIER_REFRESH_SECONDS = 10.0
+_STATISTICS_ERROR = "the node's statistics can't be read; nothing was changed"
+
+
+@dataclass(slots=True)
+class _Node:
+    """What the node is like between two steps."""
+
+    pods: tuple[Pod, ...]
+    images: tuple[Image, ...]
+    state: PolicyState = field(default_factory=PolicyState)
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    memory_levels: dict[str, int] = field(default_factory=dict)
+    memory_levels_at_seconds: float | None = None
+
+
+def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """Yield what each step decided, as the objects of `--output json`."""
+    node = _Node(pods=scenario.pods, images=scenario.images)
+    for step in scenario.steps:
+        if step.pods is not None:
+            node.pods = step.pods
+        if step.summary is not None:
+            node.snapshot = step.summary.snapshot()
+        if step.stats_error:
+            node.state, decision = decide(scenario.settings, node.state, None, node.pods, step.at)
+            yield _line(node, step, decision, (), _STATISTICS_ERROR)
+        else:
+            yield _pass(scenario.settings, node, step)
+
+
+def _pass(settings: EvictionSettings, node: _Node, step: Step) -> dict[str, Any]:
+    _renew_memory_levels(settings, node, step.at)
+    removed = list(
+        images_to_collect(
+            node.images,
+            settings.image_gc,
+            node.snapshot.signals.get(Signal.IMAGEFS_AVAILABLE),
+            step.at,
+            watched_since_seconds=0.0,
+        )
+    )
+    _remove(node, removed)
+    node.state, decision = decide(settings, node.state, node.snapshot, node.pods, step.at)
+    if decision.reclaim:
+        freed, after = _reclaim(settings, node, step, decision)
+        removed += freed
+        decision = after_reclaim(settings, node.state, decision, node.snapshot, after, node.pods)
+    return _line(node, step, decision, removed, None)
+
+
+def _reclaim(
+    settings: EvictionSettings, node: _Node, step: Step, decision: Decision
+) -> tuple[list[Image], Snapshot]:
+    """Return the images removed and what the node shows after its reclaims; a failed one frees nothing."""
+    freed: list[Image] = []
+    after = node.snapshot
+    for kind in decision.reclaim:
+        if kind in step.reclaim_error:
+            continue
+        if kind is Reclaim.IMAGES:
+            freed += unused_images(node.images, settings.image_gc, step.at)
+            _remove(node, freed)
+        if kind in step.after_reclaim:
+            after = step.after_reclaim[kind].snapshot()
+    return freed, after
+
+
+def _remove(node: _Node, images: list[Image]) -> None:
+    node.images = tuple(image for image in node.images if image not in images)
+
+
+def _renew_memory_levels(settings: EvictionSettings, node: _Node, now_seconds: float) -> None:
+    """Put the kernel's thresholds where they would be now. Source: synchronize, notifierRefreshInterval."""
+    last = node.memory_levels_at_seconds
+    if not settings.kernel_memcg_notification:
+        return
+    if last is not None and now_seconds - last <= _NOTIFIER_REFRESH_SECONDS:
+        return
+    node.memory_levels_at_seconds = now_seconds
+    for threshold in settings.thresholds:
+        observation = node.snapshot.signals.get(threshold.signal)
+        if threshold.signal not in MEMORY_SIGNALS or observation is None or observation.absurdity:
+            continue
+        level = memory_level(threshold, observation)
+        if level is not None:
+            node.memory_levels[str(threshold)] = level
+
+
+def _line(
+    node: _Node, step: Step, decision: Decision, removed: list[Image] | tuple[()], error: str | None
+) -> dict[str, Any]:
+    return {
+        "at": float(step.at),
+        "conditions": [str(condition) for condition in decision.conditions],
+        "thresholdsMet": [str(threshold) for threshold in decision.thresholds_met],
+        "reclaimed": [str(kind) for kind in decision.reclaim],
+        "evicted": [
+            {
+                "pod": eviction.pod.key,
+                "uid": eviction.pod.uid,
+                "signal": str(eviction.signal),
+                "gracePeriodSeconds": eviction.grace_period_seconds,
+                "reason": REASON,
+                "message": eviction.message,
+            }
+            for eviction in decision.evictions
+        ],
+        "ranking": [place.pod.key for place in decision.ranking],
+        "imagesRemoved": [image.id for image in removed],
+        "admit": {pod.key: _admission(pod, decision) for pod in step.admit},
+        "memcgThresholdsBytes": dict(node.memory_levels),
+        "error": error,
+    }
+
+
+def _admission(pod: Pod, decision: Decision) -> dict[str, Any]:
+    answer = admit(pod, decision.conditions)
+    return {"admitted": answer.admitted, "reason": answer.reason, "message": answer.message}

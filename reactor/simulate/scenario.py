@@ -1,0 +1,184 @@
+"""The scenario document: a node's history in formats that users already have (docs/scenarios.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cattrs import BaseValidationError
+
+from reactor.config.decode import CONVERTER, Count, Instant, Refused, Seconds, decode, strict
+from reactor.config.documents import load_document
+from reactor.config.kubelet import KubeletConfiguration
+from reactor.config.pod import PodDocument, pod
+from reactor.config.summary import Summary
+from reactor.errors import ConfigError
+from reactor.model.pods import Image, Pod
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Layout, Reclaim
+
+API_VERSION = "reactor/v1alpha1"
+KIND = "Scenario"
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filesystems:
+    dedicated_image_fs: bool = False
+    split_image_fs: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        if self.split_image_fs:
+            return Layout.SPLIT
+        return Layout.DEDICATED if self.dedicated_image_fs else Layout.SINGLE
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Image:
+    id: str
+    size_bytes: Count
+    first_detected: Instant | None = None
+    last_used: Instant | None = None
+    in_use: bool = False
+    pinned: bool = False
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One evaluation pass, `at` seconds after the scenario's start."""
+
+    at: Seconds
+    pods: tuple[Pod, ...] | None = None
+    summary: Summary | None = None
+    stats_error: bool = False
+    after_reclaim: Mapping[Reclaim, Summary] = field(default_factory=dict)
+    reclaim_error: tuple[Reclaim, ...] = ()
+    admit: tuple[Pod, ...] = ()
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    api_version: str
+    kind: str
+    steps: tuple[Step, ...]
+    name: str = ""
+    kubelet_configuration: KubeletConfiguration = field(default_factory=KubeletConfiguration)
+    filesystems: _Filesystems = field(default_factory=_Filesystems)
+    pods: tuple[Pod, ...] = ()
+    images: tuple[_Image, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A scenario, read and checked."""
+
+    name: str
+    settings: EvictionSettings
+    pods: tuple[Pod, ...]
+    images: tuple[Image, ...]
+    steps: tuple[Step, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def scenario_from_text(text: str, name: str) -> Scenario:
+    """Return the scenario in `text`, which came from `name`. Raises ConfigError with every problem."""
+    document = decode(load_document(text, name), _Document)
+    return Scenario(
+        name=document.name,
+        settings=document.kubelet_configuration.eviction_settings(
+            document.filesystems.layout,
+            # A recording says what the node looked like: an eviction in it is over at once.
+            evictions_per_minute=None,
+            in_flight_deadline_seconds=0.0,
+        ),
+        pods=document.pods,
+        images=tuple(
+            Image(
+                id=image.id,
+                size_bytes=image.size_bytes,
+                first_detected_seconds=image.first_detected,
+                last_used_seconds=image.last_used,
+                in_use=image.in_use,
+                pinned=image.pinned,
+            )
+            for image in document.images
+        ),
+        steps=document.steps,
+        warnings=document.kubelet_configuration.warnings,
+    )
+
+
+_read_fields: Callable[[Any, Any], _Document] = CONVERTER.get_structure_hook(_Document)
+
+
+def _read(raw: Any, cls: Any) -> _Document:
+    errors: list[Exception] = []
+    try:
+        found = _read_fields(raw, cls)
+    except (BaseValidationError, Refused) as error:
+        errors.append(error)
+    if isinstance(raw, Mapping):
+        # On the document as written, so that these are told even where other keys are wrong.
+        errors.extend(_kind(raw))
+        errors.extend(_layout(raw))
+        errors.extend(_same_pods(raw.get("pods"), "pods"))
+        errors.extend(_steps(raw.get("steps")))
+    if errors:
+        raise ExceptionGroup("Scenario", errors)
+    return found
+
+
+def _kind(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        given = raw.get(key)
+        if isinstance(given, str) and given != wanted:
+            yield Refused(given, wanted, at=key)
+
+
+def _layout(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    given = raw.get("filesystems")
+    if (
+        isinstance(given, Mapping)
+        and given.get("splitImageFs") is True
+        and given.get("dedicatedImageFs") is not True
+    ):
+        yield Refused(
+            given["splitImageFs"], "false, or dedicatedImageFs as well", at="filesystems.splitImageFs"
+        )
+
+
+def _steps(steps: object) -> Iterator[Refused]:
+    latest = 0.0
+    for index, step in enumerate(steps if isinstance(steps, list) else ()):
+        if not isinstance(step, Mapping):
+            continue
+        yield from _same_pods(step.get("pods"), f"steps[{index}].pods")
+        try:
+            at = decode(step.get("at"), Seconds)
+        except ConfigError:
+            continue
+        if at < latest:
+            yield Refused(
+                step["at"], f"{latest:g}s or later, where the step before is", at=f"steps[{index}].at"
+            )
+        latest = max(latest, at)
+
+
+def _same_pods(pods: object, at: str) -> Iterator[Refused]:
+    seen = set()
+    for index, raw in enumerate(pods if isinstance(pods, list) else ()):
+        try:
+            uid = pod(decode(raw, PodDocument)).uid
+        except ConfigError:
+            continue
+        if uid in seen:
+            yield Refused(uid, "a uid that no other pod has", at=f"{at}[{index}].metadata.uid")
+        seen.add(uid)
+
+
+CONVERTER.register_structure_hook(_Document, _read)
