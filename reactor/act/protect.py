@@ -1,0 +1,62 @@
+"""What keeps the daemon itself awake and alive under pressure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from reactor.kernel import libc
+from reactor.model.settings import RealtimeSettings
+
+
+def protect_self(settings: RealtimeSettings, proc: Path = Path("/proc/self")) -> tuple[str, ...]:
+    """Make this thread real-time, lock the process's memory, spare it from the OOM killer.
+
+    Returns one line for each part that was refused, with the remedy; a refusal is survived. To be called
+    in the thread of the loop: a scheduling policy is a thread's. Children start without it
+    (SCHED_RESET_ON_FORK), and so do worker threads: neither shall hold up a pod's own work.
+    """
+    problems = []
+    priority = settings.fifo_priority
+    if priority:
+        # Between a crossing and the wake: 0.4 ms median under load instead of 5-7 ms, 12 ms at most instead
+        # of 264 ms. A real-time loop that spun would be held to sched_rt_runtime_us (95 %) by the kernel.
+        problems += _tried(
+            f"SCHED_FIFO {priority}",
+            "grant CAP_SYS_NICE or LimitRTPRIO, and real-time runtime (cpu.rt_runtime_us) to its cpu cgroup",
+            lambda: os.sched_setscheduler(
+                0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority)
+            ),
+        )
+    if settings.lock_memory:
+        problems += _tried(
+            "mlockall",
+            "grant CAP_IPC_LOCK or LimitMEMLOCK=infinity",
+            lambda: libc.mlockall(libc.MCL_CURRENT | libc.MCL_FUTURE | libc.MCL_ONFAULT),
+        )
+    score = settings.oom_score_adj
+    if score is not None:
+        problems += _tried(
+            f"oom_score_adj {score}",
+            "grant CAP_SYS_RESOURCE, or set OOMScoreAdjust in the unit",
+            lambda: _write(proc / "oom_score_adj", str(score)),
+        )
+    return tuple(problems)
+
+
+def _tried(what: str, remedy: str, call: Callable[[], None]) -> list[str]:
+    try:
+        call()
+    except (OSError, OverflowError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return [f"{what}: refused: {reason}; {remedy}"]
+    return []
+
+
+def _write(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # unbuffered: the kernel answers at the write
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,371 @@
+"""The kill path against this machine's kernel, in cgroups of the tests' own."""
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from reactor.act.kill import KillPath
+from reactor.errors import ReactorError, RefusedError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.pods import Pod
+
+WAIT_FOR_EVER = "import signal; signal.pause()"
+IGNORE_TERM = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(flush=True)
+while True:
+    signal.pause()
+"""
+FORK_STORM = """
+import os
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+    except BlockingIOError:
+        pass
+"""
+
+
+class Yard:
+    """A parent cgroup of the test's own; makes pods below it, mirrored in every mounted hierarchy."""
+
+    def __init__(self, tree: CgroupTree) -> None:
+        self.tree = tree
+        self.parent = f"/reactor-test-act-{os.getpid()}"
+        self.children: list[subprocess.Popen[str]] = []
+        self.make(self.parent)
+
+    def directories(self, cgroup: str) -> list[Path]:
+        roots = [self.tree.memory_root, self.tree.pids_root, self.tree.cpu_root, self.tree.freezer_root]
+        return list(dict.fromkeys(root / cgroup[1:] for root in roots if root))
+
+    def make(self, cgroup: str) -> str:
+        for directory in self.directories(cgroup):
+            directory.mkdir()
+        return cgroup
+
+    def pod(self, name: str = "pod") -> Pod:
+        return pod_at(self.make(f"{self.parent}/{name}"))
+
+    def spawn(self, cgroup: str, code: str = WAIT_FOR_EVER) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-S", "-c", f"input()\n{code}"], stdin=-1, stdout=-1, text=True
+        )
+        self.children.append(child)
+        for directory in self.directories(cgroup):
+            (directory / "cgroup.procs").write_text(str(child.pid))
+        assert child.stdin
+        child.stdin.write("\n")
+        child.stdin.flush()
+        return child
+
+    def cgroups(self) -> list[Path]:
+        """Return every directory made, and what was made in them, the innermost first."""
+        found = [p.parent for d in self.directories(self.parent) for p in d.rglob("cgroup.procs")]
+        return sorted(found, key=lambda path: len(path.parts), reverse=True)
+
+    def clean(self) -> None:
+        for state in [cgroup / "freezer.state" for cgroup in self.cgroups()]:
+            if state.exists():
+                state.write_text("THAWED")
+        while pids := [
+            pid for cgroup in self.cgroups() for pid in (cgroup / "cgroup.procs").read_text().split()
+        ]:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            for child in self.children:
+                child.poll()
+            time.sleep(0.005)
+        for child in self.children:
+            child.communicate()
+        for cgroup in self.cgroups():
+            cgroup.rmdir()
+
+
+def pod_at(cgroup: str | None) -> Pod:
+    return Pod(name="pod", namespace="test", uid="1", cgroup=cgroup)
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    if os.geteuid():
+        pytest.skip("needs root: run `sudo make kernel-tests`")
+    try:
+        tree = CgroupTree.discover()
+    except ReactorError as error:
+        pytest.skip(f"needs a mounted memory controller: {error}")
+    yard = Yard(tree)
+    try:
+        yield yard
+    finally:
+        yard.clean()
+
+
+@pytest.fixture
+def kill_path(yard: Yard) -> Iterator[KillPath]:
+    path = KillPath(yard.tree, (yard.parent,))
+    yield path
+    path.close()
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "not within the deadline"
+        time.sleep(0.005)
+
+
+async def test_kill_ends_every_process_of_the_pod_and_of_its_containers(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod = yard.pod()
+    inner = yard.make(f"{pod.cgroup}/container")
+    children = [yard.spawn(c) for c in (pod.cgroup, inner, inner)]
+    report = kill_path.kill_now(pod)
+    reaped = await kill_path.reap(pod)
+    assert (3, ()) == (report.processes, report.problems)
+    assert report.started_ns < report.killed_ns
+    assert reaped.freed_ns
+    assert reaped.freed_ns > report.killed_ns
+    assert [-signal.SIGKILL] * 3 == [child.wait(5) for child in children]
+
+
+async def test_kill_spares_the_neighbours(yard: Yard, kill_path: KillPath) -> None:
+    pod, neighbour = yard.pod("a"), yard.pod("a-neighbour")
+    yard.spawn(pod.cgroup)
+    spared = yard.spawn(neighbour.cgroup)
+    kill_path.kill_now(pod)
+    await kill_path.reap(pod)
+    assert spared.poll() is None
+    assert [spared.pid] == yard.tree.processes(neighbour.cgroup)
+
+
+async def test_a_fork_storm_is_ended_to_the_last_process(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    if yard.tree.pids_root is None:
+        pytest.skip("needs the pids controller, so that the storm stays bounded")
+    (yard.tree.path(pod.cgroup, "pids") / "pids.max").write_text("400")
+    yard.spawn(pod.cgroup, FORK_STORM)
+    wait_until(lambda: len(yard.tree.processes(pod.cgroup)) > 300)
+    kill_path.kill_now(pod)
+    reaped = await kill_path.reap(pod)
+    assert reaped.freed_ns
+    assert [] == yard.tree.processes(pod.cgroup)
+
+
+async def test_a_fork_storm_is_ended_without_a_freezer_too(yard: Yard) -> None:
+    pod = yard.pod()
+    if yard.tree.pids_root is None:
+        pytest.skip("needs the pids controller, so that the storm stays bounded")
+    (yard.tree.path(pod.cgroup, "pids") / "pids.max").write_text("400")
+    bare = CgroupTree(version=yard.tree.version, memory_root=yard.tree.memory_root)
+    kill_path = KillPath(bare, (yard.parent,))
+    yard.spawn(pod.cgroup, FORK_STORM)
+    wait_until(lambda: len(yard.tree.processes(pod.cgroup)) > 300)
+    kill_path.kill_now(pod)
+    assert (await kill_path.reap(pod)).freed_ns
+
+
+async def test_kill_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    await trio.to_thread.run_sync(int)  # the first worker thread opens what it keeps
+    before = open_descriptors()
+    for _ in range(10):
+        children = [yard.spawn(pod.cgroup) for _ in range(3)]
+        kill_path.kill_now(pod)
+        await kill_path.reap(pod)
+        for child in children:
+            child.communicate()
+    assert before == open_descriptors()
+
+
+async def test_a_kill_that_nobody_reaps_leaves_no_descriptor_after_close(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod = yard.pod()
+    child = yard.spawn(pod.cgroup)
+    before = open_descriptors()
+    kill_path.kill_now(pod)
+    kill_path.kill_now(pod)
+    kill_path.close()
+    kill_path.close()
+    assert before == open_descriptors()
+    assert -signal.SIGKILL == child.wait(5)
+
+
+async def test_kill_with_few_descriptors_left_still_ends_all(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    children = [yard.spawn(pod.cgroup) for _ in range(12)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 6, hard))
+    try:
+        report = kill_path.kill_now(pod)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert 12 == report.processes
+    assert [-signal.SIGKILL] * 12 == [child.wait(5) for child in children]
+
+
+async def test_the_victims_cpu_quota_is_lifted_before_it_dies(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    if yard.tree.cpu_root is None or not (yard.tree.path(pod.cgroup, "cpu") / "cpu.cfs_quota_us").exists():
+        pytest.skip("needs the cpu controller with CONFIG_CFS_BANDWIDTH")
+    inner = yard.make(f"{pod.cgroup}/container")
+    yard.spawn(inner)
+    for cgroup in (inner, pod.cgroup):
+        yard.tree.set_cpu_quota(cgroup, 1000)
+    kill_path.kill_now(pod)
+    assert (await kill_path.reap(pod)).freed_ns
+    assert 0 == yard.tree.lift_cpu_quota(pod.cgroup)
+
+
+async def test_kill_of_a_vanished_cgroup_is_a_kill_of_nothing(yard: Yard, kill_path: KillPath) -> None:
+    pod = pod_at(f"{yard.parent}/gone")
+    report = kill_path.kill_now(pod)
+    assert (0, ()) == (report.processes, report.problems)
+    assert (await kill_path.reap(pod)).freed_ns
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        None,
+        "/",
+        "/elsewhere",
+        "..",
+        "",
+        "{parent}",
+        "{parent}/",
+        "{parent}/../x",
+        "{parent}x/pod",
+        "{parent}/\0",
+    ],
+)
+async def test_kill_refuses_what_is_not_strictly_inside_the_parents(
+    yard: Yard, kill_path: KillPath, cgroup: str | None
+) -> None:
+    pod = pod_at(cgroup and cgroup.format(parent=yard.parent))
+    with pytest.raises(RefusedError):
+        kill_path.kill_now(pod)
+    with pytest.raises(RefusedError):
+        await kill_path.reap(pod)
+    with pytest.raises(RefusedError):
+        await kill_path.terminate(pod, 0)
+
+
+def test_kill_refuses_a_cgroup_that_holds_reactor_itself(yard: Yard) -> None:
+    pod = yard.pod()
+    inner = yard.make(f"{pod.cgroup}/inner")
+    procs = yard.tree.path(inner) / "cgroup.procs"
+    code = (
+        "import os, sys\n"
+        "from reactor.act.kill import KillPath\n"
+        "from reactor.errors import RefusedError\n"
+        "from reactor.kernel.cgroup import CgroupTree\n"
+        "from reactor.model.pods import Pod\n"
+        "procs, parent, cgroup = sys.argv[1:]\n"
+        "open(procs, 'w').write(str(os.getpid()))\n"
+        "pod = Pod(name='p', namespace='n', uid='1', cgroup=cgroup)\n"
+        "try:\n"
+        "    KillPath(CgroupTree.discover(), (parent,)).kill_now(pod)\n"
+        "except RefusedError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, procs, yard.parent, pod.cgroup],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "holds reactor's own process" in done.stdout
+
+
+async def test_terminate_lets_a_pod_end_by_itself(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    child = yard.spawn(pod.cgroup)
+    report = await kill_path.terminate(pod, 30)
+    assert report is None
+    assert -signal.SIGTERM == child.wait(5)
+
+
+async def test_terminate_kills_what_is_left_when_the_grace_period_is_over(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod = yard.pod()
+    child = yard.spawn(pod.cgroup, IGNORE_TERM)
+    assert child.stdout
+    child.stdout.readline()
+    report = await kill_path.terminate(pod, 0.05)
+    assert report
+    assert 1 == report.processes
+    await kill_path.reap(pod)
+    assert -signal.SIGKILL == child.wait(5)
+
+
+async def test_a_kill_preempts_the_grace_period_of_the_same_pod(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    child = yard.spawn(pod.cgroup, IGNORE_TERM)
+    assert child.stdout
+    child.stdout.readline()
+    outcome = []
+
+    async def terminate() -> None:
+        outcome.append(await kill_path.terminate(pod, 3600))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(terminate)
+            await trio.sleep(0.02)
+            kill_path.kill_now(pod)
+            await kill_path.reap(pod)
+    assert [None] == outcome
+    assert -signal.SIGKILL == child.wait(5)
+
+
+async def test_reap_reports_what_an_ancestors_freezer_holds_back(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    state = yard.directories(yard.parent)[-1] / "freezer.state"
+    if not state.exists():
+        pytest.skip("needs the v1 freezer: on v2 a frozen process dies of SIGKILL at once")
+    child = yard.spawn(pod.cgroup)
+    state.write_text("FROZEN")
+    kill_path.kill_now(pod)
+    reaped = await kill_path.reap(pod, deadline_seconds=0.4)
+    assert reaped.freed_ns is None
+    assert any("an ancestor is frozen" in problem for problem in reaped.problems)
+    state.write_text("THAWED")
+    assert -signal.SIGKILL == child.wait(5)
+
+
+def test_the_exercise_passes_here_and_leaves_nothing_behind(yard: Yard, kill_path: KillPath) -> None:
+    before = (open_descriptors(), [sorted(d.parent.iterdir()) for d in yard.directories(yard.parent)])
+    assert kill_path.exercise() is None
+    assert before == (open_descriptors(), [sorted(d.parent.iterdir()) for d in yard.directories(yard.parent)])
+
+
+def test_the_exercise_finds_a_place_while_the_pod_parent_does_not_exist_yet(yard: Yard) -> None:
+    assert KillPath(yard.tree, (f"{yard.parent}/later/pods",)).exercise() is None
+    assert () == yard.tree.children(yard.parent)
+
+
+def test_the_exercise_says_what_is_wrong() -> None:
+    nothing = CgroupTree(version=CgroupVersion.V1, memory_root=Path("/nonexistent"))
+    assert str(KillPath(nothing, ("/pods",)).exercise()).startswith("kill path: ")

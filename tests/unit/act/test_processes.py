@@ -1,0 +1,68 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from reactor.act import processes
+
+SLEEPER = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    children = [subprocess.Popen(SLEEPER) for _ in range(3)]
+    yield children
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def listings(*rounds: list[int]) -> Iterator[list[int]]:
+    yield from rounds
+    while True:
+        yield rounds[-1]
+
+
+def test_a_process_that_has_left_the_cgroup_before_the_signal_is_spared(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    first, second, third = (child.pid for child in sleepers)
+    listing = listings([first, second, third], [first], [first])
+    sent, held = processes.signal_members(lambda: next(listing), signal.SIGKILL)
+    processes.close_all(held.values())
+    assert (1, [first]) == (sent, list(held))
+    assert -signal.SIGKILL == sleepers[0].wait(5)
+    assert [None, None] == [child.poll() for child in sleepers[1:]]
+
+
+def test_a_process_that_is_born_during_the_round_is_signalled_in_the_next(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pids = [child.pid for child in sleepers]
+    listing = listings(pids[:1], pids[:1], pids)
+    sent, held = processes.signal_members(lambda: next(listing), signal.SIGKILL)
+    processes.close_all(held.values())
+    assert (3, pids) == (sent, list(held))
+
+
+def test_ids_of_other_namespaces_and_spared_ones_are_never_signalled() -> None:
+    sent, held = processes.signal_members(lambda: [0, os.getpid()], signal.SIGKILL, {os.getpid()})
+    assert (0, {}) == (sent, held)
+
+
+def test_a_process_that_is_gone_is_passed_over() -> None:
+    child = subprocess.Popen(SLEEPER)
+    child.kill()
+    child.wait()
+    sent, held = processes.signal_members(lambda: [child.pid], signal.SIGKILL)
+    assert (0, {}) == (sent, held)
+
+
+async def test_waiting_returns_when_the_processes_have_ended(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    _, held = processes.signal_members(lambda: [child.pid for child in sleepers], signal.SIGKILL)
+    await processes.wait_exited(held.values())
+    assert [-signal.SIGKILL] * 3 == [child.wait(0) for child in sleepers]
+    processes.close_all(held.values())
