@@ -28,6 +28,8 @@ from reactor.kernel.cgroup_files import (
 )
 from reactor.kernel.files import KernelFile, parse_field, parse_integer, read_file, write_file
 
+__all__ = ["UNLIMITED_BYTES", "CgroupTree", "CgroupVersion", "Controller", "MemoryCounters", "own_cgroup"]
+
 Controller = Literal["memory", "pids", "cpu", "freezer"]
 
 UNLIMITED_BYTES: Final = 9223372036854771712  # what v1 shows where nothing limits

@@ -1,0 +1,111 @@
+"""Filesystems: how full they are, and which paths lie on the same one.
+
+Sources: statvfs(3), proc_pid_mountinfo(5). A statvfs on a dead network filesystem can hang for good: it is
+for a worker thread, never for the loop's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reactor.kernel.files import read_file, unescape_mount
+from reactor.model.signals import Filesystem, Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesystemSpace:
+    """What is left of a filesystem. Inodes are None where it doesn't count them (btrfs and others show 0)."""
+
+    capacity_bytes: int
+    available_bytes: int
+    inodes: int | None
+    inodes_free: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A line of the mount table. `device` is `MAJOR:MINOR`, the same for every mount of one filesystem."""
+
+    mount_point: str
+    device: str
+    kind: str
+    source: str
+
+
+def read_space(path: str) -> FilesystemSpace:
+    """Return what is left of the filesystem that holds `path`. Raises OSError with the path.
+
+    Available is what a user without privileges could still write, as the kubelet counts it.
+    """
+    found = os.statvfs(path)
+    return FilesystemSpace(
+        capacity_bytes=found.f_blocks * found.f_frsize,
+        available_bytes=found.f_bavail * found.f_frsize,
+        inodes=found.f_files or None,
+        inodes_free=found.f_ffree if found.f_files else None,
+    )
+
+
+def read_mounts(path: Path = Path("/proc/self/mountinfo")) -> tuple[Mount, ...]:
+    """Return the mounts that this process sees. Raises OSError with the path."""
+    return parse_mountinfo(read_file(path))
+
+
+def parse_mountinfo(raw: bytes) -> tuple[Mount, ...]:
+    """Return the mounts in their order; broken lines are passed over.
+
+    `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw`: optional fields end with the `-`.
+    """
+    mounts = []
+    for line in raw.split(b"\n"):
+        head, _, tail = line.partition(b" - ")
+        fields, source = head.split(b" "), tail.split(b" ")
+        if len(fields) >= 6 and len(source) >= 2:
+            mounts.append(
+                Mount(
+                    mount_point=os.fsdecode(unescape_mount(fields[4])),
+                    device=os.fsdecode(fields[2]),
+                    kind=os.fsdecode(source[0]),
+                    source=os.fsdecode(unescape_mount(source[1])),
+                )
+            )
+    return tuple(mounts)
+
+
+def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
+    """Return the mount that a path without symlinks lies on, None where the table has none.
+
+    The longest mount point above the path counts, and of several on one point the last, which hides the
+    others. st_dev would not do: btrfs gives each subvolume its own.
+    """
+    found = None
+    for mount in mounts:
+        point = mount.mount_point.rstrip("/")
+        above = path == point or path.startswith(point + "/")
+        if above and (found is None or len(mount.mount_point) >= len(found.mount_point)):
+            found = mount
+    return found
+
+
+def layout_of(paths: Mapping[Filesystem, str], mounts: Sequence[Mount]) -> Layout:
+    """Return how the node's, the images' and the containers' filesystems lie, by the devices they are on.
+
+    A filesystem without a path of its own counts as the node's, containers' as the images'. What can't be
+    told apart is one filesystem.
+    """
+    nodefs = _device(paths.get(Filesystem.NODEFS, "/"), mounts)
+    imagefs = _device(paths.get(Filesystem.IMAGEFS), mounts) or nodefs
+    containerfs = _device(paths.get(Filesystem.CONTAINERFS), mounts) or imagefs
+    if imagefs == nodefs:
+        return Layout.SINGLE
+    return Layout.SPLIT if containerfs == nodefs else Layout.DEDICATED
+
+
+def _device(path: str | None, mounts: Sequence[Mount]) -> str | None:
+    if path is None:
+        return None
+    mount = mount_of(os.path.realpath(path), mounts)
+    return mount.device if mount else None

@@ -1,0 +1,120 @@
+"""/proc: the machine's memory, its process ids, a process's own status. See proc(5).
+
+The parsers take a file's bytes and raise KernelInterfaceError for what proc(5) does not allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reactor.errors import KernelInterfaceError
+from reactor.kernel.files import parse_integer, read_file
+
+PROC: Final = Path("/proc")
+_KIB: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInfo:
+    """What /proc/meminfo says of the whole machine. `available_bytes` is None before 3.14."""
+
+    total_bytes: int
+    free_bytes: int
+    available_bytes: int | None
+
+    @property
+    def usage_bytes(self) -> int:
+        """Return what is not free: the kubelet's figure for a v2 root, which has no memory.current."""
+        return max(0, self.total_bytes - self.free_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatus:
+    """What /proc/PID/status says that reactor asks for. `capabilities` is the effective set, one bit each."""
+
+    resident_bytes: int
+    threads: int
+    capabilities: int
+
+
+def parse_meminfo(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInfo:
+    """Return the machine's memory."""
+    available_bytes = None
+    if b"\nMemAvailable:" in raw:
+        available_bytes = _kib_line(raw, b"MemAvailable:", interface)
+    return MemoryInfo(
+        total_bytes=_kib_line(raw, b"MemTotal:", interface),
+        free_bytes=_kib_line(raw, b"MemFree:", interface),
+        available_bytes=available_bytes,
+    )
+
+
+def parse_loadavg_tasks(raw: bytes, interface: str = "/proc/loadavg") -> int:
+    """Return how many tasks exist, threads included: the total in `0.20 0.18 0.12 1/80 11206`.
+
+    One read instead of a walk over /proc; the kubelet counts the same way.
+    """
+    fields = raw.split()
+    if len(fields) != 5:
+        raise KernelInterfaceError(interface, raw[:64], "five fields")
+    return parse_integer(fields[3].partition(b"/")[2], interface)
+
+
+def parse_status(raw: bytes, interface: str = "/proc/self/status") -> ProcessStatus:
+    """Return a process's status. Kernel threads have no memory of their own: 0."""
+    resident_bytes = _kib_line(raw, b"VmRSS:", interface) if b"\nVmRSS:" in raw else 0
+    mask = _line(raw, b"CapEff:", interface)
+    try:
+        capabilities = int(mask, 16)
+    except ValueError:
+        raise KernelInterfaceError(interface, mask[:64], "a hexadecimal mask after 'CapEff:'") from None
+    return ProcessStatus(
+        resident_bytes=resident_bytes,
+        threads=parse_integer(_line(raw, b"Threads:", interface), interface),
+        capabilities=capabilities,
+    )
+
+
+def read_meminfo(proc: Path = PROC) -> MemoryInfo:
+    """Return the machine's memory now. Raises OSError with the path."""
+    path = proc / "meminfo"
+    return parse_meminfo(read_file(path), str(path))
+
+
+def read_task_limit(proc: Path = PROC) -> int:
+    """Return how many tasks the machine can have: the smaller of kernel.pid_max and kernel.threads-max.
+
+    pid_max is the first number that is not given out; the kubelet takes it as the count all the same.
+    """
+    paths = (proc / "sys/kernel/pid_max", proc / "sys/kernel/threads-max")
+    return min(parse_integer(read_file(path), str(path)) for path in paths)
+
+
+def read_task_count(proc: Path = PROC) -> int:
+    """Return how many tasks the machine has now, threads included."""
+    path = proc / "loadavg"
+    return parse_loadavg_tasks(read_file(path), str(path))
+
+
+def read_status(proc: Path = PROC, pid: int | None = None) -> ProcessStatus:
+    """Return the status of a process, by default the caller's."""
+    path = proc / ("self" if pid is None else str(pid)) / "status"
+    return parse_status(read_file(path), str(path))
+
+
+def _line(raw: bytes, label: bytes, interface: str) -> bytes:
+    """Return what follows a label in its line; a last line without its end counts as cut off."""
+    start = 0 if raw.startswith(label) else raw.find(b"\n" + label) + 1
+    end = raw.find(b"\n", start)
+    if end < 0 or not raw.startswith(label, start):
+        raise KernelInterfaceError(interface, raw[:64], f"a line {label.decode()!r}")
+    return raw[start + len(label) : end].strip(b" \t")
+
+
+def _kib_line(raw: bytes, label: bytes, interface: str) -> int:
+    value = _line(raw, label, interface)
+    if not value.endswith(b" kB"):
+        raise KernelInterfaceError(interface, value[:64], f"a number of kB after {label.decode()!r}")
+    return parse_integer(value[:-3], interface) * _KIB

@@ -1,0 +1,166 @@
+"""What each pod uses. The path from a wake to a kill leads through here, so it opens and allocates little.
+
+Measured with cgroup v1 on two cores: about 10 us a pod, two thirds of it the kernel's formatting of
+memory.stat. That file is not read for a pod that uses nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Final
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.files import KernelFile, parse_integer
+from reactor.model.pods import Pod, PodUsage
+
+_DESCRIPTORS_PER_POD: Final = 3
+# What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
+_DESCRIPTORS_BESIDES: Final = 256
+_GONE: Final = frozenset({errno.ENODEV, errno.ENOENT})
+
+
+class _PodCounters:
+    """One pod's counters, held open. `tasks` is None where no pids controller counts the cgroup."""
+
+    __slots__ = ("memory", "tasks")
+
+    def __init__(self, tree: CgroupTree, cgroup: str) -> None:
+        self.memory = MemoryCounters(tree, cgroup)
+        self.tasks: KernelFile | None = None
+        if tree.pids_root is not None:
+            # v1 may not mirror the cgroup there
+            with suppress(FileNotFoundError):
+                self.tasks = KernelFile(tree.path(cgroup, "pids") / "pids.current")
+
+    def close(self) -> None:
+        self.memory.close()
+        if self.tasks is not None:
+            self.tasks.close()
+
+
+class PodObserver:
+    """Keeps each pod's counters open and reads them afresh with each call.
+
+    A pod that has vanished or can't be read is absent from the answers. `vanished` names those whose cgroup
+    turned out to be gone since the last `track`: they are no victims, and absent is not the same as unknown.
+
+    Pods beyond `most_held` (None: what the limit of descriptors allows) are opened for each reading.
+    """
+
+    def __init__(self, tree: CgroupTree, *, most_held: int | None = None) -> None:
+        self._tree = tree
+        self._most_held = most_held
+        self._cgroups: dict[str, str] = {}
+        self._counters: dict[str, _PodCounters] = {}
+        self._problems: dict[str, str] = {}
+        self._vanished: set[str] = set()
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return why pods could not be read, by cgroup, since the last `track`."""
+        return dict(self._problems)
+
+    @property
+    def vanished(self) -> frozenset[str]:
+        """Return the uids of the pods whose cgroup turned out to be gone since the last `track`."""
+        return frozenset(self._vanished)
+
+    def track(self, pods: Sequence[Pod]) -> None:
+        """Observe these pods from now on: open what is new, close what is not among them.
+
+        A pod without a cgroup is not observed. One whose cgroup was made anew is opened anew.
+        """
+        wanted = {pod.uid: pod.cgroup for pod in pods if pod.cgroup is not None}
+        for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:
+            self._counters.pop(uid).close()
+        self._cgroups = wanted
+        self._problems.clear()
+        self._vanished.clear()
+        missing = [uid for uid in wanted if uid not in self._counters]
+        if missing:
+            most = _room_for(len(wanted)) if self._most_held is None else self._most_held
+            for uid in missing[: max(0, most - len(self._counters))]:
+                self._open(uid)
+
+    def memory(self) -> Mapping[str, PodUsage]:
+        """Return each pod's working set by uid."""
+        return self._usages(self._memory)
+
+    def full(self) -> Mapping[str, PodUsage]:
+        """Return each pod's working set and number of tasks (threads count, as they do for the node)."""
+        return self._usages(self._full)
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        self.track(())
+
+    def _usages(self, read: Callable[[_PodCounters, str], PodUsage]) -> dict[str, PodUsage]:
+        usages = {}
+        for uid, cgroup in self._cgroups.items():
+            if uid in self._vanished:
+                continue
+            try:
+                held = self._counters.get(uid)
+                if held is not None:
+                    usages[uid] = read(held, cgroup)
+                    continue
+                # No descriptor could be spared to be held: slower, but the pod keeps its place.
+                with closing(_PodCounters(self._tree, cgroup)) as opened:
+                    usages[uid] = read(opened, cgroup)
+            except (OSError, ReactorError) as error:
+                self._note(uid, error)
+        return usages
+
+    @staticmethod
+    def _memory(counters: _PodCounters, _cgroup: str) -> PodUsage:
+        return PodUsage(memory_working_set_bytes=counters.memory.working_set_bytes())
+
+    def _full(self, counters: _PodCounters, cgroup: str) -> PodUsage:
+        working_set_bytes = counters.memory.working_set_bytes()
+        try:
+            count = self._task_count(counters, cgroup)
+        except (OSError, ReactorError) as error:
+            # What is known of the pod's memory must not get lost with it.
+            self._problems[cgroup] = str(error)
+            count = None
+        return PodUsage(memory_working_set_bytes=working_set_bytes, process_count=count)
+
+    def _task_count(self, counters: _PodCounters, cgroup: str) -> int:
+        if counters.tasks is None:
+            return len(self._tree.processes(cgroup))
+        return parse_integer(counters.tasks.read(), counters.tasks.path)
+
+    def _open(self, uid: str) -> None:
+        try:
+            self._counters[uid] = _PodCounters(self._tree, self._cgroups[uid])
+        except (OSError, ReactorError) as error:
+            self._note(uid, error)
+
+    def _note(self, uid: str, error: Exception) -> None:
+        self._problems[self._cgroups[uid]] = str(error)
+        if isinstance(error, OSError) and error.errno in _GONE:
+            self._vanished.add(uid)
+            if uid in self._counters:
+                self._counters.pop(uid).close()
+
+
+def _room_for(pods: int) -> int:
+    """Return for how many pods counters may be held open, once the soft limit is as high as they need.
+
+    The hard limit is raised too where that is allowed (CAP_SYS_RESOURCE).
+    """
+    needed = pods * _DESCRIPTORS_PER_POD + _DESCRIPTORS_BESIDES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for raised in ((max(needed, soft), max(needed, hard)), (hard, hard)):
+        if needed <= soft:
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, raised)
+        except (OSError, ValueError):
+            continue
+        soft = raised[0]
+    return max(0, soft - _DESCRIPTORS_BESIDES) // _DESCRIPTORS_PER_POD

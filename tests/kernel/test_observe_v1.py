@@ -1,0 +1,101 @@
+"""Observation of real cgroups on v1: vanishing pods, pods made anew, descriptors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from reactor.errors import KernelInterfaceError
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.procfs import read_meminfo
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.model.signals import Signal
+from reactor.observe.node import NodeObserver
+from reactor.observe.pods import PodObserver
+
+NODE = f"/reactor-test-observe-{os.getpid()}"
+
+
+@pytest.fixture
+def tree() -> Iterator[CgroupTree]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root; run as root")
+    try:
+        tree = CgroupTree.discover()
+    except KernelInterfaceError as error:
+        pytest.skip(f"no memory controller; mount one: {error}")
+    if tree.version is not CgroupVersion.V1:
+        pytest.skip("the memory controller is on v2; boot with systemd.unified_cgroup_hierarchy=0")
+    node = tree.path(NODE)
+    node.mkdir()
+    yield tree
+    for child in sorted(node.rglob("*/"), reverse=True):
+        child.rmdir()
+    if node.exists():
+        node.rmdir()
+
+
+def pod(name: str) -> Pod:
+    return Pod(name=name, namespace="cgroup", uid=name, cgroup=f"{NODE}/{name}")
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_pod_that_vanishes_between_readings_is_absent(tree: CgroupTree) -> None:
+    for name in ("a", "b"):
+        tree.path(f"{NODE}/{name}").mkdir()
+    observer = PodObserver(tree)
+    observer.track([pod("a"), pod("b")])
+    assert {"a", "b"} == observer.full().keys()
+    tree.path(f"{NODE}/a").rmdir()
+    assert {"b"} == observer.memory().keys()
+    assert frozenset({"a"}) == observer.vanished
+    tree.path(f"{NODE}/a").mkdir()
+    observer.track([pod("a"), pod("b")])
+    assert {"a", "b"} == observer.memory().keys()
+    observer.close()
+
+
+def test_pods_that_come_and_go_leave_no_descriptor(tree: CgroupTree) -> None:
+    before = descriptors()
+    observer = PodObserver(tree)
+    directory = tree.path(f"{NODE}/a")
+    for _ in range(1000):
+        directory.mkdir()
+        observer.track([pod("a")])
+        observer.memory()
+        directory.rmdir()
+        observer.memory()
+        observer.track(())
+    assert before == descriptors()
+
+
+def test_node_cgroup_made_anew_is_observed_anew(tree: CgroupTree) -> None:
+    before = descriptors()
+    node = NodeObserver(tree, Settings(node_cgroup=NODE, pod_parents=(NODE,)))
+    tree.set_memory_limit(NODE, 64 << 20)
+    assert 64 << 20 == node.memory()[Signal.MEMORY_AVAILABLE].capacity
+    tree.path(NODE).rmdir()
+    assert {} == node.memory()
+    assert NODE in node.problems[Signal.MEMORY_AVAILABLE]
+    tree.path(NODE).mkdir()
+    tree.set_memory_limit(NODE, 32 << 20)
+    assert 32 << 20 == node.memory()[Signal.MEMORY_AVAILABLE].capacity
+    assert {} == node.problems
+    node.close()
+    assert before == descriptors()
+
+
+def test_machine_is_observed_as_its_root_cgroup_counts(tree: CgroupTree) -> None:
+    node = NodeObserver(tree, Settings())
+    found = node.memory()[Signal.MEMORY_AVAILABLE]
+    assert read_meminfo().total_bytes == found.capacity
+    assert found.absurdity is None
+    assert found.inactive_file_bytes is not None
+    assert {} == node.problems
+    node.close()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.kernel.filesystem import Mount, layout_of, mount_of, parse_mountinfo, read_mounts, read_space
+from reactor.model.signals import Filesystem, Layout
+
+MOUNTINFO = b"""\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:25 / /var/lib/images rw - overlay overlay rw
+31 22 254:16 / /var/lib/with\\040space rw shared:1 master:2 - xfs /dev/vdb rw
+32 30 254:17 / /var/lib/images rw - xfs /dev/vdc rw
+cut 22 0:1
+"""
+
+
+def test_mounts_are_read_in_their_order() -> None:
+    mounts = parse_mountinfo(MOUNTINFO)
+    assert ["/", "/var/lib/images", "/var/lib/with space", "/var/lib/images"] == [
+        mount.mount_point for mount in mounts
+    ]
+    assert Mount(mount_point="/", device="254:0", kind="ext4", source="/dev/vda") == mounts[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "device"),
+    [
+        ("/", "254:0"),
+        ("/var/lib", "254:0"),
+        ("/var/lib/images2", "254:0"),
+        ("/var/lib/images/a", "254:17"),
+        ("/var/lib/with space", "254:16"),
+    ],
+)
+def test_path_lies_on_the_longest_and_last_mount_above_it(path: str, device: str) -> None:
+    mount = mount_of(path, parse_mountinfo(MOUNTINFO))
+    assert mount is not None
+    assert device == mount.device
+
+
+def test_path_lies_nowhere_without_mounts() -> None:
+    assert mount_of("/var", ()) is None
+
+
+@pytest.mark.parametrize(
+    ("imagefs", "containerfs", "layout"),
+    [
+        (None, None, Layout.SINGLE),
+        ("/opt", None, Layout.SINGLE),
+        ("/var/lib/images/x", None, Layout.DEDICATED),
+        ("/var/lib/images/x", "/var/lib/images", Layout.DEDICATED),
+        ("/var/lib/images/x", "/opt", Layout.SPLIT),
+    ],
+)
+def test_layout_is_told_by_the_devices(imagefs: str | None, containerfs: str | None, layout: Layout) -> None:
+    paths = {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: imagefs, Filesystem.CONTAINERFS: containerfs}
+    given_paths = {filesystem: path for filesystem, path in paths.items() if path is not None}
+    assert layout == layout_of(given_paths, parse_mountinfo(MOUNTINFO))
+
+
+def test_what_cannot_be_told_apart_is_one_filesystem() -> None:
+    assert Layout.SINGLE == layout_of({Filesystem.IMAGEFS: "/images"}, ())
+
+
+def test_space_is_what_an_unprivileged_user_could_write(tmp_path: Path) -> None:
+    found = os.statvfs(tmp_path)
+    space = read_space(str(tmp_path))
+    assert found.f_blocks * found.f_frsize == space.capacity_bytes
+    assert 0 < space.available_bytes <= space.capacity_bytes
+
+
+def test_filesystem_that_counts_no_inodes_has_none() -> None:
+    """/proc shows 0 of 0, as btrfs does."""
+    space = read_space("/proc")
+    assert (None, None) == (space.inodes, space.inodes_free)
+
+
+def test_missing_path_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match="/nowhere"):
+        read_space("/nowhere")
+
+
+def test_this_machine_is_understood() -> None:
+    assert mount_of("/proc/self", read_mounts()) is not None
+
+
+@given(st.binary())
+def test_arbitrary_bytes_break_no_mount_table(raw: bytes) -> None:
+    mounts = parse_mountinfo(raw) + parse_mountinfo(b"1 2 3 4 " + raw + b" - " + raw)
+    mount_of("/a", mounts)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.errors import KernelInterfaceError
+from reactor.kernel.procfs import (
+    parse_loadavg_tasks,
+    parse_meminfo,
+    parse_status,
+    read_meminfo,
+    read_status,
+    read_task_count,
+    read_task_limit,
+)
+
+MEMINFO = b"MemTotal:       2048 kB\nMemFree:         512 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n"
+STATUS = (
+    b"Name:\tkthreadd\nState:\tS (sleeping)\nVmRSS:\t  24000 kB\nThreads:\t3\nCapEff:\t000001ffffffffff\n"
+)
+
+
+def test_meminfo_is_in_bytes() -> None:
+    found = parse_meminfo(MEMINFO)
+    assert (2 << 20, 512 << 10, 1 << 20) == (found.total_bytes, found.free_bytes, found.available_bytes)
+    assert (2 << 20) - (512 << 10) == found.usage_bytes
+
+
+def test_meminfo_without_memavailable_says_so() -> None:
+    assert parse_meminfo(MEMINFO.replace(b"MemAvailable:", b"Other:")).available_bytes is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"MemTotal:       2048 kB\n",
+        b"MemTotal: 2048\nMemFree: 512 kB\n",
+        b"MemTotal: -1 kB\nMemFree: 512 kB\n",
+        b"MemTotal: 2048 kB\nMemFree: 51",
+        b"MemTotal: 2048 kB\nMemFree: 512 kB\nMemAvailable: much kB\n",
+    ],
+)
+def test_broken_meminfo_is_refused(raw: bytes) -> None:
+    with pytest.raises(KernelInterfaceError, match="meminfo"):
+        parse_meminfo(raw)
+
+
+def test_tasks_are_the_total_of_the_fourth_field() -> None:
+    assert 87 == parse_loadavg_tasks(b"1.71 0.48 0.16 1/87 8147\n")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"1.71 0.48 0.16 1 8147\n", b"1.71 0.48 0.16 1/-7 8147\n", b"1.71 0.48 0.16 1/8"]
+)
+def test_broken_loadavg_is_refused(raw: bytes) -> None:
+    with pytest.raises(KernelInterfaceError, match="loadavg"):
+        parse_loadavg_tasks(raw)
+
+
+def test_status_is_read() -> None:
+    found = parse_status(STATUS)
+    assert (24000 << 10, 3, (1 << 41) - 1) == (found.resident_bytes, found.threads, found.capabilities)
+
+
+def test_kernel_threads_have_no_memory() -> None:
+    assert 0 == parse_status(b"Name:\tkthreadd\nThreads:\t1\nCapEff:\t00\n").resident_bytes
+
+
+@pytest.mark.parametrize("raw", [b"", b"Threads:\t1\nCapEff:\tall\n", b"Threads:\tx\nCapEff:\t0\n"])
+def test_broken_status_is_refused(raw: bytes) -> None:
+    with pytest.raises(KernelInterfaceError, match="status"):
+        parse_status(raw)
+
+
+def test_limit_of_tasks_is_the_smaller_of_the_two(tmp_path: Path) -> None:
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/pid_max").write_text("4194304\n")
+    (tmp_path / "sys/kernel/threads-max").write_text("192000\n")
+    assert 192000 == read_task_limit(tmp_path)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="pid_max"):
+        read_task_limit(tmp_path)
+
+
+def test_this_kernel_is_understood() -> None:
+    assert 0 < read_meminfo().free_bytes <= read_meminfo().total_bytes
+    assert 0 < read_task_count() < read_task_limit()
+    assert read_status().threads >= 1
+    assert read_status().resident_bytes > 0
+
+
+@given(st.one_of(st.binary(), st.builds(lambda cut: (MEMINFO + STATUS)[:cut], st.integers(0, 300))))
+def test_arbitrary_bytes_are_refused_by_name_only(raw: bytes) -> None:
+    for parse in (parse_meminfo, parse_loadavg_tasks, parse_status):
+        try:
+            parse(raw)
+        except KernelInterfaceError:
+            continue

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.thresholds import Observation
+from reactor.observe.node import NodeObserver
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree, FakeTreeMaker
+
+MIB = 1 << 20
+KIB = 1 << 10
+TOTAL_BYTES = 4096 * MIB
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    proc = tmp_path / "proc"
+    (proc / "sys/kernel").mkdir(parents=True)
+    free_kib = 1024 * KIB
+    (proc / "meminfo").write_text(f"MemTotal: {TOTAL_BYTES // KIB} kB\nMemFree: {free_kib} kB\n")
+    (proc / "loadavg").write_text("0.00 0.00 0.00 1/300 4242\n")
+    (proc / "sys/kernel/pid_max").write_text("32768\n")
+    (proc / "sys/kernel/threads-max").write_text("1000\n")
+    return proc
+
+
+@pytest.fixture
+def virtual(fake: FakeTree) -> FakeTree:
+    """Return a virtual node of 512 MiB with one parent of pods."""
+    fake.add("/node", usage_bytes=300 * MIB, inactive_file_bytes=100 * MIB)
+    fake.add("/node/pods", usage_bytes=250 * MIB, inactive_file_bytes=90 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    return fake
+
+
+def observer(fake: FakeTree, proc: Path, **given_settings: object) -> NodeObserver:
+    return NodeObserver(fake.tree, Settings(**given_settings), proc=proc)  # type: ignore[arg-type]
+
+
+def virtual_observer(fake: FakeTree, proc: Path) -> NodeObserver:
+    return observer(fake, proc, node_cgroup="/node", pod_parents=("/node/pods",))
+
+
+def expected(available_mib: int, capacity_mib: int, inactive_mib: int) -> Observation:
+    return Observation(
+        available=available_mib * MIB, capacity=capacity_mib * MIB, inactive_file_bytes=inactive_mib * MIB
+    )
+
+
+def test_virtual_node_has_its_limit_as_capacity(virtual: FakeTree, proc: Path) -> None:
+    node = virtual_observer(virtual, proc)
+    found = node.memory()
+    assert expected(312, 512, 100) == found[Signal.MEMORY_AVAILABLE]
+    assert expected(352, 512, 90) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+    assert {} == node.problems
+
+
+def test_each_call_reads_afresh(virtual: FakeTree, proc: Path) -> None:
+    node = virtual_observer(virtual, proc)
+    node.memory()
+    virtual.counters("/node", usage_bytes=500 * MIB, inactive_file_bytes=0)
+    virtual.tree.set_memory_limit("/node", 600 * MIB)
+    assert expected(100, 600, 0) == node.memory()[Signal.MEMORY_AVAILABLE]
+
+
+def test_allocatable_capacity_is_the_parents_own_limit_where_lower(virtual: FakeTree, proc: Path) -> None:
+    virtual.tree.set_memory_limit("/node/pods", 400 * MIB)
+    found = virtual_observer(virtual, proc).memory()
+    assert expected(240, 400, 90) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+    virtual.tree.set_memory_limit("/node/pods", 700 * MIB)
+    found = virtual_observer(virtual, proc).memory()
+    assert expected(352, 512, 90) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+
+
+def test_limit_above_the_node_cgroup_bounds_its_capacity(fake: FakeTree, proc: Path) -> None:
+    fake.add("/slice")
+    fake.add("/slice/node", usage_bytes=100 * MIB)
+    fake.tree.set_memory_limit("/slice", 256 * MIB)
+    found = observer(fake, proc, node_cgroup="/slice/node").memory()
+    assert {Signal.MEMORY_AVAILABLE: expected(156, 256, 0)} == found
+
+
+def test_node_without_any_limit_has_the_machines_memory(fake: FakeTree, proc: Path) -> None:
+    fake.add("/node", usage_bytes=96 * MIB)
+    found = observer(fake, proc, node_cgroup="/node").memory()
+    assert expected(4000, 4096, 0) == found[Signal.MEMORY_AVAILABLE]
+
+
+def test_machine_on_v1_is_read_from_the_root_cgroup(make_tree: FakeTreeMaker, proc: Path) -> None:
+    fake = make_tree(CgroupVersion.V1)
+    fake.add("/", usage_bytes=1000 * MIB, inactive_file_bytes=400 * MIB)
+    assert expected(3496, 4096, 400) == observer(fake, proc).memory()[Signal.MEMORY_AVAILABLE]
+
+
+def test_machine_on_v2_is_read_from_meminfo(make_tree: FakeTreeMaker, proc: Path) -> None:
+    """The root of v2 has no memory.current: usage is what is not free."""
+    fake = make_tree(CgroupVersion.V2)
+    fake.file("/", "memory.stat", f"anon 1\ninactive_file {512 * MIB}\n")
+    assert expected(1536, 4096, 512) == observer(fake, proc).memory()[Signal.MEMORY_AVAILABLE]
+
+
+def test_parents_are_summed_and_nested_ones_counted_once(fake: FakeTree, proc: Path) -> None:
+    fake.add("/node")
+    for cgroup, usage_mib in {"/a": 100, "/a/b": 50, "/c": 200}.items():
+        fake.add(cgroup, usage_bytes=usage_mib * MIB)
+    node = observer(fake, proc, node_cgroup="/node", pod_parents=("/a/b", "/a", "/c", "/c", "/missing"))
+    assert expected(3796, 4096, 0) == node.memory()[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+    for cgroup in ("/a", "/c"):
+        fake.tree.set_memory_limit(cgroup, 250 * MIB)
+    assert expected(200, 500, 0) == node.memory()[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+
+
+def test_node_without_a_parent_of_pods_has_nothing_allocatable(fake: FakeTree, proc: Path) -> None:
+    fake.add("/node")
+    node = observer(fake, proc, node_cgroup="/node", pod_parents=("/missing",))
+    assert {Signal.MEMORY_AVAILABLE} == node.memory().keys()
+    assert "/missing" in node.problems[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+
+
+def test_usage_above_the_limit_leaves_nothing_available(virtual: FakeTree, proc: Path) -> None:
+    virtual.counters("/node", usage_bytes=600 * MIB, inactive_file_bytes=0)
+    found = virtual_observer(virtual, proc).memory()[Signal.MEMORY_AVAILABLE]
+    assert expected(0, 512, 0) == found
+    assert found.absurdity is None
+
+
+def test_usage_above_what_the_machine_has_stays_absurd(virtual: FakeTree, proc: Path) -> None:
+    """An absurd statistic is unknown, never pressure: it must not be smoothed into one."""
+    virtual.counters("/node", usage_bytes=TOTAL_BYTES + 1, inactive_file_bytes=0)
+    assert virtual_observer(virtual, proc).memory()[Signal.MEMORY_AVAILABLE].absurdity is not None
+
+
+@pytest.mark.parametrize("garbage", [b"", b"-1\n", b"\xff", b"12 13\n", b"total_inactive_file 1"])
+@pytest.mark.parametrize("which", ["usage", "stat", "limit"])
+def test_garbage_leaves_the_signal_unobserved_and_is_named(
+    virtual: FakeTree, proc: Path, garbage: bytes, which: str
+) -> None:
+    v2 = virtual.tree.version is CgroupVersion.V2
+    names = {
+        "usage": "memory.current" if v2 else "memory.usage_in_bytes",
+        "stat": "memory.stat",
+        "limit": "memory.max" if v2 else "memory.limit_in_bytes",
+    }
+    node = virtual_observer(virtual, proc)
+    node.memory()
+    virtual.file("/node", names[which], garbage)
+    assert Signal.MEMORY_AVAILABLE not in node.memory()
+    assert f"/node/{names[which]}" in node.problems[Signal.MEMORY_AVAILABLE]
+    virtual.counters("/node", usage_bytes=0, inactive_file_bytes=0)
+    virtual.tree.set_memory_limit("/node", 512 * MIB)
+    assert expected(512, 512, 0) == node.memory()[Signal.MEMORY_AVAILABLE]
+    assert {} == node.problems
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(usage=st.binary(max_size=30), stat=st.binary(max_size=60), meminfo=st.binary(max_size=60))
+def test_arbitrary_kernel_files_never_raise(
+    virtual: FakeTree, proc: Path, usage: bytes, stat: bytes, meminfo: bytes
+) -> None:
+    v2 = virtual.tree.version is CgroupVersion.V2
+    virtual.file("/node", "memory.current" if v2 else "memory.usage_in_bytes", usage)
+    virtual.file("/node", "memory.stat", b"inactive_file " + stat)
+    node = virtual_observer(virtual, proc)
+    node.memory()
+    node.close()
+    (proc / "loadavg").write_bytes(meminfo)
+    node.processes()
+
+
+def test_garbage_meminfo_leaves_memory_unobserved(virtual: FakeTree, proc: Path) -> None:
+    node = virtual_observer(virtual, proc)
+    (proc / "meminfo").write_text("MemTotal: many kB\n")
+    assert {} == node.memory()
+    assert "meminfo" in node.problems["machine memory"]
+
+
+def test_node_cgroup_outside_the_tree_is_a_problem_and_no_crash(fake: FakeTree, proc: Path) -> None:
+    node = observer(fake, proc, node_cgroup="/../etc")
+    assert {} == node.memory()
+    assert {} == node.processes()
+    assert {"memory.available", "pid.available"} == set(map(str, node.problems))
+
+
+def test_process_ids_are_the_machines_where_the_node_has_no_limit(virtual: FakeTree, proc: Path) -> None:
+    limitless = {Signal.PID_AVAILABLE: Observation(available=700, capacity=1000)}
+    assert limitless == virtual_observer(virtual, proc).processes()
+    assert limitless == observer(virtual, proc).processes()
+
+
+def test_process_ids_are_the_node_cgroups_where_it_has_a_limit(virtual: FakeTree, proc: Path) -> None:
+    virtual.file("/node", "pids.max", "100\n", "pids")
+    virtual.file("/node", "pids.current", "120\n", "pids")
+    found = virtual_observer(virtual, proc).processes()
+    assert {Signal.PID_AVAILABLE: Observation(available=0, capacity=100)} == found
+
+
+def test_every_filesystem_signal_is_observed_from_one_path(
+    fake: FakeTree, proc: Path, tmp_path: Path
+) -> None:
+    found = observer(fake, proc, filesystems={Filesystem.NODEFS: str(tmp_path)}).filesystems()
+    assert {signal for signal in Signal if "fs." in signal} == found.keys()
+    assert found[Signal.NODEFS_AVAILABLE].capacity == found[Signal.CONTAINERFS_AVAILABLE].capacity
+    assert all(observation.absurdity is None for observation in found.values())
+
+
+@pytest.mark.parametrize(
+    ("layout", "same"),
+    [(Layout.DEDICATED, Signal.IMAGEFS_AVAILABLE), (Layout.SPLIT, Signal.NODEFS_AVAILABLE)],
+)
+def test_containers_filesystem_is_where_the_layout_says(
+    fake: FakeTree, proc: Path, tmp_path: Path, layout: Layout, same: Signal
+) -> None:
+    paths: Mapping[Filesystem, str] = {Filesystem.NODEFS: str(tmp_path), Filesystem.IMAGEFS: "/dev/shm"}
+    if tmp_path.stat().st_dev == os.stat("/dev/shm").st_dev:
+        pytest.skip("/dev/shm is on the filesystem of the temporary directory; mount a tmpfs there")
+    node = observer(fake, proc, filesystems=paths, eviction=EvictionSettings(layout=layout))
+    found = node.filesystems()
+    assert found[same].capacity == found[Signal.CONTAINERFS_AVAILABLE].capacity
+    other = {Signal.IMAGEFS_AVAILABLE, Signal.NODEFS_AVAILABLE} - {same}
+    assert found[other.pop()].capacity != found[Signal.CONTAINERFS_AVAILABLE].capacity
+
+
+def test_missing_filesystem_is_a_problem_and_spares_the_others(fake: FakeTree, proc: Path) -> None:
+    paths = {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: "/nowhere"}
+    node = observer(fake, proc, filesystems=paths)
+    found = node.filesystems()
+    assert Signal.NODEFS_AVAILABLE in found
+    assert Signal.IMAGEFS_AVAILABLE not in found
+    assert "/nowhere" in node.problems["imagefs /nowhere"]
+
+
+def test_filesystem_without_inodes_has_no_inode_signal(fake: FakeTree, proc: Path) -> None:
+    found = observer(fake, proc, filesystems={Filesystem.NODEFS: "/proc"}).filesystems()
+    assert Signal.NODEFS_INODES_FREE not in found
+
+
+@pytest.fixture(autouse=True)
+def _no_descriptor_is_left() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert before == len(os.listdir("/proc/self/fd"))

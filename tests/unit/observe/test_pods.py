@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reactor.model.pods import Pod, PodUsage
+from reactor.observe.pods import PodObserver
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree
+
+MIB = 1 << 20
+
+
+def pod(name: str, cgroup: str | None = None, uid: str | None = None) -> Pod:
+    return Pod(name=name, namespace="cgroup", uid=uid or name, cgroup=cgroup or f"/pods/{name}")
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def pods(fake: FakeTree) -> FakeTree:
+    for index, name in enumerate(("a", "b", "c")):
+        fake.add(f"/pods/{name}", usage_bytes=(index + 2) * MIB, inactive_file_bytes=MIB)
+        fake.file(f"/pods/{name}", "pids.current", f"{index + 5}\n", "pids")
+    return fake
+
+
+@pytest.fixture
+def observer(fake: FakeTree) -> Iterator[PodObserver]:
+    observer = PodObserver(fake.tree)
+    yield observer
+    observer.close()
+
+
+def test_working_sets_are_by_uid(pods: FakeTree, observer: PodObserver) -> None:
+    observer.track([pod("a"), pod("b", uid="uid-b")])
+    expected = {
+        "a": PodUsage(memory_working_set_bytes=MIB),
+        "uid-b": PodUsage(memory_working_set_bytes=2 * MIB),
+    }
+    assert expected == observer.memory()
+    pods.counters("/pods/a", usage_bytes=9 * MIB, inactive_file_bytes=0)
+    assert PodUsage(memory_working_set_bytes=9 * MIB) == observer.memory()["a"]
+
+
+def test_full_counts_tasks_too(pods: FakeTree, observer: PodObserver) -> None:
+    observer.track([pod("b")])
+    assert {"b": PodUsage(memory_working_set_bytes=2 * MIB, process_count=6)} == observer.full()
+    assert pods.tree.exists("/pods/b")
+
+
+def test_processes_are_counted_where_no_controller_does(pods: FakeTree, observer: PodObserver) -> None:
+    (pods.directory("/pods/a", "pids") / "pids.current").unlink()
+    pods.file("/pods/a", "cgroup.procs", "1\n2\n")
+    observer.track([pod("a")])
+    assert 2 == observer.full()["a"].process_count
+
+
+def test_pod_without_a_cgroup_is_not_observed(observer: PodObserver) -> None:
+    observer.track([Pod(name="x", namespace="default", uid="x")])
+    assert {} == observer.memory()
+    assert {} == observer.problems
+
+
+def test_vanished_pod_is_absent_and_told_from_an_unreadable_one(
+    pods: FakeTree, observer: PodObserver
+) -> None:
+    pods.file("/pods/b", "memory.stat", "garbage")
+    observer.track([pod("a"), pod("b"), pod("gone")])
+    assert {"a"} == observer.memory().keys()
+    assert frozenset({"gone"}) == observer.vanished
+    assert {"/pods/b", "/pods/gone"} == observer.problems.keys()
+    assert "memory.stat" in observer.problems["/pods/b"]
+
+
+def test_pod_that_comes_back_is_observed_again(pods: FakeTree, observer: PodObserver) -> None:
+    shutil.rmtree(pods.directory("/pods/a"))
+    observer.track([pod("a")])
+    assert {} == observer.memory()
+    pods.add("/pods/a", usage_bytes=7)
+    observer.track([pod("a")])
+    assert {"a": PodUsage(memory_working_set_bytes=7)} == observer.memory()
+    assert frozenset() == observer.vanished
+
+
+def test_pod_that_moved_is_read_where_it_is_now(pods: FakeTree, observer: PodObserver) -> None:
+    observer.track([pod("a", uid="same")])
+    observer.track([pod("c", uid="same")])
+    assert pods.tree.exists("/pods/c")
+    assert 3 * MIB == observer.memory()["same"].memory_working_set_bytes
+
+
+def test_broken_task_count_does_not_lose_the_memory(pods: FakeTree, observer: PodObserver) -> None:
+    pods.file("/pods/a", "pids.current", "lots\n", "pids")
+    observer.track([pod("a")])
+    assert {"a": PodUsage(memory_working_set_bytes=MIB)} == observer.full()
+    assert "pids.current" in observer.problems["/pods/a"]
+
+
+def test_symlinked_and_climbing_pods_are_not_observed(pods: FakeTree, observer: PodObserver) -> None:
+    (pods.directory("/pods") / "link").symlink_to("a")
+    observer.track([pod("link"), pod("up", cgroup="/pods/../pods/a")])
+    assert {} == observer.memory()
+    assert "symlink" in observer.problems["/pods/link"]
+
+
+def test_thousands_of_comings_and_goings_leave_no_descriptor(pods: FakeTree, observer: PodObserver) -> None:
+    before = descriptors()
+    for index in range(3000):
+        observer.track([pod(name) for name in ("a", "b", "c", "gone") if hash((index, name)) % 2])
+        if index % 100 == 0:
+            observer.full()
+    observer.track([pod("a"), pod("b")])
+    observer.track(())
+    assert before == descriptors()
+    assert pods.tree.exists("/pods")
+
+
+def test_descriptors_are_asked_for_where_the_soft_limit_is_too_low(
+    pods: FakeTree, observer: PodObserver
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 3000:
+        pytest.skip("the hard limit of descriptors is below 3000; ulimit -Hn 3000")
+    names = [path.name for path in pods.directory("/pods").iterdir()]
+    many = [pod(name, uid=f"{name}{index}") for index in range(200) for name in names]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        observer.track(many)
+        assert len(many) == len(observer.memory())
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= len(many) * 3
+    finally:
+        observer.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_pods_beyond_the_room_for_descriptors_are_read_all_the_same(pods: FakeTree) -> None:
+    before = descriptors()
+    observer = PodObserver(pods.tree, most_held=1)
+    observer.track([pod("a"), pod("b"), pod("c")])
+    assert 3 == descriptors() - before
+    assert {"a", "b", "c"} == observer.full().keys()
+    assert 3 == descriptors() - before
+    observer.close()
+    assert before == descriptors()
