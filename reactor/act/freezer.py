@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reactor.act.processes import Members
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 
@@ -53,7 +54,7 @@ def frozen_by_ancestor(tree: CgroupTree, cgroup: str) -> str | None:
 def _control(tree: CgroupTree, cgroup: str) -> tuple[Path | None, bytes, bytes]:
     if tree.version is CgroupVersion.V2:
         return tree.path(cgroup) / "cgroup.freeze", b"1", b"0"
-    if tree.freezer_root is None or os.getpid() in tree.processes(cgroup, "freezer"):
+    if tree.freezer_root is None or os.getpid() in Members(tree, cgroup, "freezer")():
         return None, b"", b""  # the hierarchies may be laid out differently: never freeze ourselves
     return tree.path(cgroup, "freezer") / "freezer.state", b"FROZEN", b"THAWED"
 

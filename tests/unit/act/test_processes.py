@@ -2,7 +2,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
@@ -20,6 +20,15 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         child.wait()
 
 
+def fired(
+    members: Callable[[], list[int]], number: signal.Signals, spared: Collection[int] = ()
+) -> tuple[int, dict[int, int]]:
+    volley = processes.Volley(members, number, spared)
+    while volley.fire():
+        pass
+    return volley.sent, volley.held
+
+
 def listings(*rounds: list[int]) -> Iterator[list[int]]:
     yield from rounds
     while True:
@@ -31,7 +40,7 @@ def test_a_process_that_has_left_the_cgroup_before_the_signal_is_spared(
 ) -> None:
     first, second, third = (child.pid for child in sleepers)
     listing = listings([first, second, third], [first], [first])
-    sent, held = processes.signal_members(lambda: next(listing), signal.SIGKILL)
+    sent, held = fired(lambda: next(listing), signal.SIGKILL)
     processes.close_all(held.values())
     assert (1, [first]) == (sent, list(held))
     assert -signal.SIGKILL == sleepers[0].wait(5)
@@ -43,13 +52,13 @@ def test_a_process_that_is_born_during_the_round_is_signalled_in_the_next(
 ) -> None:
     pids = [child.pid for child in sleepers]
     listing = listings(pids[:1], pids[:1], pids)
-    sent, held = processes.signal_members(lambda: next(listing), signal.SIGKILL)
+    sent, held = fired(lambda: next(listing), signal.SIGKILL)
     processes.close_all(held.values())
     assert (3, pids) == (sent, list(held))
 
 
-def test_ids_of_other_namespaces_and_spared_ones_are_never_signalled() -> None:
-    sent, held = processes.signal_members(lambda: [0, os.getpid()], signal.SIGKILL, {os.getpid()})
+def test_spared_ids_are_never_signalled() -> None:
+    sent, held = fired(lambda: [os.getpid()], signal.SIGKILL, {os.getpid()})
     assert (0, {}) == (sent, held)
 
 
@@ -57,12 +66,12 @@ def test_a_process_that_is_gone_is_passed_over() -> None:
     child = subprocess.Popen(SLEEPER)
     child.kill()
     child.wait()
-    sent, held = processes.signal_members(lambda: [child.pid], signal.SIGKILL)
+    sent, held = fired(lambda: [child.pid], signal.SIGKILL)
     assert (0, {}) == (sent, held)
 
 
 async def test_waiting_returns_when_the_processes_have_ended(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    _, held = processes.signal_members(lambda: [child.pid for child in sleepers], signal.SIGKILL)
+    _, held = fired(lambda: [child.pid for child in sleepers], signal.SIGKILL)
     await processes.wait_exited(held.values())
     assert [-signal.SIGKILL] * 3 == [child.wait(0) for child in sleepers]
     processes.close_all(held.values())

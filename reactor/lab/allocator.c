@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the demo and the benchmarks put into a virtual node, and what watches it: with its own clock readings,
+ * so that no figure leans on the daemon's word.
+ *
+ *   allocator allocate RECORD USAGE LEVEL PREFILL TOTAL RATE   touch memory: PREFILL bytes at once, then up to
+ *                                         TOTAL bytes at RATE bytes a second (0: as fast as it goes), then hold it
+ *   allocator observe RECORD USAGE BACK TIMEOUT_MS PID [PID]   wait for the PIDs' ends and for usage <= BACK
+ *   allocator canary                      sleep at real-time priority: dies when its cgroup is killed, having
+ *                                         nothing to tear down
+ *   allocator fork RATE SECONDS           start RATE processes a second, each of which exits at once
+ *   allocator spin                        keep one CPU busy at normal priority
+ *
+ * USAGE is memory.usage_in_bytes or memory.current of the node, RECORD a file of 8 zeroed 64-bit words which is
+ * mapped shared, so that what was last written outlives a SIGKILL. All instants are CLOCK_MONOTONIC nanoseconds.
+ * Exit status 0, or 1 with a line on stderr.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE 4096L
+/* Memory cgroups charge 64 pages at a time per CPU, so a finer step would show the usage no earlier. */
+#define CHUNK (32 * PAGE)
+#define SECOND_NS 1000000000LL
+
+enum record { STARTED_NS, BEFORE_CROSSING_NS, CROSSED_USAGE, LAST_NS, TOUCHED_BYTES, MAX_USAGE, WORDS = 8 };
+enum observed { READY_NS = 0, ENDED_NS = 1, BACK_NS = 3, BACK_USAGE = 4 };
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "allocator: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+static void sleep_until(int64_t at_ns)
+{
+	struct timespec at = { .tv_sec = at_ns / SECOND_NS, .tv_nsec = at_ns % SECOND_NS };
+
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+
+static volatile int64_t *open_record(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	void *record = MAP_FAILED;
+
+	if (fd >= 0)
+		record = mmap(NULL, WORDS * sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (record == MAP_FAILED)
+		fail(path);
+	close(fd);
+	return record;
+}
+
+static int open_usage(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		fail(path);
+	return fd;
+}
+
+static int64_t usage_bytes(int fd)
+{
+	char text[32] = "";
+
+	if (pread(fd, text, sizeof(text) - 1, 0) <= 0)
+		return -1;
+	return strtoll(text, NULL, 10);
+}
+
+static void be_realtime(int priority)
+{
+	struct sched_param parameter = { .sched_priority = priority };
+
+	/* Refused without CAP_SYS_NICE or real-time runtime: then the clock readings come a little later. */
+	sched_setscheduler(0, SCHED_FIFO, &parameter);
+}
+
+/* Touch `bytes` more, from `at` on, a page at a time as a program does. */
+static void touch(volatile char *memory, int64_t at, int64_t bytes)
+{
+	for (int64_t offset = at; offset < at + bytes; offset += PAGE)
+		memory[offset] = 1;
+}
+
+static _Noreturn void allocate(char **arguments)
+{
+	volatile int64_t *record = open_record(arguments[0]);
+	int usage_fd = open_usage(arguments[1]);
+	int64_t level = atoll(arguments[2]), prefill = atoll(arguments[3]);
+	int64_t total = atoll(arguments[4]), rate = atoll(arguments[5]);
+	int64_t touched, started_ns, before_ns, usage;
+	char *memory = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	madvise(memory, total, MADV_NOHUGEPAGE); /* 4 KiB a fault, as most programs grow */
+	touch(memory, 0, prefill);
+	started_ns = record[STARTED_NS] = now_ns();
+	for (touched = prefill; touched + CHUNK <= total; touched += CHUNK) {
+		if (rate)
+			sleep_until(started_ns + (touched - prefill) * (double)SECOND_NS / rate);
+		before_ns = now_ns();
+		/* Until the crossing has been seen, the instant before the present chunk: if the daemon is
+		 * quick enough to kill us inside it, that stands, and errs to the daemon's disadvantage. */
+		if (!record[CROSSED_USAGE])
+			record[BEFORE_CROSSING_NS] = before_ns;
+		touch(memory, touched, CHUNK);
+		usage = usage_bytes(usage_fd);
+		if (usage >= level && !record[CROSSED_USAGE])
+			record[CROSSED_USAGE] = usage;
+		if (usage > record[MAX_USAGE])
+			record[MAX_USAGE] = usage;
+		record[TOUCHED_BYTES] = touched + CHUNK;
+		record[LAST_NS] = now_ns();
+	}
+	for (;;)
+		pause();
+}
+
+static int observe(int count, char **arguments)
+{
+	volatile int64_t *record = open_record(arguments[0]);
+	int usage_fd = open_usage(arguments[1]), alive = count - 4, ready;
+	int64_t back = atoll(arguments[2]), deadline_ns = now_ns() + atoll(arguments[3]) * 1000000LL, usage;
+	struct pollfd ends[2];
+
+	if (alive < 1 || alive > 2) {
+		fprintf(stderr, "allocator: observe: one or two PIDs\n");
+		return 1;
+	}
+	for (int i = 0; i < alive; i++) {
+		ends[i] = (struct pollfd){ .events = POLLIN };
+		ends[i].fd = syscall(SYS_pidfd_open, atoi(arguments[4 + i]), 0);
+		if (ends[i].fd < 0)
+			fail("pidfd_open");
+	}
+	be_realtime(60); /* above the daemon; asleep except for the readings */
+	record[READY_NS] = now_ns();
+	for (int left = alive; left;) {
+		ready = poll(ends, alive, (deadline_ns - now_ns()) / 1000000);
+		if (ready <= 0)
+			return 0; /* what is zero in the record did not happen */
+		for (int i = 0; i < alive; i++)
+			if (ends[i].revents) {
+				record[ENDED_NS + i] = now_ns();
+				ends[i].fd = -1;
+				ends[i].revents = 0;
+				left--;
+			}
+	}
+	while ((usage = usage_bytes(usage_fd)) > back && now_ns() < deadline_ns)
+		sleep_until(now_ns() + 200000);
+	if (usage <= back)
+		record[BACK_NS] = now_ns();
+	record[BACK_USAGE] = usage;
+	return 0;
+}
+
+static int fork_storm(char **arguments)
+{
+	int64_t rate = atoll(arguments[0]), started_ns, end_ns;
+	double seconds = atof(arguments[1]);
+	volatile long forks = 0; /* lives across vfork */
+
+	if (rate <= 0)
+		return 1;
+	started_ns = now_ns();
+	end_ns = started_ns + seconds * SECOND_NS;
+	while (now_ns() < end_ns) {
+		/* vfork: a new process all the same, without copying page tables, so that one CPU reaches the rate */
+		pid_t child = vfork();
+
+		if (child == 0)
+			_exit(0);
+		if (child > 0) {
+			waitpid(child, NULL, 0);
+			forks++;
+		}
+		/* Bursts of 1 ms: a sleep between two forks would cost more than the fork. */
+		if (forks % (rate / 1000 + 1) == 0)
+			sleep_until(started_ns + forks * (double)SECOND_NS / rate);
+	}
+	printf("%ld %lld\n", forks, (long long)(now_ns() - started_ns));
+	return 0;
+}
+
+int main(int count, char **arguments)
+{
+	const char *mode = count > 1 ? arguments[1] : "";
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing of this outlives who started it */
+	if (!strcmp(mode, "allocate") && count == 8)
+		allocate(arguments + 2);
+	if (!strcmp(mode, "observe") && count > 6)
+		return observe(count - 2, arguments + 2);
+	if (!strcmp(mode, "fork") && count == 4)
+		return fork_storm(arguments + 2);
+	if (!strcmp(mode, "canary")) {
+		be_realtime(40);
+		for (;;)
+			pause();
+	}
+	if (!strcmp(mode, "spin"))
+		for (;;)
+			__asm__ volatile("");
+	fprintf(stderr, "allocator: one of allocate, observe, canary, fork, spin with their arguments (see the source)\n");
+	return 1;
+}

@@ -1,0 +1,118 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import RefusedError
+from reactor.lab.tool import Record, compiled_tool
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tool() -> str:
+    try:
+        return str(compiled_tool())
+    except RefusedError as error:
+        pytest.skip(f"needs a C compiler: {error}")
+
+
+def test_the_tool_is_compiled_once(tool: str) -> None:
+    before = os.stat(tool).st_mtime_ns
+    assert tool == str(compiled_tool())
+    assert before == os.stat(tool).st_mtime_ns
+
+
+def test_a_directory_that_others_can_write_is_not_trusted(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reactor").mkdir()
+    (tmp_path / "reactor").chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tmp_path not in compiled_tool().parents
+    assert [] == list((tmp_path / "reactor").iterdir())
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RefusedError, match="apt-get install gcc"):
+        compiled_tool()
+
+
+def test_the_allocator_records_the_instant_before_the_crossing(tool: str, tmp_path: Path) -> None:
+    usage = tmp_path / "usage"
+    usage.write_text("1000\n")
+    with Record(tmp_path, "record") as record:
+        started_ns = time.monotonic_ns()
+        arguments = [str(record.path), str(usage), "1000", "0", str(MIB), "0"]
+        child = subprocess.Popen([tool, "allocate", *arguments])
+        while record.words()[4] < MIB:
+            time.sleep(0.001)
+        child.kill()
+        child.wait()
+        began_ns, crossed_ns, crossed_usage, last_ns, touched, max_usage, *_ = record.words()
+    assert started_ns < began_ns <= crossed_ns < last_ns < time.monotonic_ns()
+    assert (1000, MIB, 1000) == (crossed_usage, touched, max_usage)
+
+
+def test_the_allocator_keeps_its_rate(tool: str, tmp_path: Path) -> None:
+    usage = tmp_path / "usage"
+    usage.write_text("1\n")
+    with Record(tmp_path, "record") as record:
+        child = subprocess.Popen(
+            [tool, "allocate", str(record.path), str(usage), "2", "0", str(10 * MIB), str(100 * MIB)]
+        )
+        while record.words()[4] < 10 * MIB:
+            time.sleep(0.001)
+        child.kill()
+        child.wait()
+        words = record.words()
+    assert (words[3] - words[0]) / 1e9 >= 0.095  # never faster; slower is the machine's business
+    assert 0 == words[2]  # no crossing
+
+
+def test_the_observer_sees_the_end_and_the_memory_come_back(tool: str, tmp_path: Path) -> None:
+    usage = tmp_path / "usage"
+    usage.write_text("5000\n")
+    victim = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    with Record(tmp_path, "record") as record:
+        watch = subprocess.Popen(
+            [tool, "observe", str(record.path), str(usage), "100", "20000", str(victim.pid)]
+        )
+        while not record.words()[0]:
+            time.sleep(0.001)
+        assert (0, 0) == record.words()[1:3]
+        victim.communicate(b"\n")
+        while not record.words()[1]:
+            time.sleep(0.001)
+        usage.write_text("90\n")
+        assert 0 == watch.wait(20)
+        ready_ns, ended_ns, _, back_ns, back_usage, *_ = record.words()
+    assert ready_ns < ended_ns < back_ns
+    assert 90 == back_usage
+
+
+def test_the_observer_gives_up_at_its_deadline(tool: str, tmp_path: Path) -> None:
+    usage = tmp_path / "usage"
+    usage.write_text("5000\n")
+    with Record(tmp_path, "record") as record:
+        done = subprocess.run(
+            [tool, "observe", str(record.path), str(usage), "100", "50", str(os.getpid())], check=False
+        )
+        assert (0, 0) == (done.returncode, record.words()[1])
+
+
+def test_the_forker_counts_its_processes(tool: str) -> None:
+    done = subprocess.run([tool, "fork", "1000", "0.2"], capture_output=True, text=True, check=True)
+    forks, took_ns = map(int, done.stdout.split())
+    assert 0 < forks <= 202
+    assert took_ns >= 0.2e9
+
+
+def test_wrong_arguments_are_refused_with_the_right_ones(tool: str) -> None:
+    done = subprocess.run([tool, "allocate"], capture_output=True, text=True, check=False)
+    assert (1, True) == (done.returncode, "allocate, observe" in done.stderr)
