@@ -14,10 +14,14 @@ from reactor.kernel.files import KernelFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
-    """What a cgroup uses and may use, in bytes; `limit_bytes` is the lowest on the way up, None without."""
+    """What a cgroup uses and may use, in bytes; None without a limit.
+
+    `own_limit_bytes` is set on the cgroup itself, `limit_bytes` is the lowest from there up to the root.
+    """
 
     usage_bytes: int
     inactive_file_bytes: int
+    own_limit_bytes: int | None
     limit_bytes: int | None
 
     @property
@@ -64,6 +68,7 @@ class CgroupMemory:
         return MemoryReading(
             usage_bytes=counters.usage_bytes(),
             inactive_file_bytes=counters.inactive_file_bytes(),
+            own_limit_bytes=limits[0] if limits else None,
             limit_bytes=min((limit for limit in limits if limit is not None), default=None),
         )
 

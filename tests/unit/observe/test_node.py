@@ -83,6 +83,19 @@ def test_allocatable_capacity_is_the_parents_own_limit_where_lower(virtual: Fake
     assert expected(352, 512, 90) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
 
 
+def test_allocatable_capacity_is_what_is_not_reserved_where_the_parent_has_no_limit(
+    virtual: FakeTree, proc: Path
+) -> None:
+    given = {"node_cgroup": "/node", "reserved_memory_bytes": 112 * MIB}
+    for parents, inactive_mib, available_mib in ((("/node/pods",), 90, 240), (("/node",), 100, 200)):
+        found = observer(virtual, proc, pod_parents=parents, **given).memory()
+        assert expected(312, 512, 100) == found[Signal.MEMORY_AVAILABLE]
+        assert expected(available_mib, 400, inactive_mib) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+    virtual.tree.set_memory_limit("/node/pods", 450 * MIB)
+    found = observer(virtual, proc, pod_parents=("/node/pods",), **given).memory()
+    assert expected(290, 450, 90) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+
+
 def test_limit_above_the_node_cgroup_bounds_its_capacity(fake: FakeTree, proc: Path) -> None:
     fake.add("/slice")
     fake.add("/slice/node", usage_bytes=100 * MIB)
@@ -182,7 +195,7 @@ def test_garbage_meminfo_leaves_memory_unobserved(virtual: FakeTree, proc: Path)
     node = virtual_observer(virtual, proc)
     (proc / "meminfo").write_text("MemTotal: many kB\n")
     assert {} == node.memory()
-    assert "meminfo" in node.problems["machine memory"]
+    assert "meminfo" in node.problems[Signal.MEMORY_AVAILABLE]
 
 
 def test_node_cgroup_outside_the_tree_is_a_problem_and_no_crash(fake: FakeTree, proc: Path) -> None:

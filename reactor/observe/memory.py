@@ -1,0 +1,145 @@
+"""The node's memory and that of all its pods, against what each may use.
+
+Counted as the kubelet's Summary API does, so that thresholds mean the same: available is the capacity less
+the working set, and the working set is usage less inactive page cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.files import KernelFile, parse_field
+from reactor.kernel.procfs import MemoryInfo, parse_meminfo
+from reactor.model.settings import Settings
+from reactor.model.thresholds import Observation
+from reactor.observe.cgroup_memory import CgroupMemory, MemoryReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """What is used of a capacity, in bytes; `machine_bytes` is the most that anything can use."""
+
+    usage_bytes: int
+    inactive_file_bytes: int
+    capacity_bytes: int
+    machine_bytes: int
+
+    def observation(self) -> Observation:
+        """Return it as a signal shows it.
+
+        A cgroup may stand above its limit for a moment, or for long where the limit was lowered: nothing is
+        available then. More than the machine has is no usage but nonsense, and stays visible as such.
+        """
+        working_set_bytes = max(0, self.usage_bytes - self.inactive_file_bytes)
+        available = self.capacity_bytes - working_set_bytes
+        if self.usage_bytes <= self.machine_bytes:
+            available = max(0, available)
+        return Observation(
+            available=available,
+            capacity=self.capacity_bytes,
+            inactive_file_bytes=self.usage_bytes - working_set_bytes,
+        )
+
+
+class NodeMemory:
+    """Reads memory through descriptors that it holds open.
+
+    Each reading raises OSError with the path, KernelInterfaceError, or RefusedError for a cgroup in the
+    settings that is not plain.
+    """
+
+    def __init__(self, tree: CgroupTree, settings: Settings, proc: Path) -> None:
+        self._tree = tree
+        self._node_cgroup = settings.node_cgroup
+        self._reserved_bytes = settings.reserved_memory_bytes
+        self._meminfo = KernelFile(proc / "meminfo")
+        self._node = CgroupMemory(tree, settings.node_cgroup or "/")
+        self._root_stat: KernelFile | None = None
+        self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.pod_parents))
+
+    def node(self) -> MemoryUse:
+        """Return what is used of the node: the machine, or the cgroup that stands for it."""
+        machine = parse_meminfo(self._meminfo.read(), self._meminfo.path)
+        if self._node_cgroup is None and self._tree.version is CgroupVersion.V2:
+            return self._v2_root(machine)
+        found = self._node.read()
+        limits = (machine.total_bytes, found.limit_bytes)
+        return MemoryUse(
+            usage_bytes=found.usage_bytes,
+            inactive_file_bytes=found.inactive_file_bytes,
+            capacity_bytes=min(limit for limit in limits if limit is not None),
+            machine_bytes=machine.total_bytes,
+        )
+
+    def pods(self, node: MemoryUse) -> MemoryUse | None:
+        """Return what all pods use of what they may, None where the settings name no parent of pods.
+
+        They may use the sum of their parents' own limits where each has one, else what is not reserved of
+        the node. A parent that doesn't exist (yet) holds no pod and uses nothing; one of them has to.
+        """
+        if not self._parents:
+            return None
+        readings = self._readings()
+        limits = [self._own_limit_bytes(cgroup, reading) for cgroup, reading in readings.items()]
+        known = [limit for limit in limits if limit is not None]
+        unreserved_bytes = node.capacity_bytes - self._reserved_bytes
+        return MemoryUse(
+            usage_bytes=sum(reading.usage_bytes for reading in readings.values()),
+            inactive_file_bytes=sum(reading.inactive_file_bytes for reading in readings.values()),
+            capacity_bytes=min(sum(known), node.capacity_bytes)
+            if len(known) == len(limits)
+            else unreserved_bytes,
+            machine_bytes=node.machine_bytes,
+        )
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        self._meminfo.close()
+        if self._root_stat is not None:
+            self._root_stat.close()
+        for held in (self._node, *self._parents):
+            held.close()
+
+    def _v2_root(self, machine: MemoryInfo) -> MemoryUse:
+        """Return the machine's memory where the root has no memory.current.
+
+        What is not free is used, as cAdvisor has it (libcontainer's rootStatsFromMeminfo).
+        """
+        if self._root_stat is None:
+            self._root_stat = KernelFile(self._tree.memory_root / "memory.stat")
+        return MemoryUse(
+            usage_bytes=machine.usage_bytes,
+            inactive_file_bytes=parse_field(self._root_stat.read(), b"inactive_file", self._root_stat.path),
+            capacity_bytes=machine.total_bytes,
+            machine_bytes=machine.total_bytes,
+        )
+
+    def _readings(self) -> dict[str, MemoryReading]:
+        readings = {}
+        missing = ""
+        for parent in self._parents:
+            try:
+                readings[parent.cgroup] = parent.read()
+            except FileNotFoundError as error:
+                missing = str(error.filename)
+        if not readings:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing)
+        return readings
+
+    def _own_limit_bytes(self, cgroup: str, reading: MemoryReading) -> int | None:
+        """Return a parent's limit, unless it is the node itself: that one's limit is the node's capacity."""
+        return None if cgroup == self._node_cgroup else reading.own_limit_bytes
+
+
+def _outermost(cgroups: Sequence[str]) -> tuple[str, ...]:
+    """Return the cgroups that lie below none of the others: usage counts whole subtrees."""
+    return tuple(
+        cgroup
+        for cgroup in dict.fromkeys(cgroups)
+        if not any(CgroupTree.contains(other, cgroup) for other in cgroups)
+    )
