@@ -1,0 +1,65 @@
+"""Armed memory levels: what the loop asks to be woken at, and when a watch has to be registered anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from reactor.model.quantity import format_bytes
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Threshold
+
+DRIFT_BYTES: Final = 1 << 20
+_DRIFT_SHARE: Final = 200  # one part in 200 is 0.5 %
+
+LevelKey = tuple[Signal, str, Threshold]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLevel:
+    """The usage at which a memory threshold will be crossed: capacity - threshold + inactive file.
+
+    `cgroup` is relative to the hierarchy's root, "/" the machine itself. `working_set_bytes` is the same
+    crossing without the page cache (capacity - threshold), which holds however far the cache moves; where
+    it is None there is only the usage to go by.
+    """
+
+    signal: Signal
+    cgroup: str
+    level_bytes: int
+    threshold: Threshold
+    working_set_bytes: int | None = None
+
+    @property
+    def key(self) -> LevelKey:
+        """Return what stays the same when the level moves."""
+        return (self.signal, self.cgroup, self.threshold)
+
+    def is_past(self, *, usage_bytes: int, inactive_file_bytes: int) -> bool:
+        """Return whether fresh counters are at the level."""
+        if self.working_set_bytes is None:
+            return usage_bytes >= self.level_bytes
+        return usage_bytes - inactive_file_bytes >= self.working_set_bytes
+
+
+def needs_rearming(armed_bytes: int, wanted_bytes: int, *, fired: bool) -> bool:
+    """Return whether a watch armed at one level no longer serves for another.
+
+    A watch that is too low wakes early, which costs one pass: it may lag by 0.5 % (1 MiB at the least).
+    Too high wakes late, so a wanted level below it is followed at 1 MiB. A watch that has fired and is too
+    low is spent: usage may stand between the two, and will not cross the armed one again on its way up.
+    """
+    drift_bytes = wanted_bytes - armed_bytes
+    if fired and drift_bytes > 0:
+        return True
+    if drift_bytes < 0:
+        return -drift_bytes > DRIFT_BYTES
+    return drift_bytes > max(DRIFT_BYTES, armed_bytes // _DRIFT_SHARE)
+
+
+def describe_levels(levels: Iterable[MemoryLevel]) -> str:
+    """Return the levels as one line for an operator: `/node memory.available<100Mi at 412Mi`."""
+    return ", ".join(
+        f"{level.cgroup} {level.threshold} at {format_bytes(level.level_bytes)}" for level in levels
+    )

@@ -1,0 +1,165 @@
+"""Memory thresholds on cgroup v1: the kernel signals an eventfd at the crossing itself.
+
+All eventfds sit in one inner epoll, whose descriptor is the one thing that Trio waits on: re-arming adds
+and removes descriptors there and leaves the waiting task alone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memcg_events import register_usage_level
+from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.attempts import Pace
+from reactor.sources.levels import LevelKey, MemoryLevel, describe_levels, needs_rearming
+from reactor.sources.wakes import SourceBoard, Wakes
+
+MEMCG_EVENTFD: Final = "memcg-eventfd"
+
+
+class _Watch:
+    """One level registered with the kernel. Owns its eventfd (-1 once closed) and the open counters."""
+
+    __slots__ = ("_counters", "event_fd", "fired", "level")
+
+    def __init__(self, level: MemoryLevel, event_fd: int, counters: MemoryCounters) -> None:
+        self.level = level
+        self.event_fd = event_fd
+        self.fired = False
+        self._counters = counters
+
+    def is_past(self) -> bool:
+        """Return whether usage is at the level now. Raises OSError, ENODEV once the cgroup is gone."""
+        return self._counters.usage_bytes() >= self.level.level_bytes
+
+    def drain(self) -> None:
+        """Take what the kernel signalled, so that the descriptor is quiet until the next crossing."""
+        self.fired = True
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.event_fd)
+
+    def close(self) -> None:
+        """Close what is open; also takes the eventfd out of the epoll and ends the registration."""
+        event_fd, self.event_fd = self.event_fd, -1
+        if event_fd >= 0:
+            os.close(event_fd)
+        self._counters.close()
+
+
+class MemcgEventfd:
+    """Wakes the loop when a cgroup's usage crosses a level, either way, or the cgroup is removed."""
+
+    name = MEMCG_EVENTFD
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._tree = tree
+        self._wakes = wakes
+        self._board = board
+        self._clock_ns = clock_ns
+        self._wanted: dict[LevelKey, MemoryLevel] = {}
+        self._watches: dict[LevelKey, _Watch] = {}
+        self._moved = trio.Event()
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it can."""
+        if self._tree.version is CgroupVersion.V1:
+            return None
+        return "the memory controller is on cgroup v2, which has no usage thresholds"
+
+    def arm(self, levels: Sequence[MemoryLevel]) -> None:
+        """Watch these levels and no others. Returns at once; registering goes on behind it."""
+        self._wanted = {level.key: level for level in levels}
+        if self._is_stale():
+            self._moved.set()
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Watch until a cgroup or the interface fails, then raise OSError; call `armed` at each re-arming."""
+        epoll = select.epoll()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_armed, epoll, armed)
+                nursery.start_soon(self._keep_waiting, epoll)
+        finally:
+            while self._watches:
+                self._watches.popitem()[1].close()
+            epoll.close()
+
+    async def _keep_armed(self, epoll: select.epoll, armed: Callable[[str], None]) -> None:
+        while True:
+            self._moved = trio.Event()
+            for key in self._watches.keys() - self._wanted.keys():
+                self._watches.pop(key).close()
+            # Side by side: each registration waits for an RCU grace period, and they can wait for the same.
+            async with trio.open_nursery() as nursery:
+                for key in filter(self._needs_arming, tuple(self._wanted)):
+                    nursery.start_soon(self._register, epoll, self._wanted[key])
+            armed(describe_levels(watch.level for watch in self._watches.values()) or "no levels")
+            if not self._is_stale():
+                await self._moved.wait()
+
+    def _is_stale(self) -> bool:
+        return self._watches.keys() != self._wanted.keys() or any(map(self._needs_arming, self._wanted))
+
+    def _needs_arming(self, key: LevelKey) -> bool:
+        watch = self._watches.get(key)
+        if watch is None:
+            return True
+        wanted_bytes = self._wanted[key].level_bytes
+        return needs_rearming(watch.level.level_bytes, wanted_bytes, fired=watch.fired)
+
+    async def _register(self, epoll: select.epoll, level: MemoryLevel) -> None:
+        directory = self._tree.path(level.cgroup)
+        counters = MemoryCounters(self._tree, level.cgroup)
+        try:
+            # Not abandoned on cancellation: the thread's descriptor always reaches its owner below.
+            event_fd = await trio.to_thread.run_sync(register_usage_level, directory, level.level_bytes)
+        except BaseException:
+            counters.close()
+            raise
+        watch = _Watch(level, event_fd, counters)
+        # The old registration ends only now that the new one stands: no moment is unwatched.
+        before = self._watches.get(level.key)
+        self._watches[level.key] = watch
+        if before is not None:
+            before.close()
+        epoll.register(event_fd, select.EPOLLIN)
+        if watch.is_past():  # crossed before the kernel knew of the level: nothing else would tell
+            watch.fired = True
+            self._wake(level)
+
+    async def _keep_waiting(self, epoll: select.epoll) -> None:
+        # A usage that swings about a level may cross it thousands of times a second, and a pass for each
+        # would starve the node: 32 in a row are passed on at once, 100 a second in the long run.
+        pace = Pace(burst=32, per_second=100)
+        while True:
+            await trio.lowlevel.wait_readable(epoll.fileno())
+            ready = {event_fd for event_fd, _ in epoll.poll(0)}
+            fired = [watch for watch in self._watches.values() if watch.event_fd in ready]
+            for watch in fired:
+                watch.drain()
+                self._wake(watch.level)
+            for watch in fired:
+                watch.is_past()  # raises once the cgroup is gone: its removal signals too, and only once
+            await pace.turn()
+
+    def _wake(self, level: MemoryLevel) -> None:
+        self._board.count_wake(self.name)
+        self._wakes.notify(
+            Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=self._clock_ns(), signal=level.signal)
+        )

@@ -1,0 +1,237 @@
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import trio
+from source_fixtures import V1_ROOT, eventually, hog, needs_memcg_v1, open_descriptors, remove_cgroup
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import Settings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Threshold, ThresholdValue
+from reactor.model.wakes import SourceHealth
+from reactor.sources.levels import MemoryLevel
+from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
+from reactor.sources.memcg_reclaim import MEMCG_RECLAIM
+from reactor.sources.memory import MemorySource
+from reactor.sources.wakes import SourceBoard, Wakes
+
+pytestmark = needs_memcg_v1
+MIB = 1 << 20
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    name = f"/reactor-sources-{os.getpid()}"
+    directory(name).mkdir()
+    try:
+        yield name
+    finally:
+        remove_cgroup(directory(name))
+
+
+def directory(cgroup: str) -> Path:
+    return V1_ROOT / cgroup[1:]
+
+
+def level(
+    cgroup: str, mib: float, *, amount: str = "100Mi", working_set_mib: int | None = None
+) -> MemoryLevel:
+    threshold = Threshold(
+        signal=Signal.MEMORY_AVAILABLE, value=ThresholdValue(text=amount, amount=Fraction(100 * MIB))
+    )
+    return MemoryLevel(
+        signal=Signal.MEMORY_AVAILABLE,
+        cgroup=cgroup,
+        level_bytes=int(mib * MIB),
+        threshold=threshold,
+        working_set_bytes=None if working_set_mib is None else working_set_mib * MIB,
+    )
+
+
+class Machine:
+    """A memory source on this machine, armed."""
+
+    def __init__(self) -> None:
+        self.wakes, self.board = Wakes(), SourceBoard()
+        self.source = MemorySource(CgroupTree.discover(), Settings(), self.wakes, self.board)
+
+    async def woken_by(self, name: str) -> None:
+        with trio.fail_after(10):
+            while name not in {wake.source for wake in await self.wakes.wait()}:
+                pass
+
+    async def is_quiet(self, *, about: str = MEMCG_EVENTFD) -> bool:
+        with trio.move_on_after(0.1) as nothing_came:
+            await self.woken_by(about)
+        return nothing_came.cancelled_caught
+
+    async def armed_at(self, text: str) -> None:
+        await eventually(lambda: text in self.board.state(MEMCG_EVENTFD).detail)
+
+
+async def test_a_crossing_wakes_the_loop_either_way_and_its_absence_does_not(cgroup: str) -> None:
+    machine = Machine()
+    with hog(directory(cgroup)) as process:
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([level(cgroup, 60)])
+            await nursery.start(machine.source.run)
+            assert MEMCG_EVENTFD == await machine.source.wait_armed()
+            process.hold_mib(30)
+            assert await machine.is_quiet()
+            process.hold_mib(80)
+            await machine.woken_by(MEMCG_EVENTFD)
+            assert await machine.is_quiet()
+            process.hold_mib(10)
+            await machine.woken_by(MEMCG_EVENTFD)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_level_that_usage_is_past_already_wakes_once(cgroup: str) -> None:
+    machine = Machine()
+    with hog(directory(cgroup)) as process:
+        process.hold_mib(80)
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([level(cgroup, 60)])
+            await nursery.start(machine.source.run)
+            await machine.woken_by(MEMCG_EVENTFD)
+            assert await machine.is_quiet()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_level_follows_the_page_cache_and_the_old_one_is_gone(cgroup: str) -> None:
+    machine = Machine()
+    with hog(directory(cgroup)) as process:
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([level(cgroup, 60)])
+            await nursery.start(machine.source.run)
+            await machine.armed_at("at 60Mi")
+            machine.source.arm([level(cgroup, 120)])
+            await machine.armed_at("at 120Mi")
+            process.hold_mib(90)
+            assert await machine.is_quiet()
+            process.hold_mib(140)
+            await machine.woken_by(MEMCG_EVENTFD)
+            nursery.cancel_scope.cancel()
+
+
+async def test_levels_of_one_cgroup_are_told_apart(cgroup: str) -> None:
+    machine = Machine()
+    with hog(directory(cgroup)) as process:
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([level(cgroup, 60), level(cgroup, 120, amount="40Mi")])
+            await nursery.start(machine.source.run)
+            await machine.armed_at("at 120Mi")
+            for mib in (90, 140):
+                process.hold_mib(mib)
+                await machine.woken_by(MEMCG_EVENTFD)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_removed_cgroup_is_survived_and_watched_again_once_it_is_back(cgroup: str) -> None:
+    machine = Machine()
+    async with trio.open_nursery() as nursery:
+        machine.source.arm([level(cgroup, 60)])
+        await nursery.start(machine.source.run)
+        await machine.armed_at("at 60Mi")
+        remove_cgroup(directory(cgroup))
+        await machine.woken_by(MEMCG_EVENTFD)
+        await eventually(lambda: machine.board.state(MEMCG_EVENTFD).health is SourceHealth.FAILED)
+        assert "the ticker is left" in machine.board.state(MEMCG_EVENTFD).detail
+        directory(cgroup).mkdir()
+        await machine.armed_at("at 60Mi")
+        with hog(directory(cgroup)) as process:
+            process.hold_mib(80)
+            await machine.woken_by(MEMCG_EVENTFD)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_working_set_that_grows_into_the_page_cache_wakes_the_loop(
+    cgroup: str, tmp_path: Path
+) -> None:
+    """Usage stands at the limit all the while, and crosses nothing."""
+    (directory(cgroup) / "memory.limit_in_bytes").write_text(str(128 * MIB))
+    machine = Machine()
+    with hog(directory(cgroup)) as process:
+        fill_page_cache(directory(cgroup), tmp_path / "cached", mib=200)
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([level(cgroup, 150, working_set_mib=60)])
+            await nursery.start(machine.source.run)
+            await machine.armed_at("at 150Mi")
+            await eventually(lambda: machine.board.state(MEMCG_RECLAIM).health is SourceHealth.ARMED)
+            process.hold_mib(40)
+            assert await machine.is_quiet(about=MEMCG_RECLAIM)
+            process.hold_mib(80)
+            await machine.woken_by(MEMCG_RECLAIM)
+            assert 0 == machine.board.state(MEMCG_EVENTFD).wakes
+            nursery.cancel_scope.cancel()
+
+
+async def test_cancellation_leaves_no_descriptor(cgroup: str) -> None:
+    await trio.to_thread.run_sync(lambda: None)
+    before = open_descriptors()
+    for _ in range(5):
+        machine = Machine()
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([level(cgroup, 60), level(cgroup, 120, amount="40Mi")])
+            await nursery.start(machine.source.run)
+            await trio.sleep(0.01)  # sometimes amid a registration
+            nursery.cancel_scope.cancel()
+    assert before == open_descriptors()
+
+
+async def test_ten_thousand_rearmings_leak_no_descriptor(cgroup: str) -> None:
+    """Each waits for an RCU grace period, so they are spread over many cgroups, which wait side by side."""
+    rearmings, cgroups = 10_000, 100
+    limiter = trio.to_thread.current_default_thread_limiter()
+    threads, limiter.total_tokens = limiter.total_tokens, cgroups
+    names = [f"{cgroup}/{number}" for number in range(cgroups)]
+    with ExitStack() as owned:
+        owned.callback(setattr, limiter, "total_tokens", threads)
+        for name in names:
+            directory(name).mkdir()
+            owned.callback(remove_cgroup, directory(name))
+        wakes, board = Wakes(), SourceBoard()
+        watch = MemcgEventfd(CgroupTree.discover(), wakes, board)
+        rounds, arrived = 0, trio.Event()
+
+        def armed(detail: str) -> None:
+            nonlocal rounds
+            rounds += 1
+            arrived.set()
+
+        before = open_descriptors()
+        async with trio.open_nursery() as nursery:
+            watch.arm([level(name, 50) for name in names])
+            nursery.start_soon(watch.watch, armed)
+            await arrived.wait()
+            standing = open_descriptors()
+            for number in range(rearmings // cgroups):
+                arrived = trio.Event()
+                watch.arm([level(name, 60 + 2 * (number % 2)) for name in names])
+                with trio.fail_after(30):
+                    await arrived.wait()
+                assert standing == open_descriptors()
+            nursery.cancel_scope.cancel()
+        assert before == open_descriptors()
+        assert 1 + rearmings // cgroups == rounds
+    assert (0,) * 2 == (board.state(MEMCG_EVENTFD).wakes, board.state(MEMCG_EVENTFD).lost)
+
+
+def fill_page_cache(directory: Path, path: Path, *, mib: int) -> None:
+    """Read a file anew from within the cgroup, so that its pages are charged there."""
+    path.write_bytes(bytes(mib * MIB))
+    os.sync()
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    pid = os.fork()
+    if pid == 0:
+        (directory / "cgroup.procs").write_text(str(os.getpid()))
+        with path.open("rb") as file:
+            while file.read(MIB):
+                pass
+        os._exit(0)
+    os.waitpid(pid, 0)
