@@ -1,0 +1,157 @@
+"""Pods of a plain Linux node: every cgroup directly below a configured parent is one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC
+from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
+from reactor.model.settings import Settings
+from reactor.model.signals import Resource
+from reactor.workloads.attributes import Attributes, read_attributes
+from reactor.workloads.fence import Fence
+
+NAMESPACE: Final = "cgroup"
+# Far above what anybody gives by hand, below what counts as critical.
+_AVOID_PRIORITY: Final = 1_000_000
+_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A cgroup as a directory listing shows it; a name that is made anew has another inode."""
+
+    cgroup: str
+    inode: int
+    directory: str
+    parent_owner: int
+
+
+class CgroupPods:
+    """Lists pods from the cgroup tree. Nothing here raises: what can't be read is in `problems`."""
+
+    def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
+        self._tree = tree
+        self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
+        self._known: dict[str, Pod] = {}
+        self._problems: Mapping[str, str] = {}
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what could not be read, or was refused, when last listed: cgroup to one line."""
+        return self._problems
+
+    def list(self) -> tuple[Pod, ...]:
+        """Return every pod, its request, limit and attributes read afresh."""
+        return self._listed({}, afresh=True)
+
+    def glance(self) -> tuple[Pod, ...]:
+        """Return the pods that exist now; of those known from before nothing is read again.
+
+        One directory listing a parent: cheap enough for the path from a wake to a kill, where a pod that
+        came a moment ago may be the very one.
+        """
+        return self._listed(dict(self._problems), afresh=False)
+
+    def _listed(self, problems: dict[str, str], *, afresh: bool) -> tuple[Pod, ...]:
+        known = self._known
+        pods = {}
+        for found in self._found(problems):
+            uid = f"{found.cgroup}#{found.inode}"
+            before = known.get(uid)
+            pod = self._pod(uid, found, before, problems) if afresh or before is None else before
+            if pod is not None:
+                pods[uid] = pod
+        self._known = pods
+        self._problems = problems
+        return tuple(pods.values())
+
+    def _found(self, problems: dict[str, str]) -> Iterator[_Found]:
+        for parent in self.fence.parents:
+            try:
+                yield from self._children(parent)
+            except FileNotFoundError:
+                continue  # holds no pod (yet)
+            except (OSError, ReactorError) as error:
+                problems[parent] = str(error)
+
+    def _children(self, parent: str) -> Sequence[_Found]:
+        directory = self._tree.path(parent)
+        owner = directory.stat().st_uid
+        with os.scandir(os.fspath(directory)) as entries:
+            found = [
+                _Found(
+                    cgroup=f"{parent.rstrip('/')}/{entry.name}",
+                    inode=entry.inode(),
+                    directory=entry.path,
+                    parent_owner=owner,
+                )
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            ]
+        return sorted(
+            (child for child in found if self.fence.refusal(child.cgroup) is None),
+            key=lambda child: child.cgroup,
+        )
+
+    def _pod(self, uid: str, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
+        """Return the pod in a cgroup, None where it is gone since it was listed.
+
+        One that can't be read stays as it was known; one that never could be is spared, since nobody knows
+        what it asked for or whether it may be ended.
+        """
+        try:
+            attributes = read_attributes(found.directory, found.parent_owner)
+            if attributes.problems:
+                problems[found.cgroup] = "; ".join(attributes.problems)
+            return _pod(
+                uid,
+                found,
+                attributes,
+                request_bytes=self._tree.memory_request_bytes(found.cgroup),
+                limit_bytes=self._tree.memory_limit_bytes(found.cgroup),
+            )
+        except (OSError, ReactorError) as error:
+            if isinstance(error, OSError) and error.errno in _GONE:
+                return None
+            problems[found.cgroup] = str(error)
+            unread = _pod(uid, found, Attributes(), request_bytes=0, limit_bytes=None)
+            return before or replace(unread, critical_because="its cgroup can't be read")
+
+
+def _pod(
+    uid: str, found: _Found, attributes: Attributes, *, request_bytes: int, limit_bytes: int | None
+) -> Pod:
+    # More than the limit can't be used, so it can't be asked for; v2 knows memory.low=max.
+    request_bytes = request_bytes if limit_bytes is None else min(request_bytes, limit_bytes)
+    return Pod(
+        name=os.path.basename(found.cgroup),
+        namespace=NAMESPACE,
+        uid=uid,
+        priority=attributes.priority + (_AVOID_PRIORITY if attributes.avoid else 0),
+        qos_class=_qos_class(request_bytes, limit_bytes),
+        critical_because=_critical_because(attributes),
+        requests={Resource.MEMORY: request_bytes} if request_bytes else {},
+        cgroup=found.cgroup,
+    )
+
+
+def _qos_class(request_bytes: int, limit_bytes: int | None) -> QosClass:
+    if request_bytes > 0 and request_bytes == limit_bytes:
+        return QosClass.GUARANTEED
+    return QosClass.BURSTABLE if request_bytes > 0 or limit_bytes is not None else QosClass.BEST_EFFORT
+
+
+def _critical_because(attributes: Attributes) -> str | None:
+    if attributes.omit:
+        return "user.oomd_omit"
+    if attributes.priority >= SYSTEM_CRITICAL_PRIORITY:
+        return f"priority {attributes.priority}"
+    return None

@@ -1,0 +1,50 @@
+"""Which cgroups may be pods: the children of the configured parents, and never what reactor stands on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from reactor.errors import RefusedError
+from reactor.kernel.cgroup import CgroupTree, own_cgroup
+from reactor.kernel.cgroup_files import cgroup_components
+from reactor.kernel.procfs import PROC
+
+
+class Fence:
+    """Knows the parents of pods, and the cgroups that no pod may be or hold."""
+
+    def __init__(
+        self, tree: CgroupTree, parents: Sequence[str], node_cgroup: str | None, proc: Path = PROC
+    ) -> None:
+        self.parents = tuple(dict.fromkeys(parents))
+        own = own_cgroup(tree, proc / "self/cgroup")
+        init = own_cgroup(tree, proc / "1/cgroup")
+        self._spared: dict[str, str] = {}
+        for spared, what in (
+            *((parent, "a configured parent of pods") for parent in self.parents),
+            (node_cgroup, "the node's own cgroup"),
+            (init, "init's cgroup"),
+            (own, "reactor's own cgroup"),
+        ):
+            if spared is not None:
+                self._spared |= dict.fromkeys(_upwards(spared), what)
+
+    def refusal(self, cgroup: str) -> str | None:
+        """Return why the cgroup can't be a pod, None where it can."""
+        try:
+            parts = cgroup_components(cgroup)
+        except RefusedError as error:
+            return str(error)
+        if not parts or os.path.dirname(cgroup) not in self.parents:
+            parents = ", ".join(self.parents) or "none is configured"
+            return f"cgroup {cgroup!r}: not a child of a parent of pods ({parents})"
+        what = self._spared.get(cgroup)
+        return None if what is None else f"cgroup {cgroup!r}: is or holds {what}"
+
+
+def _upwards(cgroup: str) -> tuple[str, ...]:
+    """Return the cgroup and everything above it but the root."""
+    parts = cgroup.strip("/").split("/")
+    return tuple("/" + "/".join(parts[:count]) for count in range(len(parts), 0, -1))

@@ -1,0 +1,145 @@
+"""Full specs for pods of a plain Linux node: a directory of v1.Pod files that name their cgroup.
+
+    metadata:
+      name: database
+      annotations:
+        reactor/cgroup: /system.slice/database.service   # or: reactor/unit: database.service
+
+The specs are for reactor's eyes only; what runs in the cgroup is started by somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reactor.config.documents import load_documents
+from reactor.config.pod import annotations_of, pod_from_document
+from reactor.errors import ConfigError, Problem
+from reactor.model.pods import Pod
+
+CGROUP_ANNOTATION: Final = "reactor/cgroup"
+UNIT_ANNOTATION: Final = "reactor/unit"
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_LARGEST_BYTES: Final = 1 << 20
+_ACCEPTED_ANNOTATION: Final = f"one of the annotations {CGROUP_ANNOTATION} and {UNIT_ANNOTATION}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A pod's spec, where it was read, and either the cgroup or the unit that the pod runs in."""
+
+    pod: Pod
+    origin: str
+    cgroup: str | None = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What a file held when it last looked like this."""
+
+    looks: tuple[int, int, int]
+    manifests: tuple[Manifest, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class ManifestDirectory:
+    """Reads a directory's manifests; a file only when its time, size or inode changed.
+
+    Nothing here raises. A document that is wrong costs only itself; but a file that has become wrong counts
+    as it last was right, and an unreadable directory likewise. A file that was removed counts no more.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._files: dict[str, _File] = {}
+        self._unreadable: str | None = None
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what is wrong with the directory and its files: path to one line."""
+        problems = {
+            str(self._path / name): "; ".join(file.problems)
+            for name, file in self._files.items()
+            if file.problems
+        }
+        return problems if self._unreadable is None else {str(self._path): self._unreadable, **problems}
+
+    def read(self) -> tuple[Manifest, ...]:
+        """Return every manifest, in the order of the files' names."""
+        try:
+            found = dict(self._listed())
+        except OSError as error:
+            self._unreadable = str(error)
+        else:
+            self._unreadable = None
+            self._files = {
+                name: self._file(name, looks, self._files.get(name)) for name, looks in sorted(found.items())
+            }
+        return tuple(manifest for file in self._files.values() for manifest in file.manifests)
+
+    def _listed(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIXES) and not entry.name.startswith("."):
+                    try:
+                        found = entry.stat()
+                    except FileNotFoundError:
+                        continue  # removed since, or a symlink to nowhere
+                    yield entry.name, (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    def _file(self, name: str, looks: tuple[int, int, int], before: _File | None) -> _File:
+        if before is not None and before.looks == looks:
+            return before
+        path = self._path / name
+        manifests: list[Manifest] = []
+        problems: list[str] = []
+        try:
+            for index, document in enumerate(load_documents(_text(path), str(path))):
+                if document is not None:  # nothing between two `---`
+                    _take(document, f"{path}[{index}]", manifests, problems)
+        except ConfigError as error:
+            problems += map(str, error.problems)
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+        if problems and before is not None and before.manifests:
+            manifests[:] = before.manifests
+        return _File(looks=looks, manifests=tuple(manifests), problems=tuple(problems))
+
+
+def _text(path: Path) -> str:
+    """Return a file's text. Raises OSError, ValueError where it is too long or not UTF-8."""
+    # Non-blocking, so that a FIFO of that name does not hold the caller.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        raw = file.read(_LARGEST_BYTES + 1)
+    if len(raw) > _LARGEST_BYTES:
+        raise ValueError(f"{path}: got more than {_LARGEST_BYTES} bytes; accepted: a manifest")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: got {error.reason} at byte {error.start}; accepted: UTF-8") from None
+
+
+def _take(document: object, origin: str, manifests: list[Manifest], problems: list[str]) -> None:
+    """Add the document to the manifests, or what is wrong with it to the problems."""
+    try:
+        manifests.append(_manifest(document, origin))
+    except ConfigError as error:
+        problems += map(str, error.problems)
+
+
+def _manifest(document: object, origin: str) -> Manifest:
+    annotations = annotations_of(document, root=origin)
+    cgroup, unit = annotations.get(CGROUP_ANNOTATION), annotations.get(UNIT_ANNOTATION)
+    kind = document.get("kind", "Pod") if isinstance(document, dict) else None
+    if kind != "Pod":
+        raise ConfigError([Problem(path=f"{origin}.kind", got=repr(kind), accepted="Pod")])
+    if (cgroup is None) == (unit is None):
+        where, got = f"{origin}.metadata.annotations", "neither" if cgroup is None else "both"
+        raise ConfigError([Problem(path=where, got=got, accepted=_ACCEPTED_ANNOTATION)])
+    return Manifest(pod=pod_from_document(document, root=origin), origin=origin, cgroup=cgroup, unit=unit)

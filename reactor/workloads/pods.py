@@ -1,0 +1,107 @@
+"""All pods: what the cgroup tree shows, with the specs that manifests give for some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from reactor.errors import RefusedError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.manifests import Manifest, ManifestDirectory
+
+
+class Workloads:
+    """Lists pods. Nothing here raises: what is refused or can't be read is in `problems`, the rest stands."""
+
+    def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
+        self._tree = tree
+        self._cgroups = CgroupPods(tree, settings, proc=proc)
+        self._directory = (
+            None if settings.manifests_path is None else ManifestDirectory(settings.manifests_path)
+        )
+        self._manifests: Mapping[str, Manifest] = {}
+        self._refused: Mapping[str, str] = {}
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what was refused or could not be read: cgroup or file to one line."""
+        files = self._directory.problems if self._directory else {}
+        return {**self._cgroups.problems, **files, **self._refused}
+
+    def pods(self) -> tuple[Pod, ...]:
+        """Return every pod, all of it read afresh (manifests where their files changed).
+
+        It reads a directory on a disk and some files a pod: for a worker thread.
+        """
+        if self._directory is not None:
+            refused: dict[str, str] = {}
+            self._manifests = self._placed(self._directory.read(), refused)
+            self._refused = refused
+        return self._with_specs(self._cgroups.list())
+
+    def glance(self) -> tuple[Pod, ...]:
+        """Return the pods that exist now; only of those that are new anything is read, and no disk."""
+        return self._with_specs(self._cgroups.glance())
+
+    def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+        manifests = self._manifests
+        if not manifests:
+            return pods
+        return tuple(_with_spec(pod, manifests.get(pod.cgroup or "")) for pod in pods)
+
+    def _placed(self, manifests: tuple[Manifest, ...], refused: dict[str, str]) -> dict[str, Manifest]:
+        """Return the manifests by cgroup; those that may not have the cgroup that they name are refused."""
+        placed: dict[str, Manifest] = {}
+        for manifest in manifests:
+            cgroup = self._cgroup(manifest)
+            refusal = self._refusal(cgroup)
+            if refusal is None and cgroup in placed:
+                refusal = f"cgroup {cgroup!r}: {placed[cgroup].origin} has it already"
+            if refusal is None:
+                placed[cgroup] = manifest
+            else:
+                refused[manifest.origin] = refusal
+        return placed
+
+    def _cgroup(self, manifest: Manifest) -> str:
+        """Return the cgroup that the manifest means: a unit is a child of one of the parents."""
+        if manifest.cgroup is not None:
+            return manifest.cgroup
+        candidates = [f"{parent.rstrip('/')}/{manifest.unit}" for parent in self._cgroups.fence.parents]
+        present = [
+            cgroup for cgroup in candidates if self._refusal(cgroup) is None and self._tree.exists(cgroup)
+        ]
+        return next(iter(present or candidates), f"/{manifest.unit}")
+
+    def _refusal(self, cgroup: str) -> str | None:
+        refusal = self._cgroups.fence.refusal(cgroup)
+        if refusal is not None:
+            return refusal
+        try:
+            self._tree.path(cgroup)
+        except RefusedError as error:
+            return str(error)
+        return None
+
+
+def _with_spec(pod: Pod, manifest: Manifest | None) -> Pod:
+    """Return the pod as its manifest, where it has one, describes it.
+
+    The uid keeps the inode: an evicted unit that is started again is another pod. What its cgroup says
+    against ending it counts all the same.
+    """
+    if manifest is None:
+        return pod
+    spec = manifest.pod
+    _, _, inode = pod.uid.rpartition("#")
+    return replace(
+        spec,
+        uid=f"{spec.uid}#{inode}",
+        cgroup=pod.cgroup,
+        critical_because=spec.critical_because or pod.critical_because,
+    )

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.workloads.attributes import Attributes, parse_flag, parse_priority, read_attributes
+
+
+def set_attribute(path: Path, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(path, name, value)
+    except OSError as error:
+        pytest.skip(f"no attribute {name} on the temporary directory ({error}); use one on ext4, as root")
+
+
+def read(path: Path) -> Attributes:
+    return read_attributes(str(path), os.geteuid())
+
+
+def test_cgroup_without_attributes_has_the_defaults(tmp_path: Path) -> None:
+    assert Attributes() == read(tmp_path)
+
+
+def test_attributes_are_read(tmp_path: Path) -> None:
+    set_attribute(tmp_path, "user.reactor.priority", b"-7")
+    set_attribute(tmp_path, "user.oomd_avoid", b"1")
+    assert Attributes(priority=-7, avoid=True) == read(tmp_path)
+    set_attribute(tmp_path, "user.oomd_omit", b"yes\n")
+    assert read(tmp_path).omit
+
+
+def test_trusted_twin_counts_where_the_users_is_missing(tmp_path: Path) -> None:
+    set_attribute(tmp_path, "trusted.reactor.priority", b"5")
+    assert 5 == read(tmp_path).priority
+    set_attribute(tmp_path, "user.reactor.priority", b"6")
+    assert 6 == read(tmp_path).priority
+
+
+def test_wrong_attribute_counts_as_absent_and_is_named(tmp_path: Path) -> None:
+    set_attribute(tmp_path, "user.reactor.priority", b"high")
+    set_attribute(tmp_path, "user.oomd_omit", b"1")
+    found = read(tmp_path)
+    assert (0, True) == (found.priority, found.omit)
+    assert "user.reactor.priority: got b'high'" in found.problems[0]
+
+
+def test_who_was_given_a_cgroup_does_not_exempt_it(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a directory away; run as root")
+    set_attribute(tmp_path, "user.oomd_omit", b"1")
+    os.chown(tmp_path, 1000, 1000)
+    assert not read_attributes(str(tmp_path), 0).omit
+    assert "user 1000" in read_attributes(str(tmp_path), 0).problems[0]
+    assert read_attributes(str(tmp_path), 1000).omit
+
+
+def test_vanished_cgroup_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone"):
+        read_attributes(str(tmp_path / "gone"), 0)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"1.5", b"2147483648", b"-2147483649", b"1_0", b"\xd9\xa3", b"max", b"1 2"]
+)
+def test_what_is_no_priority_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        parse_priority(raw)
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_priorities_are_read_back(priority: int) -> None:
+    assert priority == parse_priority(f"{priority}\n".encode())
+
+
+@given(st.binary())
+def test_arbitrary_bytes_are_a_value_or_refused(raw: bytes) -> None:
+    for parse in (parse_priority, parse_flag):
+        try:
+            parse(raw)
+        except ValueError:
+            continue

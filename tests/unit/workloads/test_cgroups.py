@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pods import Pod, QosClass
+from reactor.model.settings import Settings
+from reactor.model.signals import Resource
+from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.fence import Fence
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree, FakeTreeMaker
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Return a /proc in which nobody is in any cgroup."""
+    return tmp_path / "proc"
+
+
+def lives_in(proc: Path, who: str, cgroup: str) -> None:
+    (proc / who).mkdir(parents=True)
+    (proc / who / "cgroup").write_text(f"4:memory:{cgroup}\n0::{cgroup}\n")
+
+
+def pods_of(fake: FakeTree, proc: Path, *parents: str, node_cgroup: str | None = None) -> CgroupPods:
+    return CgroupPods(fake.tree, Settings(pod_parents=parents, node_cgroup=node_cgroup), proc=proc)
+
+
+def set_attribute(fake: FakeTree, cgroup: str, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(fake.directory(cgroup), name, value)
+    except OSError as error:
+        pytest.skip(f"no attributes on the temporary directory ({error}); use one on ext4")
+
+
+def test_every_child_of_every_parent_is_a_pod(fake: FakeTree, proc: Path) -> None:
+    for cgroup in ("/a/x", "/a/w", "/b/y", "/b/y/inner", "/c/z"):
+        fake.add(cgroup)
+    found = pods_of(fake, proc, "/a", "/b", "/missing").list()
+    assert ["/a/w", "/a/x", "/b/y"] == [pod.cgroup for pod in found]
+    assert ["cgroup/w", "cgroup/x", "cgroup/y"] == [pod.key for pod in found]
+
+
+@pytest.mark.parametrize(
+    ("request_mib", "limit_mib", "qos_class", "asked_mib"),
+    [
+        (0, None, QosClass.BEST_EFFORT, None),
+        (64, 64, QosClass.GUARANTEED, 64),
+        (32, 64, QosClass.BURSTABLE, 32),
+        (32, None, QosClass.BURSTABLE, 32),
+        (0, 64, QosClass.BURSTABLE, None),
+        (128, 64, QosClass.GUARANTEED, 64),
+    ],
+)
+def test_class_follows_request_and_limit(
+    fake: FakeTree,
+    proc: Path,
+    request_mib: int,
+    limit_mib: int | None,
+    qos_class: QosClass,
+    asked_mib: int | None,
+) -> None:
+    fake.add("/pods/a")
+    if request_mib:
+        fake.tree.set_memory_request("/pods/a", request_mib * MIB)
+    if limit_mib is not None:
+        fake.tree.set_memory_limit("/pods/a", limit_mib * MIB)
+    (pod,) = pods_of(fake, proc, "/pods").list()
+    assert qos_class == pod.qos_class
+    assert ({} if asked_mib is None else {Resource.MEMORY: asked_mib * MIB}) == pod.requests
+
+
+def test_pod_that_all_is_protected_for_never_exceeds_its_request(
+    make_tree: FakeTreeMaker, proc: Path
+) -> None:
+    fake = make_tree(CgroupVersion.V2)
+    fake.add("/pods/a")
+    fake.file("/pods/a", "memory.low", "max\n")
+    (pod,) = pods_of(fake, proc, "/pods").list()
+    assert pod.requests[Resource.MEMORY] > 1 << 60
+    assert QosClass.BURSTABLE == pod.qos_class
+
+
+def test_attributes_decide_priority_and_protection(fake: FakeTree, proc: Path) -> None:
+    for name in ("avoided", "critical", "omitted", "plain", "ranked"):
+        fake.add(f"/pods/{name}")
+    set_attribute(fake, "/pods/avoided", "user.oomd_avoid", b"1")
+    set_attribute(fake, "/pods/avoided", "user.reactor.priority", b"3")
+    set_attribute(fake, "/pods/critical", "user.reactor.priority", b"2000000000")
+    set_attribute(fake, "/pods/omitted", "user.oomd_omit", b"1")
+    set_attribute(fake, "/pods/ranked", "user.reactor.priority", b"7")
+    pods = {pod.name: pod for pod in pods_of(fake, proc, "/pods").list()}
+    assert {"avoided": 1_000_003, "critical": 2_000_000_000, "omitted": 0, "plain": 0, "ranked": 7} == {
+        name: pod.priority for name, pod in pods.items()
+    }
+    assert {"critical": "priority 2000000000", "omitted": "user.oomd_omit"} == {
+        name: pod.critical_because for name, pod in pods.items() if pod.critical_because
+    }
+
+
+def test_wrong_attribute_is_a_problem_and_the_pod_stays(fake: FakeTree, proc: Path) -> None:
+    fake.add("/pods/a")
+    set_attribute(fake, "/pods/a", "user.reactor.priority", b"\xff")
+    listing = pods_of(fake, proc, "/pods")
+    assert [0] == [pod.priority for pod in listing.list()]
+    assert "user.reactor.priority" in listing.problems["/pods/a"]
+
+
+def test_symlinks_and_files_are_no_pods(fake: FakeTree, proc: Path) -> None:
+    fake.add("/pods/a")
+    fake.add("/other/b")
+    (fake.directory("/pods") / "link").symlink_to(fake.directory("/other/b"))
+    assert ["a"] == [pod.name for pod in pods_of(fake, proc, "/pods").list()]
+
+
+def test_parent_that_is_a_symlink_is_refused_and_named(fake: FakeTree, proc: Path) -> None:
+    fake.add("/other/b")
+    fake.add("/pods/a")
+    fake.directory("/link").symlink_to(fake.directory("/other"))
+    listing = pods_of(fake, proc, "/link", "/pods")
+    assert ["a"] == [pod.name for pod in listing.list()]
+    assert "symlink" in listing.problems["/link"]
+
+
+def test_what_reactor_and_init_stand_on_is_no_pod(fake: FakeTree, proc: Path) -> None:
+    """Nor is what holds it: ending that would end it too."""
+    for cgroup in ("/p/own/deeper", "/p/init.scope", "/p/node/pods/a", "/p/pod"):
+        fake.add(cgroup)
+    lives_in(proc, "self", "/p/own/deeper")
+    lives_in(proc, "1", "/p/init.scope")
+    listing = pods_of(fake, proc, "/p", "/p/node/pods", node_cgroup="/p/node")
+    assert ["/p/pod", "/p/node/pods/a"] == [pod.cgroup for pod in listing.list()]
+
+
+def test_init_in_the_root_spares_nothing_else(fake: FakeTree, proc: Path) -> None:
+    fake.add("/pods/a")
+    lives_in(proc, "1", "/")
+    assert ["a"] == [pod.name for pod in pods_of(fake, proc, "/pods").list()]
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    ["/", "/pods", "/pods/../etc", "/etc", "/pods/a/b", "pods/a", "//pods/a", "/pods/a/", "/podsx/a"],
+)
+def test_fence_refuses_what_is_no_child_of_a_parent(fake: FakeTree, proc: Path, cgroup: str) -> None:
+    assert Fence(fake.tree, ("/pods",), None, proc).refusal(cgroup) is not None
+
+
+def test_fence_lets_children_be_pods(fake: FakeTree, proc: Path) -> None:
+    assert Fence(fake.tree, ("/pods", "/"), None, proc).refusal("/pods/a") is None
+    assert Fence(fake.tree, ("/pods", "/"), None, proc).refusal("/x") is None
+    assert Fence(fake.tree, ("/pods", "/"), None, proc).refusal("/pods") is not None
+
+
+def test_cgroup_made_anew_is_another_pod(fake: FakeTree, proc: Path) -> None:
+    fake.add("/pods/a")
+    listing = pods_of(fake, proc, "/pods")
+    (before,) = listing.list()
+    # Keeps the inode from being given out again at once.
+    fake.directory("/pods/a").rename(fake.tree.memory_root / "kept")
+    fake.add("/pods/a")
+    (after,) = listing.list()
+    assert before.cgroup == after.cgroup
+    assert before.uid != after.uid
+
+
+def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
+    for name in ("a", "b"):
+        fake.add(f"/pods/{name}")
+    listing = pods_of(fake, proc, "/pods")
+    listing.list()
+    shutil.rmtree(fake.directory("/pods/a"))
+    fake.add("/pods/c")
+    for name in ("b", "c"):
+        fake.tree.set_memory_request(f"/pods/{name}", MIB)
+    requests = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
+    assert {"b": None, "c": MIB} == requests
+    assert {"b": MIB, "c": MIB} == {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.list()}
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"-1\n", b"\0\0"])
+def test_pod_that_cannot_be_read_is_spared_or_stays_as_it_was(
+    fake: FakeTree, proc: Path, garbage: bytes
+) -> None:
+    fake.add("/pods/a")
+    fake.tree.set_memory_request("/pods/a", MIB)
+    listing = pods_of(fake, proc, "/pods")
+    before = listing.list()
+    name = "memory.max" if fake.tree.version is CgroupVersion.V2 else "memory.limit_in_bytes"
+    fake.file("/pods/a", name, garbage)
+    assert before == listing.list()
+    assert name in listing.problems["/pods/a"]
+    (pod,) = pods_of(fake, proc, "/pods").list()
+    assert "its cgroup can't be read" == pod.critical_because
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(raw=st.binary(max_size=40))
+def test_arbitrary_limits_never_raise(fake: FakeTree, proc: Path, raw: bytes) -> None:
+    fake.add("/pods/a")
+    for name in ("memory.max", "memory.low", "memory.limit_in_bytes", "memory.soft_limit_in_bytes"):
+        fake.file("/pods/a", name, raw)
+    (pod,) = pods_of(fake, proc, "/pods").list()
+    assert isinstance(pod, Pod)
+
+
+def test_climbing_parent_is_refused_and_named(fake: FakeTree, proc: Path) -> None:
+    listing = pods_of(fake, proc, "/../etc")
+    assert () == listing.list() == listing.glance()
+    assert "/../etc" in listing.problems
