@@ -10,6 +10,8 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import re
+import reprlib
+import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -76,11 +78,18 @@ def strict(cls: type[T]) -> type[T]:
 
 _STRICT: set[type] = set()
 
+# What aliases make of a few lines of YAML may be endless: its repr is not.
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 3, 8, 8, 200, 200
+
 
 def decode(raw: object, cls: type[T], *, root: str = "") -> T:
     """Return `raw` as a `cls`. Raises ConfigError with every problem; paths start with `root`."""
     try:
         return CONVERTER.structure(raw, cls)
+    except RecursionError as error:
+        problem = Problem(path=root or "document", got="endless nesting", accepted="a document with an end")
+        raise ConfigError([problem]) from error
     except Exception as error:
         if not isinstance(error, (BaseExceptionGroup, BaseValidationError, Refused, ForbiddenExtraKeysError)):
             raise
@@ -117,7 +126,7 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
                 yield from _problems(inner, path)
         case ForbiddenExtraKeysError():
             known = ", ".join(key_of(field) for field in dataclasses.fields(error.cl))
-            for key in sorted(error.extra_fields):
+            for key in sorted(error.extra_fields, key=str):
                 yield Problem(path=join(path, key), got="an unknown key", accepted=f"one of {known}")
         case Refused():
             where = path + error.at if error.at.startswith("[") or not path else f"{path}.{error.at}"
@@ -145,7 +154,10 @@ def _in_class(error: ClassValidationError, path: str) -> Iterator[Problem]:
 
 def shorten(value: object) -> str:
     """Return a value's repr, cut where it would flood an error line."""
-    text = repr(value)
+    try:
+        text = _REPR.repr(value)
+    except ValueError:  # Python prints no number of more than 4300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -156,9 +168,12 @@ def _class_hook(cls: type[Any], converter: Converter) -> Callable[[Any, type[Any
     structure = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=cls in _STRICT, **renamed)
 
     def hook(raw: Any, target: type[Any]) -> Any:
-        if not isinstance(raw, Mapping):
+        # A recording holds millions of these: the common case, a dict without nulls, is taken first.
+        if type(raw) is not dict and not isinstance(raw, Mapping):
             raise Refused(raw, "a mapping")
-        return structure({key: value for key, value in raw.items() if value is not None}, target)
+        if None in raw.values():
+            raw = {key: value for key, value in raw.items() if value is not None}
+        return structure(raw, target)
 
     return hook
 
@@ -230,8 +245,8 @@ def as_quantity(raw: object) -> Quantity:
         raise Refused(raw, quantity.ACCEPTED)
     try:
         found = parse_quantity(str(raw))
-    except ValueError as error:
-        raise Refused(raw, str(error)) from None
+    except ValueError:
+        raise Refused(raw, quantity.ACCEPTED) from None
     if found.amount < 0:
         raise Refused(raw, f"{quantity.ACCEPTED}, not negative")
     return found
@@ -244,39 +259,52 @@ def _enumeration(raw: Any, cls: type[StrEnum]) -> StrEnum:
         raise Refused(raw, f"one of {', '.join(cls)}") from None
 
 
+def _optional_hook(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
+    """Return the hook of `X | None`; a null never comes here, since it is an absent key."""
+    (inner,) = (argument for argument in cls.__args__ if argument is not type(None))
+    structure = converter.get_structure_hook(inner)
+
+    def hook(raw: Any, _: Any) -> Any:
+        return structure(raw, inner)
+
+    return hook
+
+
 def _sequence_hook(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
     (item_type, _) = cls.__args__
+    structure = converter.get_structure_hook(item_type)
 
     def hook(raw: Any, _: Any) -> Any:
         if not isinstance(raw, list):
             raise Refused(raw, "a list")
-        return tuple(_each(converter, ((index, item, item_type) for index, item in enumerate(raw))))
+        return tuple(_each((index, item, item_type, structure) for index, item in enumerate(raw)))
 
     return hook
 
 
 def _mapping_hook(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
     key_type, value_type = cls.__args__
+    read_key, read_value = converter.get_structure_hook(key_type), converter.get_structure_hook(value_type)
 
     def hook(raw: Any, _: Any) -> Any:
         if not isinstance(raw, Mapping):
             raise Refused(raw, "a mapping")
         given = {key: value for key, value in raw.items() if value is not None}
         # Keys and values in one go: a wrong key must not hide a wrong value.
-        keys = ((key, key, key_type) for key in given)
-        values = ((key, value, value_type) for key, value in given.items())
-        found = _each(converter, (*keys, *values))
+        keys = ((key, key, key_type, read_key) for key in given)
+        values = ((key, value, value_type, read_value) for key, value in given.items())
+        found = _each((*keys, *values))
         return dict(zip(found[: len(given)], found[len(given) :], strict=True))
 
     return hook
 
 
-def _each(converter: Converter, items: Iterable[tuple[object, object, Any]]) -> list[Any]:
-    """Return each item (its key, its value, its type) structured; raise what is wrong with any of them."""
+def _each(items: Iterable[tuple[object, object, Any, Callable[[Any, Any], Any]]]) -> list[Any]:
+    """Return each item (its key, its value, its type, its hook) structured; raise all that is wrong."""
     found, errors = [], []
-    for key, value, item_type in items:
+    for key, value, item_type, structure in items:
         try:
-            found.append(converter.structure(value, item_type))
+            found.append(structure(value, item_type))
         except (BaseValidationError, ExceptionGroup, Refused) as error:
             errors.append(_Within(key, error))
     if errors:
@@ -292,12 +320,18 @@ def _is_sequence(cls: Any) -> bool:
     return typing.get_origin(cls) is tuple
 
 
+def _is_optional(cls: Any) -> bool:
+    # A NewType makes it a typing.Union, a class a types.UnionType.
+    return typing.get_origin(cls) in {types.UnionType, typing.Union} and type(None) in cls.__args__
+
+
 def _converter() -> Converter:
     converter = Converter(detailed_validation=True)
     # The last one registered is asked first.
     converter.register_structure_hook_factory(dataclasses.is_dataclass, _class_hook)
     converter.register_structure_hook_factory(_is_mapping, _mapping_hook)
     converter.register_structure_hook_factory(_is_sequence, _sequence_hook)
+    converter.register_structure_hook_factory(_is_optional, _optional_hook)
     for enumeration in (Signal, Filesystem, Layout, Reclaim, QosClass):
         converter.register_structure_hook(enumeration, _enumeration)
     converter.register_structure_hook(Quantity, lambda raw, _: as_quantity(raw))
