@@ -18,7 +18,7 @@ _UNIT_SECONDS: Final = {
     "m": Fraction(60),
     "h": Fraction(3600),
 }
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_PART: Final = re.compile(r"([0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _WHOLE: Final = re.compile(rf"[+-]?(?:{_PART.pattern})+", re.ASCII)
 _LONGEST_SECONDS: Final = Fraction(2**63, 10**9)  # Go keeps nanoseconds in 64 bits
 

@@ -27,7 +27,7 @@ DEFAULT_HARD: Final[dict[Signal, str]] = {
 }
 _ACCEPTED = "a quantity above 0 such as 100Mi, or a share from 0% to 100%"
 _ACCEPTED_RECLAIM = "a quantity such as 500Mi, or a share above 0%"
-_PERCENTAGE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)%", re.ASCII)
+_PERCENTAGE = re.compile(r"(?P<number>[0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100})%", re.ASCII)
 _DROPPED = frozenset({"0%", "100%"})
 _CONTAINERFS: Final = {
     Signal.CONTAINERFS_AVAILABLE: (Signal.NODEFS_AVAILABLE, Signal.IMAGEFS_AVAILABLE),
@@ -72,7 +72,7 @@ def _percentage(text: str) -> Fraction | None:
 
 def is_dropped(value: object) -> bool:
     """Return whether a threshold's value as written means that there is none."""
-    return value in _DROPPED
+    return isinstance(value, str) and value in _DROPPED
 
 
 def hard_values(

@@ -131,8 +131,7 @@ def annotations_of(raw: object, *, root: str = "") -> Mapping[str, str]:
 def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
     """Return the pod; one without a uid is known by its namespace and name."""
     metadata, spec = document.metadata, document.spec
-    requests, limits = _totals(spec, _requests), _totals(spec, _limits)
-    own = {**spec.resources.defaulted_requests}
+    requests, limits = {**_totals(spec, _requests), **_own_requests(spec)}, _totals(spec, _limits)
     return Pod(
         name=metadata.name,
         namespace=metadata.namespace,
@@ -144,9 +143,7 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
         requests={
             resource: asked.value
             for resource in _CHARGED
-            # The pod's own request, where it has one, stands for its containers'.
-            if (asked := _with_overhead(spec, resource, own.get(resource, requests.get(resource))))
-            is not None
+            if (asked := _with_overhead(spec, resource, requests.get(resource))) is not None
         },
         ephemeral_storage_limit=_with_overhead(
             spec, Resource.EPHEMERAL_STORAGE, limits.get(Resource.EPHEMERAL_STORAGE)
@@ -208,6 +205,22 @@ def _limits(container: _Container) -> Mapping[str, Quantity]:
     return container.resources.limits
 
 
+def _own_requests(spec: _Spec) -> dict[str, Quantity]:
+    """Return the requests of the pod as a whole, which stand for its containers'; empty where it has none.
+
+    One that is not given is what the containers ask for together, and else the pod's own limit.
+    Source: pkg/apis/core/v1, defaultPodRequests.
+    """
+    own = spec.resources
+    if not own.requests and not own.limits:
+        return {}
+    return {
+        **{name: own.limits[name] for name in _QOS_RESOURCES if name in own.limits},
+        **{name: asked for name, asked in _totals(spec, _requests).items() if name in _QOS_RESOURCES},
+        **own.requests,
+    }
+
+
 def _totals(spec: _Spec, of: Callable[[_Container], Mapping[str, Quantity]]) -> dict[str, Quantity]:
     """Return a pod's totals of its containers' requests or limits.
 
@@ -250,10 +263,10 @@ def _with_overhead(spec: _Spec, resource: Resource, amount: Quantity | None) -> 
 
 def _qos_class(spec: _Spec) -> QosClass:
     """Return the class by requests and limits of cpu and memory. Source: qos.ComputePodQOS."""
-    own = spec.resources
+    own = _own_requests(spec)
     parts = (
-        [own]
-        if own.requests or own.limits
+        [_Resources(requests=own, limits=spec.resources.limits)]
+        if own
         else [container.resources for container in (*spec.containers, *spec.init_containers)]
     )
     requests = _sum(_positive(part.defaulted_requests) for part in parts)
@@ -270,6 +283,19 @@ def _positive(amounts: Mapping[str, Quantity]) -> dict[str, Quantity]:
         for resource in _QOS_RESOURCES
         if resource in amounts and amounts[resource].amount > 0
     }
+
+
+_read_volume_fields: Callable[[Any, Any], _Volume] = CONVERTER.get_structure_hook(_Volume)
+
+
+def _read_volume(raw: Any, cls: Any) -> _Volume:
+    """Return a volume; one without any source is an emptyDir. Source: SetDefaults_Volume."""
+    if isinstance(raw, Mapping) and all(key == "name" or raw[key] is None for key in raw):
+        raw = {**raw, "emptyDir": {}}
+    return _read_volume_fields(raw, cls)
+
+
+CONVERTER.register_structure_hook(_Volume, _read_volume)
 
 
 def _read(raw: Any, _: Any) -> Pod:

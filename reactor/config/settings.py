@@ -59,9 +59,10 @@ def _path(raw: Any, _: type) -> AbsolutePath:
 def _address(raw: Any, _: type) -> Address:
     accepted = "an address and a port such as 127.0.0.1:9753, or off"
     found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):([0-9]{1,5})", raw) if isinstance(raw, str) else None
-    if raw not in {"off", False} and (found is None or int(found[2]) > 65535):  # YAML 1.1's off is false
+    is_off = raw == "off" or raw is False  # what YAML 1.1 makes of off
+    if not is_off and (found is None or int(found[2]) > 65535):
         raise Refused(raw, accepted)
-    return Address("off" if raw is False else raw)
+    return Address("off" if is_off else raw)
 
 
 def _interval(raw: Any, _: type) -> Interval:
@@ -202,7 +203,7 @@ def settings_from_text(text: str, name: str) -> Settings:
 
 def _kind_problems(raw: Mapping[str, object]) -> list[Problem]:
     kind = raw.get("kind")
-    if kind in {None, "KubeletConfiguration"}:
+    if kind is None or kind == "KubeletConfiguration":
         return []
     return [Problem(path="kind", got=repr(kind), accepted="KubeletConfiguration, or no kind at all")]
 

@@ -84,7 +84,7 @@ class RlimitStats:
 class ContainerStats:
     """ContainerStats, of a pod's container or of the node's own."""
 
-    name: str
+    name: str = ""
     memory: MemoryStats | None = None
     rootfs: FsStats | None = None
     logs: FsStats | None = None
@@ -114,7 +114,7 @@ class NodeStats:
 class VolumeStats:
     """VolumeStats."""
 
-    name: str
+    name: str = ""
     used_bytes: Count | None = None
     inodes_used: Count | None = None
 
@@ -144,7 +144,7 @@ class ProcessStats:
 class PodStats:
     """PodStats; its keys are not all in one style upstream."""
 
-    pod_ref: PodReference
+    pod_ref: PodReference = field(default_factory=PodReference)
     memory: MemoryStats | None = None
     containers: tuple[ContainerStats, ...] = ()
     volume: tuple[VolumeStats, ...] = ()

@@ -10,11 +10,12 @@ from typing import Final
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL: Final = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _SYNTAX: Final = re.compile(
-    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?P<number>[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400}))"
     r"(?:(?P<exponent>[eE][+-]?[0-9]{1,3})|(?P<suffix>[KMGTPE]i|[numkMGTPE]))?",
     re.ASCII,
 )
 
+_LARGEST: Final = 2**63 - 1
 ACCEPTED: Final = "a quantity such as 100Mi, 1.5Gi, 2G or 500"
 
 
@@ -62,7 +63,10 @@ def parse_quantity(text: str) -> Quantity:
         amount *= 1024 ** _BINARY[found["suffix"]]
     else:
         amount *= Fraction(1000) ** _DECIMAL[found["suffix"] or ""]
-    return Quantity(amount, text)
+    # Upstream's bounds: 64 bits, and nothing finer than a billionth, which is rounded away from zero.
+    billionths = -(-abs(amount) * 10**9 // 1)
+    largest = min(Fraction(billionths, 10**9), Fraction(_LARGEST))
+    return Quantity(-largest if amount < 0 else largest, text)
 
 
 def _suffix(text: str) -> str:

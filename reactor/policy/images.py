@@ -31,13 +31,14 @@ def images_to_collect(
     """Return the images that regular garbage collection removes, in order of removal.
 
     First those unused for longer than the maximum age; the time before `watched_since_seconds` doesn't
-    count, since nobody knows what was used then. Then, where the image filesystem is used to the high
-    watermark, as many as bring it down to the low one.
+    count, since nobody knows what was used then. Then, where the image filesystem is used above the high
+    watermark, as many more as bring it down to the low one.
     Source: image_gc_manager.go, freeOldImages and GarbageCollect.
     """
     old = _too_old(images, gc, now_seconds, watched_since_seconds)
     rest = [image for image in images if image not in old]
-    return (*old, *_for_space(rest, gc, image_filesystem, now_seconds))
+    freed_bytes = sum(image.size_bytes for image in old)
+    return (*old, *_for_space(rest, gc, image_filesystem, now_seconds, freed_bytes=freed_bytes))
 
 
 def _too_old(
@@ -47,7 +48,12 @@ def _too_old(
         return ()
 
     def unused_seconds(image: Image) -> float:
-        return now_seconds - max(watched_since_seconds, _or_never(image.last_used_seconds))
+        # One that was never used is unused since it came.
+        return now_seconds - max(
+            watched_since_seconds,
+            _or_never(image.last_used_seconds),
+            _or_never(image.first_detected_seconds),
+        )
 
     return tuple(
         image for image in _in_removal_order(images) if unused_seconds(image) > gc.maximum_age_seconds
@@ -55,15 +61,20 @@ def _too_old(
 
 
 def _for_space(
-    images: Iterable[Image], gc: ImageGcSettings, filesystem: Observation | None, now_seconds: float
+    images: Iterable[Image],
+    gc: ImageGcSettings,
+    filesystem: Observation | None,
+    now_seconds: float,
+    *,
+    freed_bytes: int,
 ) -> tuple[Image, ...]:
+    """Return what goes for the sake of space, `freed_bytes` of which have been freed already."""
     if filesystem is None or filesystem.absurdity is not None:
         return ()
-    # Whole percents, rounded as upstream rounds them.
-    used_percent = 100 - filesystem.available * 100 // filesystem.capacity
-    if used_percent < gc.high_threshold_percent:
+    used_bytes = filesystem.capacity - filesystem.available
+    if used_bytes * 100 <= filesystem.capacity * gc.high_threshold_percent:
         return ()
-    to_free = filesystem.capacity * (100 - gc.low_threshold_percent) // 100 - filesystem.available
+    to_free = used_bytes - filesystem.capacity * gc.low_threshold_percent / 100 - freed_bytes
     chosen: list[Image] = []
     for image in unused_images(images, gc, now_seconds):
         if to_free <= 0:

@@ -27,6 +27,8 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
             counts = [filesystem.inodes_used for filesystem in _filesystems(pod, used, signal, layout)]
         case Resource.EPHEMERAL_STORAGE:
             counts = [filesystem.used_bytes for filesystem in _filesystems(pod, used, signal, layout)]
+    if not any(_charged(signal, layout)):
+        return 0  # known without looking
     if not _has_filesystem_statistics(used):
         return None
     return sum(count for count in counts if count is not None)
