@@ -10,6 +10,8 @@
  *                                         nothing to tear down
  *   allocator fork RATE SECONDS           start RATE processes a second, each of which exits at once
  *   allocator spin                        keep one CPU busy at normal priority
+ *   allocator idle                        sleep
+ *   allocator lead COMMAND [ARGUMENT ...] become the command, which then ends when its starter does
  *
  * USAGE is memory.usage_in_bytes or memory.current of the node, RECORD a file of 8 zeroed 64-bit words which is
  * mapped shared, so that what was last written outlives a SIGKILL. All instants are CLOCK_MONOTONIC nanoseconds.
@@ -33,8 +35,9 @@
 #include <unistd.h>
 
 #define PAGE 4096L
-/* Memory cgroups charge 64 pages at a time per CPU, so a finer step would show the usage no earlier. */
-#define CHUNK (32 * PAGE)
+/* Short against a time slice, so that being preempted rarely falls between the clock and the crossing, and long
+ * against the reading of the usage, which costs as much as two page faults. */
+#define CHUNK (8 * PAGE)
 #define SECOND_NS 1000000000LL
 
 enum record { STARTED_NS, BEFORE_CROSSING_NS, CROSSED_USAGE, LAST_NS, TOUCHED_BYTES, MAX_USAGE, WORDS = 8 };
@@ -225,9 +228,16 @@ int main(int count, char **arguments)
 		for (;;)
 			pause();
 	}
+	if (!strcmp(mode, "idle"))
+		for (;;)
+			pause();
 	if (!strcmp(mode, "spin"))
 		for (;;)
 			__asm__ volatile("");
-	fprintf(stderr, "allocator: one of allocate, observe, canary, fork, spin with their arguments (see the source)\n");
+	if (!strcmp(mode, "lead") && count > 2) {
+		execvp(arguments[2], arguments + 2);
+		fail(arguments[2]);
+	}
+	fprintf(stderr, "allocator: one of allocate, observe, canary, fork, spin, idle, lead with their arguments\n");
 	return 1;
 }

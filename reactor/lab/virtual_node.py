@@ -28,8 +28,12 @@ from reactor.kernel.files import read_file, write_file
 _CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "cpu", "freezer", "pids")
 _CLEAN_UP_SECONDS: Final = 20.0
 _PRIORITY_ATTRIBUTE: Final = "reactor.priority"
-# $$ stays the same across exec, so the command is in its cgroups from its first instruction on.
-_ENTER: Final = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+# $$ stays the same across exec, so the command is in its cgroups from its first instruction on. The daemon's
+# protection from the OOM killer, where we have it, is not the pods'.
+_ENTER: Final = (
+    "echo 0 > /proc/$$/oom_score_adj; "
+    'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+)
 
 
 class VirtualNode:
@@ -126,11 +130,11 @@ class VirtualNode:
         if not self._made:
             return
         with _signals_held():
+            for child in self._children:
+                child.kill()  # also one that is still on its way into its pod
             self.remove_pod(self.cgroup)
             for child in self._children:
-                if child.poll() is None:  # never made it into its cgroup
-                    child.kill()
-                    child.wait()
+                child.wait()
             self._children.clear()
             self._made = False
 

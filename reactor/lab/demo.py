@@ -1,0 +1,152 @@
+"""`reactor demo`: a memory hog is evicted from a virtual node before your eyes.
+
+The daemon runs as an operator would start it. What the timeline says of the hog comes from the C program
+that is the hog, what it says of the daemon from the daemon's journal; all on one clock.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.lab.daemon_process import DaemonProcess, wait_until
+from reactor.lab.hog import MIB, HogPlan, HogTimes, hog
+from reactor.lab.tool import Record, compiled_tool
+from reactor.lab.virtual_node import VirtualNode, ended_by_signals
+
+CAPACITY_BYTES: Final = 512 * MIB
+THRESHOLD_BYTES: Final = 100 * MIB
+LEVEL_BYTES: Final = CAPACITY_BYTES - THRESHOLD_BYTES
+HOG: Final = "batch-job"
+_TIMEOUT_SECONDS: Final = 30.0
+EXIT_OK, EXIT_FAILED, EXIT_CANNOT, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPod:
+    """A pod of the demo: what it asks for, what it is given at most, what it takes."""
+
+    name: str
+    request_bytes: int = 0
+    limit_bytes: int | None = None
+    uses_bytes: int = 0
+
+
+PODS: Final = (
+    DemoPod(name="database", request_bytes=128 * MIB, limit_bytes=128 * MIB, uses_bytes=96 * MIB),
+    DemoPod(name="web", request_bytes=64 * MIB, limit_bytes=256 * MIB, uses_bytes=112 * MIB),
+    DemoPod(name=HOG),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What happened. `decision` is the journal's line; `alive` says of each pod whether it lives."""
+
+    node_cgroup: str
+    armed_ns: int
+    times: HogTimes
+    decision: Mapping[str, Any] | None
+    alive: Mapping[str, bool]
+
+    @property
+    def evicted(self) -> tuple[str, ...]:
+        """Return the names of the evicted pods."""
+        found = (self.decision or {}).get("evictions", ())
+        return tuple(eviction["pod"].rpartition("/")[2] for eviction in found)
+
+    def shortcomings(self) -> list[str]:
+        """Return what did not go as it should have; nothing, where the node was defended."""
+        wrong = []
+        if self.times.crossed_ns is None:
+            wrong.append("the hog never crossed the threshold")
+        if self.evicted != (HOG,):
+            wrong.append(f"evicted: {', '.join(self.evicted) or 'nobody'}, instead of {HOG}")
+        wrong += [
+            f"{name} did not survive" for name, lives in self.alive.items() if not lives and name != HOG
+        ]
+        if self.alive[HOG]:
+            wrong.append(f"{HOG} is still alive")
+        if self.times.back_ns is None:
+            wrong.append(f"the memory did not come back: {self.times.back_bytes // MIB} MiB are still in use")
+        return wrong
+
+
+def demo() -> int:
+    """Run the demo and return its exit status.
+
+    0 only if the right pod was evicted, the others live and the memory came back; 1 otherwise; 2 where this
+    machine can't show it; 130 when interrupted. Whatever happens, no cgroup and no process is left.
+    """
+    if os.geteuid() != 0:
+        print("reactor demo: needs root, to make cgroups: sudo reactor demo", file=sys.stderr)
+        return EXIT_CANNOT
+    try:
+        tree, tool = CgroupTree.discover(), compiled_tool()
+        with (
+            ended_by_signals(),
+            tempfile.TemporaryDirectory(prefix="reactor-demo-") as directory,
+            VirtualNode(tree, CAPACITY_BYTES, f"reactor-demo-{os.getpid()}") as node,
+        ):
+            story = _defend(node, tool, Path(directory))
+    except KeyboardInterrupt:
+        print("reactor demo: interrupted; everything is cleaned up", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except (ReactorError, OSError) as error:
+        print(f"reactor demo: {error}", file=sys.stderr)
+        return EXIT_CANNOT
+    # Only now: rich costs 50 ms that nobody wants to wait for on an error, and the node is gone by then.
+    from reactor.lab.timeline import show  # noqa: PLC0415
+
+    show(story)
+    return EXIT_FAILED if story.shortcomings() else EXIT_OK
+
+
+def _defend(node: VirtualNode, tool: Path, directory: Path) -> Story:
+    cgroups = {
+        pod.name: node.add_pod(pod.name, request_bytes=pod.request_bytes, limit_bytes=pod.limit_bytes)
+        for pod in PODS
+    }
+    tenants = {
+        pod.name: _tenant(node, cgroups[pod.name], tool, directory, pod.uses_bytes)
+        for pod in PODS
+        if pod.uses_bytes
+    }
+    # mergeDefaultEvictionSettings is off, so this machine's disks have no say in it.
+    thresholds = {"evictionHard": {"memory.available": f"{THRESHOLD_BYTES // MIB}Mi"}}
+    with (
+        DaemonProcess(tool, directory, node.cgroup, thresholds, {}) as daemon,
+        hog(node, cgroups[HOG], tool, directory, HogPlan(level_bytes=LEVEL_BYTES)) as running,
+    ):
+        decision = daemon.next_eviction(_TIMEOUT_SECONDS)
+        times = running.times()
+        alive = {name: child.poll() is None for name, child in tenants.items()}
+        return Story(
+            node_cgroup=node.cgroup,
+            armed_ns=daemon.armed_ns,
+            times=times,
+            decision=decision,
+            alive={**alive, HOG: running.process.poll() is None},
+        )
+
+
+def _tenant(
+    node: VirtualNode, cgroup: str, tool: Path, directory: Path, uses_bytes: int
+) -> subprocess.Popen[bytes]:
+    """Start a well-behaved process that takes `uses_bytes`, and return when it has them."""
+    before_bytes = node.usage_bytes()
+    with Record(directory, "tenant") as record:
+        amounts: Sequence[int] = (CAPACITY_BYTES, uses_bytes, uses_bytes, 0)
+        command = [str(tool), "allocate", str(record.path), str(node.usage_path()), *map(str, amounts)]
+        child = node.spawn(cgroup, command)
+        if not wait_until(lambda: record.words()[0] != 0, _TIMEOUT_SECONDS) or child.poll() is not None:
+            raise OSError(f"a pod of the demo did not start in {cgroup} ({before_bytes} bytes in use)")
+    return child

@@ -1,0 +1,140 @@
+"""One measured run: a hog crosses a level in its pod, and what became of it by the C program's clock."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import read_file, write_file
+from reactor.lab.tool import Record
+from reactor.lab.virtual_node import VirtualNode
+
+MIB: Final = 1 << 20
+# Back is back to what the node used before, give or take what the kernel keeps in per-CPU batches.
+_BACK_SLACK_BYTES: Final = 4 * MIB
+OBSERVER_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HogPlan:
+    """What a hog is to do: take `prefill_bytes` at once, then go on at `rate_bytes` a second (0: full speed).
+
+    It grows past `level_bytes` of the node's usage, up to the node's limit if it may.
+    """
+
+    level_bytes: int
+    prefill_bytes: int = 0
+    rate_bytes: int = 0
+    with_canary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HogTimes:
+    """Instants in ns on CLOCK_MONOTONIC, by the C program; None is what did not happen.
+
+    `crossed_ns` is before the chunk of 32 KiB that crossed the level, so that no latency is understated.
+    `dead_ns` is when the canary, a process beside the hog with nothing to tear down, had died of the same
+    kill; `back_ns` when the hog had ended and the node's usage was what it was before.
+    `peak_bytes` is the most that the node used: the kernel's own watermark where there is one.
+    """
+
+    started_ns: int
+    crossed_ns: int | None
+    last_touch_ns: int
+    dead_ns: int | None
+    ended_ns: int | None
+    back_ns: int | None
+    peak_bytes: int
+    before_bytes: int
+    back_bytes: int
+
+
+class Hog:
+    """A hog at work in its pod, with a canary beside it and an observer on both."""
+
+    def __init__(
+        self,
+        node: VirtualNode,
+        processes: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]],
+        records: tuple[Record, Record],
+        before_bytes: int,
+        level_bytes: int,
+    ) -> None:
+        self._node = node
+        self.process, self._observer = processes
+        self._allocated, self._observed = records
+        self._before_bytes = before_bytes
+        self._level_bytes = level_bytes
+
+    def times(self) -> HogTimes:
+        """Wait for the observer and return what was measured."""
+        self._observer.wait(2 * OBSERVER_SECONDS)
+        started_ns, crossed_ns, crossed_usage, last_ns, _, max_usage, *_ = self._allocated.words()
+        _, ended_ns, dead_ns, back_ns, back_bytes, *_ = self._observed.words()
+        peak_bytes = max(max_usage, _watermark_bytes(self._node))
+        # Killed inside the very chunk that crossed, it had no time to say so: the instant before it stands.
+        crossed = crossed_usage or peak_bytes >= self._level_bytes
+        return HogTimes(
+            started_ns=started_ns,
+            crossed_ns=crossed_ns if crossed and crossed_ns else None,
+            last_touch_ns=last_ns,
+            dead_ns=dead_ns or None,
+            ended_ns=ended_ns or None,
+            back_ns=back_ns or None,
+            peak_bytes=peak_bytes,
+            before_bytes=self._before_bytes,
+            back_bytes=back_bytes,
+        )
+
+
+@contextmanager
+def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPlan) -> Iterator[Hog]:
+    """Start a hog in the pod; it is the node's to end."""
+    before_bytes = node.usage_bytes()
+    total_bytes = max(node.memory_bytes - before_bytes - 8 * MIB, MIB)
+    usage = str(node.usage_path())
+    _reset_watermark(node)
+    with ExitStack() as stack:
+        allocated = stack.enter_context(Record(directory, "allocated"))
+        observed = stack.enter_context(Record(directory, "observed"))
+        amounts = [
+            str(amount) for amount in (plan.level_bytes, plan.prefill_bytes, total_bytes, plan.rate_bytes)
+        ]
+        process = node.spawn(cgroup, [str(tool), "allocate", str(allocated.path), usage, *amounts])
+        watched = [str(process.pid)]
+        if plan.with_canary:
+            # Not in the pod's cpu cgroup: there real-time priority would be refused (cpu.rt_runtime_us is 0).
+            canary = node.spawn(cgroup, [str(tool), "canary"], controllers=("memory", "freezer", "pids"))
+            watched.append(str(canary.pid))
+        back = str(before_bytes + _BACK_SLACK_BYTES)
+        deadline = str(int(OBSERVER_SECONDS * 1000))
+        observer = subprocess.Popen(
+            [str(tool), "observe", str(observed.path), usage, back, deadline, *watched],
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            yield Hog(node, (process, observer), (allocated, observed), before_bytes, plan.level_bytes)
+        finally:
+            observer.kill()
+            observer.wait()
+
+
+def _watermark_bytes(node: VirtualNode) -> int:
+    """Return the kernel's own record of the most that was used; 0 on v2, where it can't be begun anew."""
+    return int(read_file(path)) if (path := _watermark_path(node)) else 0
+
+
+def _reset_watermark(node: VirtualNode) -> None:
+    if path := _watermark_path(node):
+        write_file(path, "0")
+
+
+def _watermark_path(node: VirtualNode) -> Path | None:
+    if node.tree.version is CgroupVersion.V2:
+        return None
+    return node.tree.path(node.cgroup) / "memory.max_usage_in_bytes"

@@ -1,0 +1,73 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reactor.lab import bench as module
+from reactor.lab.bench import LEVEL_BYTES, Bench, Run, bench, figures
+from reactor.lab.hog import MIB, HogTimes
+
+
+def a_run(kill_ms: float) -> Run:
+    times = HogTimes(
+        started_ns=0,
+        crossed_ns=1_000_000,
+        last_touch_ns=2_000_000,
+        dead_ns=1_000_000 + int(kill_ms * 1e6),
+        ended_ns=40_000_000,
+        back_ns=41_000_000,
+        peak_bytes=LEVEL_BYTES + 2 * MIB,
+        before_bytes=0,
+        back_bytes=0,
+    )
+    timing = {"woke_ns": 1_300_000, "started_ns": 1_400_000, "decided_ns": 2_000_000, "killed_ns": 2_400_000}
+    return Run(times=times, timing=timing)
+
+
+class Rehearsal(Bench):
+    """Measures nothing: what the figures are made of is given."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+
+    def crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
+        self.asked.append((rate_bytes, runs, pods))
+        return [a_run(number) for number in range(1, runs + 1)]
+
+    def at_rest(self, seconds: float, pods: int = 110) -> tuple[float, float]:
+        return (seconds + pods - 110) / 1000, 31.5
+
+    def fork_storm(self, seconds: float = 1.0) -> tuple[float, float]:
+        return 2.5 * seconds, 19_999.6
+
+
+def test_the_figures_have_their_names_and_are_made_of_the_runs() -> None:
+    rehearsal = Rehearsal()
+    found = figures(rehearsal, 30, 60)
+    goals = {"crossing_to_wake_ms", "crossing_to_kill_ms", "crossing_to_freed_ms", "overshoot_mib", "pass_ms"}
+    assert goals | {"idle_cpu_percent", "rss_mib", "fork_storm_cpu_percent"} <= found.keys()
+    assert {"100", "1000", "max"} == found["crossing_to_kill_ms"].keys()
+    assert {"10", "110", "1000"} == found["pass_ms"].keys()
+    assert {"p50": 15, "p99": 30, "max": 30, "n": 30} == found["crossing_to_kill_ms"]["max"]
+    assert (0.3, 40.0, 2.0) == tuple(
+        found[name]["100"]["p50"] for name in ("crossing_to_wake_ms", "crossing_to_freed_ms", "overshoot_mib")
+    )
+    assert 0.6 == found["pass_ms"]["1000"]["max"]
+    assert {3, 10, 110, 1000} == {pods for _, _, pods in rehearsal.asked}
+
+
+def test_what_was_measured_is_stored_with_when_and_on_what(tmp_path: Path) -> None:
+    found: dict[str, Any] = {"about": {"date": "2026-11-21T03:04:05+00:00", "kernel": "6"}, "rss_mib": 30}
+    path = module._store(found, tmp_path / "new")
+    assert tmp_path / "new" / "2026-11-21T030405.json" == path
+    assert found == json.loads(path.read_text())
+
+
+def test_without_root_it_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert 2 == bench(tmp_path)
+    assert "needs root" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
