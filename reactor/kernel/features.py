@@ -1,0 +1,262 @@
+"""What this node offers, found by trying it: features are probed, never versions.
+
+Every probe leaves things as they were, and none raises. A probe that needs more than the caller may do says
+so: run it with the daemon's own privileges.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reactor.errors import KernelInterfaceError, ReactorError
+from reactor.kernel import libc
+from reactor.kernel.capabilities import effective_capabilities
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.files import read_file, with_path
+from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
+
+# What each is for; without it the daemon runs on, with less.
+CAPABILITIES: Final = {
+    "CAP_KILL": "ending processes of other users",
+    "CAP_SYS_PTRACE": "process_mrelease",
+    "CAP_SYS_NICE": "realtime priority",
+    "CAP_IPC_LOCK": "locking its memory",
+    "CAP_SYS_RESOURCE": "its oom_score_adj, short pressure windows, more descriptors",
+    "CAP_NET_ADMIN": "process events",
+    "CAP_DAC_OVERRIDE": "control files of cgroups that belong to others",
+    "CAP_BPF": "eBPF",
+    "CAP_PERFMON": "eBPF",
+    "CAP_SYSLOG": "the node's own counters in eBPF",
+}
+_NETLINK_CONNECTOR: Final = 11
+_CN_IDX_PROC: Final = 1
+_BPF_MAP_CREATE: Final = 0
+_NEVER_BYTES: Final = 1 << 62
+_ROOT: Final = "run it as root, or give the unit the capability"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One thing that a kernel may offer. `detail` says what was found, `remedy` how to get it ("": none)."""
+
+    name: str
+    available: bool
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """Where the probes look; the tree is None where no memory controller is mounted."""
+
+    tree: CgroupTree | None
+    why_no_tree: str
+    root: Path
+
+    def present(self, name: str) -> bool:
+        """Return whether some cgroup has the control file; the real root has fewer than the others."""
+        if self.tree is None:
+            return False
+        directories = (self.tree.memory_root / child for child in ("", *self.tree.children("/")))
+        return any((directory / name).exists() for directory in directories)
+
+
+def probe(root: Path = Path("/")) -> tuple[Feature, ...]:
+    """Return every feature, in the order in which an operator wants to read them.
+
+    `root` is where proc and sys are looked for.
+    """
+    node = _node(root)
+    return tuple(_tried(name, remedy, look, node) for name, remedy, look in _PROBES)
+
+
+def _node(root: Path) -> _Node:
+    try:
+        return _Node(tree=CgroupTree.discover(root / "proc/self/mounts"), why_no_tree="", root=root)
+    except (OSError, KernelInterfaceError) as error:
+        return _Node(tree=None, why_no_tree=str(error), root=root)
+
+
+def _tried(name: str, remedy: str, look: Callable[[_Node], str], node: _Node) -> Feature:
+    """Return the feature: a look returns what it found, and raises where there is nothing."""
+    try:
+        return Feature(name=name, available=True, detail=look(node))
+    except _Absent as absent:
+        return Feature(name=name, available=False, detail=str(absent), remedy=absent.remedy or remedy)
+    except (OSError, ReactorError) as error:
+        needs_root = isinstance(error, PermissionError)
+        return Feature(name=name, available=False, detail=str(error), remedy=_ROOT if needs_root else remedy)
+
+
+class _Absent(Exception):  # noqa: N818 - an answer, not an error
+    """The feature isn't there; `remedy` where the probe knows better than the table."""
+
+    def __init__(self, detail: str, remedy: str = "") -> None:
+        super().__init__(detail)
+        self.remedy = remedy
+
+
+def _cgroup(node: _Node) -> str:
+    if node.tree is None:
+        raise _Absent(node.why_no_tree)
+    mounted = ((name, getattr(node.tree, f"{name}_root")) for name in ("pids", "cpu", "freezer"))
+    others = ", ".join(name for name, path in mounted if path is not None)
+    return f"{node.tree.version}, memory at {node.tree.memory_root}; also {others or 'nothing else'}"
+
+
+def _eventfd(node: _Node) -> str:
+    if node.tree is None or node.tree.version is CgroupVersion.V2:
+        raise _Absent("cgroup v2 has no memory thresholds")
+    directory = node.tree.memory_root
+    event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    try:
+        usage_fd = os.open(directory / "memory.usage_in_bytes", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            control = directory / "cgroup.event_control"
+            control_fd = os.open(control, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(control_fd, f"{event_fd} {usage_fd} {_NEVER_BYTES}".encode())
+            except OSError as error:
+                raise with_path(error, str(control)) from None
+            finally:
+                os.close(control_fd)
+        finally:
+            os.close(usage_fd)
+    finally:
+        os.close(event_fd)  # this takes the threshold away again
+    return "a threshold on the root was taken"
+
+
+def _memory_high(node: _Node) -> str:
+    return _control_file(node, "memory.high")
+
+
+def _cgroup_kill(node: _Node) -> str:
+    return _control_file(node, "cgroup.kill")
+
+
+def _control_file(node: _Node, name: str) -> str:
+    if node.tree is not None and node.tree.version is CgroupVersion.V1:
+        raise _Absent("cgroup v1 has none")
+    if not node.present(name):
+        raise _Absent(f"no cgroup has a {name}")
+    return "present"
+
+
+def _freezer(node: _Node) -> str:
+    if node.tree is None or node.tree.freezer_root is None:
+        raise _Absent("not mounted; a pod is killed in repeated passes instead")
+    return f"at {node.tree.freezer_root}"
+
+
+def _pressure(node: _Node) -> str:
+    path = node.root / "proc/pressure/memory"
+    os.close(open_trigger(path, "some", UNPRIVILEGED_WINDOW_US // 10, UNPRIVILEGED_WINDOW_US))
+    cgroups = "cgroups too" if node.present("memory.pressure") else "the machine only"
+    try:
+        os.close(open_trigger(path, "some", 50_000, 500_000))
+    except OSError:
+        return f"windows of 2 s; {cgroups}"
+    return f"windows of 500 ms; {cgroups}"
+
+
+def _bpf(_: _Node) -> str:
+    # An array of one element: map_type, key_size, value_size, max_entries (union bpf_attr).
+    attributes = b"".join(number.to_bytes(4, "little") for number in (2, 4, 4, 1)).ljust(72, b"\0")
+    os.close(libc.bpf(_BPF_MAP_CREATE, attributes))
+    return "a map was made"
+
+
+def _btf(node: _Node) -> str:
+    path = node.root / "sys/kernel/btf/vmlinux"
+    with path.open("rb") as file:
+        if file.read(2) not in {b"\x9f\xeb", b"\xeb\x9f"}:
+            raise KernelInterfaceError(str(path), "something else", "BTF's magic number")
+    return f"{path.stat().st_size >> 10} KiB"
+
+
+def _lockdown(node: _Node) -> str:
+    path = node.root / "sys/kernel/security/lockdown"
+    try:
+        modes = read_file(path)
+    except FileNotFoundError:
+        return "none: the kernel has no lockdown, or securityfs is not mounted"
+    if b"[confidentiality]" in modes:
+        raise _Absent("confidentiality: eBPF can't read kernel memory")
+    return modes.partition(b"[")[2].partition(b"]")[0].decode(errors="replace") or "none"
+
+
+def _process_events(node: _Node) -> str:
+    listed = read_file(node.root / "proc/net/connector")
+    if b"cn_proc" not in listed:
+        raise _Absent("the connector has no cn_proc")
+    if "CAP_NET_ADMIN" not in effective_capabilities(node.root / "proc"):
+        # Since 6.6 anybody may bind; asking for the events is refused later all the same.
+        raise _Absent("CAP_NET_ADMIN is missing", _ROOT)
+    with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)) as connector:
+        connector.bind((0, _CN_IDX_PROC))
+    return "the connector can be listened to"
+
+
+def _mrelease(_: _Node) -> str:
+    try:
+        libc.process_mrelease(-1)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+    return "present"
+
+
+def _pidfd(_: _Node) -> str:
+    os.close(os.pidfd_open(os.getpid()))
+    return "present"
+
+
+def _capabilities(node: _Node) -> str:
+    held = effective_capabilities(node.root / "proc")
+    missing = [f"{name} ({use})" for name, use in CAPABILITIES.items() if name not in held]
+    if missing:
+        raise _Absent(f"missing: {', '.join(missing)}")
+    return f"all {len(CAPABILITIES)} that are used"
+
+
+def _realtime(_: _Node) -> str:
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError as error:
+        raise with_path(error, "sched_setscheduler(SCHED_FIFO)") from None
+    os.sched_setscheduler(0, policy, parameters)
+    return "SCHED_FIFO was taken"
+
+
+def _memory_lock(_: _Node) -> str:
+    libc.mlockall(libc.MCL_CURRENT | libc.MCL_ONFAULT)
+    libc.munlockall()
+    return "mlockall was taken"
+
+
+_PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
+    ("cgroup memory controller", "boot without cgroup_disable=memory, and mount cgroup2", _cgroup),
+    ("memcg eventfd", "none is needed on v2: eBPF or memory.high take its place", _eventfd),
+    ("memory.high", "boot with systemd.unified_cgroup_hierarchy=1", _memory_high),
+    ("pressure stall information", "boot with psi=1", _pressure),
+    ("eBPF", "a kernel with CONFIG_BPF_SYSCALL", _bpf),
+    ("BTF", "a kernel with CONFIG_DEBUG_INFO_BTF", _btf),
+    ("lockdown", "boot with lockdown=integrity or none", _lockdown),
+    ("process events", "a kernel with CONFIG_PROC_EVENTS", _process_events),
+    ("cgroup.kill", "cgroup v2 on a kernel from 5.14 on", _cgroup_kill),
+    ("freezer", "mount the v1 freezer hierarchy", _freezer),
+    ("pidfd", "a kernel from 5.3 on", _pidfd),
+    ("process_mrelease", "a kernel from 5.15 on", _mrelease),
+    ("capabilities", "run it as root, or give the unit these capabilities", _capabilities),
+    ("realtime", "give the unit CAP_SYS_NICE; with CONFIG_RT_GROUP_SCHED also realtime runtime", _realtime),
+    ("memory lock", "give the unit CAP_IPC_LOCK, or LimitMEMLOCK=infinity", _memory_lock),
+)

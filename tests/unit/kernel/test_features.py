@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from reactor.kernel.features import CAPABILITIES, Feature, probe
+
+ALL = "000001ffffffffff"
+
+
+def features(root: Path) -> dict[str, Feature]:
+    return {feature.name: feature for feature in probe(root)}
+
+
+@pytest.fixture
+def v2(tmp_path: Path) -> Path:
+    """Return a root whose memory controller is on v2, with one cgroup."""
+    hierarchy = tmp_path / "sys/fs/cgroup"
+    (hierarchy / "system.slice").mkdir(parents=True)
+    (hierarchy / "cgroup.controllers").write_text("cpu memory pids\n")
+    for name in ("memory.high", "cgroup.kill", "memory.pressure"):
+        (hierarchy / "system.slice" / name).write_text("max\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/net").mkdir()
+    (tmp_path / "proc/pressure").mkdir()
+    (tmp_path / "proc/self/mounts").write_text(f"cgroup2 {hierarchy} cgroup2 rw 0 0\n")
+    (tmp_path / "proc/self/status").write_text(f"Name:\tx\nThreads:\t1\nCapEff:\t{ALL}\n")
+    (tmp_path / "proc/net/connector").write_text("Name            ID\ncn_proc         1:1\n")
+    (tmp_path / "proc/pressure/memory").write_text("")
+    return tmp_path
+
+
+def test_v2_offers_what_v1_does_not(v2: Path) -> None:
+    found = features(v2)
+    assert found["cgroup memory controller"].detail.startswith("v2, memory at")
+    for name in ("memory.high", "cgroup.kill", "pressure stall information", "capabilities"):
+        assert found[name].available, found[name]
+    assert "cgroups too" in found["pressure stall information"].detail
+    assert not found["memcg eventfd"].available
+
+
+def test_kernel_without_control_files_says_so(v2: Path) -> None:
+    (v2 / "sys/fs/cgroup/system.slice/cgroup.kill").unlink()
+    found = features(v2)["cgroup.kill"]
+    assert (False, "no cgroup has a cgroup.kill") == (found.available, found.detail)
+    assert "5.14" in found.remedy
+
+
+def test_missing_capability_is_named_with_its_use(v2: Path) -> None:
+    (v2 / "proc/self/status").write_text("Name:\tx\nThreads:\t1\nCapEff:\t0000000000000020\n")
+    found = features(v2)
+    assert not found["capabilities"].available
+    assert "CAP_SYS_NICE (realtime priority)" in found["capabilities"].detail
+    assert "CAP_KILL" not in found["capabilities"].detail
+    assert "CAP_NET_ADMIN" in found["process events"].detail
+
+
+@pytest.mark.parametrize(
+    ("modes", "available", "detail"),
+    [
+        (b"none [integrity] confidentiality\n", True, "integrity"),
+        (b"none integrity [confidentiality]\n", False, "confidentiality"),
+        (b"[none] integrity confidentiality\n", True, "none"),
+        (b"\xff\xfe", True, "none"),
+    ],
+)
+def test_lockdown_is_told_by_its_mode(v2: Path, modes: bytes, detail: str, *, available: bool) -> None:
+    (v2 / "sys/kernel/security").mkdir(parents=True)
+    (v2 / "sys/kernel/security/lockdown").write_bytes(modes)
+    found = features(v2)["lockdown"]
+    assert available == found.available
+    assert found.detail.startswith(detail)
+
+
+@pytest.mark.parametrize(("magic", "available"), [(b"\x9f\xeb\x01", True), (b"ELF", False), (b"", False)])
+def test_btf_is_told_by_its_magic_number(v2: Path, magic: bytes, *, available: bool) -> None:
+    (v2 / "sys/kernel/btf").mkdir(parents=True)
+    (v2 / "sys/kernel/btf/vmlinux").write_bytes(magic)
+    assert available == features(v2)["BTF"].available
+
+
+def test_empty_machine_has_every_answer_and_a_remedy_for_what_is_missing(tmp_path: Path) -> None:
+    found = features(tmp_path)
+    for name in ("cgroup memory controller", "BTF", "pressure stall information", "process events"):
+        assert not found[name].available
+    assert all(feature.detail for feature in found.values())
+    assert all(feature.remedy for feature in found.values() if not feature.available)
+
+
+def test_probing_leaves_this_process_as_it_was() -> None:
+    before = (len(os.listdir("/proc/self/fd")), os.sched_getscheduler(0))
+    first, second = probe(), probe()
+    assert first == second
+    assert before == (len(os.listdir("/proc/self/fd")), os.sched_getscheduler(0))
+
+
+def test_what_is_asked_for_are_names_of_capabilities() -> None:
+    assert all(name.startswith("CAP_") and use for name, use in CAPABILITIES.items())
