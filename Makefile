@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests coverage bench lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests promtool coverage bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -24,7 +24,7 @@ setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests
 demo: setup ## Watch a memory hog being evicted (root)
 	$(BIN)/reactor demo
 
-test: lint types imports unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
+test: lint types imports promtool unit kernel-tests ## Lint, types, import directions, unit tests, tests against this kernel
 
 lint: setup ## Format and lint rules
 	$(BIN)/ruff format --check --quiet reactor tests
@@ -39,6 +39,15 @@ imports: setup ## Import directions
 unit: setup ## Unit tests; the policy with 100 % branch coverage
 	$(BIN)/coverage run --data-file=.cache/coverage -m pytest tests/unit
 	$(BIN)/coverage report --data-file=.cache/coverage --include='reactor/policy/*' --fail-under=100
+
+promtool: ## Fetch promtool from Debian's package into .cache, without installing it; not having it is no failure
+	@test -x .cache/promtool || $(MAKE) --no-print-directory .cache/promtool \
+	  || echo "no promtool: its test is skipped (apt-get update, then make promtool; or install prometheus)"
+
+.cache/promtool:
+	@mkdir -p .cache/prometheus
+	@cd .cache/prometheus && timeout 120 apt-get -qq download prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb .
+	@cp .cache/prometheus/usr/bin/promtool $@ && rm -rf .cache/prometheus
 
 kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
 	$(BIN)/pytest tests/kernel

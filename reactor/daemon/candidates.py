@@ -1,0 +1,50 @@
+"""Which pods the policy is asked about: all, but for those that an eviction could not end or emptied."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from reactor.model.pods import Pod
+
+
+class Candidates:
+    """Keeps two kinds of pods from being chosen over and over while others should be.
+
+    An evicted pod's cgroup may stay behind empty: it is left out until somebody lives in it again, which
+    `populated` tells. A pod whose kill failed is spared for `spare_seconds`, and the ranking says why.
+    """
+
+    def __init__(self, populated: Callable[[Pod], bool], *, spare_seconds: float = 30.0) -> None:
+        self._populated = populated
+        self._spare_seconds = spare_seconds
+        self._ended: set[str] = set()
+        self._failed: dict[str, tuple[float, str]] = {}
+
+    def ended(self, uid: str) -> None:
+        """Note that an eviction emptied this pod."""
+        self._ended.add(uid)
+
+    def failed(self, uid: str, why: str, now_seconds: float) -> None:
+        """Note that this pod could not be ended."""
+        self._failed[uid] = (now_seconds + self._spare_seconds, why)
+
+    def forget_absent(self, pods: Sequence[Pod]) -> None:
+        """Forget what was noted of pods that are no longer listed."""
+        present = {pod.uid for pod in pods}
+        self._ended &= present
+        self._failed = {uid: noted for uid, noted in self._failed.items() if uid in present}
+
+    def of(self, pods: Sequence[Pod], now_seconds: float) -> Sequence[Pod]:
+        """Return the pods to decide over, in their order."""
+        if not self._ended and not self._failed:
+            return pods
+        self._failed = {uid: noted for uid, noted in self._failed.items() if now_seconds < noted[0]}
+        self._ended -= {pod.uid for pod in pods if pod.uid in self._ended and self._populated(pod)}
+        return tuple(self._spared(pod) for pod in pods if pod.uid not in self._ended)
+
+    def _spared(self, pod: Pod) -> Pod:
+        noted = self._failed.get(pod.uid)
+        if noted is None or pod.critical_because is not None:
+            return pod
+        return dataclasses.replace(pod, critical_because=f"could not be ended: {noted[1]}")

@@ -1,0 +1,146 @@
+"""Evictions under way: a hard one kills at once, a soft one waits in the background and can be overtaken."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from reactor.daemon.parts import Kills
+from reactor.daemon.record import Ending
+from reactor.errors import ReactorError
+from reactor.model.decisions import Eviction, InFlight
+from reactor.model.pods import Pod
+from reactor.model.signals import RESOURCE
+
+_LOG: Final = logging.getLogger("reactor.evict")
+
+
+class Endings:
+    """Ends pods through `kills`; `on_gone` is told the uid of each that has given everything back.
+
+    What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
+    policy forgets an eviction at its deadline and chooses again.
+    """
+
+    def __init__(
+        self,
+        kills: Kills,
+        nursery: trio.Nursery,
+        on_gone: Callable[[str], None],
+        *,
+        deadline_seconds: float,
+        dry_run: bool = False,
+    ) -> None:
+        self._nursery = nursery
+        self._on_gone = on_gone
+        self.adopt(kills, deadline_seconds, dry_run=dry_run)
+        self._waiting: dict[str, tuple[Ending, trio.CancelScope]] = {}
+
+    def adopt(self, kills: Kills, deadline_seconds: float, *, dry_run: bool) -> None:
+        """Do as a new configuration says from now on; what is under way goes on as it began."""
+        self._kills = kills
+        self._deadline_seconds = deadline_seconds
+        self._dry_run = dry_run
+
+    @property
+    def waiting(self) -> tuple[Ending, ...]:
+        """Return the soft evictions that are in their grace period."""
+        return tuple(ending for ending, _ in self._waiting.values())
+
+    def begin(self, eviction: Eviction) -> Ending:
+        """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""
+        ending = Ending(eviction=eviction)
+        if self._dry_run:
+            ending.outcome = "dry-run"
+            ending.ended.set()
+        elif eviction.grace_period_seconds > 0:
+            self._terminate(ending, eviction.grace_period_seconds)
+        else:
+            self._kill(ending)
+        return ending
+
+    def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> Ending:
+        """Take up an eviction that was ordered before a restart, with what is left of its grace period."""
+        eviction = Eviction(
+            pod=pod,
+            signal=next(signal for signal, resource in RESOURCE.items() if resource == flight.resource),
+            resource=flight.resource,
+            grace_period_seconds=max(0, math.ceil(flight.kill_at_seconds - now_seconds)),
+            message="Ordered before reactor was restarted.",
+        )
+        _LOG.warning("pod %s: eviction taken up again; %d s left", pod.key, eviction.grace_period_seconds)
+        return self.begin(eviction)
+
+    def _kill(self, ending: Ending) -> None:
+        pod = ending.eviction.pod
+        try:
+            report = self._kills.kill_now(pod)
+        except (ReactorError, OSError) as error:
+            _failed(ending, error)
+            return
+        ending.outcome = "killed"
+        ending.processes = report.processes
+        ending.killed_ns = report.killed_ns
+        ending.add_problems(*report.problems)
+        # Only now: cancelling what waits for the same pod is not on the way of the kill.
+        overtaken = self._waiting.pop(pod.uid, None)
+        if overtaken is not None:
+            overtaken[0].outcome = "pre-empted"
+            overtaken[1].cancel()
+        self._nursery.start_soon(self._reap, ending)
+
+    def _terminate(self, ending: Ending, grace_period_seconds: float) -> None:
+        scope = trio.CancelScope()
+        self._waiting[ending.eviction.pod.uid] = (ending, scope)
+        self._nursery.start_soon(self._wait_terminated, ending, scope, grace_period_seconds)
+
+    async def _wait_terminated(
+        self, ending: Ending, scope: trio.CancelScope, grace_period_seconds: float
+    ) -> None:
+        uid = ending.eviction.pod.uid
+        try:
+            with scope:
+                report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds)
+                if report is None:
+                    ending.outcome = "terminated"
+                    ending.freed_ns = time.monotonic_ns()
+                    self._on_gone(uid)
+                    return
+                ending.outcome = "killed"
+                ending.processes = report.processes
+                ending.killed_ns = report.killed_ns
+                ending.add_problems(*report.problems)
+                await self._reap(ending)
+        except (ReactorError, OSError) as error:
+            _failed(ending, error)
+        finally:
+            waiting = self._waiting.get(uid)
+            if waiting is not None and waiting[0] is ending:
+                del self._waiting[uid]
+            ending.ended.set()
+
+    async def _reap(self, ending: Ending) -> None:
+        pod = ending.eviction.pod
+        try:
+            report = await self._kills.reap(pod, self._deadline_seconds)
+        except (ReactorError, OSError) as error:
+            ending.add_problems(str(error))
+            _LOG.warning("pod %s: killed, but not waited for: %s", pod.key, error)
+        else:
+            ending.freed_ns = report.freed_ns
+            ending.add_problems(*report.problems)
+            if report.freed_ns is not None:
+                self._on_gone(pod.uid)
+        finally:
+            ending.ended.set()
+
+
+def _failed(ending: Ending, error: Exception) -> None:
+    ending.outcome = "failed"
+    ending.add_problems(str(error))
+    ending.ended.set()

@@ -1,0 +1,141 @@
+"""One generation: everything that a configuration decides, and the loop over it. A reload begins the next."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from typing import Final, Protocol
+
+import trio
+
+from reactor.act.reclaim import NodeReclaim
+from reactor.daemon.endings import Endings
+from reactor.daemon.housekeeping import Housekeeping
+from reactor.daemon.levels import MemoryLevels
+from reactor.daemon.parts import Parts
+from reactor.daemon.passes import Known, Passes
+from reactor.daemon.record import PassRecord
+from reactor.daemon.recorder import OnPass
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import Settings
+from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.observe.node import NodeObserver
+from reactor.observe.pods import PodObserver
+from reactor.sources.memory import MemorySource
+from reactor.sources.ticker import TICKER, Ticker
+from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.workloads.pods import Workloads
+
+_LOG: Final = logging.getLogger("reactor.sources")
+_HANGING_SECONDS: Final = 5.0
+_EVICTION: Final = "eviction"
+
+
+class Generation:
+    """Owns its observers' descriptors until `close`. Makes its passes over `known`, which outlives it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tree: CgroupTree,
+        known: Known,
+        endings: Endings,
+        reclaim: NodeReclaim,
+    ) -> None:
+        self.settings = settings
+        self.board = SourceBoard(_report)
+        self.wakes = Wakes()
+        self._node = NodeObserver(tree, settings)
+        self._usages = PodObserver(tree)
+        self._levels = MemoryLevels(tree, settings)
+        self._memory = MemorySource(tree, settings, self.wakes, self.board)
+        self.parts = Parts(
+            node=self._node,
+            usages=self._usages,
+            pods=Workloads(tree, settings),
+            reclaim=reclaim,
+            populated=lambda pod: pod.cgroup is not None and bool(tree.processes(pod.cgroup)),
+            arm_memory=lambda memory: self._memory.arm(self._levels.of(memory)),
+        )
+        known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
+        self.passes = Passes(settings.eviction, self.parts, endings, known, dry_run=settings.dry_run)
+        self.housekeeping = Housekeeping(
+            self.parts, self.passes, self.wakes, timeout_seconds=_HANGING_SECONDS
+        )
+        self._scope = trio.CancelScope()
+        self._reclaiming = False
+
+    async def run(
+        self,
+        on_pass: OnPass,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Guard the node until cancelled; started once the sources are armed and a first pass was made."""
+        started = False
+        with self._scope:
+            await self.housekeeping.list_pods()
+            async with trio.open_nursery() as nursery:
+                # The first pass tells the sources which levels to arm.
+                on_pass(self.passes.make(()))
+                for source in self._sources():
+                    await nursery.start(source.run)
+                nursery.start_soon(self.housekeeping.run)
+                started = True
+                task_status.started()
+                await self._loop(nursery, on_pass)
+        if not started:  # stopped by a reload that came before
+            task_status.started()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._scope.cancel()
+
+    async def _loop(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
+        while True:
+            taken = await self.wakes.wait()
+            record = self.passes.make(taken)
+            on_pass(record)
+            if record.decision.reclaim and not self._reclaiming:
+                self._reclaiming = True
+                nursery.start_soon(self._give_back, record, on_pass)
+            if any(wake.source == TICKER for wake in taken):
+                self.housekeeping.due()
+            if all(wake.kind is not WakeKind.MEMORY for wake in taken):
+                gc.collect()  # the collector is off (run): here nothing is known to be urgent
+
+    def gone(self, uid: str) -> None:
+        """Take note that an evicted pod has given everything back, and look whether that was enough."""
+        self.passes.gone(uid)
+        self.housekeeping.due()
+        self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        self._node.close()
+        self._usages.close()
+        self._levels.close()
+
+    async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
+        try:
+            on_pass(await self.passes.give_back(asked, self.housekeeping.look_at_filesystems))
+        finally:
+            self._reclaiming = False
+
+    def _sources(self) -> tuple[Source, ...]:
+        """Return the sources, each to run as a task; the ticker last, because it wakes the loop at once."""
+        ticker = Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board)
+        return (self._memory, ticker)
+
+
+class Source(Protocol):
+    """Wakes the loop; started once it is armed or knows that it can't be."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = ...) -> None:
+        """Run until cancelled."""
+
+
+def _report(state: SourceState) -> None:
+    level = logging.INFO if state.health in {SourceHealth.ARMED, SourceHealth.OFF} else logging.WARNING
+    _LOG.log(level, "source %s: %s%s", state.name, state.health, f": {state.detail}" if state.detail else "")

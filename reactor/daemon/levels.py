@@ -1,0 +1,88 @@
+"""Which usage the kernel is to wake the loop at, for each memory threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.model.settings import Settings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy import memory_level
+from reactor.sources.levels import MemoryLevel
+
+
+class MemoryLevels:
+    """Turns memory thresholds into levels: the node's on the node's cgroup, allocatable ones on the pods'.
+
+    Where pods live below several parents no one counter holds their sum. Each parent is then given all that
+    is left of the whole as its own: whichever takes it first wakes the loop, which is early, never late.
+    """
+
+    def __init__(self, tree: CgroupTree, settings: Settings) -> None:
+        self._tree = tree
+        self._thresholds = [
+            threshold for threshold in settings.eviction.thresholds if threshold.signal in MEMORY_SIGNALS
+        ]
+        self._node = settings.node_cgroup or "/"
+        parents = settings.pod_parents
+        self._parents = tuple(
+            parent
+            for parent in dict.fromkeys(parents)
+            if not any(tree.contains(other, parent) for other in parents)
+        )
+        self._counters: dict[str, MemoryCounters] = {}
+
+    def of(self, memory: Mapping[Signal, Observation]) -> list[MemoryLevel]:
+        """Return the levels for the memory signals as observed; a signal that is unknown has none."""
+        return [
+            level
+            for threshold in self._thresholds
+            if (seen := memory.get(threshold.signal)) is not None and seen.absurdity is None
+            for level in self._levels(threshold, seen)
+        ]
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        while self._counters:
+            self._counters.popitem()[1].close()
+
+    def _levels(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
+        level_bytes = memory_level(threshold, seen)
+        if level_bytes is None:
+            return
+        working_set_bytes = seen.capacity - int(threshold.value.of(seen.capacity))
+        for cgroup, shift_bytes in self._places(threshold.signal, seen):
+            yield MemoryLevel(
+                signal=threshold.signal,
+                cgroup=cgroup,
+                level_bytes=max(0, level_bytes - shift_bytes),
+                threshold=threshold,
+                working_set_bytes=working_set_bytes if shift_bytes == 0 else None,
+            )
+
+    def _places(self, signal: Signal, seen: Observation) -> Iterator[tuple[str, int]]:
+        """Yield each cgroup to watch for a signal, and how much of the usage lies elsewhere, in bytes."""
+        if signal is Signal.MEMORY_AVAILABLE:
+            yield self._node, 0
+        elif len(self._parents) == 1:
+            yield self._parents[0], 0
+        else:
+            used_bytes = seen.capacity - seen.available + (seen.inactive_file_bytes or 0)
+            for parent in self._parents:
+                own_bytes = self._usage_bytes(parent)
+                if own_bytes is not None:
+                    yield parent, max(0, used_bytes - own_bytes)
+
+    def _usage_bytes(self, cgroup: str) -> int | None:
+        try:
+            if cgroup not in self._counters:
+                self._counters[cgroup] = MemoryCounters(self._tree, cgroup)
+            return self._counters[cgroup].usage_bytes()
+        except (OSError, ReactorError):
+            # Not there (yet), or made anew: opened again at the next pass.
+            gone = self._counters.pop(cgroup, None)
+            if gone is not None:
+                gone.close()
+            return None

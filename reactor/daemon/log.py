@@ -1,0 +1,70 @@
+"""Log lines on standard error, for journald or a terminal, written by a thread.
+
+A stuck journald or a full pipe must not stop the loop, so that no log line is written where it is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from reactor.daemon.writer import LineWriter
+
+_CLOSE_SECONDS: Final = 1.0
+# syslog's priorities, which journald takes off the front of a line: sd-daemon(3).
+_PRIORITIES: Final = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
+
+
+class QueuedLog(logging.Handler):
+    """Hands formatted records to a writer thread; those that find its queue full are counted and dropped."""
+
+    def __init__(self, fd: int, *, for_journald: bool) -> None:
+        super().__init__()
+        self._fd = fd
+        self._for_journald = for_journald
+        self._writer = LineWriter("reactor-log", self._write, limit=1024)
+        self._writer.start()
+        self.setFormatter(
+            logging.Formatter("%(message)s" if for_journald else "%(asctime)s %(levelname)s %(message)s")
+        )
+
+    @property
+    def lost(self) -> int:
+        """Return how many records were dropped."""
+        return self._writer.lost
+
+    def createLock(self) -> None:  # noqa: N802 (logging's own name)
+        """Do without a lock: a preempted thread must not hold one against the loop."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue one record."""
+        text = self.format(record).replace("\n", "; ")
+        if self._for_journald:
+            text = f"<{_PRIORITIES.get(record.levelno, 5)}>{text}"
+        self._writer.put(lambda: text.encode(errors="replace") + b"\n")
+
+    def close(self) -> None:
+        """Write what is queued, waiting no longer than a second."""
+        self._writer.close(_CLOSE_SECONDS)
+        super().close()
+
+    def _write(self, line: bytes) -> None:
+        try:
+            while line:
+                line = line[os.write(self._fd, line) :]
+        except OSError:
+            self._writer.lost += 1  # standard error is gone: there is nowhere left to say so
+
+
+def log_to_stderr(environment: Mapping[str, str] = os.environ) -> QueuedLog:
+    """Send reactor's log lines to standard error and return what writes them; close it at the end."""
+    log = QueuedLog(sys.stderr.fileno(), for_journald="JOURNAL_STREAM" in environment)
+    logger = logging.getLogger("reactor")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(log)
+    return log

@@ -1,0 +1,327 @@
+"""The daemon: one nursery, in which the sources wake the loop and the loop makes its passes.
+
+run
+  signals            SIGHUP reloads, SIGTERM and SIGINT end
+  status, metrics    answer whoever asks
+  state, watchdog    keep the state file true; tell the service manager
+  a generation       one for each configuration: sources, housekeeping, the loop
+evictions under way and journal lines that wait for them outlive a generation, and so does what is known
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from reactor.act.kill import KillPath
+from reactor.act.protect import protect_self
+from reactor.act.reclaim import NodeReclaim, NoReclaim
+from reactor.daemon.endings import Endings
+from reactor.daemon.generation import Generation
+from reactor.daemon.http import serve_metrics
+from reactor.daemon.journal import Journal, read_tail
+from reactor.daemon.keeper import StateKeeper
+from reactor.daemon.metrics import Metrics, Reading
+from reactor.daemon.notify import ServiceNotice
+from reactor.daemon.observed import Observed
+from reactor.daemon.passes import Known
+from reactor.daemon.record import PassRecord
+from reactor.daemon.recorder import Hooks, Recorder
+from reactor.daemon.signals import obey, receiver
+from reactor.daemon.state import StateError, StateFile
+from reactor.daemon.status import View, explain, status
+from reactor.daemon.status_socket import Command, listen, remove, serve
+from reactor.errors import ConfigError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.decisions import InFlight
+from reactor.model.settings import Settings
+from reactor.model.signals import NodeCondition
+from reactor.model.wakes import WakeKind
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+_REMEMBERED: Final = 50
+_SILENCE_SECONDS: Final = 5.0
+_AT_START_ONLY: Final = ("metrics_address", "socket_path", "state_path", "journal", "realtime")
+
+
+async def run(
+    settings: Settings,
+    *,
+    dry_run: bool = False,
+    config_path: Path | None = None,
+    tree: CgroupTree | None = None,
+    reclaim: NodeReclaim | None = None,
+    hooks: Hooks | None = None,
+    task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Guard the node until a signal or a cancellation ends it.
+
+    With `config_path` SIGHUP reads that file anew, and SIGTERM and SIGINT end; without it signals are left
+    to the caller. The task's status is given once the sources are armed.
+    Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where a daemon
+    answers on the same socket.
+    """
+    settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
+    if config_path is None:
+        daemon = Daemon(settings, tree or CgroupTree.discover(), reclaim or NoReclaim(), hooks or Hooks())
+        await daemon.run(task_status)
+        return
+    with receiver() as received:
+        daemon = Daemon(settings, tree or CgroupTree.discover(), reclaim or NoReclaim(), hooks or Hooks())
+        async with trio.open_nursery() as nursery:
+            ending = nursery.cancel_scope.cancel
+            nursery.start_soon(partial(obey, received, daemon, config_path, ending, dry_run=dry_run))
+            await daemon.run(task_status)
+
+
+class Daemon:
+    """What lives as long as the process: the state, what is known, the journal, the metrics, the socket."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tree: CgroupTree,
+        reclaim: NodeReclaim,
+        hooks: Hooks,
+    ) -> None:
+        self._settings = settings
+        self._tree = tree
+        self._reclaim = reclaim
+        self._started_unix_seconds = time.time()
+        self._last_pass_seconds = time.monotonic()
+        self._known = Known(observed=Observed(stale_seconds=0.0))
+        self._metrics = Metrics()
+        self._journal = Journal(settings.journal)
+        self._state_file = StateFile(Path(settings.state_path))
+        self._keeper = StateKeeper(self._state_file, self._metrics.count_state_failure)
+        self._notice = ServiceNotice()
+        self._recorder = Recorder(
+            self._journal,
+            self._metrics,
+            patience_seconds=settings.eviction.in_flight_deadline_seconds,
+            hooks=hooks,
+        )
+        self._generation: Generation | None = None
+        self._listener: socket.socket | None = None
+        self._next: Settings | None = None
+        self._problems: dict[str, str] = {}
+        self._conditions_told: tuple[NodeCondition, ...] = ()
+
+    @property
+    def view(self) -> View:
+        """Return what `reactor status` is told of."""
+        generation = self._generation
+        if generation is None:
+            raise RuntimeError("the daemon is not running")
+        problems = {**self._problems, **generation.housekeeping.problems}
+        kept = {"journal": self._journal.problem, "state": self._keeper.problem}
+        problems |= {name: why for name, why in kept.items() if why is not None}
+        return View(
+            settings=self._settings,
+            known=self._known,
+            usages=generation.parts.usages,
+            sources=generation.board.states(),
+            recorder=self._recorder,
+            started_unix_seconds=self._started_unix_seconds,
+            problems=problems,
+        )
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with another configuration: what is known and under way stays."""
+        for name in _AT_START_ONLY:
+            if getattr(settings, name) != getattr(self._settings, name):
+                _LOG.warning("reload: %s has changed: that needs a restart", name)
+        self._next = dataclasses.replace(
+            settings, **{name: getattr(self._settings, name) for name in _AT_START_ONLY}
+        )
+        self._metrics.count_reload(taken=True)
+        self._notice.reloading()
+        if self._generation is not None:
+            self._generation.stop()
+
+    def refuse_reload(self, error: ConfigError) -> None:
+        """Keep the present configuration, and say so."""
+        self._metrics.count_reload(taken=False)
+        for problem in error.problems:
+            _LOG.error("reload refused: %s", problem)
+        _LOG.error("reload refused: the configuration in force stays")
+
+    async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
+        """Guard the node until cancelled."""
+        self._listen()
+        self._restore()
+        self._journal.start()
+        for problem in protect_self(self._settings.realtime):
+            what, _, why = problem.partition(": ")
+            self._problems[what] = why
+        for what, why in self._problems.items():
+            _LOG.warning("%s: %s", what, why)
+        try:
+            with _collector_off():
+                async with trio.open_nursery() as nursery:
+                    self._start_services(nursery)
+                    await self._guard(nursery, task_status)
+        finally:
+            self._notice.stopping()
+            self._keeper.flush()
+            self._journal.close()
+            if self._listener is not None:
+                remove(Path(self._settings.socket_path))
+            _LOG.info("ended after %d passes", self._known.passes)
+
+    def _listen(self) -> None:
+        try:
+            self._listener = listen(Path(self._settings.socket_path))
+        except OSError as error:
+            self._problems["socket"] = f"no status to be had: {error}"
+
+    def _restore(self) -> None:
+        """Take over what an earlier run left: the state, and the decisions in its journal."""
+        try:
+            restored = self._state_file.load()
+        except StateError as error:
+            self._problems["state file"] = f"started without it: {error}"
+        else:
+            if restored is not None:
+                self._known.state = restored
+                _LOG.info(
+                    "state restored: conditions=%s in_flight=%d",
+                    ",".join(restored.conditions) or "none",
+                    len(restored.in_flight),
+                )
+        self._keeper.show(self._known.state)
+
+    def _start_services(self, nursery: trio.Nursery) -> None:
+        if self._listener is not None:
+            commands: dict[str, Command] = {
+                "status": lambda _: status(self.view),
+                "explain": lambda question: explain(self.view, question.get("pod")),
+            }
+            nursery.start_soon(serve, self._listener, commands)
+        if self._settings.metrics_address is not None:
+            self._metrics.read_from(self._reading)
+            nursery.start_soon(serve_metrics, self._metrics.registry, self._settings.metrics_address)
+        nursery.start_soon(self._remember)
+        nursery.start_soon(self._keeper.run)
+        nursery.start_soon(self._notice.watchdog, self._is_alive)
+
+    async def _remember(self) -> None:
+        """Read the journal's tail for `explain`, in a thread: its disk may hang."""
+        path = Path(self._settings.journal.path)
+        self._recorder.remember(
+            await trio.to_thread.run_sync(read_tail, path, _REMEMBERED, abandon_on_cancel=True)
+        )
+
+    async def _guard(self, nursery: trio.Nursery, task_status: trio.TaskStatus[Daemon]) -> None:
+        """Run one generation after the other, until cancelled."""
+        endings: Endings | None = None
+        while True:
+            settings = self._settings
+            kills = KillPath(self._tree, settings.pod_parents)
+            deadline_seconds = settings.eviction.in_flight_deadline_seconds
+            if endings is None:
+                self._exercise(kills)
+                endings = Endings(
+                    kills, nursery, self._gone, deadline_seconds=deadline_seconds, dry_run=settings.dry_run
+                )
+            else:
+                endings.adopt(kills, deadline_seconds, dry_run=settings.dry_run)
+            generation = Generation(settings, self._tree, self._known, endings, self._reclaim)
+            first, self._generation = self._generation is None, generation
+            flights = self._known.state.in_flight
+            try:
+                async with trio.open_nursery() as inner:
+                    await inner.start(generation.run, partial(self._record, nursery))
+                    if first:
+                        self._resume(endings, flights)
+                        task_status.started(self)
+                    self._say_ready()
+            finally:
+                generation.close()
+            if self._next is None:
+                return
+            self._settings, self._next = self._next, None
+
+    def _exercise(self, kills: KillPath) -> None:
+        if self._settings.dry_run:
+            return
+        problem = kills.exercise()
+        if problem is not None:
+            self._problems["kill path"] = problem
+            _LOG.error("kill path: %s", problem)
+
+    def _resume(self, endings: Endings, flights: tuple[InFlight, ...]) -> None:
+        """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
+        if self._settings.dry_run:
+            return
+        pods = {pod.uid: pod for pod in self._known.pods}
+        now_seconds = time.monotonic()
+        for flight in flights:
+            if flight in self._known.state.in_flight and flight.uid in pods:
+                endings.resume(pods[flight.uid], flight, now_seconds)
+
+    def _gone(self, uid: str) -> None:
+        if self._generation is not None:
+            self._generation.gone(uid)
+
+    def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
+        self._last_pass_seconds = time.monotonic()
+        self._recorder.record(record, nursery)
+        state = self._known.state
+        if self._settings.dry_run:
+            # What was only thought of must not be taken up by a run that means it.
+            state = dataclasses.replace(state, in_flight=(), evicted_at=())
+        ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
+        self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
+        if record.decision.conditions != self._conditions_told:
+            self._say_ready()
+
+    def _say_ready(self) -> None:
+        self._conditions_told = self._known.state.conditions
+        self._notice.ready(
+            f"{'dry run: ' if self._settings.dry_run else ''}{len(self._known.pods)} pods, "
+            f"{', '.join(self._conditions_told) or 'no pressure'}"
+        )
+
+    def _is_alive(self) -> bool:
+        silence_seconds = time.monotonic() - self._last_pass_seconds
+        return silence_seconds < 3 * self._settings.housekeeping_interval_seconds + _SILENCE_SECONDS
+
+    def _reading(self) -> Reading:
+        now_seconds = time.monotonic()
+        generation = self._generation
+        return Reading(
+            now_seconds=now_seconds,
+            settings=self._settings.eviction,
+            state=self._known.state,
+            observations=self._known.observed.at(now_seconds),
+            sources=() if generation is None else generation.board.states(),
+            pods=len(self._known.pods),
+            journal_written=self._journal.written,
+            journal_lost=self._journal.lost,
+        )
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep the garbage collector from running between a wake and a kill; the generation calls it instead."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()  # what exists now stays: later collections need not look at it
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()

@@ -1,0 +1,248 @@
+"""Prometheus metrics: what is counted as it happens, and what is read off the daemon at each scrape.
+
+Names and help follow Prometheus' conventions (base units, `_total` on counters); promtool checks them in a
+test. Amounts come in three units, so each unit has a metric of its own and the signal is a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import reactor
+from reactor.daemon.record import Ending, PassRecord
+from reactor.model.decisions import PolicyState
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import RESOURCE, NodeCondition, Resource, Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import SourceHealth, SourceState
+
+# From 100 us: a crossing is answered in less than a millisecond when all is well, in seconds when not.
+BUCKETS_SECONDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+_UNIT: Final = {
+    Resource.MEMORY: "bytes",
+    Resource.EPHEMERAL_STORAGE: "bytes",
+    Resource.INODES: "inodes",
+    Resource.PIDS: "processes",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a scrape reads off the daemon. `observations` with their times on the clock of `now_seconds`."""
+
+    now_seconds: float
+    settings: EvictionSettings
+    state: PolicyState
+    observations: dict[Signal, Observation]
+    sources: tuple[SourceState, ...]
+    pods: int
+    journal_written: int = 0
+    journal_lost: int = 0
+
+
+class Metrics:
+    """All metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._evictions = Counter(
+            "reactor_evictions",
+            "Pods that were ended, by the signal that was low and how the eviction came out.",
+            ["signal", "outcome"],
+            registry=self.registry,
+        )
+        self._stages = Histogram(
+            "reactor_stage_duration_seconds",
+            "Time that each stage of an evicting pass took: wake (source to loop), observe, decide, kill, "
+            "free (kill to memory back).",
+            ["stage"],
+            buckets=BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self._kill_latency = Histogram(
+            "reactor_wake_to_kill_seconds",
+            "Time from a source's wake to the victim being killed.",
+            buckets=BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self._passes = Histogram(
+            "reactor_pass_duration_seconds",
+            "Time that an evaluation pass took, from its start until its thresholds were armed anew.",
+            buckets=BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self._reloads = Counter(
+            "reactor_config_reloads",
+            "Reloads of the configuration, by whether the new one was taken or refused.",
+            ["result"],
+            registry=self.registry,
+        )
+        for result in ("taken", "refused"):
+            self._reloads.labels(result)
+        self._state_failures = Counter(
+            "reactor_state_write_failures",
+            "Writes of the state file that failed.",
+            registry=self.registry,
+        )
+
+    def read_from(self, read: Callable[[], Reading]) -> None:
+        """Take all that is not counted here from `read` at each scrape."""
+        self.registry.register(_Scrape(read))
+
+    def observe_pass(self, record: PassRecord) -> None:
+        """Count one pass, and the stages of one that evicted."""
+        times = record.times
+        self._passes.observe((times.done_ns - times.started_ns) / 1e9)
+        if not record.endings or record.dry_run:
+            return
+        self._stages.labels("wake").observe(max(0, times.started_ns - times.woke_ns) / 1e9)
+        self._stages.labels("observe").observe((times.observed_ns - times.started_ns) / 1e9)
+        self._stages.labels("decide").observe((times.decided_ns - times.observed_ns) / 1e9)
+        if times.killed_ns is not None:
+            self._stages.labels("kill").observe((times.killed_ns - times.decided_ns) / 1e9)
+            self._kill_latency.observe((times.killed_ns - times.woke_ns) / 1e9)
+
+    def observe_ending(self, record: PassRecord, ending: Ending) -> None:
+        """Count one eviction that came to its end."""
+        del record
+        self._evictions.labels(ending.eviction.signal, ending.outcome).inc()
+        if ending.killed_ns is not None and ending.freed_ns is not None:
+            self._stages.labels("free").observe((ending.freed_ns - ending.killed_ns) / 1e9)
+
+    def count_reload(self, *, taken: bool) -> None:
+        """Count a reload of the configuration."""
+        self._reloads.labels("taken" if taken else "refused").inc()
+
+    def count_state_failure(self) -> None:
+        """Count a failed write of the state file."""
+        self._state_failures.inc()
+
+
+class _Scrape(Collector):
+    def __init__(self, read: Callable[[], Reading]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterator[Metric]:
+        """Name nothing in advance: the registry would otherwise collect once, before there is anything."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        reading = self._read()
+        yield _gauge(
+            "reactor_build_info",
+            "Always 1; the version is a label.",
+            ["version"],
+            ((reactor.__version__,), 1),
+        )
+        yield from _amounts(reading)
+        yield from _ages(reading)
+        yield from _conditions(reading)
+        yield from _sources(reading.sources)
+        yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading.pods)
+        yield GaugeMetricFamily(
+            "reactor_evictions_in_flight",
+            "Evictions ordered whose resource is not back yet.",
+            len(reading.state.in_flight),
+        )
+        yield CounterMetricFamily(
+            "reactor_journal_lines", "Lines written to the journal.", reading.journal_written
+        )
+        yield CounterMetricFamily(
+            "reactor_journal_lost_lines",
+            "Lines that the journal had to drop: its disk was full or too slow.",
+            reading.journal_lost,
+        )
+
+
+def _gauge(
+    name: str, text: str, labels: list[str], *samples: tuple[tuple[str, ...], float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _amounts(reading: Reading) -> Iterator[Metric]:
+    for unit in ("bytes", "inodes", "processes"):
+        seen = {
+            signal: one for signal, one in reading.observations.items() if _UNIT[RESOURCE[signal]] == unit
+        }
+        yield _gauge(
+            f"reactor_available_{unit}",
+            f"What a signal last showed as available, in {unit}.",
+            ["signal"],
+            *(((signal,), one.available) for signal, one in seen.items()),
+        )
+        yield _gauge(
+            f"reactor_capacity_{unit}",
+            f"The capacity that a signal's available {unit} are out of.",
+            ["signal"],
+            *(((signal,), one.capacity) for signal, one in seen.items()),
+        )
+        yield _gauge(
+            f"reactor_threshold_{unit}",
+            f"The configured threshold at the present capacity, in {unit}.",
+            ["signal", "kind"],
+            *(
+                (
+                    (threshold.signal, "hard" if threshold.is_hard else "soft"),
+                    float(threshold.value.of(seen[threshold.signal].capacity)),
+                )
+                for threshold in reading.settings.thresholds
+                if threshold.signal in seen
+            ),
+        )
+
+
+def _ages(reading: Reading) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_observation_age_seconds",
+        "How old the latest observation of a signal is.",
+        ["signal"],
+        *(
+            ((signal,), max(0.0, reading.now_seconds - one.taken_at_seconds))
+            for signal, one in reading.observations.items()
+            if one.taken_at_seconds is not None
+        ),
+    )
+
+
+def _conditions(reading: Reading) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_node_condition",
+        "Whether a node condition is in force (1) or not (0).",
+        ["condition"],
+        *(((condition,), condition in reading.state.conditions) for condition in NodeCondition),
+    )
+
+
+def _sources(sources: tuple[SourceState, ...]) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_source_state",
+        "1 for the state that a source of wakes is in, 0 for the others.",
+        ["source", "state"],
+        *(((source.name, health), source.health is health) for source in sources for health in SourceHealth),
+    )
+    for name, text, values in (
+        ("reactor_source_wakes", "Wakes that a source gave.", {one.name: one.wakes for one in sources}),
+        (
+            "reactor_source_lost_events",
+            "Events that the kernel dropped before a source could read them.",
+            {one.name: one.lost for one in sources},
+        ),
+    ):
+        family = CounterMetricFamily(name, text, labels=["source"])
+        for source, value in values.items():
+            family.add_metric([source], value)
+        yield family

@@ -1,0 +1,86 @@
+"""What the loop needs of the layers below, as it calls them; a test or a virtual node brings its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from reactor.act.kill import KillReport, ReapReport
+from reactor.act.reclaim import NodeReclaim
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
+
+
+class Node(Protocol):
+    """Observes the node; what can't be read is absent from the answer and named in `problems`."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What could not be read last time, and why."""
+
+    def memory(self) -> Mapping[Signal, Observation]:
+        """Read the memory signals, through descriptors that are open already."""
+
+    def processes(self) -> Mapping[Signal, Observation]:
+        """Read the process signal."""
+
+    def filesystems(self) -> Mapping[Signal, Observation]:
+        """Read the filesystem signals; may hang for as long as a filesystem does."""
+
+
+class PodUsages(Protocol):
+    """Observes what pods use; one that vanished is absent from the answer."""
+
+    def track(self, pods: Sequence[Pod]) -> None:
+        """Hold the counters of these pods open, and of no others."""
+
+    def memory(self) -> Mapping[str, PodUsage]:
+        """Read what each pod uses of memory, by uid."""
+
+    def full(self) -> Mapping[str, PodUsage]:
+        """Read all that is known to be used, by uid."""
+
+
+class PodList(Protocol):
+    """Finds the pods."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What was refused or could not be read last time, and why."""
+
+    def pods(self) -> tuple[Pod, ...]:
+        """List the pods; may read a directory on a disk."""
+
+    def glance(self) -> tuple[Pod, ...]:
+        """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
+
+
+class Kills(Protocol):
+    """Ends pods."""
+
+    def kill_now(self, pod: Pod) -> KillReport:
+        """Kill everything in the pod; raises RefusedError or OSError."""
+
+    async def reap(self, pod: Pod, deadline_seconds: float = ...) -> ReapReport:
+        """Wait until what was killed is gone."""
+
+    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
+        """Ask the pod to end, and kill it where it has not in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything that one run of the loop is made of.
+
+    `populated` tells whether anybody lives in a pod's cgroup. `arm_memory` arms the memory thresholds anew,
+    given the memory signals as just observed.
+    """
+
+    node: Node
+    usages: PodUsages
+    pods: PodList
+    reclaim: NodeReclaim
+    populated: Callable[[Pod], bool]
+    arm_memory: Callable[[Mapping[Signal, Observation]], None]

@@ -1,0 +1,186 @@
+"""The pass: observe fresh, decide, act, arm anew.
+
+From the wake to the kill everything is synchronous and reads nothing but kernel counters: no await, no
+thread, no disk, no log line, no metric, no garbage collection stands between the two. All of that follows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from reactor.daemon.candidates import Candidates
+from reactor.daemon.endings import Endings
+from reactor.daemon.observed import PROCESS_SIGNALS, Observed, resources_wanting
+from reactor.daemon.parts import Parts
+from reactor.daemon.record import Ending, PassRecord, StageTimes
+from reactor.errors import ReactorError
+from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import Wake, WakeKind
+from reactor.policy import after_reclaim, decide, record_eviction
+
+_LOG: Final = logging.getLogger("reactor.loop")
+
+Observe = Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """What is known from one pass to the next; it outlives a reload. `passes` counts them."""
+
+    observed: Observed
+    state: PolicyState = dataclasses.field(default_factory=PolicyState)
+    pods: tuple[Pod, ...] = ()
+    passes: int = 0
+
+
+class Passes:
+    """Makes passes over `known`. Everything runs in Trio's thread."""
+
+    def __init__(
+        self,
+        settings: EvictionSettings,
+        parts: Parts,
+        endings: Endings,
+        known: Known,
+        *,
+        dry_run: bool = False,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.known = known
+        self._settings = settings
+        self._parts = parts
+        self._endings = endings
+        self._dry_run = dry_run
+        self._clock_seconds = clock_seconds
+        self._candidates = Candidates(parts.populated)
+        parts.usages.track(known.pods)
+
+    def make(self, wakes: Sequence[Wake]) -> PassRecord:
+        """Make one pass for these wakes; whoever had to die at once is dead on return."""
+        started_ns = time.monotonic_ns()
+        now_seconds = self._clock_seconds()
+        memory = self._observe(wakes, now_seconds)
+        snapshot = self._snapshot(now_seconds)
+        pods = self._candidates.of(self.known.pods, now_seconds)
+        observed_ns = time.monotonic_ns()
+        self.known.state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
+        decided_ns = time.monotonic_ns()
+        endings = self._act(decision, now_seconds)
+        self._parts.arm_memory(memory)
+        times = StageTimes(
+            woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
+            started_ns=started_ns,
+            observed_ns=observed_ns,
+            decided_ns=decided_ns,
+            killed_ns=_killed_ns(endings),
+            done_ns=time.monotonic_ns(),
+        )
+        return self._record(wakes, snapshot, decision, endings, times)
+
+    async def give_back(self, asked: PassRecord, observe_filesystems: Observe) -> PassRecord:
+        """Have the node give back what a pass asked for, observe anew, and evict if that was not enough."""
+        for kind in () if self._dry_run else asked.decision.reclaim:
+            try:
+                await self._parts.reclaim.run(kind)
+            except (ReactorError, OSError) as error:
+                _LOG.warning("node-level reclaim of %s failed: %s", kind, error)
+        await observe_filesystems()
+        started_ns = time.monotonic_ns()
+        now_seconds = self._clock_seconds()
+        self._observe((), now_seconds)
+        after = self._snapshot(now_seconds)
+        before = dataclasses.replace(asked.snapshot, pods=self._parts.usages.full())
+        pods = self._candidates.of(self.known.pods, now_seconds)
+        observed_ns = time.monotonic_ns()
+        decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
+        decided_ns = time.monotonic_ns()
+        endings = self._act(decision, now_seconds)
+        times = StageTimes(
+            woke_ns=asked.times.woke_ns,
+            started_ns=started_ns,
+            observed_ns=observed_ns,
+            decided_ns=decided_ns,
+            killed_ns=_killed_ns(endings),
+            done_ns=time.monotonic_ns(),
+        )
+        return self._record(asked.wakes, before, decision, endings, times)
+
+    def found(self, pods: tuple[Pod, ...]) -> None:
+        """Take over a fresh list of pods."""
+        if pods != self.known.pods:
+            self.known.pods = pods
+            self._candidates.forget_absent(pods)
+            self._parts.usages.track(pods)
+
+    def gone(self, uid: str) -> None:
+        """Take note that an evicted pod has given everything back: nothing more is expected of it."""
+        self._candidates.ended(uid)
+        state = self.known.state
+        self.known.state = dataclasses.replace(
+            state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)
+        )
+
+    def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
+        memory = self._parts.node.memory()
+        self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
+        if any(wake.kind is not WakeKind.MEMORY for wake in wakes):
+            self.known.observed.take(PROCESS_SIGNALS, self._parts.node.processes(), now_seconds)
+        return memory
+
+    def _snapshot(self, now_seconds: float) -> Snapshot:
+        """Return what is known, with the pods' usage only where somebody may have to be chosen."""
+        signals = self.known.observed.at(now_seconds)
+        wanting = resources_wanting(self._settings.thresholds, signals)
+        usages: Mapping[str, PodUsage] = {}
+        if wanting:
+            # A pod that came since the last housekeeping may be the very one.
+            self.found(self._parts.pods.glance())
+        if wanting == {Resource.MEMORY}:
+            usages = self._parts.usages.memory()
+        elif wanting:
+            usages = self._parts.usages.full()
+        return Snapshot(signals=signals, pods=usages)
+
+    def _act(self, decision: Decision, now_seconds: float) -> tuple[Ending, ...]:
+        endings = []
+        for eviction in decision.evictions:
+            ending = self._endings.begin(eviction)
+            endings.append(ending)
+            if ending.outcome == "failed":
+                self._candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
+            else:
+                self.known.state = record_eviction(self._settings, self.known.state, eviction, now_seconds)
+        return tuple(endings)
+
+    def _record(
+        self,
+        wakes: Sequence[Wake],
+        snapshot: Snapshot,
+        decision: Decision,
+        endings: tuple[Ending, ...],
+        times: StageTimes,
+    ) -> PassRecord:
+        self.known.passes += 1
+        return PassRecord(
+            id=self.known.passes,
+            at_unix_seconds=time.time(),
+            wakes=tuple(wakes),
+            snapshot=snapshot,
+            decision=decision,
+            times=times,
+            endings=endings,
+            dry_run=self._dry_run,
+        )
+
+
+def _killed_ns(endings: Sequence[Ending]) -> int | None:
+    return max((ending.killed_ns for ending in endings if ending.killed_ns is not None), default=None)

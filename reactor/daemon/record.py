@@ -1,0 +1,211 @@
+"""One pass as it is journaled, shown and measured: its inputs, what it decided, what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import trio
+
+from reactor.model.decisions import Decision, Eviction, RankedPod, Snapshot
+from reactor.model.quantity import format_bytes
+from reactor.model.signals import Resource
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import Wake
+
+_IN_BYTES = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """When each stage of a pass ended, on CLOCK_MONOTONIC in ns; None where the pass had no such stage.
+
+    `woke_ns` is when the earliest source woke, `started_ns` when the loop came round to it.
+    """
+
+    woke_ns: int
+    started_ns: int
+    observed_ns: int
+    decided_ns: int
+    killed_ns: int | None = None
+    done_ns: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Ending:
+    """What becomes of one eviction; filled in as it happens. `ended` is set when nothing more will.
+
+    `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
+    `pre-empted` (a hard eviction of the same pod took over), `failed`, `dry-run`.
+    """
+
+    eviction: Eviction
+    outcome: str = "ordered"
+    processes: int | None = None
+    killed_ns: int | None = None
+    freed_ns: int | None = None
+    problems: tuple[str, ...] = ()
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def add_problems(self, *problems: str) -> None:
+        """Append what went wrong, each thing once."""
+        self.problems = tuple(dict.fromkeys((*self.problems, *problems)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRecord:
+    """One pass. `at_unix_seconds` is when it decided, `decision.at_seconds` the same on the pass's clock."""
+
+    id: int
+    at_unix_seconds: float
+    wakes: tuple[Wake, ...]
+    snapshot: Snapshot
+    decision: Decision
+    times: StageTimes
+    endings: tuple[Ending, ...] = ()
+    dry_run: bool = False
+
+    def document(self, ranking_limit: int | None = None) -> dict[str, Any]:
+        """Return the record as plain JSON values; `ranking_limit` cuts the ranking for display."""
+        decision = self.decision
+        return {
+            "kind": "decision",
+            "id": self.id,
+            "time": instant(self.at_unix_seconds),
+            "monotonic_seconds": decision.at_seconds,
+            "dry_run": self.dry_run,
+            "wakes": [_wake(wake) for wake in self.wakes],
+            "threshold": _threshold(decision.acted_on, self.snapshot),
+            "thresholds_met": [str(threshold) for threshold in decision.thresholds_met],
+            "conditions": list(decision.conditions),
+            "deferred_because": decision.deferred_because,
+            "absurd": dict(decision.absurd),
+            "observations": {
+                signal: _observation(observation) for signal, observation in self.snapshot.signals.items()
+            },
+            "reclaim": list(decision.reclaim),
+            "ranking": [_ranked(place, self.resource) for place in decision.ranking[:ranking_limit]],
+            "evictions": [ending_document(ending) for ending in self.endings],
+            "timing": self._timing(),
+        }
+
+    @property
+    def resource(self) -> Resource | None:
+        """Return what was starved, None where nobody was evicted."""
+        return self.decision.evictions[0].resource if self.decision.evictions else None
+
+    def _timing(self) -> dict[str, int | None]:
+        freed = [ending.freed_ns for ending in self.endings]
+        return {
+            "woke_ns": self.times.woke_ns,
+            "started_ns": self.times.started_ns,
+            "observed_ns": self.times.observed_ns,
+            "decided_ns": self.times.decided_ns,
+            "killed_ns": self.times.killed_ns,
+            "done_ns": self.times.done_ns,
+            "freed_ns": max((at for at in freed if at), default=None) if all(freed) else None,
+        }
+
+
+def outcome_document(record_id: int, at_unix_seconds: float, ending: Ending) -> dict[str, Any]:
+    """Return the journal's line for an eviction that ended only after its decision was written."""
+    return {
+        "kind": "outcome",
+        "decision": record_id,
+        "time": instant(at_unix_seconds),
+        **ending_document(ending),
+    }
+
+
+def instant(unix_seconds: float) -> str:
+    """Return an instant in UTC as RFC 3339 writes it, with microseconds."""
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def standing(place: RankedPod, resource: Resource | None) -> str:
+    """Return why a pod stands where it does in the ranking, as one clause."""
+    if place.pod.critical_because is not None:
+        return f"never evicted: {place.pod.critical_because}"
+    tail = f"priority {place.pod.priority}, {place.pod.qos_class}"
+    if place.usage is None:
+        return f"without statistics, so first; {tail}"
+    used = amount_text(place.usage, resource)
+    if place.exceeds_request is None:
+        return f"uses {used}; {tail}"
+    relation = "above" if place.exceeds_request else "within"
+    return f"uses {used}, {relation} its request of {amount_text(place.request, resource)}; {tail}"
+
+
+def amount_text(amount: int, resource: Resource | None) -> str:
+    """Return an amount for reading: bytes with one decimal and a binary suffix, counts as they are."""
+    if resource not in _IN_BYTES:
+        return str(amount)
+    for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
+        if abs(amount) >= 1024**power:
+            whole = format_bytes(amount)
+            return whole if whole.endswith(suffix) else f"{amount / 1024**power:.1f}{suffix}"
+    return str(amount)
+
+
+def _wake(wake: Wake) -> dict[str, Any]:
+    return {"source": wake.source, "kind": wake.kind, "signal": wake.signal, "at_ns": wake.at_ns}
+
+
+def _threshold(threshold: Threshold | None, snapshot: Snapshot) -> dict[str, Any] | None:
+    if threshold is None:
+        return None
+    seen = snapshot.signals.get(threshold.signal)
+    return {
+        "threshold": str(threshold),
+        "signal": threshold.signal,
+        "value": None if seen is None else int(threshold.value.of(seen.capacity)),
+        "available": None if seen is None else seen.available,
+        "capacity": None if seen is None else seen.capacity,
+        "grace_period_seconds": threshold.grace_period_seconds,
+        "minimum_reclaim": None if threshold.minimum_reclaim is None else threshold.minimum_reclaim.text,
+    }
+
+
+def _observation(observation: Observation) -> Mapping[str, Any]:
+    return {
+        "available": observation.available,
+        "capacity": observation.capacity,
+        "inactive_file_bytes": observation.inactive_file_bytes,
+        "taken_at_seconds": observation.taken_at_seconds,
+    }
+
+
+def _ranked(place: RankedPod, resource: Resource | None) -> dict[str, Any]:
+    return {
+        "pod": place.pod.key,
+        "uid": place.pod.uid,
+        "qos_class": place.pod.qos_class,
+        "priority": place.pod.priority,
+        "usage": place.usage,
+        "request": place.request,
+        "exceeds_request": place.exceeds_request,
+        "critical_because": place.pod.critical_because,
+        "because": standing(place, resource),
+    }
+
+
+def ending_document(ending: Ending) -> dict[str, Any]:
+    """Return an eviction and what became of it as plain JSON values."""
+    eviction = ending.eviction
+    return {
+        "pod": eviction.pod.key,
+        "uid": eviction.pod.uid,
+        "cgroup": eviction.pod.cgroup,
+        "signal": eviction.signal,
+        "resource": eviction.resource,
+        "grace_period_seconds": eviction.grace_period_seconds,
+        "message": eviction.message,
+        "annotations": dict(eviction.annotations),
+        "outcome": ending.outcome,
+        "processes": ending.processes,
+        "killed_ns": ending.killed_ns,
+        "freed_ns": ending.freed_ns,
+        "problems": list(ending.problems),
+    }

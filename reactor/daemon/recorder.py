@@ -1,0 +1,211 @@
+"""What is kept of the passes: the journal, the log, the metrics, and the last few for `reactor status`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from reactor.daemon.journal import Journal
+from reactor.daemon.record import Ending, PassRecord, outcome_document, standing
+from reactor.model.decisions import Decision
+
+_LOG: Final = logging.getLogger("reactor.decision")
+_KEPT: Final = 50
+_KEPT_RANKING: Final = 20
+
+OnPass = Callable[[PassRecord], None]
+OnEnded = Callable[[PassRecord, Ending], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Called in Trio's thread: `on_pass` with every pass, `on_ended` when an eviction came to its end."""
+
+    on_pass: OnPass | None = None
+    on_ended: OnEnded | None = None
+
+
+class Meter(Protocol):
+    """Measures passes and what becomes of their evictions."""
+
+    def observe_pass(self, record: PassRecord) -> None:
+        """Count one pass."""
+
+    def observe_ending(self, record: PassRecord, ending: Ending) -> None:
+        """Count one eviction, once nothing more becomes of it."""
+
+
+class Recorder:
+    """Records passes. A pass that only repeats what the one before it decided is measured, not journaled.
+
+    A decision's line waits until its pods are gone, so that it holds every stage, but no longer than
+    `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`).
+    """
+
+    def __init__(
+        self,
+        journal: Journal | None,
+        meter: Meter | None,
+        *,
+        patience_seconds: float,
+        hooks: Hooks,
+    ) -> None:
+        self._journal = journal
+        self._meter = meter
+        self._patience_seconds = patience_seconds
+        self._hooks = hooks
+        self._before = _essence(Decision(at_seconds=0.0))
+        self._recent: dict[int, Mapping[str, Any] | PassRecord] = {}  # by a running number, oldest first
+        self._recorded = 0
+        self.last: PassRecord | None = None
+
+    def remember(self, documents: Iterable[Mapping[str, Any]]) -> None:
+        """Take over decisions from an earlier run's journal, oldest first, before all recorded here."""
+        earlier = [document for document in documents if document.get("kind") == "decision"][-_KEPT:]
+        # Negative numbers come before those counted up here.
+        self._recent = {
+            **{number - len(earlier): _cut(document) for number, document in enumerate(earlier)},
+            **self._recent,
+        }
+        self._forget_oldest()
+
+    def recent(self) -> list[Mapping[str, Any]]:
+        """Return the last decisions that were news, oldest first, with the head of each ranking."""
+        return [
+            kept.document(_KEPT_RANKING) if isinstance(kept, PassRecord) else kept
+            for kept in self._recent.values()
+        ]
+
+    def record(self, record: PassRecord, nursery: trio.Nursery) -> None:
+        """Record one pass; what waits for its pods waits in `nursery`."""
+        self.last = record
+        if self._hooks.on_pass is not None:
+            self._hooks.on_pass(record)
+        if self._meter is not None:
+            self._meter.observe_pass(record)
+        essence = _essence(record.decision)
+        news = bool(record.endings) or essence != self._before
+        self._before = essence
+        if not news:
+            return
+        number = self._recorded = self._recorded + 1
+        self._recent[number] = record
+        self._forget_oldest()
+        _log(record)
+        if record.endings:
+            nursery.start_soon(self._complete, number, record)
+        else:
+            self._recent[number] = record.document(_KEPT_RANKING)
+            self._write(record.document)
+
+    async def _complete(self, number: int, record: PassRecord) -> None:
+        try:
+            with trio.move_on_after(self._patience_seconds):
+                for ending in record.endings:
+                    await ending.ended.wait()
+        finally:
+            late = self._patience_over(record)  # at a shutdown too what is known is written
+        for ending in late:
+            await ending.ended.wait()
+            self._account(record, ending)
+            self._write(partial(outcome_document, record.id, time.time(), ending))
+        # From here on only the head of the ranking is held: fifty times a thousand pods is too much.
+        if number in self._recent:
+            self._recent[number] = record.document(_KEPT_RANKING)
+
+    def _patience_over(self, record: PassRecord) -> list[Ending]:
+        """Write the decision as it stands; return its evictions that have not come to their end."""
+        self._write(record.document)
+        for ending in record.endings:
+            if ending.ended.is_set():
+                self._account(record, ending)
+        return [ending for ending in record.endings if not ending.ended.is_set()]
+
+    def _account(self, record: PassRecord, ending: Ending) -> None:
+        if self._meter is not None:
+            self._meter.observe_ending(record, ending)
+        if self._hooks.on_ended is not None:
+            self._hooks.on_ended(record, ending)
+        _log_ending(record, ending)
+
+    def _forget_oldest(self) -> None:
+        while len(self._recent) > _KEPT:
+            del self._recent[next(iter(self._recent))]
+
+    def _write(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        if self._journal is not None:
+            self._journal.write(make)
+
+
+def _essence(decision: Decision) -> tuple[object, ...]:
+    """Return what makes a decision differ from the one before it; numbers that drift are not part of it."""
+    return (
+        decision.conditions,
+        decision.thresholds_met,
+        decision.acted_on,
+        decision.reclaim,
+        decision.deferred_because is not None,
+        frozenset(decision.absurd),
+    )
+
+
+def _cut(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    ranking = document.get("ranking")
+    return {**document, "ranking": ranking[:_KEPT_RANKING] if isinstance(ranking, list) else []}
+
+
+def _log(record: PassRecord) -> None:
+    decision = record.decision
+    threshold = decision.acted_on
+    seen = None if threshold is None else record.snapshot.signals.get(threshold.signal)
+    prefix = "dry run: would evict" if record.dry_run else "evict"
+    for ending in record.endings:
+        place = next((one for one in decision.ranking if one.pod.uid == ending.eviction.pod.uid), None)
+        _LOG.warning(
+            "%s %s signal=%s threshold=%s available=%s capacity=%s grace_period_seconds=%d %s outcome=%s "
+            "kill_ms=%s decision=%d",
+            prefix,
+            ending.eviction.pod.key,
+            ending.eviction.signal,
+            threshold,
+            None if seen is None else seen.available,
+            None if seen is None else seen.capacity,
+            ending.eviction.grace_period_seconds,
+            "" if place is None else f"({standing(place, record.resource)})",
+            ending.outcome,
+            _milliseconds(record.times.woke_ns, ending.killed_ns),
+            record.id,
+        )
+    if not record.endings:
+        _LOG.info(
+            "conditions=%s thresholds_met=%s reclaim=%s deferred=%s absurd=%s decision=%d",
+            ",".join(decision.conditions) or "none",
+            ",".join(map(str, decision.thresholds_met)) or "none",
+            ",".join(decision.reclaim) or "none",
+            decision.deferred_because or "no",
+            "; ".join(f"{signal}: {why}" for signal, why in decision.absurd.items()) or "none",
+            record.id,
+        )
+
+
+def _log_ending(record: PassRecord, ending: Ending) -> None:
+    level = logging.INFO if ending.freed_ns is not None or ending.outcome == "dry-run" else logging.WARNING
+    _LOG.log(
+        level,
+        "%s %s freed_ms=%s decision=%d%s",
+        ending.outcome,
+        ending.eviction.pod.key,
+        _milliseconds(record.times.woke_ns, ending.freed_ns),
+        record.id,
+        "".join(f"; {problem}" for problem in ending.problems),
+    )
+
+
+def _milliseconds(from_ns: int, to_ns: int | None) -> str:
+    return "none" if to_ns is None else f"{(to_ns - from_ns) / 1e6:.2f}"

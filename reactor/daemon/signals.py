@@ -1,0 +1,71 @@
+"""The signals that the daemon obeys, at whatever moment they come."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from reactor.config import load_settings
+from reactor.errors import ConfigError
+from reactor.model.settings import Settings
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def receiver() -> Iterator[AsyncIterator[int]]:
+    """Receive the signals that the daemon obeys.
+
+    The command blocks them at its very start (cli.py), so that none is answered by Python's or the
+    kernel's default while modules are imported; and they are blocked again at the end, so that a second
+    SIGTERM does not cut the clean-up short.
+    """
+    with trio.open_signal_receiver(*SIGNALS) as received:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            yield received
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+class Reloadable(Protocol):
+    """What takes another configuration while it runs."""
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with these settings."""
+
+    def refuse_reload(self, error: ConfigError) -> None:
+        """Go on with those in force."""
+
+
+async def obey(
+    received: AsyncIterator[int],
+    daemon: Reloadable,
+    config_path: Path,
+    end: Callable[[], None],
+    *,
+    dry_run: bool,
+) -> None:
+    """Reload at SIGHUP, end at SIGTERM and SIGINT. `dry_run` holds whatever the new file says."""
+    async for number in received:
+        name = signal.Signals(number).name
+        if number != signal.SIGHUP:
+            _LOG.info("%s: ending", name)
+            end()
+            return
+        _LOG.info("%s: reading %s anew", name, config_path)
+        try:
+            # In a thread: parsing takes tens of milliseconds, and the file's disk may hang.
+            settings = await trio.to_thread.run_sync(load_settings, config_path, abandon_on_cancel=True)
+        except ConfigError as error:
+            daemon.refuse_reload(error)
+        else:
+            daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))

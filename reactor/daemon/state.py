@@ -1,0 +1,149 @@
+"""The state that survives a restart: a small JSON file, replaced atomically, valid for one boot.
+
+Instants are on the pass's clock, which may count from anywhere; the file therefore also says what
+CLOCK_BOOTTIME showed when it was written, and they are moved by as much as the clocks have drifted apart.
+After a reboot nothing in the file is true any more: no process that it speaks of lives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import cattrs
+
+from reactor.errors import ReactorError
+from reactor.model.decisions import PolicyState
+from reactor.model.thresholds import Threshold
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_VERSION: Final = 1
+_MAX_BYTES: Final = 4 << 20  # 1,000 evictions in flight stay far below; more is not a file of ours
+
+
+class StateError(ReactorError):
+    """The state file can't be used: one line for an operator. The daemon then starts with no state."""
+
+
+def _boottime_seconds() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class StateFile:
+    """The policy's state at `path`. The clocks are arguments, so that a test can be its own boot."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock_seconds: Callable[[], float] = time.monotonic,
+        boottime_seconds: Callable[[], float] = _boottime_seconds,
+        boot_id: Path = BOOT_ID,
+    ) -> None:
+        self.path = path
+        self._clock_seconds = clock_seconds
+        self._boottime_seconds = boottime_seconds
+        self._boot_id = boot_id
+
+    def save(self, state: PolicyState) -> None:
+        """Replace the file; raise OSError with its path where that can't be done. Blocks on the disk."""
+        document = {
+            "version": _VERSION,
+            "boot_id": self._boot_id.read_text().strip(),
+            "clock_seconds": self._clock_seconds(),
+            "boottime_seconds": self._boottime_seconds(),
+            "state": _CONVERTER.unstructure(state, PolicyState),
+        }
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One fixed name beside it: a crash between the two steps leaves one file behind, not one each time.
+        beside = self.path.with_name(f".{self.path.name}.new")
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(document, file)
+        beside.replace(self.path)
+
+    def load(self) -> PolicyState | None:
+        """Return what was saved during this boot, on today's clock; None where nothing was.
+
+        Raises StateError for a file that can't be read or understood.
+        """
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(_MAX_BYTES + 1)
+            boot_id = self._boot_id.read_text().strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"{self.path}: {error.strerror}") from error
+        try:
+            document = _parse(content)
+            if document["boot_id"] != boot_id:
+                return None
+            drift = self._drift_seconds(float(document["clock_seconds"]), float(document["boottime_seconds"]))
+            return _moved(_CONVERTER.structure(document["state"], PolicyState), drift)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
+            got = f"{type(error).__name__}: {error}"
+            raise StateError(f"{self.path}: got {got}; accepted: what reactor {_VERSION} wrote") from error
+
+    def _drift_seconds(self, saved_clock_seconds: float, saved_boottime_seconds: float) -> float:
+        elapsed = self._boottime_seconds() - saved_boottime_seconds
+        return self._clock_seconds() - (saved_clock_seconds + elapsed)
+
+
+def _parse(content: bytes) -> Mapping[str, Any]:
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"more than {_MAX_BYTES} bytes")
+    document = json.loads(content, parse_constant=_refuse_constant)
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        raise ValueError(f"no state of version {_VERSION}")
+    return document
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no instant")
+
+
+def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
+    return dataclasses.replace(
+        state,
+        condition_last_observed={key: at + by_seconds for key, at in state.condition_last_observed.items()},
+        condition_since={key: at + by_seconds for key, at in state.condition_since.items()},
+        first_observed={key: at + by_seconds for key, at in state.first_observed.items()},
+        observed_at={key: None if at is None else at + by_seconds for key, at in state.observed_at.items()},
+        in_flight=tuple(
+            dataclasses.replace(
+                eviction,
+                kill_at_seconds=eviction.kill_at_seconds + by_seconds,
+                deadline_seconds=eviction.deadline_seconds + by_seconds,
+            )
+            for eviction in state.in_flight
+        ),
+        evicted_at=tuple(at + by_seconds for at in state.evicted_at),
+    )
+
+
+def _converter() -> cattrs.Converter:
+    """Return what turns a PolicyState into plain JSON and back; fields added to it later come along."""
+    converter = cattrs.Converter(detailed_validation=False)
+    converter.register_unstructure_hook(Fraction, str)
+    converter.register_structure_hook(Fraction, lambda text, _: Fraction(text))
+    # JSON's keys are strings, and a threshold is more than one.
+    by_threshold = Mapping[Threshold, float]
+    converter.register_unstructure_hook_func(
+        lambda kind: kind == by_threshold,
+        lambda times: [[converter.unstructure(key), at] for key, at in times.items()],
+    )
+    converter.register_structure_hook_func(
+        lambda kind: kind == by_threshold,
+        lambda pairs, _: {converter.structure(key, Threshold): float(at) for key, at in pairs},
+    )
+    return converter
+
+
+_CONVERTER: Final = _converter()

@@ -1,0 +1,226 @@
+"""What `reactor status` and `reactor explain` are told: JSON documents made from what the loop knows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import reactor
+from reactor.daemon.parts import PodUsages
+from reactor.daemon.passes import Known
+from reactor.daemon.record import instant, standing
+from reactor.daemon.recorder import Recorder
+from reactor.model.decisions import InFlight
+from reactor.model.settings import Settings
+from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, NodeCondition, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import SourceHealth, SourceState
+from reactor.policy import rank
+
+_DECISIONS: Final = 10
+_UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
+_MEMORY_CHAIN: Final = ("memcg-eventfd", "memory-high", "ticker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What there is to be told of; `problems` is what is not as it should be, and why."""
+
+    settings: Settings
+    known: Known
+    usages: PodUsages
+    sources: tuple[SourceState, ...]
+    recorder: Recorder
+    started_unix_seconds: float
+    problems: Mapping[str, str]
+    clock_seconds: Callable[[], float] = time.monotonic
+
+
+def status(view: View) -> dict[str, Any]:
+    """Return how the node stands."""
+    now_seconds = view.clock_seconds()
+    state = view.known.state
+    observations = view.known.observed.at(now_seconds)
+    return {
+        "version": reactor.__version__,
+        "pid": os.getpid(),
+        "started": instant(view.started_unix_seconds),
+        "dry_run": view.settings.dry_run,
+        "node_cgroup": view.settings.node_cgroup,
+        "pods": len(view.known.pods),
+        "passes": view.known.passes,
+        "signals": [
+            _signal(view, signal, observations.get(signal), now_seconds)
+            for signal in Signal
+            if signal in observations or _thresholds(view, signal)
+        ],
+        "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
+        "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
+        "sources": [_source(source) for source in view.sources],
+        "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
+        "problems": dict(view.problems),
+    }
+
+
+def explain(view: View, name: str | None) -> dict[str, Any]:
+    """Return why a pod was evicted and where it stands in the ranking now; without a name, for all pods.
+
+    `name` is the pod's name, namespace/name, or uid. The ranking is for the threshold met now, else for
+    the memory signal: who would have to go if memory ran out this moment.
+    """
+    now_seconds = view.clock_seconds()
+    observations = view.known.observed.at(now_seconds)
+    met = view.known.state.thresholds_met
+    signal = met[0].signal if met else Signal.MEMORY_AVAILABLE
+    usages = view.usages.full()
+    places = rank(view.known.pods, usages, signal, view.settings.eviction.layout)
+    resource = RESOURCE[signal]
+    ranking = [
+        {
+            "place": number,
+            "pod": place.pod.key,
+            "uid": place.pod.uid,
+            "qos_class": place.pod.qos_class,
+            "priority": place.pod.priority,
+            "usage": place.usage,
+            "request": place.request,
+            "because": standing(place, resource),
+        }
+        for number, place in enumerate(places, 1)
+    ]
+    evictions = [one for document in reversed(view.recorder.recent()) for one in _eviction(document)]
+    return {
+        "pod": name,
+        "signal": signal,
+        "observation": _amounts(observations.get(signal)),
+        "ranking": [one for one in ranking if _is_called(one, name)],
+        "pods": len(places),
+        "evictions": [one for one in evictions if _is_called(one, name)],
+    }
+
+
+def _signal(view: View, signal: Signal, seen: Observation | None, now_seconds: float) -> dict[str, Any]:
+    source = _source_of(signal, view.sources)
+    taken = None if seen is None else seen.taken_at_seconds
+    return {
+        "signal": signal,
+        "unit": _UNIT.get(RESOURCE[signal], "bytes"),
+        **_amounts(seen),
+        "absurd": None if seen is None else seen.absurdity,
+        "age_seconds": None if taken is None else round(now_seconds - taken, 3),
+        "source": None if source is None else _source(source),
+        "thresholds": [_threshold(view, one, seen, now_seconds) for one in _thresholds(view, signal)],
+    }
+
+
+def _amounts(seen: Observation | None) -> dict[str, int | None]:
+    if seen is None:
+        return {"available": None, "capacity": None}
+    return {"available": seen.available, "capacity": seen.capacity}
+
+
+def _thresholds(view: View, signal: Signal) -> list[Threshold]:
+    return [one for one in view.settings.eviction.thresholds if one.signal == signal]
+
+
+def _threshold(
+    view: View, threshold: Threshold, seen: Observation | None, now_seconds: float
+) -> dict[str, Any]:
+    amount = None if seen is None else int(threshold.value.of(seen.capacity))
+    since = view.known.state.first_observed.get(threshold)
+    return {
+        "threshold": str(threshold),
+        "kind": "hard" if threshold.is_hard else "soft",
+        "amount": amount,
+        "margin": None if seen is None or amount is None else seen.available - amount,
+        "grace_period_seconds": threshold.grace_period_seconds,
+        "met": threshold in view.known.state.thresholds_met,
+        "below_for_seconds": None if since is None else round(now_seconds - since, 3),
+    }
+
+
+def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | None:
+    """Return the source that would wake the loop for a signal: the first in its chain that is armed."""
+    if signal in MEMORY_SIGNALS:
+        chain: tuple[str, ...] = _MEMORY_CHAIN
+    else:
+        chain = ("processes", "ticker") if signal == Signal.PID_AVAILABLE else ("ticker",)
+    by_name = {source.name: source for source in sources}
+    candidates = [by_name[name] for name in chain if name in by_name]
+    armed = [source for source in candidates if source.health is SourceHealth.ARMED]
+    return next(iter(armed or candidates), None)
+
+
+def _source(source: SourceState) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "health": source.health,
+        "detail": source.detail,
+        "wakes": source.wakes,
+        "lost": source.lost,
+    }
+
+
+def _condition(view: View, condition: NodeCondition, now_seconds: float) -> dict[str, Any]:
+    state = view.known.state
+    since = state.condition_since.get(condition) if condition in state.conditions else None
+    return {
+        "condition": condition,
+        "in_force": condition in state.conditions,
+        "since": None if since is None else instant(time.time() - (now_seconds - since)),
+        "for_seconds": None if since is None else round(now_seconds - since, 3),
+    }
+
+
+def _in_flight(view: View, flight: InFlight, now_seconds: float) -> dict[str, Any]:
+    pod = next((pod for pod in view.known.pods if pod.uid == flight.uid), None)
+    return {
+        "pod": flight.uid if pod is None else pod.key,
+        "uid": flight.uid,
+        "resource": flight.resource,
+        "killed_in_seconds": round(max(0.0, flight.kill_at_seconds - now_seconds), 3),
+        "given_up_in_seconds": round(max(0.0, flight.deadline_seconds - now_seconds), 3),
+    }
+
+
+def _short(document: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = (
+        "id",
+        "time",
+        "dry_run",
+        "conditions",
+        "thresholds_met",
+        "deferred_because",
+        "reclaim",
+        "timing",
+    )
+    threshold = document.get("threshold")
+    return {
+        **{key: document.get(key) for key in wanted},
+        "threshold": threshold["threshold"] if isinstance(threshold, Mapping) else None,
+        "evictions": [
+            {key: one.get(key) for key in ("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns")}
+            for one in _evictions(document)
+        ],
+    }
+
+
+def _evictions(document: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    found = document.get("evictions")
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def _eviction(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the evictions of a decision, each with what it was decided on."""
+    context = {
+        key: document.get(key) for key in ("id", "time", "dry_run", "threshold", "wakes", "ranking", "timing")
+    }
+    return [{**one, **context} for one in _evictions(document)]
+
+
+def _is_called(one: Mapping[str, Any], name: str | None) -> bool:
+    pod = str(one.get("pod"))
+    return name is None or name in {pod, pod.rpartition("/")[2], one.get("uid")}

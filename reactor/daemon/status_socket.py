@@ -1,0 +1,146 @@
+"""The daemon's Unix socket: one JSON line asks, one JSON line answers, mode 0600.
+
+{"command": "status"}    {"command": "explain", "pod": "web"}    {"error": "..."}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from reactor.errors import ReactorError
+
+_QUESTION_BYTES: Final = 4096
+_ANSWER_BYTES: Final = 64 << 20
+_PATIENCE_SECONDS: Final = 5.0
+_CONNECTIONS: Final = 8
+
+Command = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class NoDaemonError(ReactorError):
+    """No daemon answers on the socket; one line for whoever asked."""
+
+
+class AnotherDaemonError(ReactorError):
+    """A daemon lives on the socket already: two of them would each evict for the same pressure."""
+
+
+def listen(path: Path) -> socket.socket:
+    """Return a socket that listens at `path`, for this user only; a dead daemon's socket is replaced.
+
+    Raises AnotherDaemonError where a daemon answers, OSError (with the path) where none can listen.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_dead(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # bind(2) makes the file with the umask's mode: a chmod afterwards would leave a gap to connect in.
+    # The umask is the process's; nothing else makes files this early.
+    umask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+        listener.listen(_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        error.filename = str(path)
+        raise
+    finally:
+        os.umask(umask)
+    return listener
+
+
+async def serve(listener: socket.socket, commands: Mapping[str, Command]) -> None:
+    """Answer questions until cancelled. A command answers at once."""
+    limiter = trio.CapacityLimiter(_CONNECTIONS)
+
+    async def answer(stream: trio.SocketStream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            with trio.move_on_after(_PATIENCE_SECONDS):
+                async with limiter, stream:
+                    document = _answer(await _line(stream), commands)
+                    await stream.send_all(json.dumps(document, default=str).encode() + b"\n")
+
+    trio_socket = trio.socket.from_stdlib_socket(listener)
+    await trio.serve_listeners(answer, [trio.SocketListener(trio_socket)])
+
+
+def remove(path: Path) -> None:
+    """Remove the socket's file at the end; one that is gone already is no problem."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def ask(path: Path, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the daemon's answer; blocks. Raises NoDaemonError where there is none."""
+    answer = b""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_PATIENCE_SECONDS)
+            connection.connect(str(path))
+            connection.sendall(json.dumps(question).encode() + b"\n")
+            while (more := connection.recv(1 << 16)) and len(answer) < _ANSWER_BYTES:
+                answer += more
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NoDaemonError(
+            f"{path}: {why}; is `reactor run` running, with this socket, and are you its user?"
+        ) from error
+    try:
+        document = json.loads(answer)
+    except ValueError as error:
+        raise NoDaemonError(f"{path}: answered {answer[:80]!r}; accepted: one line of JSON") from error
+    if not isinstance(document, dict):
+        raise NoDaemonError(f"{path}: answered {answer[:80]!r}; accepted: a JSON object")
+    return document
+
+
+def _remove_dead(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise OSError(errno.EEXIST, "there is something that is no socket", str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            # A full backlog, a timeout: somebody lives there.
+            raise AnotherDaemonError(f"{path}: {error.strerror or error}") from error
+    raise AnotherDaemonError(f"{path}: a daemon answers there; give this one another reactor.socket")
+
+
+async def _line(stream: trio.SocketStream) -> bytes:
+    received = b""
+    while b"\n" not in received and len(received) <= _QUESTION_BYTES:
+        more = await stream.receive_some(_QUESTION_BYTES)
+        if not more:
+            break
+        received += more
+    return received.partition(b"\n")[0]
+
+
+def _answer(line: bytes, commands: Mapping[str, Command]) -> Mapping[str, Any]:
+    try:
+        question = json.loads(line)
+    except (ValueError, RecursionError):
+        question = None
+    name = question.get("command") if isinstance(question, dict) else None
+    command = commands.get(name) if isinstance(name, str) else None
+    if command is None:
+        accepted = ", ".join(json.dumps({"command": name}) for name in commands)
+        return {"error": f"got {line[:80]!r}; accepted: {accepted}"}
+    return command(question)

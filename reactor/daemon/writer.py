@@ -1,0 +1,55 @@
+"""A thread that writes lines for a loop that must never wait for a disk or a pipe.
+
+Why a thread of its own, and why this queue: `SimpleQueue.put` takes no lock that another thread could be
+preempted with (the loop may run under SCHED_FIFO, the writer never does), and a write(2) to a full, slow or
+hung target blocks nobody but the writer. The queue is bounded by dropping, and what is dropped is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Final
+
+Line = Callable[[], bytes]
+
+_QUEUED_LINES: Final = 256
+
+
+class LineWriter:
+    """Takes lines as functions that make them (called in the thread) and gives them to `sink`, in order.
+
+    `sink` must not raise OSError; anything else that it or a line raises is a defect and ends the thread.
+    """
+
+    def __init__(self, name: str, sink: Callable[[bytes], None], *, limit: int = _QUEUED_LINES) -> None:
+        self._sink = sink
+        self._limit = limit
+        self._queue: SimpleQueue[Line | None] = SimpleQueue()
+        # A daemon thread: one that hangs in write(2) must not keep the process from ending.
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self.lost = 0
+
+    def start(self) -> None:
+        """Start the thread; lines put before are kept."""
+        self._thread.start()
+
+    def put(self, line: Line) -> bool:
+        """Queue a line; return False, and count it as lost, where the queue is full. Never blocks."""
+        if self._queue.qsize() >= self._limit:
+            self.lost += 1
+            return False
+        self._queue.put(line)
+        return True
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Write what is queued and end the thread; return False where that takes longer than allowed."""
+        self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (line := self._queue.get()) is not None:
+            self._sink(line())

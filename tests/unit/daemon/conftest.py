@@ -1,0 +1,214 @@
+"""A node of plain values for the loop: what it shows is set by the test, what is ended is noted down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import pytest
+import trio
+
+from reactor.act.kill import KillReport, ReapReport
+from reactor.act.reclaim import NoReclaim
+from reactor.daemon.endings import Endings
+from reactor.daemon.observed import Observed
+from reactor.daemon.parts import Parts
+from reactor.daemon.passes import Known, Passes
+from reactor.model.pods import Pod, PodUsage, QosClass
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Resource, Signal
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+
+MIB = 1 << 20
+
+
+class FakeNode:
+    """Shows the observations in `memory_seen`, `processes_seen`, `filesystems_seen`."""
+
+    def __init__(self) -> None:
+        self.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
+        self.processes_seen: dict[Signal, Observation] = {}
+        self.filesystems_seen: dict[Signal, Observation] = {}
+        self.problems: dict[str, str] = {}
+
+    def memory(self) -> Mapping[Signal, Observation]:
+        return self.memory_seen
+
+    def processes(self) -> Mapping[Signal, Observation]:
+        return self.processes_seen
+
+    def filesystems(self) -> Mapping[Signal, Observation]:
+        return self.filesystems_seen
+
+
+class FakeUsages:
+    """Shows `seen`; counts how often it was asked for it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, PodUsage] = {}
+        self.tracked: tuple[Pod, ...] = ()
+        self.memory_reads = 0
+        self.full_reads = 0
+
+    def track(self, pods: Sequence[Pod]) -> None:
+        self.tracked = tuple(pods)
+
+    def memory(self) -> Mapping[str, PodUsage]:
+        self.memory_reads += 1
+        return self.seen
+
+    def full(self) -> Mapping[str, PodUsage]:
+        self.full_reads += 1
+        return self.seen
+
+
+class FakePods:
+    """Lists `listed`."""
+
+    def __init__(self) -> None:
+        self.listed: tuple[Pod, ...] = ()
+        self.problems: dict[str, str] = {}
+
+    def pods(self) -> tuple[Pod, ...]:
+        return self.listed
+
+    def glance(self) -> tuple[Pod, ...]:
+        return self.listed
+
+
+class FakeKills:
+    """Notes who was killed and terminated; `fails_with` is raised instead, `reaped` releases reap."""
+
+    def __init__(self) -> None:
+        self.killed: list[str] = []
+        self.terminated: list[tuple[str, float]] = []
+        self.fails_with: Exception | None = None
+        self.reaped = trio.Event()
+        self.ends_by_itself = False
+
+    def kill_now(self, pod: Pod) -> KillReport:
+        if self.fails_with is not None:
+            raise self.fails_with
+        self.killed.append(pod.name)
+        now_ns = time.monotonic_ns()
+        return KillReport(cgroup=pod.cgroup or "", started_ns=now_ns, killed_ns=now_ns, processes=3)
+
+    async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:
+        with trio.move_on_after(deadline_seconds):
+            await self.reaped.wait()
+            return ReapReport(cgroup=pod.cgroup or "", freed_ns=time.monotonic_ns())
+        return ReapReport(cgroup=pod.cgroup or "", freed_ns=None, problems=("still there",))
+
+    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
+        self.terminated.append((pod.name, grace_period_seconds))
+        await trio.sleep(grace_period_seconds)
+        return None if self.ends_by_itself else self.kill_now(pod)
+
+
+class FakeLoop:
+    """The loop's passes over a node of plain values, with a clock that the test sets."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        thresholds: Sequence[Threshold],
+        *,
+        dry_run: bool,
+        max_pod_grace_period_seconds: int,
+    ) -> None:
+        self.now_seconds = 1000.0
+        self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
+        self.armed: list[Mapping[Signal, Observation]] = []
+        self.gone: list[str] = []
+        self.populated: set[str] = set()
+        self.known = Known(observed=Observed(stale_seconds=35.0))
+        self.parts = Parts(
+            node=self.node,
+            usages=self.usages,
+            pods=self.pods,
+            reclaim=NoReclaim(),
+            populated=lambda pod: pod.uid in self.populated,
+            arm_memory=self.armed.append,
+        )
+        self.endings = Endings(self.kills, nursery, self._is_gone, deadline_seconds=10.0, dry_run=dry_run)
+        self.passes = Passes(
+            EvictionSettings(
+                thresholds=tuple(thresholds), max_pod_grace_period_seconds=max_pod_grace_period_seconds
+            ),
+            self.parts,
+            self.endings,
+            self.known,
+            dry_run=dry_run,
+            clock_seconds=lambda: self.now_seconds,
+        )
+
+    def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
+        """Put these pods on the node."""
+        self.pods.listed = pods
+        self.passes.found(pods)
+        self.usages.seen = {
+            pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
+        }
+
+    def _is_gone(self, uid: str) -> None:
+        self.gone.append(uid)
+        self.passes.gone(uid)
+
+
+def observation(available: int, capacity: int = 512 * MIB) -> Observation:
+    return Observation(available=available, capacity=capacity, inactive_file_bytes=MIB)
+
+
+def make_threshold(
+    amount: int, signal: Signal = Signal.MEMORY_AVAILABLE, grace_period_seconds: float = 0.0
+) -> Threshold:
+    value = ThresholdValue(text=str(amount), amount=Fraction(amount))
+    return Threshold(signal=signal, value=value, grace_period_seconds=grace_period_seconds)
+
+
+def make_pod(name: str, request_bytes: int = 0, priority: int = 0) -> Pod:
+    return Pod(
+        name=name,
+        namespace="cgroup",
+        uid=f"uid-{name}",
+        priority=priority,
+        qos_class=QosClass.BURSTABLE if request_bytes else QosClass.BEST_EFFORT,
+        requests={Resource.MEMORY: request_bytes} if request_bytes else {},
+        cgroup=f"/node/{name}",
+    )
+
+
+@pytest.fixture(name="observation")
+def _observation():
+    return observation
+
+
+@pytest.fixture(name="make_threshold")
+def _make_threshold():
+    return make_threshold
+
+
+@pytest.fixture(name="make_pod")
+def _make_pod():
+    return make_pod
+
+
+@pytest.fixture
+def make_loop(nursery):
+    def make(
+        *thresholds: Threshold, dry_run: bool = False, max_pod_grace_period_seconds: int = 0
+    ) -> FakeLoop:
+        return FakeLoop(
+            nursery,
+            thresholds or [make_threshold(100 * MIB)],
+            dry_run=dry_run,
+            max_pod_grace_period_seconds=max_pod_grace_period_seconds,
+        )
+
+    return make
+
+
+@pytest.fixture
+def fake_kills():
+    return FakeKills()

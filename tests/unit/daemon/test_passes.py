@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import time
+
+import trio
+import trio.testing
+
+from reactor.errors import RefusedError
+from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.wakes import Wake, WakeKind
+
+MIB = 1 << 20
+
+
+def wake(kind: WakeKind = WakeKind.MEMORY) -> Wake:
+    return Wake(source="test", kind=kind, at_ns=time.monotonic_ns())
+
+
+async def test_hard_crossing_kills_the_right_pod_before_the_pass_returns(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("within", request_bytes=64 * MIB), make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+    assert record.endings[0].outcome == "killed"
+    times = record.times
+    assert times.woke_ns <= times.started_ns <= times.observed_ns <= times.decided_ns
+    assert times.decided_ns <= times.killed_ns <= times.done_ns
+    assert record.decision.conditions == (NodeCondition.MEMORY_PRESSURE,)
+
+
+async def test_nobody_is_killed_or_even_looked_at_while_there_is_memory(make_loop, make_pod):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.killed == []
+    assert record.endings == ()
+    assert loop.usages.memory_reads == loop.usages.full_reads == 0
+
+
+async def test_second_pod_is_not_evicted_while_the_first_gives_back_its_memory(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("first"), make_pod("second"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+
+    loop.now_seconds += 0.01
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["first"]
+    assert record.decision.deferred_because is not None
+
+
+async def test_second_pod_is_evicted_once_the_first_is_gone_and_it_was_not_enough(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("first"), make_pod("second"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+    loop.kills.reaped.set()
+    await trio.testing.wait_all_tasks_blocked()
+
+    loop.now_seconds += 0.1
+    loop.passes.make([wake()])
+
+    assert loop.gone == ["uid-first"]
+    assert loop.kills.killed == ["first", "second"]
+
+
+async def test_emptied_pod_is_chosen_again_when_somebody_lives_in_it_again(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("first"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.reaped.set()
+    loop.passes.make([wake()])
+    await trio.testing.wait_all_tasks_blocked()
+
+    loop.now_seconds += 1
+    loop.passes.make([wake()])
+    assert loop.kills.killed == ["first"]
+
+    loop.populated = {"uid-first"}
+    loop.now_seconds += 1
+    loop.passes.make([wake()])
+    assert loop.kills.killed == ["first", "first"]
+
+
+async def test_pod_that_can_not_be_killed_is_passed_over_for_the_next(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("refused"), make_pod("next"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.fails_with = RefusedError("outside the parents")
+    failed = loop.passes.make([wake()])
+    loop.kills.fails_with = None
+
+    loop.now_seconds += 0.01
+    record = loop.passes.make([wake()])
+
+    assert failed.endings[0].outcome == "failed"
+    assert failed.endings[0].problems == ("outside the parents",)
+    assert loop.kills.killed == ["next"]
+    assert "outside the parents" in record.decision.ranking[-1].pod.critical_because
+
+
+async def test_memory_wake_does_not_look_at_processes_but_housekeeping_does(make_loop, observation):
+    loop = make_loop()
+    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(10, 100)}
+
+    assert Signal.PID_AVAILABLE not in loop.passes.make([wake()]).snapshot.signals
+    assert Signal.PID_AVAILABLE in loop.passes.make([wake(WakeKind.HOUSEKEEPING)]).snapshot.signals
+
+
+async def test_disk_threshold_seen_earlier_is_listed_but_not_acted_on_again(
+    make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(10, Signal.PID_AVAILABLE))
+    loop.have(make_pod("first"), make_pod("second"))
+    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(5, 100)}
+    loop.passes.make([wake(WakeKind.PROCESSES)])
+
+    loop.now_seconds += 15  # the first eviction's deadline is over
+    again = loop.passes.make([wake()])
+
+    assert again.decision.thresholds_met != ()
+    assert loop.kills.killed == ["first"]
+
+
+async def test_unreadable_memory_is_no_pressure(make_loop, make_pod):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {}
+
+    record = loop.passes.make([wake()])
+
+    assert record.decision.conditions == ()
+    assert loop.kills.killed == []
+
+
+async def test_dry_run_decides_and_kills_nobody(make_loop, make_pod, observation):
+    loop = make_loop(dry_run=True)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    record = loop.passes.make([wake()])
+
+    assert [one.pod.name for one in record.decision.evictions] == ["hog"]
+    assert record.endings[0].outcome == "dry-run"
+    assert record.dry_run
+    assert loop.kills.killed == []
+
+
+async def test_levels_are_armed_anew_after_each_pass_with_what_was_observed(make_loop, observation):
+    loop = make_loop()
+    loop.passes.make([wake()])
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(300 * MIB)}
+    loop.passes.make([wake()])
+
+    assert [seen[Signal.MEMORY_AVAILABLE].available for seen in loop.armed] == [400 * MIB, 300 * MIB]
+
+
+async def test_soft_eviction_waits_in_the_background_and_a_hard_one_of_the_same_pod_overtakes_it(
+    make_loop, make_pod, make_threshold, observation, autojump_clock
+):
+    loop = make_loop(
+        make_threshold(100 * MIB),
+        make_threshold(200 * MIB, grace_period_seconds=2),
+        max_pod_grace_period_seconds=30,
+    )
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 3
+    soft = loop.passes.make([wake()])
+    await trio.testing.wait_all_tasks_blocked()
+    assert loop.kills.terminated == [("hog", 30)]
+    assert loop.kills.killed == []
+
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    loop.now_seconds += 1
+    hard = loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+    assert hard.endings[0].outcome == "killed"
+    await soft.endings[0].ended.wait()
+    assert soft.endings[0].outcome == "pre-empted"
+
+
+async def test_pid_crossing_ranks_by_processes(make_loop, make_pod, make_threshold, observation):
+    loop = make_loop(make_threshold(10, Signal.PID_AVAILABLE))
+    loop.have(make_pod("bomb"))
+    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(5, 100)}
+
+    record = loop.passes.make([wake(WakeKind.PROCESSES)])
+
+    assert loop.usages.full_reads == 1
+    assert record.resource is Resource.PIDS
+    assert loop.kills.killed == ["bomb"]
+
+
+async def test_node_gives_back_before_a_pod_is_evicted_for_disk(
+    make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(100, Signal.NODEFS_AVAILABLE))
+    loop.have(make_pod("writer"))
+    loop.known.observed.take(
+        [Signal.NODEFS_AVAILABLE], {Signal.NODEFS_AVAILABLE: observation(50, 1000)}, loop.now_seconds
+    )
+    asked = loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
+    assert asked.decision.reclaim
+    assert loop.kills.killed == []
+
+    async def observe_more() -> None:
+        loop.known.observed.take(
+            [Signal.NODEFS_AVAILABLE], {Signal.NODEFS_AVAILABLE: observation(500, 1000)}, loop.now_seconds
+        )
+
+    assert (await loop.passes.give_back(asked, observe_more)).endings == ()
+
+
+async def test_pod_is_evicted_for_disk_where_giving_back_was_not_enough(
+    make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(100, Signal.NODEFS_AVAILABLE))
+    loop.have(make_pod("writer"))
+    loop.known.observed.take(
+        [Signal.NODEFS_AVAILABLE], {Signal.NODEFS_AVAILABLE: observation(50, 1000)}, loop.now_seconds
+    )
+    asked = loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
+
+    record = await loop.passes.give_back(asked, trio.lowlevel.checkpoint)
+
+    assert [ending.eviction.pod.name for ending in record.endings] == ["writer"]
+    assert loop.kills.killed == ["writer"]
+
+
+async def test_pod_that_came_after_the_last_housekeeping_is_seen_at_the_crossing(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    hog = make_pod("newcomer")
+    loop.have(hog)
+    loop.passes.found(())
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.usages.tracked == (hog,)
+    assert loop.kills.killed == ["newcomer"]

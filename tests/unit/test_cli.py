@@ -1,0 +1,102 @@
+"""The command line as its users meet it: arguments, exit statuses, what stands on which stream."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from reactor.cli import main
+
+COMMANDS = [
+    ["run"],
+    ["simulate"],
+    ["status"],
+    ["explain"],
+    ["doctor"],
+    ["demo"],
+    ["bench"],
+    ["config"],
+    ["config", "check"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+
+    assert end.value.code == 0
+    assert re.search(r"example: (sudo )?reactor ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["fly"], ["run", "--config"], ["simulate"], ["config"], ["status", "--output", "xml"]],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_and_speaks_on_standard_error(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+
+    assert end.value.code == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "usage: reactor" in streams.err
+
+
+def test_wrong_configuration_names_every_problem_and_exits_2(tmp_path, capsys):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("evictionHard: {memory.available: 100Xi}\nreactor: {housekeepingInterval: 1ms}\n")
+
+    assert main(["config", "check", str(wrong)]) == 2
+
+    lines = capsys.readouterr().err.splitlines()
+    assert any("evictionHard" in line and "100Xi" in line for line in lines)
+    assert any("housekeepingInterval" in line for line in lines)
+
+
+def test_right_configuration_exits_0_and_names_its_thresholds(tmp_path, capsys):
+    right = tmp_path / "right.yaml"
+    right.write_text("evictionHard: {memory.available: 100Mi}\n")
+
+    assert main(["config", "check", str(right)]) == 0
+
+    assert "memory.available<100Mi" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["status"], ["explain", "pod"]])
+def test_without_a_daemon_status_and_explain_say_so_and_exit_1(command, tmp_path, capsys):
+    assert main([*command, "--socket", str(tmp_path / "nobody.sock")]) == 1
+
+    error = capsys.readouterr().err
+    assert "nobody.sock" in error
+    assert "reactor run" in error
+
+
+def test_run_with_an_absent_configuration_starts_nothing_and_exits_2(tmp_path):
+    # In a process of its own, because `run` blocks signals for good.
+    absent = tmp_path / "absent.yaml"
+    ended = subprocess.run(
+        [sys.executable, "-m", "reactor", "run", "--config", str(absent)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert ended.returncode == 2
+    assert "absent.yaml" in ended.stderr
+
+
+def test_commands_that_do_not_need_it_import_neither_trio_nor_the_daemon():
+    script = (
+        "import sys; from reactor.cli import main; main(['config', 'check', '/dev/null']); "
+        "print([name for name in ('trio', 'reactor.daemon.loop', 'rich', 'prometheus_client') "
+        "if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert ended.stdout.splitlines()[-1] == "[]"
