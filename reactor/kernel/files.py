@@ -27,8 +27,8 @@ class KernelFile:
     __slots__ = ("_fd", "path")
 
     def __init__(self, path: Path | str) -> None:
-        self.path = os.fspath(path)
         self._fd = -1  # __del__ must find it even where open fails
+        self.path = os.fspath(path)
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def read(self) -> bytes:

@@ -24,11 +24,6 @@ class MemoryReading:
     own_limit_bytes: int | None
     limit_bytes: int | None
 
-    @property
-    def working_set_bytes(self) -> int:
-        """Return usage without inactive page cache, 0 at the least."""
-        return max(0, self.usage_bytes - self.inactive_file_bytes)
-
 
 class CgroupMemory:
     """One cgroup's counters and limits, held open; opened anew where the cgroup was removed and made again.

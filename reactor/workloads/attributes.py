@@ -32,10 +32,10 @@ class Attributes:
     problems: tuple[str, ...] = ()
 
 
-def read_attributes(directory: str, parent_owner: int) -> Attributes:
+def read_attributes(directory: str, parent: str) -> Attributes:
     """Return the attributes of a cgroup's directory; wrong ones count as absent and are named.
 
-    `parent_owner` is the user id that owns the directory above. Raises OSError where the cgroup is gone.
+    `parent` is the directory above. Raises OSError where the cgroup is gone.
     """
     # One call for most cgroups, which have none. trusted.* is listed to CAP_SYS_ADMIN only.
     try:
@@ -55,7 +55,7 @@ def read_attributes(directory: str, parent_owner: int) -> Attributes:
     )
     if found == Attributes():
         return found
-    owner = os.stat(directory).st_uid
+    owner, parent_owner = os.stat(directory).st_uid, os.stat(parent).st_uid
     if owner not in {0, parent_owner}:
         return Attributes(
             problems=(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
@@ -24,14 +24,15 @@ _AVOID_PRIORITY: Final = 1_000_000
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A cgroup as a directory listing shows it; a name that is made anew has another inode."""
+class _Found(NamedTuple):
+    """A cgroup as a directory listing shows it; a name that is made anew has another inode, hence uid.
 
+    A tuple, since a listing of 1000 lies on the path from a wake to a kill.
+    """
+
+    uid: str
     cgroup: str
-    inode: int
-    directory: str
-    parent_owner: int
+    parent_directory: str
 
 
 class CgroupPods:
@@ -62,57 +63,55 @@ class CgroupPods:
 
     def _listed(self, problems: dict[str, str], *, afresh: bool) -> tuple[Pod, ...]:
         known = self._known
-        pods = {}
-        for found in self._found(problems):
-            uid = f"{found.cgroup}#{found.inode}"
-            before = known.get(uid)
-            pod = self._pod(uid, found, before, problems) if afresh or before is None else before
-            if pod is not None:
-                pods[uid] = pod
+        pods: dict[str, Pod] = {}
+        for parent in self.fence.parents:
+            try:
+                children = self._children(parent)
+            except FileNotFoundError:
+                continue  # holds no pod (yet)
+            except (OSError, ReactorError) as error:
+                # Out of descriptors, say: the very moment at which somebody may have to be evicted.
+                problems[parent] = str(error)
+                pods |= {
+                    uid: pod for uid, pod in known.items() if self._tree.contains(parent, pod.cgroup or "")
+                }
+                continue
+            for child in children:
+                before = known.get(child.uid)
+                pod = self._pod(child, before, problems) if afresh or before is None else before
+                if pod is not None:
+                    pods[child.uid] = pod
         self._known = pods
         self._problems = problems
         return tuple(pods.values())
 
-    def _found(self, problems: dict[str, str]) -> Iterator[_Found]:
-        for parent in self.fence.parents:
-            try:
-                yield from self._children(parent)
-            except FileNotFoundError:
-                continue  # holds no pod (yet)
-            except (OSError, ReactorError) as error:
-                problems[parent] = str(error)
-
     def _children(self, parent: str) -> Sequence[_Found]:
-        directory = self._tree.path(parent)
-        owner = directory.stat().st_uid
-        with os.scandir(os.fspath(directory)) as entries:
-            found = [
-                _Found(
-                    cgroup=f"{parent.rstrip('/')}/{entry.name}",
-                    inode=entry.inode(),
-                    directory=entry.path,
-                    parent_owner=owner,
-                )
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False)
-            ]
-        return sorted(
-            (child for child in found if self.fence.refusal(child.cgroup) is None),
-            key=lambda child: child.cgroup,
-        )
+        """Return the cgroups below a parent that may be pods, by name. Raises OSError, RefusedError."""
+        directory = os.fspath(self._tree.path(parent))
+        prefix = parent.rstrip("/")
+        with os.scandir(directory) as entries:
+            names = sorted(
+                (entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)
+            )
+        found = ((f"{prefix}/{name}", inode) for name, inode in names)
+        return [
+            _Found(f"{cgroup}#{inode}", cgroup, directory)
+            for cgroup, inode in found
+            if cgroup not in self.fence.spared
+        ]
 
-    def _pod(self, uid: str, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
+    def _pod(self, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
         """Return the pod in a cgroup, None where it is gone since it was listed.
 
         One that can't be read stays as it was known; one that never could be is spared, since nobody knows
         what it asked for or whether it may be ended.
         """
         try:
-            attributes = read_attributes(found.directory, found.parent_owner)
+            directory = f"{found.parent_directory}/{os.path.basename(found.cgroup)}"
+            attributes = read_attributes(directory, found.parent_directory)
             if attributes.problems:
                 problems[found.cgroup] = "; ".join(attributes.problems)
             return _pod(
-                uid,
                 found,
                 attributes,
                 request_bytes=self._tree.memory_request_bytes(found.cgroup),
@@ -122,19 +121,17 @@ class CgroupPods:
             if isinstance(error, OSError) and error.errno in _GONE:
                 return None
             problems[found.cgroup] = str(error)
-            unread = _pod(uid, found, Attributes(), request_bytes=0, limit_bytes=None)
+            unread = _pod(found, Attributes(), request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
 
 
-def _pod(
-    uid: str, found: _Found, attributes: Attributes, *, request_bytes: int, limit_bytes: int | None
-) -> Pod:
+def _pod(found: _Found, attributes: Attributes, *, request_bytes: int, limit_bytes: int | None) -> Pod:
     # More than the limit can't be used, so it can't be asked for; v2 knows memory.low=max.
     request_bytes = request_bytes if limit_bytes is None else min(request_bytes, limit_bytes)
     return Pod(
         name=os.path.basename(found.cgroup),
         namespace=NAMESPACE,
-        uid=uid,
+        uid=found.uid,
         priority=attributes.priority + (_AVOID_PRIORITY if attributes.avoid else 0),
         qos_class=_qos_class(request_bytes, limit_bytes),
         critical_because=_critical_because(attributes),

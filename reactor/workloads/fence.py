@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reactor.errors import RefusedError
@@ -13,7 +13,7 @@ from reactor.kernel.procfs import PROC
 
 
 class Fence:
-    """Knows the parents of pods, and the cgroups that no pod may be or hold."""
+    """Knows the parents of pods, and what below them is no pod: `spared`, cgroup to reason."""
 
     def __init__(
         self, tree: CgroupTree, parents: Sequence[str], node_cgroup: str | None, proc: Path = PROC
@@ -21,15 +21,16 @@ class Fence:
         self.parents = tuple(dict.fromkeys(parents))
         own = own_cgroup(tree, proc / "self/cgroup")
         init = own_cgroup(tree, proc / "1/cgroup")
-        self._spared: dict[str, str] = {}
-        for spared, what in (
+        spared: dict[str, str] = {}
+        for cgroup, what in (
             *((parent, "a configured parent of pods") for parent in self.parents),
             (node_cgroup, "the node's own cgroup"),
             (init, "init's cgroup"),
             (own, "reactor's own cgroup"),
         ):
-            if spared is not None:
-                self._spared |= dict.fromkeys(_upwards(spared), what)
+            if cgroup is not None:
+                spared |= dict.fromkeys(_upwards(cgroup), what)
+        self.spared: Mapping[str, str] = spared
 
     def refusal(self, cgroup: str) -> str | None:
         """Return why the cgroup can't be a pod, None where it can."""
@@ -40,7 +41,7 @@ class Fence:
         if not parts or os.path.dirname(cgroup) not in self.parents:
             parents = ", ".join(self.parents) or "none is configured"
             return f"cgroup {cgroup!r}: not a child of a parent of pods ({parents})"
-        what = self._spared.get(cgroup)
+        what = self.spared.get(cgroup)
         return None if what is None else f"cgroup {cgroup!r}: is or holds {what}"
 
 

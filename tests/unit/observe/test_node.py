@@ -176,6 +176,35 @@ def test_garbage_leaves_the_signal_unobserved_and_is_named(
     assert {} == node.problems
 
 
+@pytest.mark.parametrize("which", ["memory.stat", "limit"])
+def test_cgroup_with_a_file_missing_is_named_and_leaves_no_descriptor(
+    virtual: FakeTree, proc: Path, which: str
+) -> None:
+    v2 = virtual.tree.version is CgroupVersion.V2
+    name = which if which != "limit" else "memory.max" if v2 else "memory.limit_in_bytes"
+    (virtual.directory("/node") / name).unlink()
+    node = virtual_observer(virtual, proc)
+    before = len(os.listdir("/proc/self/fd"))
+    assert {} == node.memory()
+    assert name in node.problems[Signal.MEMORY_AVAILABLE]
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
+def test_counter_that_fails_to_be_read_is_opened_anew(virtual: FakeTree, proc: Path) -> None:
+    """A directory in its place opens, and gives an error at each read, as a dying disk or kernel might."""
+    path = virtual.directory("/node") / "memory.stat"
+    content = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+    node = virtual_observer(virtual, proc)
+    assert {} == node.memory() == node.memory()
+    assert "memory.stat" in node.problems[Signal.MEMORY_AVAILABLE]
+    path.rmdir()
+    path.write_bytes(content)
+    assert Signal.MEMORY_AVAILABLE in node.memory()
+    assert {} == node.problems
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(usage=st.binary(max_size=30), stat=st.binary(max_size=60), meminfo=st.binary(max_size=60))
 def test_arbitrary_kernel_files_never_raise(

@@ -105,6 +105,18 @@ def test_broken_task_count_does_not_lose_the_memory(pods: FakeTree, observer: Po
     assert "pids.current" in observer.problems["/pods/a"]
 
 
+def test_counter_that_fails_to_be_read_leaves_out_its_pod_alone(
+    pods: FakeTree, observer: PodObserver
+) -> None:
+    path = pods.directory("/pods/a") / "memory.stat"
+    path.unlink()
+    path.mkdir()
+    observer.track([pod("a"), pod("b")])
+    assert {"b"} == observer.memory().keys() == observer.full().keys()
+    assert "memory.stat" in observer.problems["/pods/a"]
+    assert frozenset() == observer.vanished
+
+
 def test_symlinked_and_climbing_pods_are_not_observed(pods: FakeTree, observer: PodObserver) -> None:
     (pods.directory("/pods") / "link").symlink_to("a")
     observer.track([pod("link"), pod("up", cgroup="/pods/../pods/a")])

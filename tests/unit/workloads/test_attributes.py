@@ -18,7 +18,7 @@ def set_attribute(path: Path, name: str, value: bytes) -> None:
 
 
 def read(path: Path) -> Attributes:
-    return read_attributes(str(path), os.geteuid())
+    return read_attributes(str(path), str(path.parent))
 
 
 def test_cgroup_without_attributes_has_the_defaults(tmp_path: Path) -> None:
@@ -51,16 +51,19 @@ def test_wrong_attribute_counts_as_absent_and_is_named(tmp_path: Path) -> None:
 def test_who_was_given_a_cgroup_does_not_exempt_it(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to give a directory away; run as root")
-    set_attribute(tmp_path, "user.oomd_omit", b"1")
+    cgroup = tmp_path / "cgroup"
+    cgroup.mkdir()
+    set_attribute(cgroup, "user.oomd_omit", b"1")
+    os.chown(cgroup, 1000, 1000)
+    assert not read(cgroup).omit
+    assert "user 1000" in read(cgroup).problems[0]
     os.chown(tmp_path, 1000, 1000)
-    assert not read_attributes(str(tmp_path), 0).omit
-    assert "user 1000" in read_attributes(str(tmp_path), 0).problems[0]
-    assert read_attributes(str(tmp_path), 1000).omit
+    assert read(cgroup).omit
 
 
 def test_vanished_cgroup_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone"):
-        read_attributes(str(tmp_path / "gone"), 0)
+        read(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(

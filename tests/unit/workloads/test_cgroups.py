@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -187,6 +188,22 @@ def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree,
     requests = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
     assert {"b": None, "c": MIB} == requests
     assert {"b": MIB, "c": MIB} == {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.list()}
+
+
+def test_parent_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: FakeTree, proc: Path) -> None:
+    for cgroup in ("/a/x", "/b/y"):
+        fake.add(cgroup)
+    listing = pods_of(fake, proc, "/a", "/b")
+    before = listing.list()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        assert before == listing.glance() == listing.list()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {"/a", "/b"} == listing.problems.keys()
+    assert before == listing.list()
+    assert {} == listing.problems
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x", b"-1\n", b"\0\0"])
