@@ -10,21 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters, own_cgroup
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters, own_cgroup
 
 
 @pytest.fixture
-def tree() -> CgroupTree:
-    if os.geteuid() != 0:
-        pytest.skip("needs root; run as root")
-    try:
-        tree = CgroupTree.discover()
-    except KernelInterfaceError as error:
-        pytest.skip(f"no memory controller; mount one: {error}")
-    if tree.version is not CgroupVersion.V1:
-        pytest.skip("the memory controller is on v2; boot with systemd.unified_cgroup_hierarchy=0")
-    return tree
+def tree(v1_tree: CgroupTree) -> CgroupTree:
+    return v1_tree
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import read_meminfo
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
@@ -20,15 +19,8 @@ NODE = f"/reactor-test-observe-{os.getpid()}"
 
 
 @pytest.fixture
-def tree() -> Iterator[CgroupTree]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root; run as root")
-    try:
-        tree = CgroupTree.discover()
-    except KernelInterfaceError as error:
-        pytest.skip(f"no memory controller; mount one: {error}")
-    if tree.version is not CgroupVersion.V1:
-        pytest.skip("the memory controller is on v2; boot with systemd.unified_cgroup_hierarchy=0")
+def tree(v1_tree: CgroupTree) -> Iterator[CgroupTree]:
+    tree = v1_tree
     node = tree.path(NODE)
     node.mkdir()
     yield tree
