@@ -15,6 +15,8 @@ import cffi
 DECLARATIONS: Final = """
 int mlockall(int flags);
 int munlockall(void);
+int inotify_init1(int flags);
+int inotify_add_watch(int fd, const char *pathname, uint32_t mask);
 long syscall(long number, ...);
 """
 GENERATED: Final = Path(__file__).with_name("_libc_ffi.py")

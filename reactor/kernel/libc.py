@@ -8,6 +8,7 @@ used from there.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any, Final
 
 from reactor.kernel import _libc_ffi
@@ -17,6 +18,7 @@ MCL_FUTURE: Final = 2
 # Lock a page when it is first touched instead of populating every mapping at once (4.4+). Without it
 # MCL_FUTURE would make each thread's 8 MiB stack resident.
 MCL_ONFAULT: Final = 4
+_IN_MODIFY: Final = 2
 
 # Numbers from 424 on are the same on every architecture; bpf(2) is older.
 _SYS_PROCESS_MRELEASE: Final = 448
@@ -37,6 +39,23 @@ def mlockall(flags: int) -> None:
 def munlockall() -> None:
     """Let the process's pages be swapped and dropped again."""
     _check(_libc.munlockall(), "munlockall")
+
+
+def watch_modifications(path: Path) -> int:
+    """Return a non-blocking inotify descriptor that is readable once the file has been modified.
+
+    Control files that the kernel itself changes (memory.events, cgroup.events) count, at most once in
+    10 ms. Raises OSError with the path: ENOENT, EMFILE and ENOSPC past fs.inotify's limits. The caller
+    closes it. See inotify(7).
+    """
+    inotify_fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    _check(inotify_fd, "inotify_init1")
+    try:
+        _check(_libc.inotify_add_watch(inotify_fd, os.fsencode(path), _IN_MODIFY), os.fspath(path))
+    except OSError:
+        os.close(inotify_fd)
+        raise
+    return inotify_fd
 
 
 def process_mrelease(pidfd: int) -> None:

@@ -1,6 +1,7 @@
 """What wakes the loop for memory: a chain of watches, each standing in for the one before, and hints.
 
     memcg-eventfd   v1   at the crossing itself
+    memory-high     v2   events of memory.high, which brakes too
     ticker               whatever else fails (its own source)
 
     memcg-reclaim   v1   beside the chain: crossings that page cache hides from usage
@@ -25,6 +26,7 @@ from reactor.sources.attempts import Backoff, failure_text, keep_trying
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
 from reactor.sources.memcg_reclaim import MEMCG_RECLAIM, MemcgReclaim
+from reactor.sources.memory_high import MEMORY_HIGH, MemoryHigh
 from reactor.sources.psi import PSI, PsiHint
 from reactor.sources.wakes import SourceBoard, Wakes
 
@@ -85,10 +87,11 @@ class MemorySource:
         allowed = {
             MEMCG_EVENTFD: settings.sources.memcg,
             MEMCG_RECLAIM: settings.sources.memcg,
+            MEMORY_HIGH: settings.sources.memory_high,
             PSI: settings.sources.psi,
         }
         if steps is None:
-            steps = (MemcgEventfd(tree, wakes, board),)
+            steps = (MemcgEventfd(tree, wakes, board), MemoryHigh(tree, wakes, board))
         if hints is None:
             hints = (MemcgReclaim(tree, wakes, board), PsiHint(tree, wakes, board))
         self._wakes = wakes

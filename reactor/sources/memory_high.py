@@ -1,0 +1,232 @@
+"""Memory thresholds on cgroup v2 without eBPF: memory.high at the next level, and its events.
+
+memory.high also brakes: past it the cgroup reclaims and is slowed down, so it must never stand as a trap for
+page cache, which would crawl (4 times slower, measured). At an event the fresh working set tells which it
+is. At a hard threshold the brake stays for a second at the most, while the loop ends a pod; for page cache
+and for soft thresholds it is taken off at once. Then the counters are looked at until usage is calm, and
+memory.high is set to the next level. What the operator had there is put back (`kernel.memory_high`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Final
+
+import trio
+
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.libc import watch_modifications
+from reactor.kernel.memory_high import BorrowedHigh
+from reactor.model.quantity import format_bytes
+from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, needs_rearming
+from reactor.sources.wakes import SourceBoard, Wakes
+
+MEMORY_HIGH: Final = "memory-high"
+BRAKE_SECONDS: Final = 1.0
+CALM_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.02
+# memory.high holds usage at the level, not past it, and the counters lag by the kernel's batches.
+_SLACK_BYTES: Final = 1 << 20
+
+
+class MemoryHigh:
+    """Wakes the loop when a cgroup's usage meets its memory.high and the working set is at a threshold."""
+
+    name = MEMORY_HIGH
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._tree = tree
+        self._wakes = wakes
+        self._board = board
+        self._clock_ns = clock_ns
+        self._levels: dict[str, list[MemoryLevel]] = {}
+        self._guards: dict[str, _Guard] = {}
+        self._other_cgroups = trio.Event()
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it can."""
+        if self._tree.version is CgroupVersion.V2:
+            return None
+        return "the memory controller is on cgroup v1, which has no memory.high"
+
+    def arm(self, levels: Sequence[MemoryLevel]) -> None:
+        """Watch these levels and no others. Returns at once."""
+        before = self._levels.keys()
+        self._levels = {}
+        for level in levels:
+            self._levels.setdefault(level.cgroup, []).append(level)
+        if before != self._levels.keys():
+            self._other_cgroups.set()
+        for cgroup, guard in self._guards.items():
+            guard.arm(self._levels.get(cgroup, []))
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Watch until a cgroup or the interface fails (OSError); always puts memory.high back."""
+        while True:
+            self._other_cgroups = trio.Event()
+            self._guards = self._new_guards(armed)
+            try:
+                async with trio.open_nursery() as nursery:
+                    for guard in self._guards.values():
+                        nursery.start_soon(guard.run)
+                    await self._other_cgroups.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._guards = {}
+
+    def _new_guards(self, armed: Callable[[str], None]) -> dict[str, _Guard]:
+        details: dict[str, str] = {}
+
+        def report(cgroup: str, detail: str) -> None:
+            details[cgroup] = f"{cgroup} {detail}"
+            armed("; ".join(details.values()))
+
+        guarded = {cgroup: levels for cgroup, levels in self._levels.items() if cgroup != "/"}
+        if self._levels and not guarded:
+            raise OSError(
+                errno.EOPNOTSUPP, "the root cgroup has no memory.high (name a nodeCgroup below it)", "/"
+            )
+        return {
+            cgroup: _Guard(self._tree, cgroup, levels, self._wake, partial(report, cgroup))
+            for cgroup, levels in guarded.items()
+        }
+
+    def _wake(self, level: MemoryLevel) -> None:
+        self._board.count_wake(self.name)
+        self._wakes.notify(
+            Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=self._clock_ns(), signal=level.signal)
+        )
+
+
+class _Guard:
+    """One cgroup, its memory.high and its levels."""
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        cgroup: str,
+        levels: list[MemoryLevel],
+        wake: Callable[[MemoryLevel], None],
+        armed: Callable[[str], None],
+    ) -> None:
+        self._tree = tree
+        self._cgroup = cgroup
+        self._directory = tree.path(cgroup)
+        self._levels = levels
+        self._wake = wake
+        self._armed = armed
+        self._high = BorrowedHigh(self._directory)
+        self._standing: MemoryLevel | None = None
+        self._past: set[LevelKey] = set()
+        self._moved = trio.Event()
+
+    def arm(self, levels: list[MemoryLevel]) -> None:
+        """Go by these levels from now on."""
+        self._levels = levels
+        standing = self._standing
+        wanted = next((level for level in levels if standing and level.key == standing.key), None)
+        if (
+            standing is None
+            or wanted is None
+            or needs_rearming(standing.level_bytes, wanted.level_bytes, fired=False)
+        ):
+            self._moved.set()
+
+    async def run(self) -> None:
+        """Guard until cancelled, or until the cgroup fails (OSError)."""
+        with ExitStack() as owned:
+            counters = MemoryCounters(self._tree, self._cgroup)
+            owned.callback(counters.close)
+            events_fd = watch_modifications(self._directory / "memory.events")
+            owned.callback(os.close, events_fd)
+            try:
+                await trio.to_thread.run_sync(self._high.put_back)  # what a killed daemon left
+                while True:
+                    await self._set_next(counters)
+                    if await self._wait_for_event(events_fd):
+                        await self._look_until_calm(counters)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._release()
+
+    async def _set_next(self, counters: MemoryCounters) -> None:
+        """Set memory.high to the lowest level that usage has not met yet."""
+        self._moved = trio.Event()
+        self._note_past(counters)
+        usage_bytes = counters.usage_bytes() + _SLACK_BYTES
+        ahead = [level for level in self._levels if level.level_bytes > usage_bytes]
+        following = min(ahead, key=lambda level: level.level_bytes, default=None)
+        if following is None:
+            await self._release()
+            self._armed("is past its levels")
+            return
+        # Assigned first: should the write be cancelled or fail halfway, it still is put back.
+        self._standing = following
+        if await trio.to_thread.run_sync(self._high.set, following.level_bytes):
+            self._armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")
+        else:
+            self._armed("has a lower memory.high already")
+
+    async def _wait_for_event(self, events_fd: int) -> bool:
+        """Wait until memory.events changes, and return True, or until the next level is to be set anew."""
+        with trio.move_on_after(float("inf") if self._standing else CALM_SECONDS):
+            async with trio.open_nursery() as nursery:
+
+                async def until_moved() -> None:
+                    await self._moved.wait()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(until_moved)
+                await trio.lowlevel.wait_readable(events_fd)
+                nursery.cancel_scope.cancel()
+        with suppress(BlockingIOError):
+            return len(os.read(events_fd, 4096)) > 0
+        return False
+
+    async def _look_until_calm(self, counters: MemoryCounters) -> None:
+        """Look until usage stands still, with the brake only at a hard threshold, and not for long."""
+        began = calm_since = trio.current_time()
+        usage_before = counters.usage_bytes()
+        while True:
+            hard_is_past = self._note_past(counters)
+            now = trio.current_time()
+            if not hard_is_past or now - began > BRAKE_SECONDS:
+                await self._release()
+            usage_bytes = counters.usage_bytes()
+            if abs(usage_bytes - usage_before) > DRIFT_BYTES:
+                usage_before, calm_since = usage_bytes, now
+            if self._standing is None and (now - calm_since > CALM_SECONDS):
+                return
+            await trio.sleep(LOOK_SECONDS)
+
+    def _note_past(self, counters: MemoryCounters) -> bool:
+        """Wake the loop for levels that are past and were not; return whether a hard one is."""
+        usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.inactive_file_bytes()
+        past = {
+            level.key: level
+            for level in self._levels
+            if level.is_past(usage_bytes=usage_bytes + _SLACK_BYTES, inactive_file_bytes=inactive_file_bytes)
+        }
+        for key in past.keys() - self._past:
+            self._wake(past[key])
+        self._past = set(past)
+        return any(level.threshold.is_hard for level in past.values())
+
+    async def _release(self) -> None:
+        if self._standing is not None:
+            await trio.to_thread.run_sync(self._high.put_back)
+            self._standing = None

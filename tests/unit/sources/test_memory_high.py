@@ -1,0 +1,185 @@
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memory_high import BorrowedHigh
+from reactor.model.settings import Settings
+from reactor.model.wakes import SourceHealth
+from reactor.sources.levels import MemoryLevel
+from reactor.sources.memory import MemorySource
+from reactor.sources.memory_high import MEMORY_HIGH, MemoryHigh
+from reactor.sources.wakes import SourceBoard, Wakes
+
+MIB = 1 << 20
+
+
+class FakeNode:
+    """A v2 cgroup /node as a directory of files; whoever writes them is the kernel."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "node"
+        self.directory.mkdir()
+        try:
+            os.setxattr(self.directory, "user.reactor.probe", b"")
+        except OSError:
+            pytest.skip("needs a temporary directory with user extended attributes (pytest --basetemp)")
+        self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
+        self.wakes, self.board = Wakes(), SourceBoard()
+        self.high = "max"
+        self.uses(50)
+        self.happens(0)
+
+    @property
+    def high(self) -> str:
+        return (self.directory / "memory.high").read_text().strip()
+
+    @high.setter
+    def high(self, text: str) -> None:
+        (self.directory / "memory.high").write_text(text + "\n")
+
+    def uses(self, mib: int, *, inactive_file_mib: int = 0) -> None:
+        (self.directory / "memory.stat").write_text(f"inactive_file {inactive_file_mib * MIB}\n")
+        (self.directory / "memory.current").write_text(f"{mib * MIB}\n")
+
+    def happens(self, count: int) -> None:
+        (self.directory / "memory.events").write_text(f"low 0\nhigh {count}\nmax 0\noom 0\noom_kill 0\n")
+
+    @asynccontextmanager
+    async def watched(self, *levels: MemoryLevel) -> AsyncIterator[MemoryHigh]:
+        step = MemoryHigh(self.tree, self.wakes, self.board)
+        step.arm(levels)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                step.watch, lambda detail: self.board.set(MEMORY_HIGH, SourceHealth.ARMED, detail)
+            )
+            yield step
+            nursery.cancel_scope.cancel()
+
+    async def woken(self) -> None:
+        with trio.fail_after(600):
+            assert (MEMORY_HIGH,) == tuple(wake.source for wake in await self.wakes.wait())
+
+    async def quiet(self) -> bool:
+        with trio.move_on_after(3) as nothing_came:
+            await self.wakes.wait()
+        return nothing_came.cancelled_caught
+
+
+@pytest.fixture
+def node(tmp_path: Path, mock_clock: trio.testing.MockClock) -> FakeNode:
+    mock_clock.rate = 20
+    return FakeNode(tmp_path)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(600):
+        while True:
+            if condition():
+                return
+            await trio.sleep(0.05)
+
+
+async def test_it_sets_the_level_and_puts_back_what_was_there(node: FakeNode, level, mock_clock) -> None:
+    node.high = str(900 * MIB)
+    async with node.watched(level(100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+    assert str(900 * MIB) == node.high
+    assert "user.reactor.memory_high" not in os.listxattr(node.directory)
+
+
+async def test_a_lower_value_of_the_operators_is_left_alone(node: FakeNode, level, mock_clock) -> None:
+    node.high = str(80 * MIB)
+    async with node.watched(level(100)):
+        await eventually(lambda: "has a lower" in node.board.state(MEMORY_HIGH).detail)
+        assert str(80 * MIB) == node.high
+    assert str(80 * MIB) == node.high
+
+
+async def test_a_value_that_the_operator_sets_meanwhile_stays(node: FakeNode, level, mock_clock) -> None:
+    async with node.watched(level(100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        node.high = str(700 * MIB)
+    assert str(700 * MIB) == node.high
+
+
+async def test_a_hard_crossing_wakes_the_loop_and_brakes_briefly(node: FakeNode, level, mock_clock) -> None:
+    async with node.watched(level(100, working_set_mib=100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        node.uses(100)
+        node.happens(1)
+        await node.woken()
+        assert str(100 * MIB) == node.high
+        await eventually(lambda: node.high == "max")
+        assert await node.quiet()
+
+
+async def test_a_soft_crossing_wakes_the_loop_and_does_not_brake(node: FakeNode, level, mock_clock) -> None:
+    async with node.watched(level(100, working_set_mib=100, grace_seconds=60)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        node.uses(100)
+        node.happens(1)
+        await node.woken()
+        await eventually(lambda: node.high == "max")
+
+
+async def test_page_cache_is_not_braked_and_wakes_nobody(node: FakeNode, level, mock_clock) -> None:
+    async with node.watched(level(100, working_set_mib=100)) as step:
+        await eventually(lambda: node.high == str(100 * MIB))
+        node.uses(100, inactive_file_mib=50)
+        node.happens(1)
+        await eventually(lambda: node.high == "max")
+        assert await node.quiet()
+        step.arm([level(150, working_set_mib=100)])
+        await eventually(lambda: node.high == str(150 * MIB))
+
+
+async def test_once_usage_is_down_again_the_level_is_set_anew(node: FakeNode, level, mock_clock) -> None:
+    async with node.watched(level(100, working_set_mib=100)):
+        node.uses(110)
+        await node.woken()
+        node.uses(20)
+        await eventually(lambda: node.high == str(100 * MIB))
+        node.uses(110)
+        node.happens(1)
+        await node.woken()
+
+
+async def test_what_a_killed_daemon_left_is_put_back(node: FakeNode) -> None:
+    node.high = str(900 * MIB)
+    BorrowedHigh(node.directory).set(100 * MIB)
+    BorrowedHigh(node.directory).set(120 * MIB)
+    assert str(120 * MIB) == node.high
+    BorrowedHigh(node.directory).put_back()
+    assert str(900 * MIB) == node.high
+
+
+async def test_a_daemon_killed_between_the_attribute_and_the_file_loses_nothing(node: FakeNode) -> None:
+    node.high = str(900 * MIB)
+    BorrowedHigh(node.directory).set(100 * MIB)
+    remembered = f"{900 * MIB} {120 * MIB} {100 * MIB}".encode()
+    os.setxattr(node.directory, "user.reactor.memory_high", remembered)
+    BorrowedHigh(node.directory).put_back()
+    assert str(900 * MIB) == node.high
+
+
+async def test_a_vanished_cgroup_and_the_root_are_failures_that_the_chain_survives(
+    tmp_path: Path, level, autojump_clock
+) -> None:
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
+    for cgroup, reason in (("/gone", "memory.current"), ("/", "root cgroup has no memory.high")):
+        board = SourceBoard()
+        source = MemorySource(tree, Settings(), Wakes(), board, hints=())
+        source.arm([level(100, cgroup)])
+        async with trio.open_nursery() as nursery:
+            await nursery.start(source.run)
+            await trio.sleep(60)
+            assert SourceHealth.FAILED is board.state(MEMORY_HIGH).health
+            assert reason in board.state(MEMORY_HIGH).detail
+            nursery.cancel_scope.cancel()
