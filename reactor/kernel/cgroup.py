@@ -84,7 +84,7 @@ class CgroupTree:
 
     def children(self, cgroup: str, controller: Controller = "memory") -> tuple[str, ...]:
         """Return the names of the cgroups directly below, sorted. Raises OSError where it is gone."""
-        return tuple(sorted(_subdirectories(self.path(cgroup, controller))))
+        return tuple(sorted(_subdirectories(self._directory(cgroup, controller))))
 
     @staticmethod
     def contains(parent: str, cgroup: str) -> bool:
@@ -168,8 +168,8 @@ class CgroupTree:
         lifted = 0
         for directory in self._walk(cgroup, "cpu"):
             with _gone_is_fine():
-                if not read_file(directory / name).startswith(unlimited):
-                    write_file(directory / name, unlimited.decode())
+                if not read_file(f"{directory}/{name}").startswith(unlimited):
+                    write_file(f"{directory}/{name}", unlimited.decode())
                     lifted += 1
         return lifted
 
@@ -183,7 +183,7 @@ class CgroupTree:
         pids: dict[int, None] = {}
         for directory in self._walk(cgroup, controller):
             with _gone_is_fine():
-                pids.update(dict.fromkeys(parse_processes(read_file(directory / "cgroup.procs"))))
+                pids.update(dict.fromkeys(parse_processes(read_file(f"{directory}/cgroup.procs"))))
         return list(pids)
 
     def _root(self, controller: Controller) -> Path | None:
@@ -221,14 +221,14 @@ class CgroupTree:
     def _write(self, cgroup: str, controller: Controller, name: str, text: str) -> None:
         write_file(self.path(cgroup, controller) / name, text)
 
-    def _walk(self, cgroup: str, controller: Controller) -> Iterator[Path]:
+    def _walk(self, cgroup: str, controller: Controller) -> Iterator[str]:
         """Yield the cgroup's directory and those below it, parents first; nothing where it doesn't exist."""
-        waiting = [self.path(cgroup, controller)]
+        waiting = [self._directory(cgroup, controller)]
         while waiting:
             directory = waiting.pop()
             yield directory
             with _gone_is_fine():
-                waiting += [directory / name for name in _subdirectories(directory)]
+                waiting += [f"{directory}/{name}" for name in _subdirectories(directory)]
 
 
 class MemoryCounters:
@@ -288,7 +288,7 @@ def own_cgroup(tree: CgroupTree, proc_cgroup: Path = Path("/proc/self/cgroup")) 
         return None
 
 
-def _subdirectories(directory: Path) -> list[str]:
+def _subdirectories(directory: str) -> list[str]:
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 

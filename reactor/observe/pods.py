@@ -61,7 +61,7 @@ class PodObserver:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Return why pods could not be read, by cgroup, since the last `track`."""
+        """Return why pods that exist could not be read, by cgroup, since the last `track`."""
         return dict(self._problems)
 
     @property
@@ -141,11 +141,12 @@ class PodObserver:
             self._note(uid, error)
 
     def _note(self, uid: str, error: Exception) -> None:
-        self._problems[self._cgroups[uid]] = str(error)
-        if isinstance(error, OSError) and error.errno in _GONE:
-            self._vanished.add(uid)
-            if uid in self._counters:
-                self._counters.pop(uid).close()
+        if not isinstance(error, OSError) or error.errno not in _GONE:
+            self._problems[self._cgroups[uid]] = str(error)
+            return
+        self._vanished.add(uid)
+        if uid in self._counters:
+            self._counters.pop(uid).close()
 
 
 def _room_for(pods: int) -> int:
