@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import trio
@@ -62,19 +63,33 @@ def failure_text(error: BaseException) -> str:
 
 
 async def keep_trying(
-    name: str, board: SourceBoard, attempt: Callable[[Callable[[str], None]], Awaitable[None]]
+    name: str,
+    board: SourceBoard,
+    attempt: Callable[[Callable[[str], None]], Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Make the attempt again and again, with backoff, and keep the board true. Never returns, never raises.
 
     `attempt` runs until it fails; it calls what it is given, with a detail for the board, once it is armed.
+    The task is started once the first attempt is armed or has failed.
     """
     backoff = Backoff()
+    told = False
+
+    def report(health: SourceHealth, detail: str) -> None:
+        nonlocal told
+        board.set(name, health, detail)
+        if not told:
+            told = True
+            task_status.started()
+
     while True:
         backoff.begin()
         try:
-            await attempt(lambda detail: board.set(name, SourceHealth.ARMED, detail))
+            await attempt(partial(report, SourceHealth.ARMED))
         except Exception as error:  # noqa: BLE001 - a source never takes the daemon down, whatever it met
-            board.set(name, SourceHealth.FAILED, failure_text(error))
+            report(SourceHealth.FAILED, failure_text(error))
         else:
-            board.set(name, SourceHealth.FAILED, "ended by itself")
+            report(SourceHealth.FAILED, "ended by itself")
         await backoff.pause()

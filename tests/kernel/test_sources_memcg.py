@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from fractions import Fraction
@@ -21,6 +23,13 @@ from reactor.sources.wakes import SourceBoard, Wakes
 
 pytestmark = needs_memcg_v1
 MIB = 1 << 20
+READER = """
+import os, sys
+open(sys.argv[1], "w").write(str(os.getpid()))
+with open(sys.argv[2], "rb") as file:
+    while file.read(1 << 20):
+        pass
+"""
 
 
 @pytest.fixture
@@ -227,11 +236,4 @@ def fill_page_cache(directory: Path, path: Path, *, mib: int) -> None:
     os.sync()
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    pid = os.fork()
-    if pid == 0:
-        (directory / "cgroup.procs").write_text(str(os.getpid()))
-        with path.open("rb") as file:
-            while file.read(MIB):
-                pass
-        os._exit(0)
-    os.waitpid(pid, 0)
+    subprocess.run([sys.executable, "-c", READER, directory / "cgroup.procs", path], check=True)

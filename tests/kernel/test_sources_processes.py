@@ -1,0 +1,99 @@
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import trio
+from source_fixtures import open_descriptors
+
+from reactor.model.wakes import SourceHealth
+from reactor.sources.processes import PROCESSES, ProcessSource
+from reactor.sources.wakes import SourceBoard, Wakes
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="the process connector needs CAP_NET_ADMIN: run the tests as root"
+)
+FORKER = Path(__file__).with_name("forker.c")
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler: apt install gcc")
+    program = tmp_path_factory.mktemp("forker") / "forker"
+    subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-o", program, FORKER], check=True)
+    return program
+
+
+async def armed(nursery: trio.Nursery, source: ProcessSource, board: SourceBoard) -> None:
+    with trio.fail_after(10):
+        await nursery.start(source.run)
+    state = board.state(PROCESSES)
+    if state.health is not SourceHealth.ARMED:
+        pytest.skip(f"{state.detail} (needs CONFIG_PROC_EVENTS and the initial pid namespace)")
+
+
+async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:
+    wakes, board = Wakes(), SourceBoard()
+    source = ProcessSource(wakes, board)
+    source.expect(8)
+    async with trio.open_nursery() as nursery:
+        await armed(nursery, source, board)
+        await wakes.wait()  # for what was forked before it listened
+        with trio.fail_after(10):
+            await trio.run_process(["true"])
+            await wakes.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_new_margin_changes_the_sample() -> None:
+    board = SourceBoard()
+    source = ProcessSource(Wakes(), board)
+    async with trio.open_nursery() as nursery:
+        await armed(nursery, source, board)
+        source.expect(800)
+        assert "one fork in 64" == board.state(PROCESSES).detail
+        nursery.cancel_scope.cancel()
+
+
+async def test_cancellation_leaves_no_descriptor() -> None:
+    before = open_descriptors()
+    for _ in range(5):
+        board = SourceBoard()
+        async with trio.open_nursery() as nursery:
+            await armed(nursery, ProcessSource(Wakes(), board), board)
+            nursery.cancel_scope.cancel()
+    assert before == open_descriptors()
+
+
+@pytest.mark.parametrize("margin", [30_000, 3_000, 8])
+async def test_a_fork_storm_wakes_the_loop_a_bounded_number_of_times(
+    forker: Path, margin: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wakes, board = Wakes(), SourceBoard()
+    source = ProcessSource(wakes, board)
+    source.expect(margin)
+
+    async def loop() -> None:
+        while True:
+            await wakes.wait()
+            source.expect(margin)
+
+    async with trio.open_nursery() as nursery:
+        await armed(nursery, source, board)
+        nursery.start_soon(loop)
+        began, cpu_began = time.monotonic(), time.process_time()
+        done = await trio.run_process([forker, "20000", "2"], capture_stdout=True)
+        seconds, cpu_seconds = time.monotonic() - began, time.process_time() - cpu_began
+        nursery.cancel_scope.cancel()
+    wakes_given = board.state(PROCESSES).wakes
+    with capsys.disabled():
+        forks_per_second = int(done.stdout) / seconds
+        print(
+            f"\nmargin {margin}: {forks_per_second:.0f} forks/s cost {100 * cpu_seconds / seconds:.2f} % of"
+            f" a CPU, {wakes_given} wakes"
+        )
+    assert 1 < wakes_given < 60 * seconds  # one in 20 ms at the most
