@@ -1,0 +1,193 @@
+"""One machine of the Vagrantfile: brought up, reached over ssh, tested, told apart from a lost one."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from host import ASK_SECONDS, CACHE, ROOT, HostError, add_box, run, say
+
+GUEST: Final = "/opt/reactor"
+# Debian suite and Python of each machine; what else there is to them stands in the Vagrantfile.
+MACHINES: Final[Mapping[str, tuple[str, str]]] = {
+    "bookworm": ("bookworm", "3.11"),
+    "bookworm-v1": ("bookworm", "3.11"),
+    "trixie": ("trixie", "3.13"),
+}
+_UP_SECONDS: Final = 600
+_DESTROY_SECONDS: Final = 120
+_INSTALL_SECONDS: Final = 300
+_TESTS_SECONDS: Final = 2400
+_STATE: Final = (
+    "systemctl --no-pager --failed; free -m; df -h; ps -eo pid,ppid,stat,rss,cgroup:60,args; "
+    "head -n 2 /proc/pressure/*; systemd-cgls --no-pager"
+)
+
+
+class GuestLostError(Exception):
+    """The machine is gone or doesn't answer: nothing is known about what was tested."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How one machine's run ended: `status` 0 passed, 1 a test failed, 3 the machine was lost."""
+
+    machine: str
+    status: int
+    seconds: float
+    detail: str
+
+
+class Machine:
+    """One machine, by its name in the Vagrantfile."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.suite, self.python = MACHINES[name]
+        self.logs = CACHE / "logs" / name
+        self.ssh_config = CACHE / f"ssh-{name}"
+        self._console = CACHE / f"console-{name}.log"
+
+    def is_running(self) -> bool:
+        """Tell whether Vagrant knows it as running."""
+        status = run(
+            ["vagrant", "status", "--machine-readable", self.name], limit_seconds=ASK_SECONDS, check=False
+        )
+        return f",{self.name},state,running" in status.stdout
+
+    def up(self) -> None:
+        """Bring it up, from a box of the present builder. Raises GuestLostError if it stays away."""
+        started = time.monotonic()
+        log = self._fresh_log("up.log")
+        if not self.is_running():
+            say(f"{self.name}: box and boot")
+            add_box(self.suite, log)
+            try:
+                run(["vagrant", "up", "--no-provision", self.name], limit_seconds=_UP_SECONDS, log=log)
+            except (HostError, subprocess.TimeoutExpired) as error:
+                raise GuestLostError(f"it did not come up: {error}") from error
+        config = run(["vagrant", "ssh-config", self.name], limit_seconds=ASK_SECONDS)
+        self.ssh_config.write_text(config.stdout)
+        asked = self.ssh("uname -r; stat -f -c %T /sys/fs/cgroup", limit_seconds=ASK_SECONDS).stdout
+        about = ", ".join(asked.split())
+        say(f"{self.name}: up after {time.monotonic() - started:.0f} s ({about})")
+
+    def destroy(self) -> None:
+        """Take it away, up or not."""
+        say(f"{self.name}: destroying")
+        try:
+            run(["vagrant", "destroy", "--force", self.name], limit_seconds=_DESTROY_SECONDS)
+        except (HostError, subprocess.TimeoutExpired) as error:
+            say(f"{self.name}: {error}")
+        self.ssh_config.unlink(missing_ok=True)
+
+    def ssh(
+        self, command: str, *, limit_seconds: float, log: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a shell command in it as its user; ssh's own failure shows as status 255."""
+        alive = ["-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8"]
+        words: list[str | Path] = ["ssh", "-F", self.ssh_config, *alive, self.name, command]
+        return run(words, limit_seconds=limit_seconds, log=log, check=False)
+
+    def answers(self) -> bool:
+        """Tell whether it still runs a command: what sets a lost machine apart from a failed one."""
+        try:
+            return self.ssh("true", limit_seconds=ASK_SECONDS).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def install(self, wheels: Path) -> None:
+        """Install the wheel and what it needs, from this directory alone, and put the tests beside it."""
+        started = time.monotonic()
+        log = self._fresh_log("install.log")
+        self._expect(f"sudo mkdir -p {GUEST}", log)
+        for source, directory in (
+            (wheels, "wheels"),
+            (ROOT / "tests/vm/guest", "tests"),
+            (ROOT / "deploy", "deploy"),
+        ):
+            if source.is_dir():
+                self._copy(source, f"{GUEST}/{directory}")
+        self._expect(f"sudo {GUEST}/tests/install.sh {GUEST}", log)
+        say(f"{self.name}: installed after {time.monotonic() - started:.0f} s")
+
+    def test(self, arguments: Sequence[str]) -> Result:
+        """Run the guest's tests and print what they print."""
+        started = time.monotonic()
+        log = self._fresh_log("tests.log")
+        command = f"cd {GUEST}/tests && sudo {GUEST}/venv/bin/pytest {shlex.join(arguments)}"
+        say(f"{self.name}: testing; output in {log}")
+        try:
+            status: int | None = self.ssh(command, limit_seconds=_TESTS_SECONDS, log=log).returncode
+        except subprocess.TimeoutExpired:
+            status = None
+        seconds = time.monotonic() - started
+        print(log.read_text(errors="replace"), flush=True)
+        if status in {None, 255} and not self.answers():
+            raise GuestLostError(f"it stopped answering after {seconds:.0f} s of tests")
+        detail = {0: "passed", None: f"the tests were not done after {_TESTS_SECONDS} s"}
+        return Result(
+            machine=self.name,
+            status=0 if status == 0 else 1,
+            seconds=seconds,
+            detail=detail.get(status, f"a test failed (pytest: {status})"),
+        )
+
+    def collect(self) -> None:
+        """Keep what tells why a run failed: journal, kernel log, state, console. Some may not be had."""
+        with contextlib.suppress(OSError):
+            shutil.copyfile(self._console, self._fresh_log("console.log"))
+        if self.ssh_config.exists() and self.answers():
+            for name, command in {
+                "journal.log": "sudo journalctl --no-pager -b -o short-monotonic",
+                "dmesg.log": "sudo dmesg",
+                "state.log": _STATE,
+            }.items():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.ssh(command, limit_seconds=ASK_SECONDS, log=self._fresh_log(name))
+        say(f"{self.name}: logs in {self.logs}")
+
+    def _copy(self, source: Path, destination: str) -> None:
+        """Make the guest's directory the same as the host's."""
+        transport = f"ssh -F {self.ssh_config} -o ConnectTimeout=20"
+        options = [
+            "--archive",
+            "--delete",
+            "--exclude=__pycache__",
+            "--rsync-path=sudo rsync",
+            "-e",
+            transport,
+        ]
+        try:
+            run(
+                ["rsync", *options, f"{source}/", f"{self.name}:{destination}/"],
+                limit_seconds=_INSTALL_SECONDS,
+            )
+        except (HostError, subprocess.TimeoutExpired) as error:
+            if self.answers():
+                raise HostError(f"{self.name}: copying {source} failed: {error}") from error
+            raise GuestLostError(f"it stopped answering while {source} was copied") from error
+
+    def _expect(self, command: str, log: Path) -> None:
+        """Run a command that has to succeed."""
+        try:
+            status = self.ssh(command, limit_seconds=_INSTALL_SECONDS, log=log).returncode
+        except subprocess.TimeoutExpired as error:
+            raise GuestLostError(f"{command!r} took more than {_INSTALL_SECONDS} s") from error
+        if status and not self.answers():
+            raise GuestLostError(f"it stopped answering during {command!r}")
+        if status:
+            raise HostError(f"{self.name}: {command!r}: exit status {status}: see {log}")
+
+    def _fresh_log(self, name: str) -> Path:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        path = self.logs / name
+        path.write_text("")
+        return path

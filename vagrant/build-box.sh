@@ -1,0 +1,107 @@
+#!/bin/bash
+# usage: build-box.sh SUITE CACHE
+#
+# Build CACHE/SUITE.box for vagrant-libvirt from Debian's packages alone, unless the one there was made by this
+# very script. No box is downloaded, no loop device and no KVM is needed; root is, for the chroot.
+# The kernel and its initrd travel in the box: the machines boot them directly, without a boot loader.
+set -euo pipefail
+suite=$1 cache=$(readlink -m "$2")
+box=$cache/$suite.box
+
+# In the guest: Python and a virtual environment for the wheel, a C compiler for the lab's programs, libbpf for
+# the eBPF sources. Unpacking a package under emulation takes longer than building it into the box.
+packages=linux-image-cloud-amd64,initramfs-tools,lz4,systemd-sysv,dbus,udev,openssh-server,sudo,rsync,iproute2,\
+ca-certificates,netbase,kmod,procps,attr,python3,python3-venv,gcc,libc6-dev,libbpf1,bpftool
+
+digest=$(sha256sum <"${BASH_SOURCE[0]}" | cut -d ' ' -f 1)
+if [ -s "$box" ] && [ "$(cat "$box.digest" 2>/dev/null)" = "$digest" ]; then exit 0; fi
+[ "$(id -u)" -eq 0 ] || { echo "vm: building a box needs root (mmdebstrap's chroot)" >&2; exit 1; }
+
+# Vagrant's well-known key pair: the machines are reachable from this host alone.
+public_key=$(dpkg -L vagrant | grep '/keys/vagrant.pub$')
+mkdir -p "$cache/apt-$suite"
+work=$(mktemp -d "$cache/build.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+say() { echo "vm: $suite box, ${SECONDS} s: $*" >&2; }
+
+cat >"$work/customize" <<'HOOK'
+#!/bin/sh
+set -eu
+r=$1
+echo debian >"$r/etc/hostname"
+printf '127.0.0.1 localhost\n127.0.1.1 debian\n::1 localhost ip6-localhost\n' >"$r/etc/hosts"
+echo '/dev/vda / ext4 defaults,noatime 0 0' >"$r/etc/fstab"
+: >"$r/etc/machine-id"; rm -f "$r/var/lib/dbus/machine-id"
+# DHCP on every real network card. The client is told apart by its MAC, not by the machine-id, which is
+# made anew at each first boot.
+mkdir -p "$r/etc/systemd/network"
+printf '%s\n' '[Match]' 'Type=ether' 'Kind=!*' '[Network]' 'DHCP=ipv4' 'LinkLocalAddressing=no' 'IPv6AcceptRA=no' \
+  '[DHCPv4]' 'ClientIdentifier=mac' >"$r/etc/systemd/network/80-dhcp.network"
+chroot "$r" systemctl --quiet enable systemd-networkd.service
+chroot "$r" systemctl --quiet disable systemd-networkd-wait-online.service || true
+# Timers would run in the middle of a measurement.
+chroot "$r" systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service \
+  fstrim.timer dpkg-db-backup.timer getty@tty1.service systemd-pcrphase.service systemd-pcrphase-sysinit.service
+# The user, password, key and sudo that Vagrant documents for a base box.
+chroot "$r" useradd -m -s /bin/bash -U vagrant
+echo 'vagrant:vagrant' | chroot "$r" chpasswd
+echo 'root:vagrant' | chroot "$r" chpasswd
+echo 'vagrant ALL=(ALL) NOPASSWD:ALL' >"$r/etc/sudoers.d/vagrant"; chmod 440 "$r/etc/sudoers.d/vagrant"
+install -d -m 700 "$r/home/vagrant/.ssh"
+install -m 600 "$VAGRANT_PUBLIC_KEY" "$r/home/vagrant/.ssh/authorized_keys"
+chroot "$r" chown -R vagrant:vagrant /home/vagrant/.ssh
+printf 'UseDNS no\nGSSAPIAuthentication no\n' >"$r/etc/ssh/sshd_config.d/vagrant.conf"
+# The journal of a failed run is collected: keep it over a restart of the machine.
+mkdir -p "$r/var/log/journal"
+# A small initrd: under emulation its decompression is a visible part of the boot.
+sed -i 's/^MODULES=.*/MODULES=list/; s/^COMPRESS=.*/COMPRESS=lz4/' "$r/etc/initramfs-tools/initramfs.conf"
+printf 'virtio_pci\nvirtio_blk\nvirtio_net\next4\n' >>"$r/etc/initramfs-tools/modules"
+chroot "$r" update-initramfs -u -k all
+# Nothing of the building machine stays behind.
+rm -f "$r/etc/apt/apt.conf.d/99mmdebstrap" "$r/etc/resolv.conf"
+rm -f "$r"/var/cache/apt/archives/*.deb
+HOOK
+chmod +x "$work/customize"
+
+say "packages"
+# shellcheck disable=SC2016  # mmdebstrap's hooks expand $1
+VAGRANT_PUBLIC_KEY=$public_key mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
+  --include="$packages" \
+  --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
+  --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='force-unsafe-io' \
+  --aptopt='Acquire::Languages "none"' \
+  --skip=download/empty --skip=essential/unlink \
+  --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
+  --setup-hook="sync-in '$cache/apt-$suite' /var/cache/apt/archives" \
+  --customize-hook="sync-out /var/cache/apt/archives '$cache/apt-$suite'" \
+  --customize-hook="$work/customize" \
+  "$suite" "$root"
+
+say "image"
+content=$work/box
+mkdir "$content"
+cp -L "$root/vmlinuz" "$content/vmlinuz"
+cp -L "$root/initrd.img" "$content/initrd.img"
+chmod 644 "$content"/*
+truncate -s 8G "$work/disk.raw"
+mke2fs -q -t ext4 -L root -E lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0 -d "$root" "$work/disk.raw"
+qemu-img convert -f raw -O qcow2 "$work/disk.raw" "$content/box.img"
+echo '{"provider":"libvirt","format":"qcow2","virtual_size":8}' >"$content/metadata.json"
+cat >"$content/Vagrantfile" <<'RUBY'
+# What every machine from this box needs. How it is run is said by the Vagrantfile that uses it.
+directory = File.dirname(File.expand_path(__FILE__))
+Vagrant.configure("2") do |config|
+  config.vm.guest = :debian  # not detected: that is a dozen commands over ssh, a second or two each
+  config.vm.box_check_update = false
+  config.ssh.insert_key = false
+  config.vm.provider :libvirt do |libvirt|
+    libvirt.kernel = File.join(directory, "vmlinuz")
+    libvirt.initrd = File.join(directory, "initrd.img")
+  end
+end
+RUBY
+tar -C "$content" -cf "$box.new" metadata.json Vagrantfile vmlinuz initrd.img box.img
+mv "$box.new" "$box"
+echo "$digest" >"$box.digest"
+say "done, $(du -m "$box" | cut -f 1) MiB"

@@ -1,0 +1,12 @@
+# The machines of vagrant/Vagrantfile; VM names one or several of them, none means all. See vagrant/README.md.
+.PHONY: vm-up vm-test vm-destroy
+VM ?=
+
+vm-up: setup ## Boot VM=… (bookworm, bookworm-v1, trixie) and install the wheel in it
+	$(PYTHON) tests/vm/run.py up $(VM)
+
+vm-test: setup ## Run tests/vm in VM=…, or in every machine (exit 3: a machine was lost)
+	$(PYTHON) tests/vm/run.py test $(VM) $(if $(PYTEST),--pytest '$(PYTEST)')
+
+vm-destroy: ## Take the machines away and stop what was started for them
+	$(PYTHON) tests/vm/run.py destroy $(VM)
