@@ -18,19 +18,19 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
     """
     if used is None:
         return None
-    match RESOURCE[signal]:
-        case Resource.MEMORY:
-            return used.memory_working_set_bytes
-        case Resource.PIDS:
-            return used.process_count
-        case Resource.INODES:
-            counts = [filesystem.inodes_used for filesystem in _filesystems(pod, used, signal, layout)]
-        case Resource.EPHEMERAL_STORAGE:
-            counts = [filesystem.used_bytes for filesystem in _filesystems(pod, used, signal, layout)]
+    resource = RESOURCE[signal]
+    if resource is Resource.MEMORY:
+        return used.memory_working_set_bytes
+    if resource is Resource.PIDS:
+        return used.process_count
     if not any(_charged(signal, layout)):
         return 0  # known without looking
     if not _has_filesystem_statistics(used):
         return None
+    counts = (
+        filesystem.inodes_used if resource is Resource.INODES else filesystem.used_bytes
+        for filesystem in _filesystems(pod, used, signal, layout)
+    )
     return sum(count for count in counts if count is not None)
 
 

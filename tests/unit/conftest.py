@@ -1,4 +1,4 @@
-"""Cgroup hierarchies as directory trees, so that both versions can be tested anywhere."""
+"""Cgroup hierarchies as directory trees, so that both versions can be tested anywhere; how hypothesis runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+
+# A busy machine is not a failure.
+settings.register_profile("reactor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("reactor")
 
 FakeTreeMaker = Callable[[CgroupVersion], "FakeTree"]
 V1_UNLIMITED = "9223372036854771712"

@@ -1,0 +1,73 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.pods import Pod, QosClass, Toleration
+from reactor.model.signals import NodeCondition
+from reactor.policy import admit
+
+MEMORY = (NodeCondition.MEMORY_PRESSURE,)
+KEY = "node.kubernetes.io/memory-pressure"
+
+
+def _pod(qos: QosClass = QosClass.BEST_EFFORT, *tolerations: Toleration, critical: str | None = None) -> Pod:
+    return Pod(
+        name="p", namespace="n", uid="u", qos_class=qos, tolerations=tolerations, critical_because=critical
+    )
+
+
+@pytest.mark.parametrize("qos", QosClass)
+def test_everybody_may_start_without_pressure(qos: QosClass) -> None:
+    assert admit(_pod(qos), ()).admitted
+
+
+@given(st.sampled_from(QosClass), st.sets(st.sampled_from(NodeCondition)))
+def test_a_critical_pod_always_may(qos: QosClass, conditions: set[NodeCondition]) -> None:
+    assert admit(_pod(qos, critical="mirror pod"), tuple(conditions)).admitted
+
+
+def test_memory_pressure_keeps_out_best_effort_pods_only() -> None:
+    answers = {qos: admit(_pod(qos), MEMORY).admitted for qos in QosClass}
+    assert {QosClass.GUARANTEED: True, QosClass.BURSTABLE: True, QosClass.BEST_EFFORT: False} == answers
+
+
+@pytest.mark.parametrize("qos", QosClass)
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        (NodeCondition.DISK_PRESSURE,),
+        (NodeCondition.PID_PRESSURE,),
+        (NodeCondition.MEMORY_PRESSURE, NodeCondition.DISK_PRESSURE),
+    ],
+)
+def test_any_other_condition_keeps_out_everybody(
+    qos: QosClass, conditions: tuple[NodeCondition, ...]
+) -> None:
+    tolerating = _pod(qos, Toleration(operator="Exists"))
+    assert not admit(tolerating, conditions).admitted
+
+
+def test_the_refusal_says_which_conditions() -> None:
+    answer = admit(_pod(), (NodeCondition.MEMORY_PRESSURE, NodeCondition.PID_PRESSURE))
+    assert "Evicted" == answer.reason
+    assert "The node had condition: [MemoryPressure PIDPressure]." == answer.message
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerates"),
+    [
+        (Toleration(key=KEY, operator="Exists", effect="NoSchedule"), True),
+        (Toleration(key=KEY, operator="Exists"), True),
+        (Toleration(operator="Exists"), True),
+        (Toleration(key=KEY), True),
+        (Toleration(key=KEY, operator="Equal", value=""), True),
+        (Toleration(key=KEY, operator="Equal", value="yes"), False),
+        (Toleration(key=KEY, operator="Exists", effect="NoExecute"), False),
+        (Toleration(key="node.kubernetes.io/disk-pressure", operator="Exists"), False),
+        (Toleration(key=KEY, operator="Gt", value=""), False),
+    ],
+)
+def test_a_best_effort_pod_may_where_it_tolerates_the_taint(
+    toleration: Toleration, *, tolerates: bool
+) -> None:
+    assert tolerates is admit(_pod(QosClass.BEST_EFFORT, toleration), MEMORY).admitted

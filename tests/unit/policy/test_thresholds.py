@@ -1,0 +1,120 @@
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.policy.thresholds import (
+    absurdities,
+    in_eviction_order,
+    memory_level,
+    thresholds_met,
+    thresholds_met_grace_period,
+    thresholds_with_fresh_statistics,
+)
+
+from . import strategies as draw
+
+MEMORY = Threshold(signal=Signal.MEMORY_AVAILABLE, value=draw.amount(100))
+
+
+def _seen(available: int, *, at: float | None = None) -> Observation:
+    return Observation(available=available, capacity=1000, taken_at_seconds=at)
+
+
+def test_a_threshold_is_met_below_its_value_and_not_at_it() -> None:
+    assert (MEMORY,) == thresholds_met([MEMORY], {Signal.MEMORY_AVAILABLE: _seen(99)})
+    assert () == thresholds_met([MEMORY], {Signal.MEMORY_AVAILABLE: _seen(100)})
+
+
+def test_a_share_is_of_the_capacity_and_exact() -> None:
+    share = replace(MEMORY, value=ThresholdValue(text="0.1%", percent=Fraction("0.1")))
+    assert (share,) == thresholds_met([share], {Signal.MEMORY_AVAILABLE: _seen(0)})
+    assert () == thresholds_met([share], {Signal.MEMORY_AVAILABLE: _seen(1)})
+
+
+def test_an_unobserved_signal_crosses_nothing() -> None:
+    assert () == thresholds_met([MEMORY], {Signal.PID_AVAILABLE: _seen(0)})
+
+
+@given(st.lists(draw.thresholds), st.dictionaries(st.sampled_from(Signal), draw.plausible))
+def test_minimum_reclaim_only_widens_what_is_met(
+    configured: list[Threshold], observations: dict[Signal, Observation]
+) -> None:
+    met = thresholds_met(configured, observations)
+    wider = thresholds_met(configured, observations, with_minimum_reclaim=True)
+    assert set(met) <= set(wider)
+    assert all(threshold.minimum_reclaim is not None for threshold in set(wider) - set(met))
+
+
+def test_grace_period_is_over_when_it_has_passed_and_not_before() -> None:
+    soft = replace(MEMORY, grace_period_seconds=30.0)
+    assert () == thresholds_met_grace_period({soft: 100.0}, 129.9)
+    assert (soft,) == thresholds_met_grace_period({soft: 100.0}, 130.0)
+    assert (MEMORY,) == thresholds_met_grace_period({MEMORY: 130.0}, 130.0)
+
+
+@given(st.lists(draw.thresholds, unique=True))
+def test_eviction_order_keeps_every_threshold_and_puts_memory_first_and_hard_before_soft(
+    configured: list[Threshold],
+) -> None:
+    ordered = in_eviction_order(reversed(configured), configured)
+    assert set(configured) == set(ordered)
+    assert len(configured) == len(ordered)
+    ranks = [
+        (
+            {Signal.MEMORY_AVAILABLE: 0, Signal.ALLOCATABLE_MEMORY_AVAILABLE: 1}.get(threshold.signal, 2),
+            not threshold.is_hard,
+        )
+        for threshold in ordered
+    ]
+    assert sorted(ranks) == ranks
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_acted_on"),
+    [
+        ({}, 5.0, True),  # not observed in the pass before
+        ({Signal.MEMORY_AVAILABLE: 5.0}, 5.0, False),
+        ({Signal.MEMORY_AVAILABLE: 5.0}, 4.0, False),  # a clock that went back
+        ({Signal.MEMORY_AVAILABLE: 5.0}, 5.1, True),
+        ({Signal.MEMORY_AVAILABLE: 5.0}, None, True),
+        ({Signal.MEMORY_AVAILABLE: None}, 5.0, True),
+    ],
+)
+def test_statistics_are_acted_on_once(
+    before: dict[Signal, float | None], now: float | None, *, is_acted_on: bool
+) -> None:
+    fresh = thresholds_with_fresh_statistics([MEMORY], {Signal.MEMORY_AVAILABLE: _seen(1, at=now)}, before)
+    assert ((MEMORY,) if is_acted_on else ()) == fresh
+
+
+def test_a_threshold_whose_signal_vanished_is_not_acted_on() -> None:
+    assert () == thresholds_with_fresh_statistics([MEMORY], {}, {})
+
+
+@given(draw.absurd)
+def test_absurd_numbers_are_named_with_the_reason(observation: Observation) -> None:
+    assert Signal.PID_AVAILABLE in absurdities({Signal.PID_AVAILABLE: observation})
+
+
+@given(draw.plausible)
+def test_plausible_numbers_are_not_absurd(observation: Observation) -> None:
+    assert {} == absurdities({Signal.PID_AVAILABLE: observation})
+
+
+def test_memory_level_is_capacity_less_threshold_plus_inactive_file() -> None:
+    assert 950 == memory_level(MEMORY, replace(_seen(500), inactive_file_bytes=50))
+    assert memory_level(MEMORY, _seen(500)) is None
+
+
+@given(st.integers(0, 1000), st.integers(0, 500))
+def test_memory_level_is_crossed_exactly_when_the_threshold_is_met(working_set: int, inactive: int) -> None:
+    observation = Observation(available=1000 - working_set, capacity=1000, inactive_file_bytes=inactive)
+    level = memory_level(MEMORY, observation)
+    assert level is not None
+    is_met = bool(thresholds_met([MEMORY], {Signal.MEMORY_AVAILABLE: observation}))
+    assert is_met == (working_set + inactive > level)
