@@ -1,4 +1,4 @@
-"""Cgroup hierarchies as directory trees, so that both versions can be tested anywhere; how hypothesis runs."""
+"""Cgroup hierarchies as directory trees, so that both versions can be tested anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 
-# A busy machine is not a failure.
+# How hypothesis runs: a busy machine is not a failure.
 settings.register_profile("reactor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("reactor")
 
