@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from reactor.kernel.procfs import PROC, read_status
+from reactor.kernel.files import read_file
+from reactor.kernel.procfs import PROC, parse_capabilities
 
 # By their numbers, from 0 on.
 _IN_ORDER: Final = (
@@ -25,4 +26,5 @@ def capability_names(mask: int) -> frozenset[str]:
 
 def effective_capabilities(proc: Path = PROC) -> frozenset[str]:
     """Return what this process may do. Raises OSError, KernelInterfaceError."""
-    return capability_names(read_status(proc).capabilities)
+    path = proc / "self/status"
+    return capability_names(parse_capabilities(read_file(path), str(path)))
