@@ -48,3 +48,11 @@ class KernelInterfaceError(ReactorError):
 
 class RefusedError(ReactorError):
     """reactor declines to do what was asked, because it could hurt what it must not touch."""
+
+
+class BpfError(ReactorError):
+    """An eBPF program can't be had on this node. `log` is the verifier's, empty where it was not asked."""
+
+    def __init__(self, what: str, why: str, *, log: str = "") -> None:
+        self.log = log
+        super().__init__(f"{what}: {why}")

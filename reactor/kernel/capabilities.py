@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from reactor.kernel.files import read_file
-from reactor.kernel.procfs import PROC, parse_capabilities
+from reactor.kernel.procfs import PROC, read_status
 
 # By their numbers, from 0 on.
 _IN_ORDER: Final = (
@@ -26,5 +25,4 @@ def capability_names(mask: int) -> frozenset[str]:
 
 def effective_capabilities(proc: Path = PROC) -> frozenset[str]:
     """Return what this process may do. Raises OSError, KernelInterfaceError."""
-    path = proc / "self/status"
-    return capability_names(parse_capabilities(read_file(path), str(path)))
+    return capability_names(read_status(proc).capabilities)

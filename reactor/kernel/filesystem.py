@@ -90,18 +90,18 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     return found
 
 
-def layout_of(paths: Mapping[Filesystem, str], mounts: Sequence[Mount]) -> Layout | None:
+def layout_of(paths: Mapping[Filesystem, str], mounts: Sequence[Mount]) -> Layout:
     """Return how the node's, the images' and the containers' filesystems lie, by the devices they are on.
 
-    None where a path is missing or lies on no mount that is known.
+    A filesystem without a path of its own counts as the node's, containers' as the images'. What can't be
+    told apart is one filesystem.
     """
-    devices = {filesystem: _device(paths.get(filesystem), mounts) for filesystem in Filesystem}
-    if None in devices.values():
-        return None
-    if devices[Filesystem.IMAGEFS] == devices[Filesystem.NODEFS]:
+    nodefs = _device(paths.get(Filesystem.NODEFS, "/"), mounts)
+    imagefs = _device(paths.get(Filesystem.IMAGEFS), mounts) or nodefs
+    containerfs = _device(paths.get(Filesystem.CONTAINERFS), mounts) or imagefs
+    if imagefs == nodefs:
         return Layout.SINGLE
-    on_node = devices[Filesystem.CONTAINERFS] == devices[Filesystem.NODEFS]
-    return Layout.SPLIT if on_node else Layout.DEDICATED
+    return Layout.SPLIT if containerfs == nodefs else Layout.DEDICATED
 
 
 def _device(path: str | None, mounts: Sequence[Mount]) -> str | None:

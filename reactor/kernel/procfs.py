@@ -1,4 +1,4 @@
-"""/proc: the machine's memory, its process ids, a process's capabilities. See proc(5).
+"""/proc: the machine's memory, its process ids, a process's own status. See proc(5).
 
 The parsers take a file's bytes and raise KernelInterfaceError for what proc(5) does not allow.
 """
@@ -14,15 +14,15 @@ from reactor.kernel.files import parse_integer, read_file
 
 PROC: Final = Path("/proc")
 _KIB: Final = 1024
-_HEXADECIMAL: Final = b"0123456789abcdefABCDEF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryInfo:
-    """What /proc/meminfo says of the whole machine, as far as it is asked for."""
+    """What /proc/meminfo says of the whole machine. `available_bytes` is None before 3.14."""
 
     total_bytes: int
     free_bytes: int
+    available_bytes: int | None
 
     @property
     def usage_bytes(self) -> int:
@@ -30,11 +30,24 @@ class MemoryInfo:
         return max(0, self.total_bytes - self.free_bytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatus:
+    """What /proc/PID/status says that reactor asks for. `capabilities` is the effective set, one bit each."""
+
+    resident_bytes: int
+    threads: int
+    capabilities: int
+
+
 def parse_meminfo(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInfo:
     """Return the machine's memory."""
+    available_bytes = None
+    if b"\nMemAvailable:" in raw:
+        available_bytes = _kib_line(raw, b"MemAvailable:", interface)
     return MemoryInfo(
         total_bytes=_kib_line(raw, b"MemTotal:", interface),
         free_bytes=_kib_line(raw, b"MemFree:", interface),
+        available_bytes=available_bytes,
     )
 
 
@@ -49,12 +62,25 @@ def parse_loadavg_tasks(raw: bytes, interface: str = "/proc/loadavg") -> int:
     return parse_integer(fields[3].partition(b"/")[2], interface)
 
 
-def parse_capabilities(raw: bytes, interface: str = "/proc/self/status") -> int:
-    """Return a process's effective capabilities from its status, one bit each."""
+def parse_status(raw: bytes, interface: str = "/proc/self/status") -> ProcessStatus:
+    """Return a process's status. Kernel threads have no memory of their own: 0."""
+    resident_bytes = _kib_line(raw, b"VmRSS:", interface) if b"\nVmRSS:" in raw else 0
     mask = _line(raw, b"CapEff:", interface)
-    if not mask or mask.strip(_HEXADECIMAL):
-        raise KernelInterfaceError(interface, mask[:64], "a hexadecimal mask after 'CapEff:'")
-    return int(mask, 16)
+    try:
+        capabilities = int(mask, 16)
+    except ValueError:
+        raise KernelInterfaceError(interface, mask[:64], "a hexadecimal mask after 'CapEff:'") from None
+    return ProcessStatus(
+        resident_bytes=resident_bytes,
+        threads=parse_integer(_line(raw, b"Threads:", interface), interface),
+        capabilities=capabilities,
+    )
+
+
+def read_meminfo(proc: Path = PROC) -> MemoryInfo:
+    """Return the machine's memory now. Raises OSError with the path."""
+    path = proc / "meminfo"
+    return parse_meminfo(read_file(path), str(path))
 
 
 def read_task_limit(proc: Path = PROC) -> int:
@@ -70,6 +96,12 @@ def read_task_count(proc: Path = PROC) -> int:
     """Return how many tasks the machine has now, threads included."""
     path = proc / "loadavg"
     return parse_loadavg_tasks(read_file(path), str(path))
+
+
+def read_status(proc: Path = PROC, pid: int | None = None) -> ProcessStatus:
+    """Return the status of a process, by default the caller's."""
+    path = proc / ("self" if pid is None else str(pid)) / "status"
+    return parse_status(read_file(path), str(path))
 
 
 def _line(raw: bytes, label: bytes, interface: str) -> bytes:

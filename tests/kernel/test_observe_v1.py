@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.files import read_file
-from reactor.kernel.procfs import parse_meminfo
+from reactor.kernel.procfs import read_meminfo
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
@@ -87,7 +86,7 @@ def test_node_cgroup_made_anew_is_observed_anew(tree: CgroupTree) -> None:
 def test_machine_is_observed_as_its_root_cgroup_counts(tree: CgroupTree) -> None:
     node = NodeObserver(tree, Settings())
     found = node.memory()[Signal.MEMORY_AVAILABLE]
-    assert parse_meminfo(read_file("/proc/meminfo")).total_bytes == found.capacity
+    assert read_meminfo().total_bytes == found.capacity
     assert found.absurdity is None
     assert found.inactive_file_bytes is not None
     assert {} == node.problems

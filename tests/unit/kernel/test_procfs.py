@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel.files import read_file
 from reactor.kernel.procfs import (
-    parse_capabilities,
     parse_loadavg_tasks,
     parse_meminfo,
+    parse_status,
+    read_meminfo,
+    read_status,
     read_task_count,
     read_task_limit,
 )
@@ -24,8 +25,12 @@ STATUS = (
 
 def test_meminfo_is_in_bytes() -> None:
     found = parse_meminfo(MEMINFO)
-    assert (2 << 20, 512 << 10) == (found.total_bytes, found.free_bytes)
+    assert (2 << 20, 512 << 10, 1 << 20) == (found.total_bytes, found.free_bytes, found.available_bytes)
     assert (2 << 20) - (512 << 10) == found.usage_bytes
+
+
+def test_meminfo_without_memavailable_says_so() -> None:
+    assert parse_meminfo(MEMINFO.replace(b"MemAvailable:", b"Other:")).available_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_meminfo_is_in_bytes() -> None:
         b"MemTotal: 2048\nMemFree: 512 kB\n",
         b"MemTotal: -1 kB\nMemFree: 512 kB\n",
         b"MemTotal: 2048 kB\nMemFree: 51",
-        b"MemTotal: 2048 kB\nMemFree: much kB\n",
+        b"MemTotal: 2048 kB\nMemFree: 512 kB\nMemAvailable: much kB\n",
     ],
 )
 def test_broken_meminfo_is_refused(raw: bytes) -> None:
@@ -56,16 +61,19 @@ def test_broken_loadavg_is_refused(raw: bytes) -> None:
         parse_loadavg_tasks(raw)
 
 
-def test_capabilities_are_a_mask() -> None:
-    assert (1 << 41) - 1 == parse_capabilities(STATUS)
+def test_status_is_read() -> None:
+    found = parse_status(STATUS)
+    assert (24000 << 10, 3, (1 << 41) - 1) == (found.resident_bytes, found.threads, found.capabilities)
 
 
-@pytest.mark.parametrize(
-    "raw", [b"", b"Threads:\t1\nCapEff:\tall\n", b"CapEff:\t-1\n", b"CapEff:\t\n", b"CapEff:\t00ff"]
-)
+def test_kernel_threads_have_no_memory() -> None:
+    assert 0 == parse_status(b"Name:\tkthreadd\nThreads:\t1\nCapEff:\t00\n").resident_bytes
+
+
+@pytest.mark.parametrize("raw", [b"", b"Threads:\t1\nCapEff:\tall\n", b"Threads:\tx\nCapEff:\t0\n"])
 def test_broken_status_is_refused(raw: bytes) -> None:
     with pytest.raises(KernelInterfaceError, match="status"):
-        parse_capabilities(raw)
+        parse_status(raw)
 
 
 def test_limit_of_tasks_is_the_smaller_of_the_two(tmp_path: Path) -> None:
@@ -81,15 +89,15 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_this_kernel_is_understood() -> None:
-    found = parse_meminfo(read_file("/proc/meminfo"))
-    assert 0 < found.free_bytes <= found.total_bytes
+    assert 0 < read_meminfo().free_bytes <= read_meminfo().total_bytes
     assert 0 < read_task_count() < read_task_limit()
-    assert parse_capabilities(read_file("/proc/self/status")) >= 0
+    assert read_status().threads >= 1
+    assert read_status().resident_bytes > 0
 
 
 @given(st.one_of(st.binary(), st.builds(lambda cut: (MEMINFO + STATUS)[:cut], st.integers(0, 300))))
 def test_arbitrary_bytes_are_refused_by_name_only(raw: bytes) -> None:
-    for parse in (parse_meminfo, parse_loadavg_tasks, parse_capabilities):
+    for parse in (parse_meminfo, parse_loadavg_tasks, parse_status):
         try:
             parse(raw)
         except KernelInterfaceError:

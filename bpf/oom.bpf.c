@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * The kernel's OOM killer: whose limit was met (a cgroup's own, or the node's), whom it killed, how large
+ * that was. Nothing is ever decided by these records: they tell that the kernel was faster.
+ */
+#include "kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include "core_fixes.bpf.h"
+#include "watch.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* The one place that all OOM kills pass, with the victim chosen and still whole. */
+SEC("fentry/oom_kill_process")
+int BPF_PROG(oom_kill, struct oom_control *oc, const char *message)
+{
+	struct oom_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	struct task_struct *victim = oc->chosen;
+	struct mem_cgroup *memcg = oc->memcg;
+	struct mm_struct *mm = victim->mm;
+
+	if (!record) {
+		count_lost();
+		return 0;
+	}
+	record->kind = RECORD_OOM_KILL;
+	record->pid = victim->tgid;
+	record->at_ns = bpf_ktime_get_ns();
+	record->limit_cgroup = 0;
+	record->limit_pages = oc->totalpages;
+	record->usage_pages = 0;
+	if (memcg) {
+		record->limit_cgroup = memcg->css.cgroup->kn->id;
+		record->limit_pages = memcg->memory.max;
+		record->usage_pages = memcg->memory.usage.counter;
+	}
+	record->victim_cgroup = victim->cgroups->dfl_cgrp->kn->id;
+	record->victim_pages = mm ? mm_resident_pages(mm) : 0;
+	BPF_CORE_READ_STR_INTO(&record->comm, victim, comm);
+	bpf_ringbuf_submit(record, 0);
+	return 0;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What the probes and user space pass to one another. reactor/kernel/bpf_records.py holds the same layouts
+ * for Python; tests/unit/kernel/test_bpf_records.py holds the two together. Every struct is without
+ * padding: a hole would be uninitialized stack, which the verifier refuses to hand out.
+ */
+#ifndef REACTOR_RECORDS_H
+#define REACTOR_RECORDS_H
+
+#define LEVELS_PER_WATCH 4 /* a soft and a hard threshold, for each of two memory signals */
+#define COMM_BYTES 16
+
+enum record_kind {
+	RECORD_CROSSING = 1, /* the value rose to a level, or rises on above it */
+	RECORD_RECLAIM = 2,  /* a charge met a limit at or below the watched cgroup: memory is being reclaimed */
+	RECORD_REMOVED = 3,  /* the cgroup is gone, and its watch with it */
+	RECORD_OOM_KILL = 4,
+};
+
+enum watched {
+	WATCHED_CGROUP_MEMORY = 1,
+	WATCHED_NODE_MEMORY = 2,
+	WATCHED_CGROUP_TASKS = 3,
+	WATCHED_NODE_TASKS = 4,
+};
+
+/*
+ * Fires when the value is at `fire` or above, and again at doubling distances from it while the value goes
+ * on rising: at fire + step, + 2 step, + 4 step... A value that falls just below the level while user space
+ * looks, and rises again, would otherwise be told by nobody. Fires at `fire` anew once a value below `rearm`
+ * was seen.
+ */
+struct level {
+	__u64 fire;
+	__u64 rearm;
+	__u64 step;
+	__u64 next; /* the value that fires next */
+};
+
+/* Values are pages or tasks. A level that is not in use has all its values at the largest number there is. */
+struct watch {
+	__u64 id; /* user space's own, comes back in every record */
+	__u64 capacity; /* the node's pages; 0 for a cgroup */
+	__u64 reclaim_ns; /* when its last RECORD_RECLAIM was written */
+	struct level levels[LEVELS_PER_WATCH];
+};
+
+struct watch_record {
+	__u32 kind;
+	__u32 watched;
+	__u64 at_ns; /* CLOCK_MONOTONIC */
+	__u64 id;
+	__u64 value;
+	__u64 fire; /* the level that was crossed */
+	__u32 level; /* its place in the watch */
+	__u32 pid; /* who made it rise */
+	char comm[COMM_BYTES];
+};
+
+struct oom_record {
+	__u32 kind;
+	__u32 pid; /* the victim */
+	__u64 at_ns;
+	__u64 limit_cgroup; /* whose limit was met; 0: the node itself has run out */
+	__u64 limit_pages; /* that limit; for the node, the pages it has */
+	__u64 usage_pages; /* charged to that cgroup; 0 for the node */
+	__u64 victim_cgroup;
+	__u64 victim_pages; /* resident */
+	char comm[COMM_BYTES];
+};
+
+/* What the iterator tells of one cgroup: its id (the inode number) and the addresses of its counters. */
+struct counters_record {
+	__u64 cgroup;
+	__u64 memory; /* struct page_counter, 0 without the memory controller */
+	__u64 tasks; /* atomic64_t of the pids controller, 0 without it */
+};
+
+#endif

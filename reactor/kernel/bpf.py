@@ -1,0 +1,276 @@
+"""eBPF objects, loaded by libbpf.so.1 through cffi in ABI mode: no compiler, no BCC, some milliseconds.
+
+An object is all or nothing: either the kernel accepts every program in it, or BpfError says in one line why
+not and carries the verifier's log. Nothing is probed by kernel version; what a kernel lacks it refuses.
+
+Everything the kernel holds for an object (programs, links, maps, timers) goes with its last descriptor, so
+a daemon that is killed leaves nothing behind. Not for more than one thread at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.errors import BpfError
+from reactor.kernel import _bpf_ffi
+from reactor.kernel.bpf_refusal import explain
+
+LIBRARY: Final = "libbpf.so.1"
+OBJECTS: Final = Path(__file__).with_name("bpf_objects")
+
+_LIBBPF_WARN: Final = 0
+_MESSAGE_BYTES: Final = 1 << 20  # a verifier's log is one message
+_CGROUP_ITER_SELF_ONLY: Final = 1  # enum bpf_cgroup_iter_order
+_NOT_ATTACHED: Final = ("iter/", "syscall")  # sections of programs that are called instead
+
+_ffi: Final[Any] = _bpf_ffi.ffi
+_uncleared: Final[Any] = _ffi.new_allocator(should_clear_after_alloc=False)
+_libraries: Final[dict[str, Any]] = {}
+_messages: Final[list[str]] = []
+
+
+def _library(name: str) -> Any:
+    """Return libbpf, its messages collected in `_messages` instead of printed to stderr."""
+    if name not in _libraries:
+        try:
+            library = _ffi.dlopen(name)
+        except OSError:
+            raise BpfError(name, "not found; Debian's package libbpf1 has it") from None
+
+        # The third argument is a va_list. Where it is not passed by reference already (an array on x86-64
+        # and s390x, a large struct on arm64) it is itself a pointer: in all of them a void pointer here.
+        def keep(level: int, text_format: Any, arguments: Any) -> int:
+            if level == _LIBBPF_WARN:
+                text = _uncleared("char[]", _MESSAGE_BYTES)
+                library.vsnprintf(text, _MESSAGE_BYTES, text_format, arguments)
+                _messages.append(_ffi.string(text).decode("utf-8", "replace"))
+            return 0
+
+        callback = _ffi.callback("libbpf_print_fn_t", keep)
+        library.libbpf_set_print(callback)
+        _libraries[name] = (library, callback)  # the callback lives for as long as the library calls it
+    return _libraries[name][0]
+
+
+class BpfMap:
+    """A map of a loaded object, keys and values as packed bytes. Its descriptor belongs to the object."""
+
+    __slots__ = ("_library", "_name", "fd")
+
+    def __init__(self, library: Any, name: str, fd: int) -> None:
+        self._library = library
+        self._name = name
+        self.fd = fd
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store a value. Raises OSError with the map's name: E2BIG where the map is full."""
+        self._check(self._library.bpf_map_update_elem(self.fd, key, value, 0))
+
+    def get(self, key: bytes, size: int) -> bytes | None:
+        """Return the value, `size` bytes as the map was declared; None where there is none."""
+        value = _ffi.new("char[]", size)
+        result = self._library.bpf_map_lookup_elem(self.fd, key, value)
+        if result == -errno.ENOENT:
+            return None
+        self._check(result)
+        return bytes(_ffi.buffer(value))
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a value; return whether there was one."""
+        result = self._library.bpf_map_delete_elem(self.fd, key)
+        if result == -errno.ENOENT:
+            return False
+        self._check(result)
+        return True
+
+    def _check(self, result: int) -> None:
+        if result < 0:
+            raise OSError(-result, os.strerror(-result), f"eBPF map {self._name}")
+
+
+class BpfObject:
+    """One object file, loaded. `shared` gives maps of another object to the maps of the same names.
+
+    Raises BpfError where it can't be: no libbpf, no object file or a broken one, no BTF, no capability, a
+    function that this kernel has not got, the verifier's refusal. What it holds is closed with `close`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        shared: Mapping[str, BpfMap] | None = None,
+        directory: Path = OBJECTS,
+        library: str = LIBRARY,
+    ) -> None:
+        self.name = name
+        self._links: list[Any] = []
+        self._object: Any = _ffi.NULL
+        self._c = _library(library)
+        raw = _read_object(directory / f"{name}.bpf.o")
+        _messages.clear()
+        self._object = self._c.bpf_object__open_mem(raw, len(raw), _ffi.NULL)
+        if self._object == _ffi.NULL:
+            raise self._error(_ffi.errno, "is no eBPF object that libbpf reads")
+        try:
+            for map_name, shared_map in (shared or {}).items():
+                self._reuse(map_name, shared_map.fd)
+            self._check(self._c.bpf_object__load(self._object), "not loaded")
+        except BaseException:
+            self.close()
+            raise
+
+    def map(self, name: str) -> BpfMap:
+        """Return one of the object's maps. Raises BpfError for a name that it has not."""
+        return BpfMap(self._c, name, self._c.bpf_map__fd(self._find_map(name)))
+
+    def attach(self) -> None:
+        """Attach every program that hooks something. Raises BpfError; then nothing of it is attached."""
+        program = _ffi.NULL
+        while (program := self._c.bpf_object__next_program(self._object, program)) != _ffi.NULL:
+            section = _text(self._c.bpf_program__section_name(program))
+            if section.startswith(_NOT_ATTACHED):
+                continue
+            _messages.clear()
+            link = self._c.bpf_program__attach(program)
+            if link == _ffi.NULL:
+                number = _ffi.errno
+                self._detach()
+                raise self._error(number, f"{section} not attached")
+            self._links.append(link)
+
+    def iterate(self, program_name: str, cgroup_fd: int) -> bytes:
+        """Return what an iterator program writes about the cgroup that is open as `cgroup_fd`.
+
+        Raises OSError: ENOENT or ENODEV where the cgroup is gone.
+        """
+        link_info = _ffi.new(
+            "struct cgroup_link_info *", {"order": _CGROUP_ITER_SELF_ONLY, "cgroup_fd": cgroup_fd}
+        )
+        options = _ffi.new(
+            "struct iter_options *",
+            {
+                "sz": _ffi.sizeof("struct iter_options"),
+                "link_info": link_info,
+                "link_info_len": _ffi.sizeof("struct cgroup_link_info"),
+            },
+        )
+        link = self._c.bpf_program__attach_iter(self._program(program_name), options)
+        if link == _ffi.NULL:
+            raise _os_error(_ffi.errno, f"eBPF iterator {program_name}")
+        try:
+            fd = self._c.bpf_iter_create(self._c.bpf_link__fd(link))
+            if fd < 0:
+                raise _os_error(-fd, f"eBPF iterator {program_name}")
+            with open(fd, "rb", buffering=0) as rows:
+                return rows.readall()
+        finally:
+            self._c.bpf_link__destroy(link)
+
+    def run(self, program_name: str, result_bytes: int) -> bytes:
+        """Run a syscall program once; return what it has made of so many zero bytes. Raises BpfError."""
+        context = _ffi.new("char[]", result_bytes)
+        options = _ffi.new(
+            "struct test_run_options *",
+            {
+                "sz": _ffi.sizeof("struct test_run_options"),
+                "ctx_in": context,
+                "ctx_size_in": result_bytes,  # the kernel copies it back over the input
+            },
+        )
+        fd = self._c.bpf_program__fd(self._program(program_name))
+        self._check(self._c.bpf_prog_test_run_opts(fd, options), f"{program_name} not run")
+        return bytes(_ffi.buffer(context))
+
+    def close(self) -> None:
+        """Detach and unload; a second time is harmless."""
+        self._detach()
+        loaded, self._object = self._object, _ffi.NULL
+        if loaded != _ffi.NULL:
+            self._c.bpf_object__close(loaded)
+
+    def _detach(self) -> None:
+        while self._links:
+            self._c.bpf_link__destroy(self._links.pop())
+
+    def _reuse(self, name: str, fd: int) -> None:
+        self._check(self._c.bpf_map__reuse_fd(self._find_map(name), fd), f"map {name} not shared")
+
+    def _find_map(self, name: str) -> Any:
+        found = self._c.bpf_object__find_map_by_name(self._object, name.encode())
+        if found == _ffi.NULL:
+            raise self._error(errno.ENOENT, f"has no map {name}")
+        return found
+
+    def _program(self, name: str) -> Any:
+        found = self._c.bpf_object__find_program_by_name(self._object, name.encode())
+        if found == _ffi.NULL:
+            raise self._error(errno.ENOENT, f"has no program {name}")
+        return found
+
+    def _check(self, result: int, what: str) -> None:
+        if result < 0:
+            raise self._error(-result, what)
+
+    def _error(self, number: int, what: str) -> BpfError:
+        text, log = explain(number, _messages)
+        return BpfError(f"eBPF object {self.name}", f"{what}: {text}", log=log)
+
+
+class RingBuffer:
+    """The records that programs write into a ring buffer map, in order, each once.
+
+    `fd` is readable while there are records (it is an epoll descriptor of libbpf's).
+    """
+
+    def __init__(self, ring_map: BpfMap, *, library: str = LIBRARY) -> None:
+        self._c = _library(library)
+        self._records: list[bytes] = []
+        self._callback = _ffi.callback("ring_buffer_sample_fn", self._keep)
+        self._ring: Any = self._c.ring_buffer__new(ring_map.fd, self._callback, _ffi.NULL, _ffi.NULL)
+        if self._ring == _ffi.NULL:
+            raise _os_error(_ffi.errno, "eBPF ring buffer")
+        self.fd: int = self._c.ring_buffer__epoll_fd(self._ring)
+
+    def take(self) -> list[bytes]:
+        """Return the records that have come since, without waiting."""
+        result = self._c.ring_buffer__consume(self._ring)
+        if result < 0:
+            raise _os_error(-result, "eBPF ring buffer")
+        records, self._records = self._records, []
+        return records
+
+    def close(self) -> None:
+        """Unmap the buffer; a second time is harmless."""
+        ring, self._ring = self._ring, _ffi.NULL
+        self.fd = -1
+        if ring != _ffi.NULL:
+            self._c.ring_buffer__free(ring)
+
+    def _keep(self, _context: Any, record: Any, size: int) -> int:
+        self._records.append(bytes(_ffi.buffer(record, size)))
+        return 0
+
+
+def _read_object(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise BpfError(
+            f"eBPF object {path.name}", "was not built: `make bpf`, with clang and libbpf-dev"
+        ) from None
+    except OSError as error:
+        raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None
+
+
+def _os_error(number: int, what: str) -> OSError:
+    return OSError(number, os.strerror(number), what)
+
+
+def _text(c_string: Any) -> str:
+    text: str = _ffi.string(c_string).decode()
+    return text

@@ -1,0 +1,163 @@
+"""The eBPF probes of bpf/, typed: watches on memory and on process counts, and the OOM killer's kills.
+
+A probe is loaded and attached, or raises BpfError and leaves nothing. Each has a ring buffer of its own, so
+that none depends on another. Calls are short system calls, but for two things that are for a worker thread:
+making a probe (libbpf reads the kernel's BTF: 0.1 s), and `counters` (takes the kernel's cgroup lock).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+from reactor.errors import BpfError
+from reactor.kernel.bpf import LIBRARY, OBJECTS, BpfMap, BpfObject, RingBuffer
+from reactor.kernel.bpf_records import (
+    CounterAddresses,
+    Level,
+    OomRecord,
+    WatchRecord,
+    pack_watch,
+    parse_counters,
+    parse_record,
+)
+
+_KEY: Final = struct.Struct("=Q")
+_ONLY: Final = struct.pack("=I", 0)  # the key of an array's one value
+_COUNT: Final = struct.Struct("=Q")
+_NODE_START: Final = struct.Struct("=qq")
+_TASKS_START: Final = struct.Struct("=q")
+_NEEDS_SYSLOG: Final = (
+    "the kernel's counters can't be read; needs CAP_SYSLOG and kernel.kptr_restrict below 2"
+)
+
+
+class _Probe:
+    """An object, attached, with its ring buffer. `fd` is readable while there are records."""
+
+    def __init__(self, name: str, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        self._directory = directory
+        self._library = library
+        with ExitStack() as owned:
+            self._object = BpfObject(name, directory=directory, library=library)
+            owned.callback(self._object.close)
+            self._events = self._object.map("events")
+            self._lost = self._object.map("lost")
+            self._ring = RingBuffer(self._events, library=library)
+            owned.callback(self._ring.close)
+            self._object.attach()
+            self._owned = owned.pop_all()
+        self.fd = self._ring.fd
+
+    def lost(self) -> int:
+        """Return how many records have found the ring buffer full so far."""
+        raw = self._lost.get(_ONLY, _COUNT.size)
+        return 0 if raw is None else int(_COUNT.unpack(raw)[0])
+
+    def close(self) -> None:
+        """Detach and unload; a second time is harmless."""
+        self.fd = -1
+        self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self) -> list[WatchRecord | OomRecord]:
+        return [parse_record(raw) for raw in self._ring.take()]
+
+
+class _WatchProbe(_Probe):
+    _cgroups: BpfMap
+
+    def take(self) -> list[WatchRecord]:
+        """Return the records that have come since, without waiting."""
+        return [record for record in self._take() if isinstance(record, WatchRecord)]
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        """Return where the kernel keeps a cgroup's counters. Raises OSError where the cgroup is gone."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            found = parse_counters(self._object.iterate("cgroup_counters", fd))
+        finally:
+            os.close(fd)
+        if not found:
+            raise FileNotFoundError(2, os.strerror(2), str(directory))
+        return found[0]
+
+    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the counter at these levels and no others. Raises OSError: E2BIG with 4,096 watches.
+
+        The caller has to look afterwards that the cgroup still is there: a watch that is made after its
+        removal stays, on memory that may become another counter.
+        """
+        self._cgroups.put(_KEY.pack(address), pack_watch(watch_id, levels))
+
+    def unwatch(self, address: int) -> bool:
+        """Remove a watch; return whether there was one."""
+        return self._cgroups.delete(_KEY.pack(address))
+
+
+class MemoryProbe(_WatchProbe):
+    """Memory watches on any number of cgroups, in pages, and on the node where `with_node`."""
+
+    def __init__(self, *, with_node: bool = False, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__("memory", directory=directory, library=library)
+        self._cgroups = self._object.map("memory_watches")
+        self._node: BpfMap | None = None
+        if with_node:
+            try:
+                self._load_node()
+            except BaseException:
+                self.close()
+                raise
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
+        """Watch the node's working set (capacity - free - inactive file) at these levels and no others."""
+        if self._node is None:
+            raise ValueError("watch_node on a probe that was made without with_node")
+        self._node.put(_ONLY, pack_watch(watch_id, levels, capacity=capacity_pages))
+
+    def _load_node(self) -> None:
+        shared = {"events": self._events, "lost": self._lost}
+        node = BpfObject("node", shared=shared, directory=self._directory, library=self._library)
+        self._owned.callback(node.close)
+        available_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
+        if available_pages <= 0:
+            raise BpfError("eBPF object node", _NEEDS_SYSLOG)
+        if timer != 0:
+            raise BpfError("eBPF object node", f"its timer does not start: {os.strerror(-timer)}")
+        node.attach()
+        self._node = node.map("node_memory")
+
+
+class TasksProbe(_WatchProbe):
+    """Process-count watches on any number of cgroups and on the node; threads count."""
+
+    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__("processes", directory=directory, library=library)
+        self._cgroups = self._object.map("task_watches")
+        self._node = self._object.map("node_tasks")
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the number of threads on the node. Raises BpfError where the kernel hides it."""
+        if _TASKS_START.unpack(self._object.run("tasks_start", _TASKS_START.size))[0] <= 0:
+            raise BpfError("eBPF object processes", _NEEDS_SYSLOG)
+        self._node.put(_ONLY, pack_watch(watch_id, levels, capacity=1))
+
+
+class OomProbe(_Probe):
+    """The kernel's OOM kills, one record each."""
+
+    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__("oom", directory=directory, library=library)
+
+    def take(self) -> list[OomRecord]:
+        """Return the kills that have been recorded since, without waiting."""
+        return [record for record in self._take() if isinstance(record, OomRecord)]

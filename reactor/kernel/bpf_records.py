@@ -1,0 +1,179 @@
+"""The layouts that the eBPF programs share with user space, and what their records say.
+
+The same layouts stand in bpf/records.h for C; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from reactor.errors import KernelInterfaceError
+
+LEVELS_PER_WATCH: Final = 4
+UNUSED: Final = (1 << 64) - 1
+
+LEVEL: Final = struct.Struct("=QQQQ")
+WATCH_HEAD: Final = struct.Struct("=QQQ")
+WATCH_BYTES: Final = WATCH_HEAD.size + LEVELS_PER_WATCH * LEVEL.size
+WATCH_RECORD: Final = struct.Struct("=IIQQQQII16s")
+OOM_RECORD: Final = struct.Struct("=IIQQQQQQ16s")
+COUNTERS_RECORD: Final = struct.Struct("=QQQ")
+_KIND: Final = struct.Struct("=I")
+
+
+class RecordKind(IntEnum):
+    """What a record tells; the first number in it."""
+
+    CROSSING = 1
+    RECLAIM = 2
+    REMOVED = 3
+    OOM_KILL = 4
+
+
+class Watched(IntEnum):
+    """What a watch is on."""
+
+    CGROUP_MEMORY = 1
+    NODE_MEMORY = 2
+    CGROUP_TASKS = 3
+    NODE_TASKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Fires at `fire` and above; again at doubling distances while the value rises, `step` being the first.
+
+    Fires at `fire` anew once a value below `rearm` was seen. `told` is a value that user space knows of
+    already (None: none): the next one to fire is `step` above it. All in pages or tasks.
+    """
+
+    fire: int
+    rearm: int
+    step: int
+    told: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRecord:
+    """A level was crossed, a watched cgroup's memory is being reclaimed, or the cgroup is gone.
+
+    `watch_id` is what the watch was given. `value` and `fire` are pages or tasks; `level` is the place of the
+    level in its watch. `pid` and `comm` are of the process whose charge it was.
+    """
+
+    kind: RecordKind
+    watched: Watched
+    at_ns: int
+    watch_id: int
+    value: int
+    fire: int
+    level: int
+    pid: int
+    comm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomRecord:
+    """The kernel's OOM killer has chosen a victim.
+
+    `limit_cgroup` is the id (inode number) of the cgroup whose limit was met, None where the node itself ran
+    out; `limit_pages` that limit, or the node's pages; `usage_pages` None for the node.
+    """
+
+    at_ns: int
+    pid: int
+    comm: str
+    limit_cgroup: int | None
+    limit_pages: int
+    usage_pages: int | None
+    victim_cgroup: int
+    victim_pages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterAddresses:
+    """Where the kernel keeps a cgroup's counters; 0 for a controller that the cgroup does not have."""
+
+    cgroup_id: int
+    memory: int
+    tasks: int
+
+
+def pack_watch(watch_id: int, levels: Sequence[Level], *, capacity: int = 0) -> bytes:
+    """Return a watch for the kernel. Raises ValueError for more levels than it holds."""
+    if len(levels) > LEVELS_PER_WATCH:
+        raise ValueError(f"{len(levels)} levels on one counter; accepted: {LEVELS_PER_WATCH} at the most")
+    packed = [
+        LEVEL.pack(
+            level.fire,
+            level.rearm,
+            level.step,
+            level.fire if level.told is None else level.told + level.step,
+        )
+        for level in levels
+    ]
+    packed += [LEVEL.pack(*[UNUSED] * 4)] * (LEVELS_PER_WATCH - len(levels))
+    return WATCH_HEAD.pack(watch_id, capacity, 0) + b"".join(packed)
+
+
+def parse_record(raw: bytes) -> WatchRecord | OomRecord:
+    """Return what a ring buffer record says. Raises KernelInterfaceError for anything but a whole record."""
+    kind = _KIND.unpack_from(raw)[0] if len(raw) >= _KIND.size else None
+    try:
+        if kind == RecordKind.OOM_KILL:
+            return _oom_record(raw)
+        if kind is not None:
+            return _watch_record(raw)
+    except (struct.error, ValueError):
+        pass
+    raise KernelInterfaceError("eBPF ring buffer", raw[:96], "a record as in bpf/records.h")
+
+
+def parse_counters(raw: bytes) -> tuple[CounterAddresses, ...]:
+    """Return what the cgroup iterator wrote. Raises KernelInterfaceError where it is no row of records."""
+    if len(raw) % COUNTERS_RECORD.size:
+        raise KernelInterfaceError(
+            "eBPF cgroup iterator", raw[:96], f"a multiple of {COUNTERS_RECORD.size} bytes"
+        )
+    return tuple(
+        CounterAddresses(cgroup_id=cgroup_id, memory=memory, tasks=tasks)
+        for cgroup_id, memory, tasks in COUNTERS_RECORD.iter_unpack(raw)
+    )
+
+
+def _watch_record(raw: bytes) -> WatchRecord:
+    kind, watched, at_ns, watch_id, value, fire, level, pid, comm = WATCH_RECORD.unpack(raw)
+    return WatchRecord(
+        kind=RecordKind(kind),
+        watched=Watched(watched),
+        at_ns=at_ns,
+        watch_id=watch_id,
+        value=value,
+        fire=fire,
+        level=level,
+        pid=pid,
+        comm=_text(comm),
+    )
+
+
+def _oom_record(raw: bytes) -> OomRecord:
+    _, pid, at_ns, limit_cgroup, limit, usage, victim_cgroup, victim_pages, comm = OOM_RECORD.unpack(raw)
+    return OomRecord(
+        at_ns=at_ns,
+        pid=pid,
+        comm=_text(comm),
+        limit_cgroup=limit_cgroup or None,
+        limit_pages=limit,
+        usage_pages=usage if limit_cgroup else None,
+        victim_cgroup=victim_cgroup,
+        victim_pages=victim_pages,
+    )
+
+
+def _text(comm: bytes) -> str:
+    """Return a task's name; the kernel cuts it at 15 bytes, in the midst of a character if need be."""
+    return comm.split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -1,0 +1,70 @@
+"""An eBPF object that can't be had costs one line, whatever the reason."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import BpfError
+from reactor.kernel import _bpf_build
+from reactor.kernel.bpf import LIBRARY, OBJECTS, BpfObject
+from reactor.kernel.bpf_probes import MemoryProbe
+
+
+def _has_libbpf() -> bool:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+needs_libbpf = pytest.mark.skipif(not _has_libbpf(), reason="no libbpf.so.1: apt-get install libbpf1")
+
+
+def test_generated_declarations_are_those_that_are_declared(tmp_path: Path) -> None:
+    """`python -m reactor.kernel._bpf_build` brings the generated module up to date."""
+    _bpf_build.generate(tmp_path / "generated.py")
+    assert (tmp_path / "generated.py").read_text() == _bpf_build.GENERATED.read_text()
+
+
+def test_missing_library_is_named_with_its_package() -> None:
+    with pytest.raises(BpfError, match=r"libbpf\.so\.99: not found; Debian's package libbpf1 has it"):
+        MemoryProbe(library="libbpf.so.99")
+
+
+@needs_libbpf
+def test_object_that_was_not_built_says_how_to_build_it(tmp_path: Path) -> None:
+    with pytest.raises(BpfError, match=r"memory\.bpf\.o: was not built: `make bpf`"):
+        MemoryProbe(directory=tmp_path)
+
+
+@needs_libbpf
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", bytes(4096), b"\x7fELF\x02\x01\x01" + bytes(4000)])
+def test_corrupted_object_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "memory.bpf.o").write_bytes(content)
+    with pytest.raises(BpfError, match="eBPF object memory: is no eBPF object that libbpf reads") as caught:
+        MemoryProbe(directory=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@needs_libbpf
+def test_object_that_was_cut_off_is_refused_in_one_line(tmp_path: Path) -> None:
+    whole = OBJECTS / "memory.bpf.o"
+    if not whole.exists():
+        pytest.skip("no eBPF objects: make bpf (apt-get install clang libbpf-dev)")
+    raw = whole.read_bytes()
+    for size in range(0, len(raw), 997):
+        (tmp_path / "memory.bpf.o").write_bytes(raw[:size])
+        with pytest.raises(BpfError) as caught:
+            BpfObject("memory", directory=tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+@needs_libbpf
+def test_unreadable_object_is_named(tmp_path: Path) -> None:
+    (tmp_path / "memory.bpf.o").mkdir()
+    with pytest.raises(BpfError, match=r"memory\.bpf\.o: Is a directory"):
+        MemoryProbe(directory=tmp_path)

@@ -1,0 +1,187 @@
+"""The layouts in bpf/records.h and in Python are one; records are told from what is none."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.errors import KernelInterfaceError
+from reactor.kernel import bpf_records
+from reactor.kernel.bpf_records import (
+    COUNTERS_RECORD,
+    LEVEL,
+    LEVELS_PER_WATCH,
+    OOM_RECORD,
+    UNUSED,
+    WATCH_BYTES,
+    WATCH_HEAD,
+    WATCH_RECORD,
+    CounterAddresses,
+    Level,
+    OomRecord,
+    RecordKind,
+    Watched,
+    WatchRecord,
+    pack_watch,
+    parse_counters,
+    parse_record,
+)
+
+BPF = Path(__file__).parents[3] / "bpf"
+STRUCTS = {
+    "level": (LEVEL, ("fire", "rearm", "step", "next")),
+    "watch_record": (
+        WATCH_RECORD,
+        ("kind", "watched", "at_ns", "id", "value", "fire", "level", "pid", "comm"),
+    ),
+    "oom_record": (
+        OOM_RECORD,
+        (
+            "kind",
+            "pid",
+            "at_ns",
+            "limit_cgroup",
+            "limit_pages",
+            "usage_pages",
+            "victim_cgroup",
+            "victim_pages",
+            "comm",
+        ),
+    ),
+    "counters_record": (COUNTERS_RECORD, ("cgroup", "memory", "tasks")),
+}
+
+
+def _offsets(layout: struct.Struct) -> list[int]:
+    """Return where each value of a layout begins, and where the last ends."""
+    codes = [part for part in layout.format[1:].replace("16s", "s") if part]
+    sizes = [16 if code == "s" else struct.calcsize(f"={code}") for code in codes]
+    return [sum(sizes[:count]) for count in range(len(sizes) + 1)]
+
+
+@pytest.fixture(scope="session")
+def c_layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: apt-get install gcc libc6-dev")
+    lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in (*STRUCTS, "watch")]
+    lines += [
+        f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));'
+        for name, (_, fields) in STRUCTS.items()
+        for field in fields
+    ]
+    lines.append('printf("watch.levels %zu\\n", offsetof(struct watch, levels));')
+    constants = [f"RECORD_{kind.name}" for kind in RecordKind] + [f"WATCHED_{one.name}" for one in Watched]
+    lines += [f'printf("{name} %d\\n", {name});' for name in (*constants, "LEVELS_PER_WATCH")]
+    directory = tmp_path_factory.mktemp("layouts")
+    source = directory / "layouts.c"
+    source.write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
+        f'#include "{BPF}/records.h"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    subprocess.run([compiler, "-o", directory / "layouts", source], check=True)
+    printed = subprocess.run([directory / "layouts"], check=True, capture_output=True, text=True).stdout
+    return {name: int(number) for name, number in (line.split() for line in printed.splitlines())}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_struct_has_the_same_layout_in_c_and_in_python(name: str, c_layouts: dict[str, int]) -> None:
+    layout, fields = STRUCTS[name]
+    *offsets, size = _offsets(layout)
+    assert offsets == [c_layouts[f"{name}.{field}"] for field in fields]
+    assert size == layout.size == c_layouts[name]
+
+
+def test_watch_and_constants_are_the_same_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
+    assert (WATCH_BYTES, WATCH_HEAD.size) == (c_layouts["watch"], c_layouts["watch.levels"])
+    assert c_layouts["LEVELS_PER_WATCH"] == LEVELS_PER_WATCH
+    for kind in RecordKind:
+        assert kind == c_layouts[f"RECORD_{kind.name}"]
+    for watched in Watched:
+        assert watched == c_layouts[f"WATCHED_{watched.name}"]
+
+
+def test_watch_holds_its_levels_and_marks_the_others_unused() -> None:
+    raw = pack_watch(7, [Level(fire=100, rearm=90, step=10), Level(fire=200, rearm=190, step=10, told=205)])
+    assert (7, 0, 0) == WATCH_HEAD.unpack_from(raw)
+    levels = [LEVEL.unpack_from(raw, WATCH_HEAD.size + LEVEL.size * place) for place in range(4)]
+    assert [(100, 90, 10, 100), (200, 190, 10, 215), (UNUSED,) * 4, (UNUSED,) * 4] == levels
+
+
+def test_watch_refuses_more_levels_than_it_holds() -> None:
+    with pytest.raises(ValueError, match="5 levels on one counter; accepted: 4 at the most"):
+        pack_watch(7, [Level(fire=1, rearm=0, step=1)] * 5)
+
+
+def test_crossing_is_read_back() -> None:
+    raw = WATCH_RECORD.pack(1, 2, 123, 7, 1001, 1000, 3, 42, b"python3")
+    expected = WatchRecord(
+        kind=RecordKind.CROSSING,
+        watched=Watched.NODE_MEMORY,
+        at_ns=123,
+        watch_id=7,
+        value=1001,
+        fire=1000,
+        level=3,
+        pid=42,
+        comm="python3",
+    )
+    assert expected == parse_record(raw)
+
+
+@pytest.mark.parametrize(("limit_cgroup", "expected"), [(1520, (1520, 90)), (0, (None, None))])
+def test_oom_kill_tells_a_cgroups_limit_from_the_nodes(
+    limit_cgroup: int, expected: tuple[int | None, int | None]
+) -> None:
+    raw = OOM_RECORD.pack(4, 42, 123, limit_cgroup, 100, 90 if limit_cgroup else 0, 1557, 88, b"hog")
+    record = parse_record(raw)
+    assert isinstance(record, OomRecord)
+    assert expected == (record.limit_cgroup, record.usage_pages)
+    assert (42, 1557, 88, "hog") == (
+        record.pid,
+        record.victim_cgroup,
+        record.victim_pages,
+        record.comm,
+    )
+
+
+def test_name_that_was_cut_within_a_character_is_read() -> None:
+    raw = OOM_RECORD.pack(4, 42, 123, 0, 100, 0, 1557, 88, "vergrößern-hintä".encode()[:16])
+    record = parse_record(raw)
+    assert isinstance(record, OomRecord)
+    assert record.comm.startswith("vergrößern")
+
+
+@given(st.binary(max_size=200) | st.binary(min_size=WATCH_RECORD.size, max_size=WATCH_RECORD.size))
+def test_any_bytes_are_a_record_or_refused(raw: bytes) -> None:
+    with suppress(KernelInterfaceError):
+        parse_record(raw)
+
+
+def test_counters_of_several_cgroups_are_read() -> None:
+    raw = COUNTERS_RECORD.pack(1, 2, 3) + COUNTERS_RECORD.pack(4, 5, 0)
+    expected = (
+        CounterAddresses(cgroup_id=1, memory=2, tasks=3),
+        CounterAddresses(cgroup_id=4, memory=5, tasks=0),
+    )
+    assert expected == parse_counters(raw)
+
+
+def test_counters_that_are_cut_off_are_refused() -> None:
+    with pytest.raises(KernelInterfaceError, match="cgroup iterator"):
+        parse_counters(bytes(COUNTERS_RECORD.size + 1))
+
+
+def test_every_struct_of_the_header_is_held_to_python() -> None:
+    """A struct that is added to records.h has to be added here too."""
+    header = (BPF / "records.h").read_text()
+    defined = {line.split()[1] for line in header.splitlines() if line.startswith("struct ") and "{" in line}
+    assert {*STRUCTS, "watch"} == defined
+    assert bpf_records.WATCH_BYTES == WATCH_HEAD.size + 4 * LEVEL.size
