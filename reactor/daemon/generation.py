@@ -29,6 +29,7 @@ from reactor.workloads.pods import Workloads
 
 _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
+_ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
 _EVICTION: Final = "eviction"
 
 
@@ -82,9 +83,11 @@ class Generation:
                 for source in self._sources():
                     await nursery.start(source.run)
                 nursery.start_soon(self.housekeeping.run)
+                nursery.start_soon(self._loop, nursery, on_pass)
+                with trio.move_on_after(_ARMING_SECONDS):
+                    await self._memory.wait_armed()
                 started = True
                 task_status.started()
-                await self._loop(nursery, on_pass)
         if not started:  # stopped by a reload that came before
             task_status.started()
 

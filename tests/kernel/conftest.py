@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from daemon_fixtures import MIB, RunningDaemon
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.lab.virtual_node import VirtualNode
 
 
 @pytest.fixture
@@ -22,3 +26,25 @@ def v1_tree() -> CgroupTree:
     if tree.version is not CgroupVersion.V1:
         pytest.skip("the memory controller is on v2; boot with systemd.unified_cgroup_hierarchy=0")
     return tree
+
+
+@pytest.fixture
+def node(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
+    """Return a virtual node of 256 MiB that is gone after the test."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root; run as root")
+    try:
+        tree = CgroupTree.discover()
+    except KernelInterfaceError as error:
+        pytest.skip(f"no memory controller; mount one: {error}")
+    name = f"reactor-test-{os.getpid()}-{abs(hash(request.node.name)) % 10_000}"
+    with VirtualNode(tree, 256 * MIB, name) as made:
+        yield made
+
+
+@pytest.fixture
+def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[RunningDaemon]:
+    """Return a daemon for the virtual node, not yet started; it is ended after the test."""
+    running = RunningDaemon(tmp_path, node.cgroup)
+    yield running
+    running.stop()

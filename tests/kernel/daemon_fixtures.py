@@ -1,0 +1,153 @@
+"""`reactor run` as a process of its own on a virtual node, for the tests of the whole daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+PAUSE = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+_HOLD = """
+import mmap, signal, sys
+size, ignores = int(sys.argv[1]) << 20, sys.argv[2] == "stubborn"
+if ignores:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for offset in range(0, size, 4096):
+    memory[offset] = 1
+signal.pause()
+"""
+
+
+def hold(mib: int, *, stubborn: bool = False) -> list[str]:
+    """Return the command of a process that takes that much memory; a stubborn one ignores SIGTERM."""
+    return [sys.executable, "-S", "-c", _HOLD, str(mib), "stubborn" if stubborn else "mild"]
+
+
+def eventually(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.01)
+
+
+class RunningDaemon:
+    """`reactor run` with everything that it writes below `directory`."""
+
+    def __init__(self, directory: Path, node_cgroup: str) -> None:
+        self.directory = directory
+        self.journal_path = directory / "journal.jsonl"
+        self.socket_path = directory / "reactor.sock"
+        self.config_path = directory / "reactor.json"
+        self.log_path = directory / "daemon.log"
+        self.node_cgroup = node_cgroup
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, configuration: Mapping[str, Any], section: Mapping[str, Any] | None = None) -> None:
+        """Write the configuration."""
+        document = {
+            **configuration,
+            "reactor": {
+                "nodeCgroup": self.node_cgroup,
+                "metrics": "off",
+                "socket": str(self.socket_path),
+                "stateFile": str(self.directory / "state.json"),
+                "journal": {"path": str(self.journal_path)},
+                **(section or {}),
+            },
+        }
+        self.config_path.write_text(json.dumps(document))
+
+    def start(self, *arguments: str) -> None:
+        """Start the daemon and wait until it says that it is ready."""
+        notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notice_path = self.directory / "notify.sock"
+        notice_path.unlink(missing_ok=True)
+        notices.bind(str(notice_path))
+        notices.settimeout(30)
+        with notices:
+            self.spawn(*arguments, environment={"NOTIFY_SOCKET": str(notice_path)})
+            while b"READY=1" not in notices.recv(4096).split(b"\n"):
+                pass
+
+    def spawn(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start the daemon without waiting."""
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "reactor", "run", "--config", str(self.config_path), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+            )
+        return self.process
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """End the daemon by SIGTERM and return its exit status."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def kill(self) -> None:
+        """End the daemon as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the journal."""
+        if not self.journal_path.exists():
+            return []
+        return [json.loads(line) for line in self.journal_path.read_text().splitlines()]
+
+    def evictions(self) -> list[dict[str, Any]]:
+        """Return the journal's decisions that evict somebody."""
+        return [line for line in self.lines() if line["kind"] == "decision" and line["evictions"]]
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of reactor's against this daemon."""
+        return subprocess.run(
+            [sys.executable, "-m", "reactor", *arguments, "--socket", str(self.socket_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+
+    def status(self) -> dict[str, Any]:
+        answer = self.ask("status", "--output", "json")
+        assert answer.returncode == 0, answer.stderr
+        document: dict[str, Any] = json.loads(answer.stdout)
+        return document
+
+    def rss_mib(self) -> float:
+        assert self.process is not None
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+    def descriptors(self) -> list[str]:
+        assert self.process is not None
+        directory = Path(f"/proc/{self.process.pid}/fd")
+        return sorted(os.readlink(fd) for fd in directory.iterdir())

@@ -1,0 +1,201 @@
+"""The whole daemon on a virtual node of this machine's kernel: who is evicted, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+from daemon_fixtures import MIB, PAUSE, RunningDaemon, eventually, hold
+
+from reactor.lab.virtual_node import VirtualNode
+
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+
+
+def test_hog_is_evicted_the_others_live_and_every_word_of_it_is_kept(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    guaranteed = node.add_pod("guaranteed", request_bytes=48 * MIB, limit_bytes=48 * MIB)
+    burstable = node.add_pod("burstable", request_bytes=16 * MIB)
+    hog = node.add_pod("hog")
+    survivors = [node.spawn(guaranteed, hold(24)), node.spawn(burstable, hold(40))]
+    daemon.configure(HARD)
+    daemon.start()
+    descriptors = daemon.descriptors()
+
+    victim = node.spawn(hog, hold(220))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+
+    assert -signal.SIGKILL == victim.wait(10)
+    assert [None, None] == [survivor.poll() for survivor in survivors]
+    (line,) = daemon.evictions()
+    assert ["cgroup/hog"] == [eviction["pod"] for eviction in line["evictions"]]
+    _assert_complete(line)
+    _assert_status(daemon)
+    assert daemon.rss_mib() < 40
+    # Of all that an eviction opens only the journal stays open; the pods are those from before.
+    wanted = sorted([*descriptors, str(daemon.journal_path)])
+    eventually(lambda: daemon.descriptors() == wanted, f"no other descriptors than {wanted}")
+    assert daemon.stop() == 0
+    assert not daemon.socket_path.exists()
+
+
+def _assert_complete(line: dict) -> None:
+    assert line["threshold"]["threshold"] == "memory.available<64Mi"
+    assert line["threshold"]["value"] == 64 * MIB
+    assert 0 <= line["threshold"]["available"] < 64 * MIB
+    assert line["threshold"]["capacity"] == 256 * MIB
+    assert line["observations"]["memory.available"]["available"] == line["threshold"]["available"]
+    assert line["conditions"] == ["MemoryPressure"]
+    assert {wake["kind"] for wake in line["wakes"]} == {"memory"}
+    ranking = line["ranking"]
+    assert [place["pod"] for place in ranking] == ["cgroup/hog", "cgroup/burstable", "cgroup/guaranteed"]
+    assert [place["qos_class"] for place in ranking] == ["BestEffort", "Burstable", "Guaranteed"]
+    assert [place["exceeds_request"] for place in ranking] == [True, True, False]
+    assert all(place["usage"] > 0 and place["because"] for place in ranking)
+    timing = line["timing"]
+    stages = ("woke_ns", "started_ns", "observed_ns", "decided_ns", "killed_ns", "freed_ns")
+    assert [timing[stage] for stage in stages] == sorted(timing[stage] for stage in stages)
+    assert line["evictions"][0]["outcome"] == "killed"
+    assert line["evictions"][0]["processes"] == 1
+
+
+def _assert_status(daemon: RunningDaemon) -> None:
+    document = daemon.status()
+    memory = next(one for one in document["signals"] if one["signal"] == "memory.available")
+    assert memory["capacity"] == 256 * MIB
+    assert memory["source"]["health"] == "armed"
+    pressure = next(one for one in document["conditions"] if one["condition"] == "MemoryPressure")
+    assert pressure["in_force"]
+    assert pressure["since"] is not None
+    assert ["cgroup/hog"] == [
+        one["pod"] for decision in document["decisions"] for one in decision["evictions"]
+    ]
+    table = daemon.ask("status").stdout
+    for expected in ("memory.available", "hard 64Mi", "MemoryPressure", "cgroup/hog", "armed"):
+        assert expected in table
+    explained = daemon.ask("explain", "hog")
+    assert explained.returncode == 0
+    assert "The node was low on resource: memory." in explained.stdout
+    assert (
+        json.loads(daemon.ask("explain", "burstable", "--output", "json").stdout)["ranking"][0]["place"] > 0
+    )
+    unknown = daemon.ask("explain", "nobody")
+    assert unknown.returncode == 1
+
+
+def test_nobody_is_evicted_while_memory_stays_above_the_threshold(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    pod = node.add_pod("pod")
+    daemon.configure(HARD, {"housekeepingInterval": "100ms"})
+    daemon.start()
+    process = node.spawn(pod, hold(150))
+
+    eventually(lambda: daemon.status()["passes"] > 20, "twenty passes")
+
+    assert process.poll() is None
+    assert daemon.evictions() == []
+
+
+def test_dry_run_says_who_would_be_evicted_and_touches_nobody(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    hog = node.add_pod("hog")
+    daemon.configure(HARD)
+    daemon.start("--dry-run")
+
+    process = node.spawn(hog, hold(210))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+
+    (line,) = daemon.evictions()[:1]
+    assert line["dry_run"]
+    assert line["evictions"][0]["outcome"] == "dry-run"
+    assert process.poll() is None
+    assert daemon.status()["dry_run"]
+    assert "dry run" in daemon.ask("status").stdout
+
+
+def test_soft_eviction_asks_first_and_kills_when_the_grace_period_is_over(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    stubborn = node.add_pod("stubborn")
+    daemon.configure(
+        {
+            "evictionSoft": {"memory.available": "64Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "200ms"},
+            "evictionMaxPodGracePeriod": 1,
+            "evictionHard": {},
+        },
+        {"housekeepingInterval": "100ms"},
+    )
+    daemon.start()
+
+    process = node.spawn(stubborn, hold(210, stubborn=True))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+
+    assert -signal.SIGKILL == process.wait(10)
+    (line,) = daemon.evictions()
+    (eviction,) = line["evictions"]
+    assert (eviction["grace_period_seconds"], eviction["outcome"]) == (1, "killed")
+    assert eviction["killed_ns"] - line["timing"]["decided_ns"] >= 1_000_000_000
+
+
+def test_soft_eviction_of_a_pod_that_obeys_never_kills(node: VirtualNode, daemon: RunningDaemon) -> None:
+    mild = node.add_pod("mild")
+    daemon.configure(
+        {
+            "evictionSoft": {"memory.available": "64Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "200ms"},
+            "evictionMaxPodGracePeriod": 20,
+            "evictionHard": {},
+        },
+        {"housekeepingInterval": "100ms"},
+    )
+    daemon.start()
+
+    process = node.spawn(mild, hold(210))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+
+    assert -signal.SIGTERM == process.wait(10)
+    assert daemon.evictions()[0]["evictions"][0]["outcome"] == "terminated"
+
+
+def test_pod_that_starts_after_the_daemon_is_ranked_at_once(node: VirtualNode, daemon: RunningDaemon) -> None:
+    old = node.spawn(node.add_pod("old", request_bytes=64 * MIB), PAUSE)
+    daemon.configure(HARD, {"housekeepingInterval": "10m"})
+    daemon.start()
+
+    hog = node.spawn(node.add_pod("newcomer"), hold(220))
+
+    assert -signal.SIGKILL == hog.wait(20)
+    assert old.poll() is None
+
+
+def test_two_pods_are_evicted_one_after_the_other_and_never_one_too_many(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    calm = node.spawn(node.add_pod("calm", request_bytes=64 * MIB), hold(32))
+    first, second = node.add_pod("first"), node.add_pod("second")
+    daemon.configure(HARD)
+    daemon.start()
+
+    victims: list[subprocess.Popen[bytes]] = []
+    for pod in (first, second):
+        victims.append(node.spawn(pod, hold(190)))
+        eventually(lambda: victims[-1].poll() is not None, "the hog's end")
+    eventually(lambda: len(daemon.evictions()) == 2, "two journal lines")
+
+    assert ["cgroup/first", "cgroup/second"] == [line["evictions"][0]["pod"] for line in daemon.evictions()]
+    assert calm.poll() is None
+
+
+def test_nothing_of_the_start_up_exercise_is_left(node: VirtualNode, daemon: RunningDaemon) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+
+    roots = {node.tree.memory_root, node.tree.freezer_root, node.tree.cpu_root} - {None}
+    assert [] == [str(found) for root in roots for found in Path(str(root)).glob("reactor-exercise-*")]
+    assert "kill path" not in daemon.status()["problems"]

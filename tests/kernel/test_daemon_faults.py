@@ -1,0 +1,243 @@
+"""The whole daemon among faults: none of them stops it, and none goes unsaid."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemon_fixtures import RunningDaemon, eventually, hold
+
+from reactor.lab.virtual_node import VirtualNode
+
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory on a filesystem without a free block."""
+    directory = tmp_path / "full"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs could be mounted, run with CAP_SYS_ADMIN: {mounted.stderr.strip()}")
+    try:
+        with pytest.raises(OSError, match="No space left"), (directory / "filler").open("wb") as filler:
+            filler.write(bytes(1 << 20))
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def test_full_disk_under_the_journal_loses_lines_but_evicts(
+    node: VirtualNode, daemon: RunningDaemon, full_disk: Path
+) -> None:
+    daemon.configure(HARD, {"journal": {"path": str(full_disk / "journal.jsonl")}})
+    daemon.start()
+
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+
+    eventually(lambda: "journal" in daemon.status()["problems"], "the journal's problem")
+    assert "No space left" in daemon.status()["problems"]["journal"]
+    assert 1 == daemon.log().count("lines are being lost")
+    assert "cgroup/hog" in daemon.ask("explain", "hog").stdout
+    assert daemon.stop() == 0
+
+
+def test_pods_and_parents_that_vanish_and_come_again_are_guarded_again(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    parent = node.add_pod("parent")
+    old = node.add_pod("parent/old")
+    daemon.configure(HARD, {"pods": {"parents": [parent]}, "housekeepingInterval": "100ms"})
+    daemon.start()
+    eventually(lambda: daemon.status()["pods"] == 1, "one pod")
+
+    node.remove_pod(old)
+    node.remove_pod(parent)
+    eventually(lambda: daemon.status()["pods"] == 0, "no pod")
+    node.add_pod("parent")
+    hog = node.spawn(node.add_pod("parent/hog"), hold(220))
+
+    assert -signal.SIGKILL == hog.wait(20)
+    assert daemon.stop() == 0
+
+
+def test_node_cgroup_that_is_gone_is_a_problem_and_no_pressure(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(HARD, {"housekeepingInterval": "100ms"})
+    daemon.start()
+
+    node.clean_up()
+    eventually(lambda: bool(daemon.status()["problems"]), "a problem")
+
+    document = daemon.status()
+    assert "memory.available" in " ".join(document["problems"])
+    assert not any(one["in_force"] for one in document["conditions"])
+    assert daemon.stop() == 0
+
+
+def test_socket_of_a_dead_daemon_is_replaced(node: VirtualNode, daemon: RunningDaemon) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(daemon.socket_path))
+    daemon.configure(HARD)
+    daemon.start()
+
+    assert daemon.status()["node_cgroup"] == node.cgroup
+    assert 0o600 == daemon.socket_path.stat().st_mode & 0o777
+
+
+def test_second_daemon_on_the_same_socket_refuses_to_start_and_the_first_stays(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    second = RunningDaemon(tmp_path, node.cgroup)
+    second.log_path = tmp_path / "second.log"
+
+    assert 1 == second.spawn().wait(20)
+
+    assert "a daemon answers there" in second.log()
+    assert daemon.status()["node_cgroup"] == node.cgroup
+
+
+def test_conditions_survive_a_crash_with_their_since(node: VirtualNode, daemon: RunningDaemon) -> None:
+    daemon.configure(HARD, {"housekeepingInterval": "200ms"})
+    daemon.start()
+    node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+    eventually(lambda: _pressure(daemon)["in_force"], "memory pressure")
+    eventually(lambda: "MemoryPressure" in _saved(daemon), "the state file")
+    before = _pressure(daemon)["for_seconds"]
+
+    daemon.kill()
+    daemon.start()
+
+    after = _pressure(daemon)
+    assert after["in_force"]
+    assert after["for_seconds"] > before
+    assert "state restored: conditions=MemoryPressure" in daemon.log()
+    assert "cgroup/hog" in daemon.ask("explain", "hog").stdout
+
+
+def test_corrupt_state_is_said_and_started_without(node: VirtualNode, daemon: RunningDaemon) -> None:
+    (daemon.directory / "state.json").write_bytes(b'{"version": 1, "boot')
+    daemon.configure(HARD)
+    daemon.start()
+
+    assert "started without it" in daemon.status()["problems"]["state file"]
+
+
+def test_soft_eviction_is_taken_up_again_after_a_crash(node: VirtualNode, daemon: RunningDaemon) -> None:
+    daemon.configure(
+        {
+            "evictionSoft": {"memory.available": "64Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "100ms"},
+            "evictionMaxPodGracePeriod": 4,
+            "evictionHard": {},
+        },
+        {"housekeepingInterval": "100ms"},
+    )
+    daemon.start()
+    process = node.spawn(node.add_pod("stubborn"), hold(210, stubborn=True))
+    eventually(lambda: '"uid"' in _saved(daemon), "an eviction in flight in the state file")
+
+    daemon.kill()
+    assert process.poll() is None
+    daemon.start()
+
+    assert -signal.SIGKILL == process.wait(20)
+    assert "taken up again" in daemon.log()
+
+
+def test_wrong_reload_keeps_the_configuration_and_names_every_problem(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    daemon.configure({"evictionHard": {"memory.available": "64Xi"}}, {"housekeepingInterval": "never"})
+
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: "the configuration in force stays" in daemon.log(), "a refusal in the log")
+
+    assert "64Xi" in daemon.log()
+    assert "housekeepingInterval" in daemon.log()
+    assert ["memory.available<64Mi"] == _thresholds(daemon)
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+
+
+def test_right_reload_takes_the_new_thresholds_and_keeps_what_is_known(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    passes = daemon.status()["passes"]
+    daemon.configure({"evictionHard": {"memory.available": "150Mi"}})
+
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: ["memory.available<150Mi"] == _thresholds(daemon), "the new threshold")
+
+    assert daemon.status()["passes"] > passes
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(130)).wait(20)
+
+
+def test_occupied_metrics_port_is_said_and_survived(node: VirtualNode, daemon: RunningDaemon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        daemon.configure(HARD, {"metrics": f"127.0.0.1:{occupied.getsockname()[1]}"})
+        daemon.start()
+
+        assert daemon.status()["pods"] == 0
+        assert "the port is taken" in daemon.log()
+
+
+def test_storm_of_reloads_does_not_keep_it_from_evicting(node: VirtualNode, daemon: RunningDaemon) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    process = node.spawn(node.add_pod("hog"), hold(220))
+
+    while process.poll() is None:
+        daemon.signal(signal.SIGHUP)
+        time.sleep(0.005)
+
+    assert -signal.SIGKILL == process.returncode
+    assert daemon.stop() == 0
+
+
+def test_end_at_any_moment_leaves_nothing_behind(node: VirtualNode, daemon: RunningDaemon) -> None:
+    daemon.configure(HARD)
+    moments = random.Random(2)
+    for _ in range(6):
+        process = daemon.spawn()
+        time.sleep(moments.uniform(0.0, 0.8))
+        process.send_signal(moments.choice([signal.SIGTERM, signal.SIGINT]))
+        # Before the interpreter has come to the command's first line the kernel's default answers.
+        assert process.wait(20) in {0, -signal.SIGTERM, -signal.SIGINT, 130}
+        assert "Traceback" not in daemon.log()
+    roots = {node.tree.memory_root, node.tree.freezer_root, node.tree.cpu_root} - {None}
+    assert [] == [found for root in roots for found in Path(str(root)).glob("reactor-exercise-*")]
+    assert not daemon.socket_path.exists()
+
+
+def _pressure(daemon: RunningDaemon) -> dict:
+    return next(one for one in daemon.status()["conditions"] if one["condition"] == "MemoryPressure")
+
+
+def _saved(daemon: RunningDaemon) -> str:
+    path = daemon.directory / "state.json"
+    return json.dumps(json.loads(path.read_text())) if path.exists() else ""
+
+
+def _thresholds(daemon: RunningDaemon) -> list[str]:
+    memory = next(one for one in daemon.status()["signals"] if one["signal"] == "memory.available")
+    return [threshold["threshold"] for threshold in memory["thresholds"]]
