@@ -130,7 +130,7 @@ class MemorySource:
     async def _keep(self, link: _Link) -> None:
         backoff = Backoff()
         while True:
-            while self._stands_before(link):
+            while self._is_spared(link):
                 await self._changed.wait()
             backoff.begin()
             with trio.CancelScope() as link.calls_off:
@@ -162,9 +162,10 @@ class MemorySource:
     def _standing(self) -> _Link | None:
         return next((link for link in self._links if link.detail is not None), None)
 
-    def _stands_before(self, link: _Link) -> bool:
-        standing = self._standing()
-        return standing is not None and self._links.index(standing) < self._links.index(link)
+    def _is_spared(self, link: _Link) -> bool:
+        """Return whether an earlier step stands, or has not been tried yet."""
+        earlier = self._links[: self._links.index(link)]
+        return any(before.off_because is None and before.error is None for before in earlier)
 
     def _report(self) -> None:
         standing = self._standing()

@@ -95,6 +95,8 @@ class MemoryHigh:
             details[cgroup] = f"{cgroup} {detail}"
             armed("; ".join(details.values()))
 
+        if not self._levels:
+            armed("no levels")
         guarded = {cgroup: levels for cgroup, levels in self._levels.items() if cgroup != "/"}
         if self._levels and not guarded:
             raise OSError(

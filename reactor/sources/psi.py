@@ -26,13 +26,16 @@ from reactor.sources.wakes import SourceBoard, Wakes
 
 PSI: Final = "psi"
 MACHINE_PRESSURE: Final = Path("/proc/pressure/memory")
-# One part in ten of the window, in the shortest window that every kernel takes.
-_WINDOW_US: Final = 500_000
-_STALL_US: Final = 50_000
+# One part in ten of the shortest window that every kernel takes.
+WINDOW_US: Final = 500_000
+STALL_US: Final = WINDOW_US // 10
 
 
 class PsiHint:
-    """Wakes the loop when tasks of the watched cgroups, or of the machine on cgroup v1, stall for memory."""
+    """Wakes the loop when tasks of the watched cgroups, or of the machine on cgroup v1, stall for memory.
+
+    Some task for `stall_us` within WINDOW_US; in proportion where the kernel grants a longer window only.
+    """
 
     name = PSI
 
@@ -43,12 +46,14 @@ class PsiHint:
         board: SourceBoard,
         *,
         machine_pressure: Path = MACHINE_PRESSURE,
+        stall_us: int = STALL_US,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._tree = tree
         self._wakes = wakes
         self._board = board
         self._machine_pressure = machine_pressure
+        self._stall_us = stall_us
         self._clock_ns = clock_ns
         self._cgroups: frozenset[str] = frozenset({"/"})
         self._other_cgroups = trio.Event()
@@ -75,7 +80,7 @@ class PsiHint:
                 paths: dict[int, Path] = {}
                 windows: list[str] = []
                 for path in self._paths():
-                    fd, window_us = _open(path)
+                    fd, window_us = _open(path, self._stall_us)
                     owned.callback(os.close, fd)
                     # Trio waits for EPOLLIN, which these files always have.
                     epoll.register(fd, select.EPOLLPRI)
@@ -108,12 +113,12 @@ class PsiHint:
             self._wakes.notify(Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=self._clock_ns()))
 
 
-def _open(path: Path) -> tuple[int, int]:
+def _open(path: Path, stall_us: int) -> tuple[int, int]:
     """Return a trigger's descriptor and the window in microseconds that the kernel granted."""
     try:
-        return open_trigger(path, "some", _STALL_US, _WINDOW_US), _WINDOW_US
+        return open_trigger(path, "some", stall_us, WINDOW_US), WINDOW_US
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.EPERM}:
             raise
-    stall_us = _STALL_US * UNPRIVILEGED_WINDOW_US // _WINDOW_US
+    stall_us = stall_us * UNPRIVILEGED_WINDOW_US // WINDOW_US
     return open_trigger(path, "some", stall_us, UNPRIVILEGED_WINDOW_US), UNPRIVILEGED_WINDOW_US

@@ -1,4 +1,3 @@
-import os
 import shutil
 import subprocess
 import time
@@ -12,10 +11,25 @@ from reactor.model.wakes import SourceHealth
 from reactor.sources.processes import PROCESSES, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="the process connector needs CAP_NET_ADMIN: run the tests as root"
-)
+pytestmark = pytest.mark.usefixtures("connector")
 FORKER = Path(__file__).with_name("forker.c")
+
+
+@pytest.fixture(scope="module")
+def connector() -> None:
+    """Skip where the kernel does not grant the process connector."""
+
+    async def ask() -> str:
+        board = SourceBoard()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(ProcessSource(Wakes(), board).run)
+            nursery.cancel_scope.cancel()
+        state = board.state(PROCESSES)
+        return "" if state.health is SourceHealth.ARMED else state.detail
+
+    refusal = trio.run(ask)
+    if refusal:
+        pytest.skip(f"needs root, CONFIG_PROC_EVENTS and the initial pid namespace: {refusal}")
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +45,7 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def armed(nursery: trio.Nursery, source: ProcessSource, board: SourceBoard) -> None:
     with trio.fail_after(10):
         await nursery.start(source.run)
-    state = board.state(PROCESSES)
-    if state.health is not SourceHealth.ARMED:
-        pytest.skip(f"{state.detail} (needs CONFIG_PROC_EVENTS and the initial pid namespace)")
+    assert SourceHealth.ARMED is board.state(PROCESSES).health
 
 
 async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:

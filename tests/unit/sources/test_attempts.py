@@ -1,0 +1,76 @@
+import errno
+import os
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.model.wakes import SourceHealth
+from reactor.sources.attempts import Backoff, Pace, failure_text, keep_trying
+from reactor.sources.wakes import SourceBoard
+
+
+async def test_pauses_grow_to_thirty_seconds(autojump_clock: trio.testing.MockClock) -> None:
+    backoff, pauses = Backoff(), []
+    for _ in range(11):
+        backoff.begin()
+        began = trio.current_time()
+        await backoff.pause()
+        pauses.append(trio.current_time() - began)
+    assert pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]) == pauses
+
+
+async def test_an_attempt_that_stood_for_long_begins_anew_with_the_shortest_pause(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    backoff = Backoff()
+    for _ in range(5):
+        backoff.begin()
+        await backoff.pause()
+    backoff.begin()
+    await trio.sleep(30)
+    began = trio.current_time()
+    await backoff.pause()
+    assert pytest.approx(0.1) == trio.current_time() - began
+
+
+async def test_a_burst_passes_at_once_the_rest_at_its_rate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pace, began = Pace(burst=4, per_second=10), trio.current_time()
+    for _ in range(4):
+        await pace.turn()
+    assert pytest.approx(0, abs=0.11) == trio.current_time() - began
+    for _ in range(20):
+        await pace.turn()
+    assert pytest.approx(2, abs=0.11) == trio.current_time() - began
+
+
+def test_a_failure_is_one_line_with_its_path() -> None:
+    error = OSError(errno.ENODEV, os.strerror(errno.ENODEV), "/sys/x")
+    assert "[Errno 19] No such device: '/sys/x'" == failure_text(ExceptionGroup("", [error]))
+    assert "ValueError: a b" == failure_text(ValueError("a\nb"))
+
+
+async def test_whatever_an_attempt_raises_is_survived_and_tried_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    board, seen = SourceBoard(), []
+
+    async def attempt(armed) -> None:
+        seen.append(board.state("x").health)
+        if len(seen) == 3:
+            armed("third time")
+            await trio.sleep_forever()
+        raise [ZeroDivisionError("odd"), OSError(5, "bad")][len(seen) - 1]
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: keep_trying("x", board, attempt, task_status=task_status))
+        assert (SourceHealth.FAILED, "ZeroDivisionError: odd") == (
+            board.state("x").health,
+            board.state("x").detail,
+        )
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert [SourceHealth.OFF, SourceHealth.FAILED, SourceHealth.FAILED] == seen
+    assert (SourceHealth.ARMED, "third time") == (board.state("x").health, board.state("x").detail)

@@ -1,0 +1,239 @@
+import os
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.settings import Settings, SourceSettings
+from reactor.model.wakes import SourceHealth
+from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
+from reactor.sources.memory import MemorySource
+from reactor.sources.wakes import SourceBoard, Wakes
+
+MIB = 1 << 20
+
+
+class Step:
+    """A step whose fate the test decides."""
+
+    def __init__(self, name: str, *, missing: str | None = None) -> None:
+        self.name = name
+        self.missing = missing
+        self.works = True
+        self.watching = False
+        self.levels: tuple[object, ...] = ()
+        self.fate = trio.Event()
+
+    def unavailable_because(self) -> str | None:
+        return self.missing
+
+    def arm(self, levels) -> None:
+        self.levels = tuple(levels)
+
+    async def watch(self, armed) -> None:
+        if not self.works:
+            raise OSError(19, "broken")
+        self.watching = True
+        try:
+            armed("here")
+            self.fate = trio.Event()
+            await self.fate.wait()
+        finally:
+            self.watching = False
+        raise OSError(19, "broken")
+
+    def breaks(self) -> None:
+        self.works = False
+        self.fate.set()
+
+
+class Chain:
+    def __init__(self, *steps: Step, hints: tuple[Step, ...] = (), settings: Settings | None = None) -> None:
+        self.wakes, self.board = Wakes(), SourceBoard()
+        tree = CgroupTree(version=CgroupVersion.V1, memory_root=Path("/nowhere"))
+        self.source = MemorySource(
+            tree, settings or Settings(), self.wakes, self.board, steps=steps, hints=hints
+        )
+
+    def healths(self) -> dict[str, str]:
+        return {state.name: state.health.value for state in self.board.states()}
+
+
+async def test_one_step_watches_and_the_others_stand_by(autojump_clock: trio.testing.MockClock) -> None:
+    first, second = Step("first"), Step("second")
+    chain = Chain(first, second)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        await trio.sleep(1)
+        assert (True, False) == (first.watching, second.watching)
+        assert {"first": "armed", "second": "off"} == chain.healths()
+        assert "first is armed" == chain.board.state("second").detail
+        nursery.cancel_scope.cancel()
+    assert not first.watching
+
+
+async def test_a_step_that_fails_is_stood_in_for_until_it_works_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, second = Step("first"), Step("second")
+    chain = Chain(first, second)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        assert "first" == await chain.source.wait_armed()
+        first.breaks()
+        await trio.sleep(60)
+        assert (False, True) == (first.watching, second.watching)
+        assert {"first": "degraded", "second": "armed"} == chain.healths()
+        assert "[Errno 19] broken; second stands in" == chain.board.state("first").detail
+        first.works = True
+        await trio.sleep(60)
+        assert (True, False) == (first.watching, second.watching)
+        assert {"first": "armed", "second": "off"} == chain.healths()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_failure_wakes_the_loop_for_what_was_missed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first = Step("first")
+    chain = Chain(first)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        await chain.source.wait_armed()
+        first.breaks()
+        assert "first" == (await chain.wakes.wait())[0].source
+        await trio.sleep(10)
+        assert "[Errno 19] broken; the ticker is left" == chain.board.state("first").detail
+        assert SourceHealth.FAILED is chain.board.state("first").health
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_node_lacks_or_its_operator_forbids_is_off_and_says_why(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    settings = Settings(sources=SourceSettings(memcg=False, psi=False))
+    chain = Chain(
+        Step(MEMCG_EVENTFD),
+        Step("lacking", missing="no such kernel"),
+        hints=(Step("psi"),),
+        settings=settings,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert {MEMCG_EVENTFD: "off", "lacking": "off", "psi": "off"} == chain.healths()
+    assert "switched off in the configuration" == chain.board.state(MEMCG_EVENTFD).detail
+    assert "no such kernel" == chain.board.state("lacking").detail
+
+
+async def test_levels_reach_every_step_and_hint_before_and_after_the_start(
+    level, autojump_clock: trio.testing.MockClock
+) -> None:
+    steps = Step("first"), Step("second"), Step("hint")
+    chain = Chain(*steps[:2], hints=steps[2:])
+    chain.source.arm([level(1)])
+    assert all((level(1),) == step.levels for step in steps)
+
+
+async def test_a_hint_runs_beside_the_chain_and_its_failure_concerns_nobody_else(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, hint = Step("first"), Step("hint")
+    chain = Chain(first, hints=(hint,))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        await trio.sleep(1)
+        hint.breaks()
+        await trio.sleep(1)
+        assert {"first": "armed", "hint": "failed"} == chain.healths()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def fake_cgroup(tmp_path: Path) -> Path:
+    directory = tmp_path / "node"
+    directory.mkdir()
+    for name, text in (
+        ("memory.usage_in_bytes", f"{50 * MIB}\n"),
+        ("memory.stat", "total_inactive_file 0\n"),
+        ("cgroup.event_control", ""),
+    ):
+        (directory / name).write_text(text)
+    return directory
+
+
+def registered(directory: Path) -> tuple[int, int]:
+    """Return the eventfd and the level that the source wrote for the kernel to read."""
+    event_fd, _, level_bytes = (directory / "cgroup.event_control").read_text().split()
+    return int(event_fd), int(level_bytes)
+
+
+async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the_watch(
+    fake_cgroup: Path, level
+) -> None:
+    wakes, board = Wakes(), SourceBoard()
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent)
+    source = MemorySource(
+        tree,
+        Settings(),
+        wakes,
+        board,
+        steps=(MemcgEventfd(tree, wakes, board, clock_ns=lambda: 7),),
+        hints=(),
+    )
+    descriptors = len(os.listdir("/proc/self/fd"))
+    async with trio.open_nursery() as nursery:
+        source.arm([level(60)])
+        await nursery.start(source.run)
+        with trio.fail_after(10):
+            await source.wait_armed()
+            event_fd, level_bytes = registered(fake_cgroup)
+            assert 60 * MIB == level_bytes
+            os.eventfd_write(event_fd, 1)
+            assert (MEMCG_EVENTFD, 7) == ((first := (await wakes.wait())[0]).source, first.at_ns)
+            (fake_cgroup / "memory.usage_in_bytes").write_text("garbage\n")
+            os.eventfd_write(event_fd, 1)
+            await wakes.wait()
+            while board.state(MEMCG_EVENTFD).health is not SourceHealth.FAILED:
+                await wakes.wait()
+        assert "garbage" in board.state(MEMCG_EVENTFD).detail
+        nursery.cancel_scope.cancel()
+    assert descriptors == len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_crossing_before_the_registration_stood_wakes_the_loop(fake_cgroup: Path, level) -> None:
+    wakes, board = Wakes(), SourceBoard()
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent)
+    step = MemcgEventfd(tree, wakes, board)
+    step.arm([level(40)])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(step.watch, lambda _: None)
+        with trio.fail_after(10):
+            await wakes.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_usage_that_swings_about_a_level_does_not_starve_the_loop(
+    fake_cgroup: Path, level, mock_clock: trio.testing.MockClock
+) -> None:
+    wakes, board = Wakes(), SourceBoard()
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=fake_cgroup.parent)
+    step = MemcgEventfd(tree, wakes, board)
+    step.arm([level(60)])
+    armed = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(step.watch, lambda _: armed.set())
+        await armed.wait()
+        event_fd, _ = registered(fake_cgroup)
+        for _ in range(200):
+            os.eventfd_write(event_fd, 1)
+            await trio.testing.wait_all_tasks_blocked(0.0002)
+        assert board.state(MEMCG_EVENTFD).wakes <= 33
+        mock_clock.jump(0.011)
+        await trio.testing.wait_all_tasks_blocked(0.001)
+        assert board.state(MEMCG_EVENTFD).wakes <= 34
+        nursery.cancel_scope.cancel()
