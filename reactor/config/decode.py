@@ -179,6 +179,8 @@ def _class_hook(cls: type[Any], converter: Converter) -> Callable[[Any, type[Any
 
 
 def _string(raw: Any, _: type) -> str:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return str(raw)  # a uid of digits that nobody quoted
     if not isinstance(raw, str):
         raise Refused(raw, "a string")
     return raw
@@ -351,7 +353,9 @@ def _converter() -> Converter:
 
 def register_scalar(converter: Converter, scalar: Any, hook: Callable[[Any, type], Any]) -> None:
     """Make the converter read `scalar`, a type or a NewType, by `hook`."""
-    converter.register_structure_hook_func(lambda cls: cls is scalar, hook)
+    # By class, not by a predicate: for str, bool and int cattrs has hooks by class that it asks first, and
+    # they take anything (`bool("false")`).
+    converter.register_structure_hook(scalar, hook)
 
 
 CONVERTER = _converter()

@@ -136,7 +136,7 @@ def _read(raw: Any, cls: Any) -> _Document:
 def _kind(raw: Mapping[str, Any]) -> Iterator[Refused]:
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         given = raw.get(key)
-        if isinstance(given, str) and given != wanted:
+        if given is not None and given != wanted:
             yield Refused(given, wanted, at=key)
 
 
