@@ -39,8 +39,9 @@ def _without_cycle_collection() -> Iterator[None]:
 
 
 def _run(path: str, output: str) -> int:
+    name = "standard input" if path == "-" else path
     try:
-        scenario = scenario_from_text(_read(path), "standard input" if path == "-" else path)
+        scenario = scenario_from_text(_read(path, name), name)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -54,17 +55,17 @@ def _run(path: str, output: str) -> int:
     return 0
 
 
-def _read(path: str) -> str:
+def _read(path: str, name: str) -> str:
     try:
         if path == "-":
             return sys.stdin.buffer.read().decode("utf-8")
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            [Problem(path=path, got=str(error.strerror), accepted="a readable file")]
+            [Problem(path=name, got=str(error.strerror), accepted="a readable file")]
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([Problem(path=path, got=str(error), accepted="UTF-8 text")]) from error
+        raise ConfigError([Problem(path=name, got=str(error), accepted="UTF-8 text")]) from error
 
 
 def _warnings(scenario: Scenario) -> Iterable[str]:

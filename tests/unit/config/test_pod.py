@@ -1,0 +1,189 @@
+from typing import Any
+
+import pytest
+
+from reactor.config.pod import pod_from_document
+from reactor.errors import ConfigError
+from reactor.model.pods import Pod, QosClass
+from reactor.model.signals import Resource
+
+MI = 1 << 20
+
+
+def _pod(spec: dict[str, Any] | None = None, **metadata: object) -> Pod:
+    return pod_from_document({"metadata": {"name": "p", **metadata}, "spec": spec or {}})
+
+
+def _container(
+    requests: dict[str, object] | None = None, limits: dict[str, object] | None = None, **more: object
+) -> dict[str, object]:
+    return {"name": "c", "resources": {"requests": requests, "limits": limits}, **more}
+
+
+BOTH = {"cpu": 1, "memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "qos"),
+    [
+        ({"containers": [_container()]}, QosClass.BEST_EFFORT),
+        ({"containers": [_container({"cpu": 0, "memory": "0"})]}, QosClass.BEST_EFFORT),
+        ({"containers": [_container({"ephemeral-storage": "1Gi"})]}, QosClass.BEST_EFFORT),
+        ({"containers": [_container(limits=BOTH)]}, QosClass.GUARANTEED),
+        ({"containers": [_container(BOTH, BOTH)]}, QosClass.GUARANTEED),
+        ({"containers": [_container({"memory": "1024Mi"}, BOTH)]}, QosClass.GUARANTEED),
+        ({"containers": [_container({"memory": "1Mi"}, BOTH)]}, QosClass.BURSTABLE),
+        ({"containers": [_container(limits={"memory": "1Gi"})]}, QosClass.BURSTABLE),
+        ({"containers": [_container({"cpu": "1m"})]}, QosClass.BURSTABLE),
+        ({"containers": [_container(limits=BOTH), _container()]}, QosClass.BURSTABLE),
+        ({"containers": [_container(limits=BOTH)], "initContainers": [_container()]}, QosClass.BURSTABLE),
+        ({"containers": [_container()], "resources": {"limits": BOTH}}, QosClass.GUARANTEED),
+        ({"containers": [_container({"memory": "1Mi"})], "resources": {"limits": BOTH}}, QosClass.BURSTABLE),
+        ({"containers": [_container()], "resources": {"requests": {"cpu": 1}}}, QosClass.BURSTABLE),
+    ],
+)
+def test_qos_class_is_by_requests_and_limits_of_cpu_and_memory(spec: dict[str, Any], qos: QosClass) -> None:
+    assert qos is _pod(spec).qos_class
+
+
+def test_the_qos_class_in_the_status_is_taken_as_it_is() -> None:
+    document = {"metadata": {"name": "p"}, "status": {"qosClass": "Guaranteed"}}
+    assert QosClass.GUARANTEED is pod_from_document(document).qos_class
+
+
+@pytest.mark.parametrize(
+    ("spec", "memory_mi"),
+    [
+        ({"containers": [_container({"memory": "1Mi"}), _container({"memory": "2Mi"})]}, 3),
+        ({"containers": [_container(limits={"memory": "4Mi"})]}, 4),
+        # An init container runs alone, or beside the sidecars that were started before it.
+        (
+            {
+                "containers": [_container({"memory": "1Mi"})],
+                "initContainers": [_container({"memory": "9Mi"})],
+            },
+            9,
+        ),
+        (
+            {
+                "containers": [_container({"memory": "1Mi"})],
+                "initContainers": [
+                    _container({"memory": "4Mi"}, restartPolicy="Always"),
+                    _container({"memory": "3Mi"}),
+                ],
+            },
+            7,
+        ),
+        (
+            {
+                "containers": [_container({"memory": "5Mi"})],
+                "initContainers": [
+                    _container({"memory": "3Mi"}),
+                    _container({"memory": "4Mi"}, restartPolicy="Always"),
+                ],
+            },
+            9,
+        ),
+        ({"containers": [_container({"memory": "1Mi"})], "overhead": {"memory": "8Mi", "cpu": 1}}, 9),
+        ({"containers": [_container({"memory": 0})], "overhead": {"memory": "8Mi"}}, 0),
+        # The pod's own request stands for its containers'; theirs together before its limit.
+        ({"containers": [_container({"memory": "1Mi"})], "resources": {"requests": {"memory": "2Mi"}}}, 2),
+        ({"containers": [_container({"memory": "1Mi"})], "resources": {"limits": {"memory": "2Mi"}}}, 1),
+        ({"containers": [_container()], "resources": {"limits": {"memory": "2Mi"}}}, 2),
+        ({"containers": [_container({"memory": "1Mi"})], "resources": {"requests": {"cpu": 1}}}, 1),
+    ],
+)
+def test_memory_request_of_a_pod(spec: dict[str, Any], memory_mi: int) -> None:
+    assert memory_mi * MI == _pod(spec).requests[Resource.MEMORY]
+
+
+def test_what_is_not_requested_is_absent() -> None:
+    assert {} == _pod({"containers": [_container({"cpu": 1})], "overhead": {"memory": "1Mi"}}).requests
+
+
+def test_storage_limits_add_up_and_init_containers_have_none_of_their_own() -> None:
+    limited = {"ephemeral-storage": "10Mi"}
+    pod = _pod(
+        {
+            "containers": [_container(limits=limited), _container(), _container(limits=limited)],
+            "initContainers": [_container(limits=limited)],
+            "overhead": {"ephemeral-storage": "1Mi"},
+        }
+    )
+    assert "21Mi" == str(pod.ephemeral_storage_limit)
+    assert [True, False, True, False] == [
+        container.ephemeral_storage_limit is not None for container in pod.containers
+    ]
+    assert _pod({"containers": [_container()]}).ephemeral_storage_limit is None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "priority", "reason"),
+    [
+        ({}, 0, None),
+        ({"kubernetes.io/config.source": "api"}, 1_999_999_999, None),
+        ({"kubernetes.io/config.source": "file"}, 0, "static pod (source file)"),
+        ({"kubernetes.io/config.source": "http"}, 0, "static pod (source http)"),
+        ({"kubernetes.io/config.mirror": ""}, 0, "mirror pod"),
+        ({}, 2_000_000_000, "priority 2000000000"),
+    ],
+)
+def test_static_mirror_and_critical_pods_say_why(
+    annotations: dict[str, str], priority: int, reason: str | None
+) -> None:
+    assert reason == _pod({"priority": priority}, annotations=annotations).critical_because
+
+
+@pytest.mark.parametrize(
+    ("volume", "is_local", "limit"),
+    [
+        ({"emptyDir": {}}, True, None),
+        ({"emptyDir": {"sizeLimit": "1Gi"}}, True, "1Gi"),
+        ({"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}, False, "1Gi"),
+        ({"hostPath": {"path": "/x"}}, True, None),
+        ({"configMap": {"name": "x"}}, True, None),
+        ({"gitRepo": {"repository": "x"}}, True, None),
+        ({"secret": {"secretName": "x"}}, False, None),
+        ({"persistentVolumeClaim": {"claimName": "x"}}, False, None),
+        ({}, True, None),  # nothing at all is an emptyDir
+        ({"emptyDir": None}, True, None),
+    ],
+)
+def test_local_volumes_are_charged_to_the_pod(
+    volume: dict[str, Any], *, is_local: bool, limit: str | None
+) -> None:
+    (found,) = _pod({"volumes": [{"name": "v", **volume}]}).volumes
+    assert is_local is found.is_local
+    assert limit == (None if found.size_limit is None else str(found.size_limit))
+
+
+def test_a_pod_without_a_uid_is_known_by_namespace_and_name() -> None:
+    assert "default/p" == _pod().uid
+    assert "u" == _pod(uid="u").uid
+    assert "shop/p" == _pod(namespace="shop").key
+
+
+def test_defaults_are_upstreams() -> None:
+    pod = _pod()
+    assert (30, 0, "default") == (pod.termination_grace_period_seconds, pod.priority, pod.namespace)
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({}, "pods[0].metadata"),
+        ({"metadata": {}}, "pods[0].metadata.name"),
+        ({"metadata": {"name": "p"}, "spec": {"priority": "high"}}, "pods[0].spec.priority"),
+        ({"metadata": {"name": "p"}, "spec": {"containers": {}}}, "pods[0].spec.containers"),
+        (
+            {"metadata": {"name": "p"}, "spec": {"containers": [_container({"memory": "-1Mi"})]}},
+            "pods[0].spec.containers[0].resources.requests.memory",
+        ),
+        ({"metadata": {"name": "p"}, "spec": {"volumes": [{}]}}, "pods[0].spec.volumes[0].name"),
+        ({"metadata": {"name": "p"}, "status": {"qosClass": "Best"}}, "pods[0].status.qosClass"),
+    ],
+)
+def test_a_wrong_pod_is_told_by_path(document: dict[str, Any], path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        pod_from_document(document, root="pods[0]")
+    assert [path] == [problem.path for problem in caught.value.problems]

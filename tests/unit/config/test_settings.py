@@ -1,0 +1,123 @@
+import pytest
+
+from reactor.config import settings_from_text
+from reactor.errors import ConfigError
+from reactor.model.settings import Settings
+from reactor.model.signals import Filesystem, Layout
+
+
+def _read(text: str) -> Settings:
+    return settings_from_text(text, "reactor.yaml")
+
+
+def _paths(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        _read(text)
+    return [problem.path for problem in caught.value.problems]
+
+
+def test_a_kubelets_own_file_is_enough() -> None:
+    settings = _read("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 5\n")
+    assert 10 == settings.eviction.evictions_per_minute
+    assert 10.0 == settings.housekeeping_interval_seconds
+    assert ("127.0.0.1", 9753) == settings.metrics_address
+    assert (None, ()) == (settings.node_cgroup, settings.pod_parents)
+
+
+def test_the_section_is_read() -> None:
+    settings = _read(
+        """
+        evictionHard: {memory.available: 64Mi}
+        reactor:
+          nodeCgroup: /demo/./node/
+          pods: {parents: [/demo/node/a, /demo/node], manifests: /etc/pods}
+          housekeepingInterval: 100ms
+          evictionsPerMinute: 3
+          metrics: "[::1]:9000"
+          journal: {path: /tmp/j, maxSize: 1Mi, files: 4}
+          realtime: {fifoPriority: 0, lockMemory: false, oomScoreAdj: -5}
+          sources: {psi: false}
+          filesystems: {imagefs: /var/lib/images}
+          dryRun: true
+        """
+    )
+    assert ("/demo/node", ("/demo/node/a", "/demo/node")) == (settings.node_cgroup, settings.pod_parents)
+    assert (0.1, 3, ("::1", 9000)) == (
+        settings.housekeeping_interval_seconds,
+        settings.eviction.evictions_per_minute,
+        settings.metrics_address,
+    )
+    assert (1 << 20, 4) == (settings.journal.max_bytes, settings.journal.files)
+    assert (0, False, -5) == (
+        settings.realtime.fifo_priority,
+        settings.realtime.lock_memory,
+        settings.realtime.oom_score_adj,
+    )
+    assert (False, True, True) == (settings.sources.psi, settings.sources.memcg, settings.dry_run)
+    assert {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: "/var/lib/images"} == settings.filesystems
+
+
+@pytest.mark.parametrize(
+    ("filesystems", "layout"),
+    [
+        ("{}", Layout.SINGLE),
+        ("{imagefs: /i}", Layout.DEDICATED),
+        ("{imagefs: /i, containerfs: /i}", Layout.DEDICATED),
+        ("{imagefs: /i, containerfs: /}", Layout.SPLIT),
+    ],
+)
+def test_the_paths_tell_the_layout(filesystems: str, layout: Layout) -> None:
+    assert layout is _read(f"reactor: {{filesystems: {filesystems}}}").eviction.layout
+
+
+def test_the_layout_may_be_named() -> None:
+    assert Layout.SPLIT is _read("reactor: {layout: split}").eviction.layout
+
+
+@pytest.mark.parametrize("off", ["off", "'off'", "false"])
+def test_metrics_may_be_off(off: str) -> None:
+    assert _read(f"reactor: {{metrics: {off}}}").metrics_address is None
+
+
+def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> None:
+    assert ("/demo",) == _read("reactor: {nodeCgroup: /demo}").pod_parents
+    assert _read("reactor: {nodeCgroup: /}").node_cgroup is None
+
+
+@pytest.mark.parametrize(
+    ("section", "path"),
+    [
+        ("{nodeCgroup: demo}", "reactor.nodeCgroup"),
+        ("{nodeCgroup: /a/../b}", "reactor.nodeCgroup"),
+        ("{pods: {parents: [/ok, ../x]}}", "reactor.pods.parents[1]"),
+        ("{nodeCgroup: /demo, pods: {parents: [/demo2]}}", "reactor.pods.parents[0]"),
+        ("{pods: {manifests: etc}}", "reactor.pods.manifests"),
+        ("{housekeepingInterval: 99ms}", "reactor.housekeepingInterval"),
+        ("{evictionsPerMinute: 0}", "reactor.evictionsPerMinute"),
+        ("{inFlightDeadline: -1s}", "reactor.inFlightDeadline"),
+        ("{metrics: 9753}", "reactor.metrics"),
+        ("{metrics: '127.0.0.1:99999'}", "reactor.metrics"),
+        ("{metrics: [a]}", "reactor.metrics"),
+        ("{journal: {maxSize: 1}}", "reactor.journal.maxSize"),
+        ("{journal: {files: true}}", "reactor.journal.files"),
+        ("{realtime: {fifoPriority: 100}}", "reactor.realtime.fifoPriority"),
+        ("{realtime: {lockMemory: 'no'}}", "reactor.realtime.lockMemory"),
+        ("{sources: {ebpf: true}}", "reactor.sources.ebpf"),
+        ("{filesystems: {tmpfs: /tmp}}", "reactor.filesystems.tmpfs"),
+        ("{layout: triple}", "reactor.layout"),
+        ("{unknown: 1}", "reactor.unknown"),
+        ("5", "reactor"),
+    ],
+)
+def test_a_wrong_section_is_told_by_path(section: str, path: str) -> None:
+    assert [path] == _paths(f"reactor: {section}")
+
+
+def test_wrong_keys_of_both_parts_and_a_wrong_kind_are_told_together() -> None:
+    text = "kind: Pod\nevictionHard: {memory.available: x}\nreactor: {dryRun: maybe}\n"
+    assert ['evictionHard["memory.available"]', "kind", "reactor.dryRun"] == _paths(text)
+
+
+def test_what_is_not_a_mapping_is_no_configuration() -> None:
+    assert ["reactor.yaml"] == _paths("- a\n")
+    assert _read("# nothing\n---\n") == _read("{}")
