@@ -13,6 +13,7 @@ from reactor.act.reclaim import NodeReclaim
 from reactor.daemon.endings import Endings
 from reactor.daemon.housekeeping import Housekeeping
 from reactor.daemon.levels import MemoryLevels
+from reactor.daemon.observed import process_margin
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes
 from reactor.daemon.record import PassRecord
@@ -23,6 +24,7 @@ from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
 from reactor.sources.memory import MemorySource
+from reactor.sources.processes import ProcessSource
 from reactor.sources.ticker import TICKER, Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.workloads.pods import Workloads
@@ -51,6 +53,7 @@ class Generation:
         self._usages = PodObserver(tree)
         self._levels = MemoryLevels(tree, settings)
         self._memory = MemorySource(tree, settings, self.wakes, self.board)
+        self._processes = ProcessSource(self.wakes, self.board, enabled=settings.sources.processes)
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
@@ -100,6 +103,7 @@ class Generation:
             taken = await self.wakes.wait()
             record = self.passes.make(taken)
             on_pass(record)
+            self._processes.expect(process_margin(record.snapshot.signals, self.settings.eviction.thresholds))
             if record.decision.reclaim and not self._reclaiming:
                 self._reclaiming = True
                 nursery.start_soon(self._give_back, record, on_pass)
@@ -129,7 +133,7 @@ class Generation:
     def _sources(self) -> tuple[Source, ...]:
         """Return the sources, each to run as a task; the ticker last, because it wakes the loop at once."""
         ticker = Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board)
-        return (self._memory, ticker)
+        return (self._memory, self._processes, ticker)
 
 
 class Source(Protocol):

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 import trio
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+
+from reactor.daemon.prometheus import CollectorRegistry, choose_encoder
 
 _LOG: Final = logging.getLogger("reactor.metrics")
 _REQUEST_BYTES: Final = 8192

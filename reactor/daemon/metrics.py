@@ -10,11 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 import reactor
+from reactor.daemon.prometheus import (
+    Collector,
+    CollectorRegistry,
+    Counter,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Histogram,
+    Metric,
+    ProcessCollector,
+)
 from reactor.daemon.record import Ending, PassRecord
 from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings

@@ -1,0 +1,53 @@
+"""prometheus_client without the web servers that it brings along.
+
+Its exposition module imports servers and clients for HTTP and WSGI, with e-mail's parser and all: 2 MiB of a
+daemon that is to stay below 40. Nothing of that is used here: what those modules define is replaced, for as
+long as the import lasts, by empty classes. Everything in reactor imports prometheus_client from here.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_UNUSED: Final = ("http.server", "urllib.error", "urllib.request", "wsgiref.simple_server")
+
+
+class _Unused(types.ModuleType):
+    """A module in which every name is an empty class."""
+
+    def __getattr__(self, name: str) -> type:
+        return type(name, (), {})
+
+
+@contextmanager
+def _without_servers() -> Iterator[None]:
+    replaced = [name for name in _UNUSED if name not in sys.modules]
+    sys.modules.update({name: _Unused(name) for name in replaced})
+    try:
+        yield
+    finally:
+        for name in replaced:
+            del sys.modules[name]
+
+
+with _without_servers():
+    from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.registry import Collector
+
+__all__ = [
+    "Collector",
+    "CollectorRegistry",
+    "Counter",
+    "CounterMetricFamily",
+    "GaugeMetricFamily",
+    "Histogram",
+    "Metric",
+    "ProcessCollector",
+    "choose_encoder",
+]
