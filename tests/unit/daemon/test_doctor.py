@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+
+from reactor.daemon.doctor import examine, source_plans
+from reactor.kernel.features import Feature
+from reactor.model.settings import Settings, SourceSettings
+
+EVERYTHING = ("memcg eventfd", "memory.high", "pressure stall information", "process events")
+
+
+def features(*there: str) -> dict[str, Feature]:
+    return {
+        name: Feature(name=name, available=name in there, detail="found" if name in there else "missing")
+        for name in EVERYTHING
+    }
+
+
+def used(settings: Settings, *there: str) -> list[str]:
+    return [plan.name for plan in source_plans(settings, features(*there)) if plan.used]
+
+
+def test_eventfd_comes_first_and_memory_high_stands_in_only_without_it():
+    assert used(Settings(), *EVERYTHING) == ["memcg-eventfd", "psi", "processes", "ticker"]
+    assert used(Settings(), *EVERYTHING[1:]) == ["memory-high", "psi", "processes", "ticker"]
+
+
+def test_ticker_is_left_where_there_is_nothing_else():
+    assert used(Settings()) == ["ticker"]
+
+
+def test_what_is_switched_off_is_not_used_and_says_so():
+    settings = Settings(sources=SourceSettings(memcg=False, processes=False))
+
+    plans = {plan.name: plan for plan in source_plans(settings, features(*EVERYTHING))}
+
+    assert not plans["memcg-eventfd"].used
+    assert plans["memcg-eventfd"].because == "switched off in the configuration"
+    assert plans["memory-high"].used
+    assert not plans["processes"].used
+
+
+def test_doctor_prints_what_it_found_as_json(capsys):
+    examine(None, "json")
+
+    found = json.loads(capsys.readouterr().out)
+    assert {"name", "available", "detail", "remedy"} == set(found["features"][0])
+    assert found["sources"][-1]["name"] == "ticker"
+
+
+def test_doctor_prints_a_table_with_the_remedies(capsys):
+    examine(None, "table")
+
+    printed = capsys.readouterr().out
+    assert "FEATURE" in printed
+    assert "ticker" in printed

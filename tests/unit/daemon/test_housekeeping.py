@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.daemon.housekeeping import Bounded, Housekeeping
+from reactor.model.signals import Signal
+from reactor.sources.wakes import Wakes
+
+
+@pytest.fixture
+def make_housekeeping():
+    def make(loop, wakes=None, timeout_seconds=5.0):
+        return Housekeeping(
+            loop.parts,
+            loop.passes,
+            wakes or Wakes(),
+            timeout_seconds=timeout_seconds,
+            clock_seconds=lambda: loop.now_seconds,
+        )
+
+    return make
+
+
+async def test_housekeeping_finds_pods_and_filesystems_and_wakes_the_loop(
+    nursery, make_loop, make_pod, observation, make_housekeeping
+):
+    loop, wakes = make_loop(), Wakes()
+    housekeeping = make_housekeeping(loop, wakes)
+    loop.pods.listed = (make_pod("new"),)
+    loop.node.filesystems_seen = {Signal.NODEFS_AVAILABLE: observation(5, 10)}
+    nursery.start_soon(housekeeping.run)
+
+    housekeeping.due()
+    (wake,) = await wakes.wait()
+
+    assert wake.source == "housekeeping"
+    assert [pod.name for pod in loop.known.pods] == ["new"]
+    assert loop.known.observed.at(loop.now_seconds)[Signal.NODEFS_AVAILABLE].available == 5
+
+
+async def test_hung_filesystem_is_said_and_delays_nothing_else(
+    nursery, make_loop, make_pod, make_housekeeping, caplog
+):
+    loop, wakes, hung = make_loop(), Wakes(), threading.Event()
+    loop.pods.listed = (make_pod("new"),)
+    loop.node.filesystems = hung.wait
+    housekeeping = make_housekeeping(loop, wakes, timeout_seconds=0.05)
+    nursery.start_soon(housekeeping.run)
+    try:
+        for _ in range(3):
+            housekeeping.due()
+            await wakes.wait()
+
+        assert [pod.name for pod in loop.known.pods] == ["new"]
+        assert housekeeping.problems == {"filesystems": "no answer within 0.05 s"}
+        assert len([one for one in caplog.records if one.levelno == logging.WARNING]) == 1
+    finally:
+        hung.set()
+
+
+async def test_hung_call_takes_one_thread_and_answers_again_when_it_is_back():
+    hung, calls = threading.Event(), []
+
+    def call() -> str:
+        calls.append(1)
+        hung.wait()
+        return "answer"
+
+    bounded = Bounded(call, 0.05)
+    assert [await bounded.ask() for _ in range(3)] == [None, None, None]
+    assert len(calls) == 1
+
+    hung.set()
+    answer = None
+    for _ in range(5000):
+        answer = answer or await bounded.ask()
+        await trio.sleep(0 if answer else 0.001)
+    assert (answer, bounded.problem) == ("answer", None)
+
+
+async def test_failed_call_is_a_problem_and_no_answer():
+    def call() -> None:
+        raise OSError(5, "Input/output error", "/mnt")
+
+    bounded = Bounded(call, 5)
+
+    assert await bounded.ask() is None
+    assert "Input/output error" in bounded.problem
+
+
+async def test_stale_filesystem_is_neither_pressed_nor_fine(make_loop, observation):
+    loop = make_loop()
+    loop.known.observed.take(
+        [Signal.NODEFS_AVAILABLE], {Signal.NODEFS_AVAILABLE: observation(1, 10)}, loop.now_seconds
+    )
+
+    assert Signal.NODEFS_AVAILABLE in loop.known.observed.at(loop.now_seconds + 35)
+    assert Signal.NODEFS_AVAILABLE not in loop.known.observed.at(loop.now_seconds + 36)
+
+
+async def test_problem_that_ends_is_said(nursery, make_loop, make_housekeeping, caplog):
+    caplog.set_level(logging.INFO)
+    loop, wakes = make_loop(), Wakes()
+    housekeeping = make_housekeeping(loop, wakes)
+    nursery.start_soon(housekeeping.run)
+    for problems in ({"/pod": "unreadable"}, {}):
+        loop.pods.problems = problems
+        housekeeping.due()
+        await wakes.wait()
+
+    assert [one.getMessage() for one in caplog.records] == ["/pod: unreadable", "/pod: well again"]

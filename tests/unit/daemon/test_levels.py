@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from reactor.daemon.levels import MemoryLevels
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import Signal
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(make_tree):
+    tree = make_tree(CgroupVersion.V1)
+    tree.add("/node", usage_bytes=113 * MIB)
+    tree.add("/node/a", usage_bytes=30 * MIB)
+    tree.add("/node/b", usage_bytes=70 * MIB)
+    return tree
+
+
+def levels(tree, *thresholds, parents=("/node",)):
+    settings = Settings(
+        eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node", pod_parents=parents
+    )
+    return MemoryLevels(tree.tree, settings)
+
+
+def test_level_is_capacity_less_threshold_plus_what_the_cache_holds(tree, make_threshold, observation):
+    (level,) = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    assert level.cgroup == "/node"
+    assert level.level_bytes == (512 - 100 + 1) * MIB
+    assert level.working_set_bytes == (512 - 100) * MIB
+
+
+def test_every_memory_threshold_has_its_level_and_no_other_signal_has(tree, make_threshold, observation):
+    thresholds = [
+        make_threshold(100 * MIB),
+        make_threshold(200 * MIB, grace_period_seconds=9),
+        make_threshold(9, Signal.PID_AVAILABLE),
+    ]
+    found = levels(tree, *thresholds).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    assert [level.threshold for level in found] == thresholds[:2]
+
+
+def test_signal_that_is_unknown_or_absurd_has_no_level(tree, make_threshold, observation):
+    found = levels(tree, make_threshold(100 * MIB))
+
+    assert found.of({}) == []
+    assert found.of({Signal.MEMORY_AVAILABLE: observation(600 * MIB)}) == []
+
+
+def test_each_of_several_parents_gets_all_that_is_left_of_their_sum(tree, make_threshold, observation):
+    allocatable = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    maker = levels(tree, make_threshold(100 * MIB, allocatable), parents=("/node/a", "/node/b"))
+
+    # 100 MiB used of 512: 312 more until no more than 100 are available.
+    found = maker.of({allocatable: observation(413 * MIB)})
+
+    assert {level.cgroup: level.level_bytes // MIB for level in found} == {
+        "/node/a": 30 + 313,
+        "/node/b": 70 + 313,
+    }
+    maker.close()
+
+
+def test_parent_that_is_not_there_has_no_level(tree, make_threshold, observation):
+    allocatable = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    maker = levels(tree, make_threshold(100 * MIB, allocatable), parents=("/node/a", "/node/none"))
+
+    assert [level.cgroup for level in maker.of({allocatable: observation(400 * MIB)})] == ["/node/a"]
+    maker.close()

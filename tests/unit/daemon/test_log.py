@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from reactor.daemon.log import QueuedLog
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def record(text: str, level: int = logging.WARNING) -> logging.LogRecord:
+    return logging.LogRecord("reactor", level, __file__, 1, text, (), None)
+
+
+def test_lines_for_the_journal_daemon_carry_their_priority(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.handle(record("first\nsecond"))
+    log.handle(record("third", logging.ERROR))
+    log.close()
+
+    assert os.read(pipe[0], 1000) == b"<4>first; second\n<3>third\n"
+
+
+def test_lines_for_a_terminal_carry_time_and_level(pipe):
+    log = QueuedLog(pipe[1], for_journald=False)
+    log.handle(record("text"))
+    log.close()
+
+    assert os.read(pipe[0], 1000).endswith(b" WARNING text\n")
+
+
+def test_full_pipe_never_blocks_whoever_logs_and_what_is_lost_is_counted(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    for _ in range(5000):
+        log.handle(record("x" * 100))
+
+    assert log.lost > 1000
+    while log._writer._thread.is_alive() and os.read(pipe[0], 1 << 20):
+        log._writer._queue.put(None)
+
+
+def test_closed_standard_error_is_survived():
+    ends = os.pipe()
+    log = QueuedLog(ends[1], for_journald=True)
+    os.close(ends[0])
+    log.handle(record("nobody reads this"))
+    log.close()
+    os.close(ends[1])
+
+    assert log.lost == 1

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.daemon.record import ending_document
+from reactor.daemon.recorder import Hooks, Recorder
+from reactor.model.signals import Signal
+from reactor.model.wakes import Wake, WakeKind
+
+MIB = 1 << 20
+WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)
+
+
+class FakeJournal:
+    """Keeps the documents as lines of JSON, made when they are written."""
+
+    def __init__(self) -> None:
+        self.lines = []
+
+    def write(self, make) -> bool:
+        self.lines.append(json.loads(json.dumps(make())))
+        return True
+
+
+@pytest.fixture
+def journal():
+    return FakeJournal()
+
+
+@pytest.fixture
+def make_recorder(journal):
+    return lambda hooks=None: Recorder(journal, None, patience_seconds=10.0, hooks=hooks or Hooks())
+
+
+async def test_passes_that_decide_nothing_new_are_not_journaled(nursery, make_loop, journal, make_recorder):
+    loop, recorder = make_loop(), make_recorder()
+    for _ in range(3):
+        recorder.record(loop.passes.make([WAKE]), nursery)
+
+    assert journal.lines == []
+    assert recorder.recent() == []
+
+
+async def test_pressure_that_begins_and_ends_is_two_lines(
+    nursery, make_loop, observation, journal, make_recorder
+):
+    loop, recorder = make_loop(), make_recorder()
+    for available in (400, 99, 98, 97, 400, 401):
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(available * MIB)}
+        loop.now_seconds += 1
+        recorder.record(loop.passes.make([WAKE]), nursery)
+
+    assert [line["thresholds_met"] for line in journal.lines] == [[f"memory.available<{100 * MIB}"], []]
+    assert [line["conditions"] for line in journal.lines] == [["MemoryPressure"], ["MemoryPressure"]]
+
+
+async def test_decision_is_one_line_written_when_its_pod_is_gone(
+    nursery, make_loop, make_pod, observation, journal, make_recorder
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    assert journal.lines == []
+
+    loop.kills.reaped.set()
+    await trio.testing.wait_all_tasks_blocked()
+
+    (line,) = journal.lines
+    assert line["timing"]["freed_ns"] == line["evictions"][0]["freed_ns"] > line["timing"]["killed_ns"]
+    assert line["ranking"][0]["because"].startswith("uses 50Mi, above its request of 0")
+
+
+async def test_pod_that_does_not_go_is_written_after_a_while_and_its_end_is_another_line(
+    nursery, make_loop, make_pod, make_threshold, observation, journal, autojump_clock
+):
+    loop = make_loop(make_threshold(100 * MIB, grace_period_seconds=1), max_pod_grace_period_seconds=30)
+    recorder = Recorder(journal, None, patience_seconds=10.0, hooks=Hooks())
+    loop.have(make_pod("slow"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([WAKE])
+    loop.now_seconds += 2
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    await trio.sleep(11)
+    (line,) = journal.lines
+    assert (line["evictions"][0]["outcome"], line["timing"]["freed_ns"]) == ("ordered", None)
+
+    loop.kills.reaped.set()
+    await trio.sleep(30)
+
+    assert [line["kind"] for line in journal.lines] == ["decision", "outcome"]
+    assert journal.lines[1]["decision"] == line["id"]
+    assert journal.lines[1]["outcome"] == "killed"
+
+
+async def test_what_is_known_is_written_at_a_shutdown(
+    make_loop, make_pod, observation, journal, make_recorder
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    async with trio.open_nursery() as inner:
+        recorder.record(loop.passes.make([WAKE]), inner)
+        await trio.testing.wait_all_tasks_blocked()
+        inner.cancel_scope.cancel()
+
+    assert [line["evictions"][0]["outcome"] for line in journal.lines] == ["killed"]
+
+
+async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, observation, make_recorder):
+    seen, ended = [], []
+    loop = make_loop()
+    recorder = make_recorder(
+        Hooks(on_pass=seen.append, on_ended=lambda _, ending: ended.append(ending.outcome))
+    )
+    loop.kills.reaped.set()
+    loop.have(make_pod("hog"))
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.now_seconds += 1
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert [record.id for record in seen] == [1, 2]
+    assert ended == ["killed"]
+
+
+async def test_decisions_of_an_earlier_run_come_before_and_only_the_last_fifty_are_kept(
+    nursery, make_loop, make_pod, observation, make_recorder
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    earlier = [{"kind": "decision", "id": n, "evictions": [], "ranking": [{}] * 99} for n in range(80)]
+
+    recorder.remember([*earlier, {"kind": "outcome"}])
+
+    recent = recorder.recent()
+    assert [one["id"] for one in recent] == [*range(31, 80), 1]
+    assert len(recent[0]["ranking"]) == 20
+
+
+async def test_failed_kill_is_told_with_its_reason(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.kills.fails_with = OSError(13, "Permission denied", "/cgroup")
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    document = ending_document(loop.passes.make([WAKE]).endings[0])
+
+    assert document["outcome"] == "failed"
+    assert "Permission denied" in document["problems"][0]

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reactor.daemon.recorder import Hooks, Recorder
+from reactor.daemon.status import View, explain, status
+from reactor.model.pods import PodUsage
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import Signal
+from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+
+MIB = 1 << 20
+WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
+
+
+@pytest.fixture
+def make_view(make_loop, make_threshold, nursery):
+    """A view of a loop, and the loop."""
+
+    def make(*sources: SourceState):
+        thresholds = (make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=30))
+        loop = make_loop(*thresholds)
+        recorder = Recorder(None, None, patience_seconds=10, hooks=Hooks())
+
+        def view() -> View:
+            return View(
+                settings=Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node"),
+                known=loop.known,
+                usages=loop.usages,
+                sources=sources,
+                recorder=recorder,
+                started_unix_seconds=0.0,
+                problems={"journal": "full"},
+                clock_seconds=lambda: loop.now_seconds,
+            )
+
+        def make_pass() -> None:
+            recorder.record(loop.passes.make([WAKE]), nursery)
+
+        return loop, view, make_pass
+
+    return make
+
+
+async def test_status_shows_each_threshold_with_its_margin(make_view):
+    _, view, make_pass = make_view()
+    make_pass()
+
+    document = status(view())
+
+    (memory,) = document["signals"]
+    assert (memory["available"], memory["capacity"], memory["unit"]) == (400 * MIB, 512 * MIB, "bytes")
+    assert [one["kind"] for one in memory["thresholds"]] == ["hard", "soft"]
+    assert [one["margin"] for one in memory["thresholds"]] == [300 * MIB, 200 * MIB]
+    assert document["problems"] == {"journal": "full"}
+    assert json.loads(json.dumps(document)) == document
+
+
+async def test_soft_threshold_tells_for_how_long_it_has_been_below(make_view, observation):
+    loop, view, make_pass = make_view()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
+    make_pass()
+    loop.now_seconds += 12
+
+    hard, soft = status(view())["signals"][0]["thresholds"]
+
+    assert (hard["below_for_seconds"], hard["met"]) == (None, False)
+    assert (soft["below_for_seconds"], soft["met"]) == (12, False)
+
+
+async def test_condition_tells_since_when(make_view, observation):
+    loop, view, make_pass = make_view()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    make_pass()
+    loop.now_seconds += 7
+
+    conditions = {one["condition"]: one for one in status(view())["conditions"]}
+
+    assert conditions["MemoryPressure"]["in_force"]
+    assert conditions["MemoryPressure"]["for_seconds"] == 7
+    assert conditions["DiskPressure"]["since"] is None
+
+
+async def test_unread_signal_is_unknown_and_not_zero(make_view):
+    loop, view, make_pass = make_view()
+    loop.node.memory_seen = {}
+    make_pass()
+
+    (memory,) = status(view())["signals"]
+
+    assert (memory["available"], memory["capacity"]) == (None, None)
+    assert [one["margin"] for one in memory["thresholds"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("memcg", "expected"),
+    [(SourceHealth.ARMED, "memcg-eventfd"), (SourceHealth.FAILED, "ticker")],
+)
+async def test_source_of_a_signal_is_the_first_that_is_armed(make_view, memcg, expected):
+    _, view, make_pass = make_view(
+        SourceState(name="ticker", health=SourceHealth.ARMED),
+        SourceState(name="memcg-eventfd", health=memcg),
+    )
+    make_pass()
+
+    assert status(view())["signals"][0]["source"]["name"] == expected
+
+
+async def test_explain_tells_why_a_pod_was_evicted_and_where_the_others_stand(
+    make_view, make_pod, observation
+):
+    loop, view, make_pass = make_view()
+    loop.have(make_pod("hog"), make_pod("calm", request_bytes=64 * MIB))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    make_pass()
+
+    (eviction,) = explain(view(), "hog")["evictions"]
+    assert eviction["threshold"]["available"] == 50 * MIB
+    assert eviction["wakes"][0]["source"] == "memcg-eventfd"
+    assert explain(view(), "calm")["evictions"] == []
+    (place,) = explain(view(), "calm")["ranking"]
+    assert (place["place"], place["usage"]) == (2, 50 * MIB)
+    assert "within its request of 64Mi" in place["because"]
+
+
+@pytest.mark.parametrize("name", ["hog", "cgroup/hog", "uid-hog"])
+async def test_pod_is_found_by_name_key_and_uid(make_view, make_pod, name):
+    loop, view, _ = make_view()
+    loop.have(make_pod("hog"), make_pod("other"))
+
+    assert [one["pod"] for one in explain(view(), name)["ranking"]] == ["cgroup/hog"]
+
+
+async def test_explain_without_a_name_ranks_all_and_reads_them_anew(make_view, make_pod):
+    loop, view, _ = make_view()
+    loop.have(make_pod("first"), make_pod("second"))
+    loop.usages.seen = {
+        "uid-first": PodUsage(memory_working_set_bytes=1),
+        "uid-second": PodUsage(memory_working_set_bytes=2),
+    }
+
+    assert [one["pod"] for one in explain(view(), None)["ranking"]] == ["cgroup/second", "cgroup/first"]
+
+
+async def test_unknown_pod_has_neither_place_nor_eviction(make_view):
+    _, view, _ = make_view()
+
+    document = explain(view(), "nobody")
+
+    assert (document["ranking"], document["evictions"]) == ([], [])
