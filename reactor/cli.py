@@ -6,6 +6,7 @@ Exit statuses: 0 done, 1 it failed, 2 the arguments or a document are wrong (eve
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -28,18 +29,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.call
     try:
-        return command(options)
+        return _flushed(command(options))
     except ConfigError as error:
         for problem in error.problems:
             print(f"reactor: {problem}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read the output has seen enough (`| head`); what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ReactorError, OSError) as error:
         print(f"reactor: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return 1
+
+
+def _flushed(status: int) -> int:
+    """Return the status once the output is out; a reader that is gone is noticed here at the latest."""
+    sys.stdout.flush()
+    return status
 
 
 def _run(options: argparse.Namespace) -> int:

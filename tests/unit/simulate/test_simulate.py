@@ -3,6 +3,9 @@
 import copy
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +215,20 @@ def test_ignored_thresholds_and_failing_reclaims_are_warned_of(
     first, second = err.splitlines()
     assert first.startswith("warning: containerfs.available: ignored")
     assert second.startswith("warning: steps[0]: the reclaim of images fails")
+
+
+@pytest.mark.parametrize("steps", [1, 3000])
+def test_a_reader_that_leaves_early_causes_no_traceback(steps: int, tmp_path: Path) -> None:
+    path = tmp_path / "scenario.json"
+    path.write_text(json.dumps(_with(steps=[{"at": "0s", "summary": MEMORY}] * steps)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "reactor", "simulate", str(path), "--output", "json"]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writer)
+    assert (1, b"") == (done.returncode, done.stderr)
 
 
 def test_the_table_shows_what_the_json_says(
