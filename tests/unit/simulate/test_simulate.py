@@ -273,10 +273,12 @@ def test_a_scenario_that_is_changed_anywhere_is_replayed_or_refused(data: st.Dat
     for _ in range(data.draw(st.integers(1, 3))):
         container, key = data.draw(st.sampled_from(_places(scenario)))
         if data.draw(st.booleans()):
-            container[key] = data.draw(ODDITIES)
+            container[key] = copy.deepcopy(data.draw(ODDITIES))
         elif isinstance(container, dict):
             container.pop(key)
-            container[data.draw(st.sampled_from(["", "pods", "name", "a.b"]))] = data.draw(ODDITIES)
+            container[data.draw(st.sampled_from(["", "pods", "name", "a.b"]))] = copy.deepcopy(
+                data.draw(ODDITIES)
+            )
     problems: tuple[Problem, ...] = ()
     lines: list[dict[str, Any]] = []
     try:
