@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import trio
@@ -15,7 +16,7 @@ from reactor.daemon.housekeeping import Housekeeping
 from reactor.daemon.levels import MemoryLevels
 from reactor.daemon.observed import process_margin
 from reactor.daemon.parts import Parts
-from reactor.daemon.passes import Known, Passes
+from reactor.daemon.passes import Known, Passes, look_again_seconds
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import OnPass
 from reactor.kernel.cgroup import CgroupTree
@@ -100,7 +101,7 @@ class Generation:
 
     async def _loop(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
         while True:
-            taken = await self.wakes.wait()
+            taken = await self._woken()
             record = self.passes.make(taken)
             on_pass(record)
             self._processes.expect(process_margin(record.snapshot.signals, self.settings.eviction.thresholds))
@@ -111,6 +112,12 @@ class Generation:
                 self.housekeeping.due()
             if all(wake.kind is not WakeKind.MEMORY for wake in taken):
                 gc.collect()  # the collector is off (run): here nothing is known to be urgent
+
+    async def _woken(self) -> Sequence[Wake]:
+        """Return why to look: what the sources say, or an eviction that has to be looked after."""
+        with trio.move_on_after(look_again_seconds(self.passes.known.state)):
+            return await self.wakes.wait()
+        return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
 
     def gone(self, uid: str) -> None:
         """Take note that an evicted pod has given everything back, and look whether that was enough."""

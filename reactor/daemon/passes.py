@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from reactor.model.wakes import Wake, WakeKind
 from reactor.policy import after_reclaim, decide, record_eviction
 
 _LOG: Final = logging.getLogger("reactor.loop")
+_LOOK_AGAIN_SECONDS: Final = 0.02
 
 Observe = Callable[[], Awaitable[None]]
 
@@ -180,6 +182,17 @@ class Passes:
             endings=endings,
             dry_run=self._dry_run,
         )
+
+
+def look_again_seconds(state: PolicyState) -> float:
+    """Return after how long to look again unasked; infinity where the sources are enough.
+
+    A level that stays crossed fires only once. While a killed pod is still giving back its memory others
+    may take more than it gives, and of that nobody would tell before the ticker.
+    """
+    awaited = any(flight.resource is Resource.MEMORY for flight in state.in_flight)
+    pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
+    return _LOOK_AGAIN_SECONDS if awaited and pressed else math.inf
 
 
 def _killed_ns(endings: Sequence[Ending]) -> int | None:
