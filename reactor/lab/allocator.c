@@ -14,7 +14,8 @@
  *   allocator lead COMMAND [ARGUMENT ...] become the command, which then ends when its starter does
  *
  * USAGE is memory.usage_in_bytes or memory.current of the node, RECORD a file of 8 zeroed 64-bit words which is
- * mapped shared, so that what was last written outlives a SIGKILL. All instants are CLOCK_MONOTONIC nanoseconds.
+ * mapped shared, so that what was last written outlives a SIGKILL; allocate begins when GO is set in it. All
+ * instants are CLOCK_MONOTONIC nanoseconds.
  * Exit status 0, or 1 with a line on stderr.
  */
 #define _GNU_SOURCE
@@ -35,12 +36,13 @@
 #include <unistd.h>
 
 #define PAGE 4096L
-/* Short against a time slice, so that being preempted rarely falls between the clock and the crossing, and long
- * against the reading of the usage, which costs as much as two page faults. */
+/* Reading the usage costs about as much as a page fault, so it is read once in a chunk; but page by page shortly
+ * before the level, so that being preempted hardly ever falls between the clock and the crossing. */
 #define CHUNK (8 * PAGE)
+#define CLOSE_TO_LEVEL (2 << 20)
 #define SECOND_NS 1000000000LL
 
-enum record { STARTED_NS, BEFORE_CROSSING_NS, CROSSED_USAGE, LAST_NS, TOUCHED_BYTES, MAX_USAGE, WORDS = 8 };
+enum record { STARTED_NS, BEFORE_CROSSING_NS, CROSSED_USAGE, LAST_NS, TOUCHED_BYTES, MAX_USAGE, GO, WORDS = 8 };
 enum observed { READY_NS = 0, ENDED_NS = 1, BACK_NS = 3, BACK_USAGE = 4 };
 
 static void fail(const char *what)
@@ -116,29 +118,34 @@ static _Noreturn void allocate(char **arguments)
 	int usage_fd = open_usage(arguments[1]);
 	int64_t level = atoll(arguments[2]), prefill = atoll(arguments[3]);
 	int64_t total = atoll(arguments[4]), rate = atoll(arguments[5]);
-	int64_t touched, started_ns, before_ns, usage;
+	int64_t touched, started_ns, before_ns, usage = 0, step = CHUNK;
 	char *memory = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (memory == MAP_FAILED)
 		fail("mmap");
 	madvise(memory, total, MADV_NOHUGEPAGE); /* 4 KiB a fault, as most programs grow */
+	while (!record[GO])
+		sleep_until(now_ns() + 200000);
 	touch(memory, 0, prefill);
 	started_ns = record[STARTED_NS] = now_ns();
-	for (touched = prefill; touched + CHUNK <= total; touched += CHUNK) {
+	for (touched = prefill; touched < total; touched += step) {
+		step = usage < level && usage + CLOSE_TO_LEVEL >= level ? PAGE : CHUNK;
+		if (step > total - touched)
+			step = total - touched;
 		if (rate)
 			sleep_until(started_ns + (touched - prefill) * (double)SECOND_NS / rate);
 		before_ns = now_ns();
-		/* Until the crossing has been seen, the instant before the present chunk: if the daemon is
-		 * quick enough to kill us inside it, that stands, and errs to the daemon's disadvantage. */
+		/* Until the crossing has been seen, the instant before the present step: if the daemon is quick
+		 * enough to kill us inside it, that stands, and errs to the daemon's disadvantage. */
 		if (!record[CROSSED_USAGE])
 			record[BEFORE_CROSSING_NS] = before_ns;
-		touch(memory, touched, CHUNK);
+		touch(memory, touched, step);
 		usage = usage_bytes(usage_fd);
 		if (usage >= level && !record[CROSSED_USAGE])
 			record[CROSSED_USAGE] = usage;
 		if (usage > record[MAX_USAGE])
 			record[MAX_USAGE] = usage;
-		record[TOUCHED_BYTES] = touched + CHUNK;
+		record[TOUCHED_BYTES] = touched + step;
 		record[LAST_NS] = now_ns();
 	}
 	for (;;)

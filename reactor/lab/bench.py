@@ -1,7 +1,7 @@
 """`reactor bench`: the figures, measured on this machine, printed and stored as one JSON object.
 
 Crossings are measured with every CPU kept busy by something else. The clock is the C program's, from the
-instant before the chunk that crosses to the death of a canary beside the hog; the daemon is believed only
+instant before the page that crosses to the death of a canary beside the hog; the daemon is believed only
 about when it woke and how long a pass took.
 """
 

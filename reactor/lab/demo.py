@@ -147,6 +147,7 @@ def _tenant(
         amounts: Sequence[int] = (CAPACITY_BYTES, uses_bytes, uses_bytes, 0)
         command = [str(tool), "allocate", str(record.path), str(node.usage_path()), *map(str, amounts)]
         child = node.spawn(cgroup, command)
+        record.go()
         if not wait_until(lambda: record.words()[0] != 0, _TIMEOUT_SECONDS) or child.poll() is not None:
             raise OSError(f"a pod of the demo did not start in {cgroup} ({before_bytes} bytes in use)")
     return child

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from reactor.act.processes import Members
+from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file, write_file
+from reactor.lab.daemon_process import wait_until
 from reactor.lab.tool import Record
 from reactor.lab.virtual_node import VirtualNode
 
@@ -37,7 +40,7 @@ class HogPlan:
 class HogTimes:
     """Instants in ns on CLOCK_MONOTONIC, by the C program; None is what did not happen.
 
-    `crossed_ns` is before the chunk of 32 KiB that crossed the level, so that no latency is understated.
+    `crossed_ns` is before the page that crossed the level was touched, so that no latency is understated.
     `dead_ns` is when the canary, a process beside the hog with nothing to tear down, had died of the same
     kill; `back_ns` when the hog had ended and the node's usage was what it was before.
     `peak_bytes` is the most that the node used: the kernel's own watermark where there is one.
@@ -77,7 +80,7 @@ class Hog:
         started_ns, crossed_ns, crossed_usage, last_ns, _, max_usage, *_ = self._allocated.words()
         _, ended_ns, dead_ns, back_ns, back_bytes, *_ = self._observed.words()
         peak_bytes = max(max_usage, _watermark_bytes(self._node))
-        # Killed inside the very chunk that crossed, it had no time to say so: the instant before it stands.
+        # Killed at the very page that crossed, it had no time to say so: the instant before it stands.
         crossed = crossed_usage or peak_bytes >= self._level_bytes
         return HogTimes(
             started_ns=started_ns,
@@ -94,7 +97,10 @@ class Hog:
 
 @contextmanager
 def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPlan) -> Iterator[Hog]:
-    """Start a hog in the pod; it is the node's to end."""
+    """Start a hog in the pod; it is the node's to end.
+
+    Raises RefusedError where the canary and the observer don't get ready.
+    """
     before_bytes = node.usage_bytes()
     total_bytes = max(node.memory_bytes - before_bytes - 8 * MIB, MIB)
     usage = str(node.usage_path())
@@ -106,18 +112,24 @@ def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPl
             str(amount) for amount in (plan.level_bytes, plan.prefill_bytes, total_bytes, plan.rate_bytes)
         ]
         process = node.spawn(cgroup, [str(tool), "allocate", str(allocated.path), usage, *amounts])
-        watched = [str(process.pid)]
+        watched = [process.pid]
         if plan.with_canary:
             # Not in the pod's cpu cgroup: there real-time priority would be refused (cpu.rt_runtime_us is 0).
             canary = node.spawn(cgroup, [str(tool), "canary"], controllers=("memory", "freezer", "pids"))
-            watched.append(str(canary.pid))
+            watched.append(canary.pid)
         back = str(before_bytes + _BACK_SLACK_BYTES)
         deadline = str(int(OBSERVER_SECONDS * 1000))
         observer = subprocess.Popen(
-            [str(tool), "observe", str(observed.path), usage, back, deadline, *watched],
+            [str(tool), "observe", str(observed.path), usage, back, deadline, *map(str, watched)],
             stdin=subprocess.DEVNULL,
         )
         try:
+            members = Members(node.tree, cgroup)
+            if not wait_until(
+                lambda: observed.words()[0] > 0 and set(watched) <= set(members()), OBSERVER_SECONDS
+            ):
+                raise RefusedError(f"the hog's company in {cgroup} did not get ready")
+            allocated.go()
             yield Hog(node, (process, observer), (allocated, observed), before_bytes, plan.level_bytes)
         finally:
             observer.kill()

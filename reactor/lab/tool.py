@@ -21,6 +21,7 @@ from typing import Final, Self
 from reactor.errors import RefusedError
 
 _WORDS: Final = 8
+_GO: Final = 6
 
 
 def compiled_tool() -> Path:
@@ -54,6 +55,10 @@ class Record:
     def words(self) -> tuple[int, ...]:
         """Return the words as they are now; zero is what has not happened."""
         return struct.unpack(f"={_WORDS}q", self._memory[:])
+
+    def go(self) -> None:
+        """Let the allocator that reports here begin."""
+        self._memory[8 * _GO : 8 * _GO + 8] = struct.pack("=q", 1)
 
     def __enter__(self) -> Self:
         return self

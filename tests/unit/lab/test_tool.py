@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import RefusedError
+from reactor.lab.daemon_process import wait_until
 from reactor.lab.tool import Record, compiled_tool
 
 MIB = 1 << 20
@@ -50,8 +51,8 @@ def test_the_allocator_records_the_instant_before_the_crossing(tool: str, tmp_pa
         started_ns = time.monotonic_ns()
         arguments = [str(record.path), str(usage), "1000", "0", str(MIB), "0"]
         child = subprocess.Popen([tool, "allocate", *arguments])
-        while record.words()[4] < MIB:
-            time.sleep(0.001)
+        record.go()
+        assert wait_until(lambda: record.words()[4] >= MIB, 20)
         child.kill()
         child.wait()
         began_ns, crossed_ns, crossed_usage, last_ns, touched, max_usage, *_ = record.words()
@@ -66,8 +67,8 @@ def test_the_allocator_keeps_its_rate(tool: str, tmp_path: Path) -> None:
         child = subprocess.Popen(
             [tool, "allocate", str(record.path), str(usage), "2", "0", str(10 * MIB), str(100 * MIB)]
         )
-        while record.words()[4] < 10 * MIB:
-            time.sleep(0.001)
+        record.go()
+        assert wait_until(lambda: record.words()[4] >= 10 * MIB, 20)
         child.kill()
         child.wait()
         words = record.words()
@@ -83,12 +84,10 @@ def test_the_observer_sees_the_end_and_the_memory_come_back(tool: str, tmp_path:
         watch = subprocess.Popen(
             [tool, "observe", str(record.path), str(usage), "100", "20000", str(victim.pid)]
         )
-        while not record.words()[0]:
-            time.sleep(0.001)
+        assert wait_until(lambda: record.words()[0] > 0, 20)
         assert (0, 0) == record.words()[1:3]
         victim.communicate(b"\n")
-        while not record.words()[1]:
-            time.sleep(0.001)
+        assert wait_until(lambda: record.words()[1] > 0, 20)
         usage.write_text("90\n")
         assert 0 == watch.wait(20)
         ready_ns, ended_ns, _, back_ns, back_usage, *_ = record.words()
