@@ -28,6 +28,7 @@ from reactor.errors import RefusedError
 from reactor.kernel import libc
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.scheduling import following
 from reactor.model.pods import Pod
 
 REAP_DEADLINE_SECONDS: Final = 10.0
@@ -238,7 +239,7 @@ async def _release(pidfds: Sequence[int]) -> None:
     counts is a victim that gets no CPU among busy siblings. Never raises OSError: it is only a help.
     """
     own = [os.dup(fd) for fd in pidfds]  # the thread may outlive the caller's interest, and its descriptors
-    await trio.to_thread.run_sync(_release_and_close, own, abandon_on_cancel=True)
+    await trio.to_thread.run_sync(following(_release_and_close), own, abandon_on_cancel=True)
 
 
 def _release_and_close(pidfds: Sequence[int]) -> None:

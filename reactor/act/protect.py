@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from reactor.kernel import libc
 from reactor.model.settings import RealtimeSettings
+
+_SWITCH_SECONDS: Final = 0.0005
 
 
 def protect_self(settings: RealtimeSettings, proc: Path = Path("/proc/self")) -> tuple[str, ...]:
@@ -15,9 +19,11 @@ def protect_self(settings: RealtimeSettings, proc: Path = Path("/proc/self")) ->
 
     Returns one line for each part that was refused, with the remedy; a refusal is survived. To be called
     in the thread of the loop: a scheduling policy is a thread's. Children start without it
-    (SCHED_RESET_ON_FORK), and so do worker threads: neither shall hold up a pod's own work.
+    (SCHED_RESET_ON_FORK), and so do worker threads, which see to it themselves (`kernel.scheduling`).
     """
     problems = []
+    # How long a worker thread that computes may keep the interpreter's lock from the loop; 5 ms by default.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     priority = settings.fifo_priority
     if priority:
         # Between a crossing and the wake: 0.4 ms median under load instead of 5-7 ms, 12 ms at most instead

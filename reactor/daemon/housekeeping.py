@@ -13,6 +13,7 @@ from reactor.daemon.observed import FILESYSTEM_SIGNALS
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Passes
 from reactor.errors import ReactorError
+from reactor.kernel.scheduling import following
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.wakes import Wakes
 
@@ -42,7 +43,7 @@ class Bounded(Generic[_Answer]):
                 return None
             with trio.move_on_after(self._timeout_seconds):
                 try:
-                    answer = await trio.to_thread.run_sync(self._run, abandon_on_cancel=True)
+                    answer = await trio.to_thread.run_sync(following(self._run), abandon_on_cancel=True)
                 except (OSError, ReactorError) as error:
                     self.problem = str(error)
                     return None

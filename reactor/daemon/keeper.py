@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from reactor.daemon.state import StateFile
+from reactor.kernel.scheduling import following
 from reactor.model.decisions import PolicyState
 
 _LOG: Final = logging.getLogger("reactor.state")
@@ -37,7 +38,7 @@ class StateKeeper:
             await self._changed.wait()
             self._changed = trio.Event()
             # Not abandoned: two writers of one file are worse than a late one.
-            await trio.to_thread.run_sync(self._save, self._latest)
+            await trio.to_thread.run_sync(following(self._save), self._latest)
 
     def flush(self) -> None:
         """Save the last state shown, here and now: the daemon ends."""

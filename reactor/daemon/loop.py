@@ -43,6 +43,7 @@ from reactor.daemon.status import View, explain, status
 from reactor.daemon.status_socket import Command, listen, remove, serve
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.scheduling import following
 from reactor.model.decisions import InFlight
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition
@@ -160,8 +161,9 @@ class Daemon:
         """Guard the node until cancelled."""
         self._listen()
         self._restore()
-        self._journal.start()
-        for problem in protect_self(self._settings.realtime):
+        problems = protect_self(self._settings.realtime)
+        self._journal.start()  # only now: its thread takes after this one
+        for problem in problems:
             what, _, why = problem.partition(": ")
             self._problems[what] = why
         for what, why in self._problems.items():
@@ -219,7 +221,7 @@ class Daemon:
         """Read the journal's tail for `explain`, in a thread: its disk may hang."""
         path = Path(self._settings.journal.path)
         self._recorder.remember(
-            await trio.to_thread.run_sync(read_tail, path, _REMEMBERED, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(following(read_tail), path, _REMEMBERED, abandon_on_cancel=True)
         )
 
     async def _guard(self, nursery: trio.Nursery, task_status: trio.TaskStatus[Daemon]) -> None:

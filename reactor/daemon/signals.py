@@ -14,6 +14,7 @@ import trio
 
 from reactor.config import load_settings
 from reactor.errors import ConfigError
+from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -64,7 +65,9 @@ async def obey(
         _LOG.info("%s: reading %s anew", name, config_path)
         try:
             # In a thread: parsing takes tens of milliseconds, and the file's disk may hang.
-            settings = await trio.to_thread.run_sync(load_settings, config_path, abandon_on_cancel=True)
+            settings = await trio.to_thread.run_sync(
+                following(load_settings), config_path, abandon_on_cancel=True
+            )
         except ConfigError as error:
             daemon.refuse_reload(error)
         else:

@@ -1,7 +1,7 @@
 """A thread that writes lines for a loop that must never wait for a disk or a pipe.
 
 Why a thread of its own, and why this queue: `SimpleQueue.put` takes no lock that another thread could be
-preempted with (the loop may run under SCHED_FIFO, the writer never does), and a write(2) to a full, slow or
+preempted with, and a write(2) to a full, slow or
 hung target blocks nobody but the writer. The queue is bounded by dropping, and what is dropped is counted.
 """
 
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final
+
+from reactor.kernel.scheduling import follow_main_thread
 
 Line = Callable[[], bytes]
 
@@ -52,4 +54,5 @@ class LineWriter:
 
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
+            follow_main_thread()  # which may have become real-time since
             self._sink(line())

@@ -90,13 +90,8 @@ def demo() -> int:
         print("reactor demo: needs root, to make cgroups: sudo reactor demo", file=sys.stderr)
         return EXIT_CANNOT
     try:
-        tree, tool = CgroupTree.discover(), compiled_tool()
-        with (
-            ended_by_signals(),
-            tempfile.TemporaryDirectory(prefix="reactor-demo-") as directory,
-            VirtualNode(tree, CAPACITY_BYTES, f"reactor-demo-{os.getpid()}") as node,
-        ):
-            story = _defend(node, tool, Path(directory))
+        with ended_by_signals():
+            story = _tell()
     except KeyboardInterrupt:
         print("reactor demo: interrupted; everything is cleaned up", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -108,6 +103,15 @@ def demo() -> int:
 
     show(story)
     return EXIT_FAILED if story.shortcomings() else EXIT_OK
+
+
+def _tell() -> Story:
+    tree, tool = CgroupTree.discover(), compiled_tool()
+    with (
+        tempfile.TemporaryDirectory(prefix="reactor-demo-") as directory,
+        VirtualNode(tree, CAPACITY_BYTES, f"reactor-demo-{os.getpid()}") as node,
+    ):
+        return _defend(node, tool, Path(directory))
 
 
 def _defend(node: VirtualNode, tool: Path, directory: Path) -> Story:
@@ -148,6 +152,12 @@ def _tenant(
         command = [str(tool), "allocate", str(record.path), str(node.usage_path()), *map(str, amounts)]
         child = node.spawn(cgroup, command)
         record.go()
-        if not wait_until(lambda: record.words()[0] != 0, _TIMEOUT_SECONDS) or child.poll() is not None:
+        try:
+            started = wait_until(lambda: record.words()[0] != 0, _TIMEOUT_SECONDS)
+        except BaseException:
+            child.kill()  # before the record goes: it would complain of that
+            child.wait()
+            raise
+        if not started or child.poll() is not None:
             raise OSError(f"a pod of the demo did not start in {cgroup} ({before_bytes} bytes in use)")
     return child

@@ -97,7 +97,7 @@ class Hog:
 
 @contextmanager
 def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPlan) -> Iterator[Hog]:
-    """Start a hog in the pod; it is the node's to end.
+    """Start a hog in the pod, and end it if nobody did.
 
     Raises RefusedError where the canary and the observer don't get ready.
     """
@@ -132,8 +132,10 @@ def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPl
             allocated.go()
             yield Hog(node, (process, observer), (allocated, observed), before_bytes, plan.level_bytes)
         finally:
-            observer.kill()
-            observer.wait()
+            # Before the records go: a hog that was still on its way would complain of that.
+            for child in (observer, process):
+                child.kill()
+                child.wait()
 
 
 def _watermark_bytes(node: VirtualNode) -> int:

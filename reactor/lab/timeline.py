@@ -12,7 +12,12 @@ from rich.text import Text
 from reactor.lab.demo import CAPACITY_BYTES, HOG, LEVEL_BYTES, PODS, THRESHOLD_BYTES, Story
 from reactor.lab.hog import MIB
 
-_ABOUT = {"hog": "the hog's clock", "daemon": "the daemon's journal", "observer": "the observer's clock"}
+_ABOUT = {
+    "notice": "the daemon's notice",
+    "hog": "the hog's clock",
+    "daemon": "the daemon's journal",
+    "observer": "the observer's clock",
+}
 
 
 def show(story: Story, console: Console | None = None) -> None:
@@ -38,7 +43,7 @@ def show(story: Story, console: Console | None = None) -> None:
 def events(story: Story) -> Iterator[tuple[int, str, str, str]]:
     """Yield (instant in ns, what, details, who says so) of what happened, in the order of the stages."""
     times, decision = story.times, story.decision
-    yield story.armed_ns, "armed", "the kernel watches the threshold; the daemon sleeps", "daemon"
+    yield story.armed_ns, "armed", "the kernel watches the threshold; the daemon sleeps", "notice"
     yield times.started_ns, "hog starts", f"{HOG} allocates at full speed", "hog"
     if times.crossed_ns is not None:
         yield times.crossed_ns, "crossing", f"the node's usage passes {LEVEL_BYTES // MIB} MiB", "hog"

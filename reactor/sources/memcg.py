@@ -18,6 +18,7 @@ import trio
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memcg_events import register_usage_level
+from reactor.kernel.scheduling import following
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
 from reactor.sources.levels import LevelKey, MemoryLevel, describe_levels, needs_rearming
@@ -128,7 +129,9 @@ class MemcgEventfd:
         counters = MemoryCounters(self._tree, level.cgroup)
         try:
             # Not abandoned on cancellation: the thread's descriptor always reaches its owner below.
-            event_fd = await trio.to_thread.run_sync(register_usage_level, directory, level.level_bytes)
+            event_fd = await trio.to_thread.run_sync(
+                following(register_usage_level), directory, level.level_bytes
+            )
         except BaseException:
             counters.close()
             raise

@@ -19,6 +19,7 @@ import trio
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memcg_events import register_reclaim
+from reactor.kernel.scheduling import following
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
@@ -79,7 +80,7 @@ class MemcgReclaim:
                 nursery.cancel_scope.cancel()
 
     async def _watch_cgroup(self, cgroup: str, *, task_status: trio.TaskStatus[None]) -> None:
-        event_fd = await trio.to_thread.run_sync(register_reclaim, self._tree.path(cgroup))
+        event_fd = await trio.to_thread.run_sync(following(register_reclaim), self._tree.path(cgroup))
         with ExitStack() as owned:
             owned.callback(os.close, event_fd)
             counters = MemoryCounters(self._tree, cgroup)

@@ -97,7 +97,7 @@ def test_the_timeline_says_what_woke_it_and_how_far_it_went() -> None:
 
 
 def test_every_stage_is_attributed_to_a_clock() -> None:
-    assert {"hog", "daemon", "observer"} == {who for _, _, _, who in events(STORY)}
+    assert {"notice", "hog", "daemon", "observer"} == {who for _, _, _, who in events(STORY)}
 
 
 def test_without_root_it_says_what_it_needs(
