@@ -96,7 +96,7 @@ class VirtualNode:
     def spawn(
         self, cgroup: str, command: Sequence[str], *, controllers: Sequence[Controller] = _CONTROLLERS
     ) -> subprocess.Popen[bytes]:
-        """Start a command inside the pod, its memory charged there from the first page on.
+        """Start a command inside the pod, its memory charged there from its first page on; it is in on return.
 
         On v1 it joins the given hierarchies only. To be called in the main thread: the lab's tool ends with
         the thread that started it.
@@ -106,6 +106,9 @@ class VirtualNode:
             ["/bin/sh", "-c", _ENTER, "sh", *paths, "--", *command], stdin=subprocess.DEVNULL
         )
         self._children.append(child)
+        inside = str(child.pid).encode()  # it enters them in this order
+        while child.poll() is None and inside not in read_file(paths[-1]).split():
+            time.sleep(0.0005)
         return child
 
     def usage_path(self) -> Path:
