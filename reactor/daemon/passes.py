@@ -71,7 +71,7 @@ class Passes:
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         memory = self._observe(wakes, now_seconds)
-        snapshot = self._snapshot(now_seconds)
+        snapshot = self._snapshot(wakes, now_seconds)
         pods = self._candidates.of(self.known.pods, now_seconds)
         observed_ns = time.monotonic_ns()
         self.known.state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
@@ -99,7 +99,7 @@ class Passes:
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         self._observe((), now_seconds)
-        after = self._snapshot(now_seconds)
+        after = self._snapshot((), now_seconds)
         before = dataclasses.replace(asked.snapshot, pods=self._parts.usages.full())
         pods = self._candidates.of(self.known.pods, now_seconds)
         observed_ns = time.monotonic_ns()
@@ -134,11 +134,11 @@ class Passes:
     def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         memory = self._parts.node.memory()
         self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
-        if any(wake.kind is not WakeKind.MEMORY for wake in wakes):
+        if not _only_memory(wakes):
             self.known.observed.take(PROCESS_SIGNALS, self._parts.node.processes(), now_seconds)
         return memory
 
-    def _snapshot(self, now_seconds: float) -> Snapshot:
+    def _snapshot(self, wakes: Sequence[Wake], now_seconds: float) -> Snapshot:
         """Return what is known, with the pods' usage only where somebody may have to be chosen."""
         signals = self.known.observed.at(now_seconds)
         wanting = resources_wanting(self._settings.thresholds, signals)
@@ -146,10 +146,9 @@ class Passes:
         if wanting:
             # A pod that came since the last housekeeping may be the very one.
             self.found(self._parts.pods.glance())
-        if wanting == {Resource.MEMORY}:
-            usages = self._parts.usages.memory()
-        elif wanting:
-            usages = self._parts.usages.full()
+            # Counting processes takes longer; nobody is chosen by them in a pass that memory woke.
+            counted = Resource.PIDS in wanting and not _only_memory(wakes)
+            usages = self._parts.usages.full() if counted else self._parts.usages.memory()
         return Snapshot(signals=signals, pods=usages)
 
     def _act(self, decision: Decision, now_seconds: float) -> tuple[Ending, ...]:
@@ -182,6 +181,10 @@ class Passes:
             endings=endings,
             dry_run=self._dry_run,
         )
+
+
+def _only_memory(wakes: Sequence[Wake]) -> bool:
+    return all(wake.kind is WakeKind.MEMORY for wake in wakes)
 
 
 def look_again_seconds(state: PolicyState) -> float:
