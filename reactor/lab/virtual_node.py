@@ -96,7 +96,7 @@ class VirtualNode:
     def spawn(
         self, cgroup: str, command: Sequence[str], *, controllers: Sequence[Controller] = _CONTROLLERS
     ) -> subprocess.Popen[bytes]:
-        """Start a command inside the pod, its memory charged there from its first page on; it is in on return.
+        """Start a command inside the pod, its memory charged there from its first page; it is in on return.
 
         On v1 it joins the given hierarchies only. To be called in the main thread: the lab's tool ends with
         the thread that started it.
