@@ -152,12 +152,6 @@ def _tenant(
         command = [str(tool), "allocate", str(record.path), str(node.usage_path()), *map(str, amounts)]
         child = node.spawn(cgroup, command)
         record.go()
-        try:
-            started = wait_until(lambda: record.words()[0] != 0, _TIMEOUT_SECONDS)
-        except BaseException:
-            child.kill()  # before the record goes: it would complain of that
-            child.wait()
-            raise
-        if not started or child.poll() is not None:
+        if not wait_until(lambda: record.words()[0] != 0, _TIMEOUT_SECONDS) or child.poll() is not None:
             raise OSError(f"a pod of the demo did not start in {cgroup} ({before_bytes} bytes in use)")
     return child

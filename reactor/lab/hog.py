@@ -132,7 +132,6 @@ def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPl
             allocated.go()
             yield Hog(node, (process, observer), (allocated, observed), before_bytes, plan.level_bytes)
         finally:
-            # Before the records go: a hog that was still on its way would complain of that.
             for child in (observer, process):
                 child.kill()
                 child.wait()

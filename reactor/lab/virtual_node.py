@@ -96,10 +96,10 @@ class VirtualNode:
     def spawn(
         self, cgroup: str, command: Sequence[str], *, controllers: Sequence[Controller] = _CONTROLLERS
     ) -> subprocess.Popen[bytes]:
-        """Start a command inside the pod, its memory charged there from its first page; it is in on return.
+        """Start a command inside the pod, its memory charged there from its first page on.
 
-        On v1 it joins the given hierarchies only. To be called in the main thread: the lab's tool ends with
-        the thread that started it.
+        It is inside on return, on v1 in the given hierarchies only. To be called in the main thread: the
+        lab's tool ends with the thread that started it.
         """
         paths = [str(directory / "cgroup.procs") for directory in self._directories(cgroup, controllers)]
         child = subprocess.Popen(
