@@ -1,1 +1,14 @@
-"""The nursery and the loop: wake, observe, decide, act, journal."""
+"""The nursery and the loop: wake, observe, decide, act, journal.
+
+    loop          one nursery: signals, status, metrics, state, and a generation for each configuration
+    generation    sources, housekeeping and the loop over them
+    passes        the pass: observe, decide, act; synchronous from the wake to the kill
+    endings       evictions under way; candidates: who is left out of the next
+    housekeeping  what may hang: filesystems and the list of pods, in worker threads
+    recorder      what is kept of a pass: journal, log, metrics, the last decisions
+    state, keeper what survives a restart
+    status, show  what `reactor status` and `reactor explain` are told, and how they print it
+    doctor        `reactor doctor`
+
+Nothing here but passes and what it calls is on the way from a wake to a kill.
+"""

@@ -75,7 +75,7 @@ def explain(view: View, name: str | None) -> dict[str, Any]:
     observations = view.known.observed.at(now_seconds)
     met = view.known.state.thresholds_met
     signal = met[0].signal if met else Signal.MEMORY_AVAILABLE
-    usages = view.usages.full()
+    usages = view.usages.memory() if signal in MEMORY_SIGNALS else view.usages.full()
     places = rank(view.known.pods, usages, signal, view.settings.eviction.layout)
     resource = RESOURCE[signal]
     ranking = [

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNIT = Path(__file__).parents[3] / "deploy" / "reactor.service"
+
+
+def test_systemd_takes_the_unit_without_a_complaint(tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze: install Debian's package systemd")
+    # Only the program's place is exchanged: it is not installed where the tests run.
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace("/usr/bin/reactor", shutil.which("true") or "/bin/true"))
+
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
+    )
+
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_unit_gives_what_the_daemon_asks_for():
+    lines = UNIT.read_text().splitlines()
+
+    for expected in ("Type=notify", "RuntimeDirectoryPreserve=restart", "RestrictRealtime=no"):
+        assert expected in lines
+    assert any(line.startswith("WatchdogSec=") for line in lines)
