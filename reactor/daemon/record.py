@@ -98,12 +98,14 @@ class PassRecord:
 
     def _timing(self) -> dict[str, int | None]:
         freed = [ending.freed_ns for ending in self.endings]
+        # A soft eviction's kill comes long after its pass.
+        killed = [ending.killed_ns for ending in self.endings if ending.killed_ns is not None]
         return {
             "woke_ns": self.times.woke_ns,
             "started_ns": self.times.started_ns,
             "observed_ns": self.times.observed_ns,
             "decided_ns": self.times.decided_ns,
-            "killed_ns": self.times.killed_ns,
+            "killed_ns": max(killed, default=None),
             "done_ns": self.times.done_ns,
             "freed_ns": max((at for at in freed if at), default=None) if all(freed) else None,
         }

@@ -1,18 +1,21 @@
 """A thread that writes lines for a loop that must never wait for a disk or a pipe.
 
 Why a thread of its own, and why this queue: `SimpleQueue.put` takes no lock that another thread could be
-preempted with, and a write(2) to a full, slow or
-hung target blocks nobody but the writer. The queue is bounded by dropping, and what is dropped is counted.
+preempted with, and a write(2) to a full, slow or hung target blocks nobody but the writer. The queue is
+bounded by dropping, and what is dropped is counted.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final
 
 from reactor.kernel.scheduling import follow_main_thread
+
+_LOG: Final = logging.getLogger("reactor.writer")
 
 Line = Callable[[], bytes]
 
@@ -22,7 +25,8 @@ _QUEUED_LINES: Final = 256
 class LineWriter:
     """Takes lines as functions that make them (called in the thread) and gives them to `sink`, in order.
 
-    `sink` must not raise OSError; anything else that it or a line raises is a defect and ends the thread.
+    `sink` deals with its OSErrors itself. A line that can't be made is a defect of ours: it is lost, counted
+    and logged, and the next one is written.
     """
 
     def __init__(self, name: str, sink: Callable[[bytes], None], *, limit: int = _QUEUED_LINES) -> None:
@@ -55,4 +59,8 @@ class LineWriter:
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
             follow_main_thread()  # which may have become real-time since
-            self._sink(line())
+            try:
+                self._sink(line())
+            except Exception:  # noqa: BLE001 - the thread has to outlive whatever one line holds
+                self.lost += 1
+                _LOG.exception("%s: a line was lost", self._thread.name)

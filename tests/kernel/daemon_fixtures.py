@@ -150,4 +150,5 @@ class RunningDaemon:
     def descriptors(self) -> list[str]:
         assert self.process is not None
         directory = Path(f"/proc/{self.process.pid}/fd")
-        return sorted(os.readlink(fd) for fd in directory.iterdir())
+        # A socket is named by its inode: one that is opened anew has another.
+        return sorted(os.readlink(fd).partition(":[")[0] for fd in directory.iterdir())

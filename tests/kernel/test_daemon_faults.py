@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 from daemon_fixtures import RunningDaemon, eventually, hold
 
+from reactor.config import settings_from_text
+from reactor.daemon.loop import run
+from reactor.daemon.record import PassRecord
+from reactor.daemon.recorder import Hooks
 from reactor.lab.virtual_node import VirtualNode
+from reactor.model.wakes import SourceHealth
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 
@@ -241,3 +250,60 @@ def _saved(daemon: RunningDaemon) -> str:
 def _thresholds(daemon: RunningDaemon) -> list[str]:
     memory = next(one for one in daemon.status()["signals"] if one["signal"] == "memory.available")
     return [threshold["threshold"] for threshold in memory["thresholds"]]
+
+
+def test_many_reloads_leave_no_descriptor_and_no_memory_behind(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    node.add_pod("pod")
+    daemon.configure(HARD)
+    daemon.start()
+    for count in range(1, 31):
+        daemon.signal(signal.SIGHUP)
+        eventually(lambda expected=count: daemon.log().count("anew") == expected, "a reload")
+        if count == 10:  # the first few warm caches up
+            time.sleep(0.5)
+            descriptors, rss_mib = daemon.descriptors(), daemon.rss_mib()
+    eventually(lambda: daemon.descriptors() == descriptors, f"no other descriptors than {descriptors}")
+
+    assert daemon.rss_mib() < rss_mib + 2
+
+
+async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it_was(
+    node: VirtualNode, tmp_path: Path
+) -> None:
+    seen: list[PassRecord] = []
+    ended: list[str] = []
+    before = (gc.isenabled(), sys.getswitchinterval(), signal.getsignal(signal.SIGTERM))
+    hog = node.add_pod("hog")
+    settings = settings_from_text(
+        json.dumps(
+            {
+                **HARD,
+                "reactor": {
+                    "nodeCgroup": node.cgroup,
+                    "metrics": "off",
+                    "socket": str(tmp_path / "s.sock"),
+                    "stateFile": str(tmp_path / "state.json"),
+                    "journal": {"path": str(tmp_path / "journal.jsonl")},
+                    "realtime": {"fifoPriority": 0, "lockMemory": False, "oomScoreAdj": None},
+                },
+            }
+        ),
+        "the test",
+    )
+    hooks = Hooks(on_pass=seen.append, on_ended=lambda _, ending: ended.append(ending.eviction.pod.name))
+    async with trio.open_nursery() as nursery:
+        running = await nursery.start(partial(run, settings, hooks=hooks))
+        assert any(source.health is SourceHealth.ARMED for source in running.view.sources)
+        victim = node.spawn(hog, hold(220))
+        with trio.fail_after(20):
+            while not ended:  # noqa: ASYNC110 - the hook is a plain function
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+    assert ended == ["hog"]
+    assert -signal.SIGKILL == victim.wait(10)
+    assert any(record.endings for record in seen)
+    assert before == (gc.isenabled(), sys.getswitchinterval(), signal.getsignal(signal.SIGTERM))
+    assert not (tmp_path / "s.sock").exists()

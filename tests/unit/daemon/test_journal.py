@@ -124,3 +124,15 @@ def test_tail_skips_what_is_no_document(tmp_path):
 
 def test_surrogates_from_a_file_name_do_not_stop_the_journal():
     assert encode({"cgroup": "/a\udcff"}).endswith(b"\n")
+
+
+def test_document_that_can_not_be_made_is_lost_and_the_next_is_written(tmp_path, caplog):
+    journal = Journal(settings(tmp_path))
+    journal.start()
+    journal.write(lambda: {"n": 1 // 0})
+    journal.write(lambda: {"n": 2})
+    journal.close()
+
+    assert written(tmp_path / "made" / "journal.jsonl") == [{"n": 2}]
+    assert journal.lost == 1
+    assert "a line was lost" in caplog.text
