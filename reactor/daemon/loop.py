@@ -53,7 +53,6 @@ from reactor.model.wakes import WakeKind
 _LOG: Final = logging.getLogger("reactor.daemon")
 _REMEMBERED: Final = 50
 _SILENCE_SECONDS: Final = 5.0
-_SWITCH_SECONDS: Final = 0.0005
 _AT_START_ONLY: Final = ("metrics_address", "socket_path", "state_path", "journal", "realtime")
 
 
@@ -165,15 +164,10 @@ class Daemon:
         self._restore()
         if not self._settings.pod_parents:
             self._problems["pods"] = "no parents are configured: there is nobody to evict"
-        problems = protect_self(self._settings.realtime)
-        self._journal.start()  # only now: its thread takes after this one
-        for problem in problems:
-            what, _, why = problem.partition(": ")
-            self._problems[what] = why
-        for what, why in self._problems.items():
-            _LOG.warning("%s: %s", what, why)
         try:
             with _undisturbed():
+                self._protect()
+                self._journal.start()  # only now: its thread takes after this one
                 async with trio.open_nursery() as nursery:
                     self._start_services(nursery)
                     await self._guard(nursery, task_status)
@@ -184,6 +178,13 @@ class Daemon:
             if self._listener is not None:
                 remove(Path(self._settings.socket_path))
             _LOG.info("ended after %d passes", self._known.passes)
+
+    def _protect(self) -> None:
+        for problem in protect_self(self._settings.realtime):
+            what, _, why = problem.partition(": ")
+            self._problems[what] = why
+        for what, why in self._problems.items():
+            _LOG.warning("%s: %s", what, why)
 
     def _listen(self) -> None:
         try:
@@ -320,16 +321,14 @@ class Daemon:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep the interpreter itself from standing between a wake and a kill.
+    """Keep the garbage collector from standing between a wake and a kill: the generation calls it instead.
 
-    The garbage collector runs only when the generation calls it. A worker thread gives the interpreter up
-    after half a millisecond instead of five when the loop asks for it.
+    Afterwards the interpreter is as it was, what protect_self changed in it included.
     """
     enabled, interval_seconds = gc.isenabled(), sys.getswitchinterval()
     gc.collect()
     gc.freeze()  # what exists now stays: later collections need not look at it
     gc.disable()
-    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         yield
     finally:
