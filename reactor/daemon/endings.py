@@ -47,11 +47,6 @@ class Endings:
         self._deadline_seconds = deadline_seconds
         self._dry_run = dry_run
 
-    @property
-    def waiting(self) -> tuple[Ending, ...]:
-        """Return the soft evictions that are in their grace period."""
-        return tuple(ending for ending, _ in self._waiting.values())
-
     def begin(self, eviction: Eviction) -> Ending:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""
         ending = Ending(eviction=eviction)
@@ -106,6 +101,8 @@ class Endings:
         try:
             with scope:
                 report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds)
+                if scope.cancel_called:
+                    return  # a hard eviction took over, and answers for the pod now
                 if report is None:
                     ending.outcome = "terminated"
                     ending.freed_ns = time.monotonic_ns()

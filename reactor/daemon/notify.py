@@ -48,10 +48,6 @@ class ServiceNotice:
         """Tell that the daemon ends."""
         self._say("STOPPING=1")
 
-    def status(self, status: str) -> None:
-        """Set the line that `systemctl status` shows."""
-        self._say(f"STATUS={status}")
-
     async def watchdog(self, is_alive: Callable[[], bool]) -> None:
         """Tell at half the interval that the daemon lives, for as long as `is_alive` says so."""
         if self._send is None or self.watchdog_seconds is None:

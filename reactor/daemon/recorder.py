@@ -63,7 +63,6 @@ class Recorder:
         self._before = _essence(Decision(at_seconds=0.0))
         self._recent: dict[int, Mapping[str, Any] | PassRecord] = {}  # by a running number, oldest first
         self._recorded = 0
-        self.last: PassRecord | None = None
 
     def remember(self, documents: Iterable[Mapping[str, Any]]) -> None:
         """Take over decisions from an earlier run's journal, oldest first, before all recorded here."""
@@ -84,7 +83,6 @@ class Recorder:
 
     def record(self, record: PassRecord, nursery: trio.Nursery) -> None:
         """Record one pass; what waits for its pods waits in `nursery`."""
-        self.last = record
         if self._hooks.on_pass is not None:
             self._hooks.on_pass(record)
         if self._meter is not None:
