@@ -40,6 +40,13 @@ class QueuedLog(logging.Handler):
         """Do without a lock: a preempted thread must not hold one against the loop."""
         self.lock = None
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Emit a record unless a filter drops it: the inherited method takes the lock, since 3.13 even None."""
+        wanted = bool(self.filter(record))
+        if wanted:
+            self.emit(record)
+        return wanted
+
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record."""
         text = self.format(record).replace("\n", "; ")

@@ -56,3 +56,36 @@ def test_closed_standard_error_is_survived():
     os.close(ends[1])
 
     assert log.lost == 1
+
+
+class _Untouchable:
+    """A lock that nobody may take, by either of the ways in which the versions of Python do."""
+
+    def acquire(self) -> None:
+        raise AssertionError("the lock was taken")
+
+    def __enter__(self) -> None:
+        raise AssertionError("the lock was taken")
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError("the lock was taken")
+
+
+def test_records_are_queued_without_a_lock_in_every_version_of_python(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.lock = _Untouchable()
+    log.handle(record("hello"))
+    log.lock = None
+    log.close()
+
+    assert os.read(pipe[0], 100) == b"<4>hello\n"
+
+
+def test_records_that_a_filter_drops_are_not_written(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.addFilter(lambda one: one.getMessage() != "secret")
+    log.handle(record("secret"))
+    log.handle(record("open"))
+    log.close()
+
+    assert os.read(pipe[0], 100) == b"<4>open\n"
