@@ -1,0 +1,160 @@
+"""`reactor run` as systemd's service, and the real units in a slice that it guards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).resolve().parent
+BIN: Final = Path(sys.executable).parent / "reactor"
+UNIT: Final = HERE.parent / "deploy" / "reactor.service"
+CONFIG: Final = Path("/etc/reactor/config.yaml")
+JOURNAL: Final = Path("/var/log/reactor/journal.jsonl")
+DROP_IN: Final = Path("/run/systemd/system/reactor.service.d/test.conf")
+SLICE: Final = "guarded.slice"
+SLICE_MIB: Final = 512
+CGROUP: Final = f"/{SLICE}"
+MIB: Final = 1 << 20
+V2: Final = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+MEMORY: Final = Path("/sys/fs/cgroup" if V2 else "/sys/fs/cgroup/memory")
+# For what the kernel or systemd is known to do. Under emulation, beside other load, all of it takes long.
+SECONDS: Final = 60.0
+
+
+def run(*command: str | Path, check: bool = True) -> str:
+    """Run a command and return what it printed; an AssertionError shows it all where it fails."""
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=4 * SECONDS
+    )
+    assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def eventually(true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    """Wait until it is true; fail, with the service's own words, where it doesn't become so."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            log = run("journalctl", "-u", "reactor", "-n", "30", "--no-pager", check=False)
+            raise AssertionError(f"not within {seconds:g} s: {what}\n{log}")
+        time.sleep(0.1)
+
+
+def prop(unit: str, name: str) -> str:
+    """Return one property of a unit."""
+    return run("systemctl", "show", "--value", "--property", name, unit).strip()
+
+
+class Tenant:
+    """A real unit in the guarded slice."""
+
+    def __init__(self, name: str, *load: str, properties: Mapping[str, str] | None = None) -> None:
+        self.unit = f"{name}.service"
+        settings = {"TasksMax": "infinity", "TimeoutStopSec": "60", **(properties or {})}
+        options = [f"--property={key}={value}" for key, value in settings.items()]
+        command = [sys.executable, "-S", HERE / "load.py", *load]
+        run("systemd-run", "--quiet", "--no-block", f"--unit={name}", f"--slice={SLICE}", *options, *command)
+        self.mib = int(load[1]) if load[0] == "hold" else 0
+
+    @property
+    def pod(self) -> str:
+        """Return what the daemon calls it."""
+        return f"cgroup/{self.unit}"
+
+    @property
+    def cgroup(self) -> Path:
+        return MEMORY / SLICE / self.unit
+
+    def usage_bytes(self) -> int:
+        name = "memory.current" if V2 else "memory.usage_in_bytes"
+        try:
+            return int((self.cgroup / name).read_text())
+        except OSError:
+            return 0
+
+    def holds_its_memory(self) -> bool:
+        return self.usage_bytes() >= self.mib * MIB
+
+    def is_alive(self) -> bool:
+        return prop(self.unit, "ActiveState") == "active"
+
+    def result(self) -> str:
+        """Return systemd's word for how it ended: success, signal, oom-kill."""
+        return prop(self.unit, "Result")
+
+
+class Service:
+    """reactor.service, as it is shipped, with the interpreter of this virtual environment."""
+
+    def configure(self, configuration: Mapping[str, Any], section: Mapping[str, Any] | None = None) -> None:
+        """Write /etc/reactor/config.yaml: the slice is the node, the ticker too slow to be of use."""
+        defaults = {"nodeCgroup": CGROUP, "housekeepingInterval": "300s", "metrics": "off"}
+        document = {**configuration, "reactor": {**defaults, **(section or {})}}
+        CONFIG.parent.mkdir(exist_ok=True)
+        CONFIG.write_text(json.dumps(document))
+
+    def start(self, *drop_in: str) -> None:
+        """Start it; `drop_in` are lines for its [Service] section. Returns once it said that it is ready."""
+        run("cp", UNIT, "/run/systemd/system/reactor.service")
+        DROP_IN.parent.mkdir(exist_ok=True)
+        lines = ["[Service]", "ExecStart=", f"ExecStart={BIN} run --config {CONFIG}", *drop_in]
+        DROP_IN.write_text("\n".join(lines) + "\n")
+        run("systemctl", "daemon-reload")
+        run("systemctl", "start", "reactor.service")
+
+    def stop(self) -> None:
+        run("systemctl", "stop", "reactor.service")
+
+    def kill(self, signal_name: str) -> None:
+        run("systemctl", "kill", "--kill-whom=main", f"--signal={signal_name}", "reactor.service")
+
+    def prop(self, name: str) -> str:
+        return prop("reactor.service", name)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(run(BIN, "status", "--output", "json"))
+        return found
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the journal."""
+        try:
+            return [json.loads(line) for line in JOURNAL.read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def evictions(self) -> list[dict[str, Any]]:
+        """Return the decisions that evicted somebody."""
+        return [line for line in self.lines() if line["kind"] == "decision" and line["evictions"]]
+
+    def evicted(self) -> list[str]:
+        """Return who was evicted, in order."""
+        return [eviction["pod"] for line in self.evictions() for eviction in line["evictions"]]
+
+    def wait_for_eviction(self) -> dict[str, Any]:
+        """Return the first decision that evicted somebody."""
+        eventually(lambda: bool(self.evictions()), "an eviction")
+        return self.evictions()[0]
+
+
+def start_slice() -> None:
+    """Make the guarded slice, with its limit."""
+    unit = Path("/run/systemd/system") / SLICE
+    unit.write_text(f"[Slice]\nMemoryMax={SLICE_MIB}M\nMemoryAccounting=yes\nTasksAccounting=yes\n")
+    run("systemctl", "daemon-reload")
+    run("systemctl", "start", SLICE)
+
+
+def clear() -> None:
+    """End the service and everything in the slice, and forget what they wrote."""
+    run("systemctl", "stop", "reactor.service", check=False)
+    run("systemctl", "kill", "--signal=SIGKILL", SLICE, check=False)
+    run("systemctl", "stop", SLICE, check=False)
+    run("systemctl", "reset-failed", check=False)
+    for path in JOURNAL.parent.glob("*"):
+        path.unlink()
+    run("rm", "-rf", "/run/reactor", DROP_IN.parent)

@@ -1,0 +1,18 @@
+"""The commands that an operator tries first."""
+
+from __future__ import annotations
+
+import json
+
+from guarded import BIN, V2, run
+
+
+def test_the_demo_evicts_the_hog_and_nobody_else() -> None:
+    print(run(BIN, "demo"))
+
+
+def test_doctor_names_the_source_that_this_kernel_offers() -> None:
+    found = json.loads(run(BIN, "doctor", "--output", "json"))
+    used = {plan["name"] for plan in found["sources"] if plan["used"]}
+    assert ("memory-high" if V2 else "memcg-eventfd") in used
+    assert {"psi", "processes", "ticker"} <= used

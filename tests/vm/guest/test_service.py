@@ -1,0 +1,183 @@
+"""The daemon as systemd's service, guarding real units."""
+
+from __future__ import annotations
+
+import pytest
+from guarded import CGROUP, MEMORY, SLICE, V2, Service, Tenant, eventually, run
+
+HARD = {"evictionHard": {"memory.available": "100Mi"}}
+PREFERRED = "memory-high" if V2 else "memcg-eventfd"
+
+
+def test_it_is_started_once_its_sources_are_armed(service: Service) -> None:
+    service.configure(HARD)
+    service.start()
+    assert service.prop("ActiveState") == "active"
+    assert service.prop("StatusText") != ""
+    sources = {source["name"]: source["health"] for source in service.status()["sources"]}
+    assert sources[PREFERRED] == "armed"
+
+
+def test_it_is_restarted_when_it_no_longer_answers_the_watchdog(service: Service) -> None:
+    service.configure(HARD)
+    service.start("WatchdogSec=10s")
+    service.kill("SIGSTOP")
+    eventually(lambda: service.prop("NRestarts") != "0", "the watchdog")
+    eventually(lambda: service.prop("ActiveState") == "active", "the restart")
+
+
+def test_a_unit_past_the_hard_threshold_is_ended_and_the_others_live(service: Service) -> None:
+    service.configure(HARD)
+    quiet = Tenant("quiet", "hold", "150")
+    eventually(quiet.holds_its_memory, "the quiet unit's memory")
+    service.start()
+    hog = Tenant("hog", "hold", "300")
+    decision = service.wait_for_eviction()
+    assert [hog.pod] == service.evicted()
+    assert PREFERRED in {wake["source"] for wake in decision["wakes"]}
+    eventually(lambda: hog.result() == "signal", "systemd's word on the hog")
+    assert quiet.is_alive()
+    eventually(lambda: hog.usage_bytes() == 0, "the memory back")
+
+
+def test_page_cache_past_the_threshold_evicts_nobody(service: Service) -> None:
+    service.configure(HARD)
+    service.start()
+    quiet = Tenant("quiet", "hold", "50")
+    writer = Tenant("writer", "cache", "/var/tmp/cache", "600", properties={"RemainAfterExit": "yes"})
+    eventually(lambda: run("systemctl", "show", "-P", "SubState", writer.unit).strip() == "exited", "it", 180)
+    assert writer.result() == "success"
+    assert service.evicted() == []
+    assert quiet.is_alive()
+
+
+def test_a_soft_threshold_ends_a_unit_after_its_grace_period_and_not_before(service: Service) -> None:
+    service.configure(
+        {
+            "evictionHard": {},
+            "evictionSoft": {"memory.available": "100Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "8s"},
+            "evictionMaxPodGracePeriod": 30,
+        },
+        {"housekeepingInterval": "1s"},
+    )
+    service.start()
+    hog = Tenant("hog", "hold", "430")
+    eventually(hog.holds_its_memory, "the hog's memory")
+    decision = service.wait_for_eviction()
+    since_seconds = decision["monotonic_seconds"] - _started_seconds(hog)
+    assert since_seconds >= 8
+    eventually(lambda: not hog.is_alive(), "the hog's end")
+    # It was asked to, and did: no SIGKILL.
+    assert run("systemctl", "show", "-P", "ExecMainStatus", hog.unit).strip() in {"15", "0"}
+
+
+def test_a_short_visit_past_a_soft_threshold_evicts_nobody(service: Service) -> None:
+    service.configure(
+        {
+            "evictionHard": {},
+            "evictionSoft": {"memory.available": "100Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "20s"},
+        },
+        {"housekeepingInterval": "1s"},
+    )
+    service.start()
+    hog = Tenant("hog", "hold", "430")
+    eventually(hog.holds_its_memory, "the hog's memory")
+    run("systemctl", "stop", hog.unit)
+    Tenant("quiet", "hold", "20")
+    with pytest.raises(AssertionError, match="an eviction"):
+        eventually(lambda: bool(service.evictions()), "an eviction", 25)
+
+
+def test_a_fork_bomb_is_contained_before_the_node_runs_out_of_processes(service: Service) -> None:
+    threads_max = run("sysctl", "-n", "kernel.threads-max").strip()
+    run("sysctl", "-q", "-w", "kernel.threads-max=1500")
+    try:
+        service.configure(
+            {"evictionHard": {"pid.available": "800"}},
+            {"nodeCgroup": "/", "pods": {"parents": [CGROUP]}},
+        )
+        service.start()
+        quiet = Tenant("quiet", "hold", "20")
+        bomb = Tenant("bomb", "fork")
+        decision = service.wait_for_eviction()
+        assert [bomb.pod] == service.evicted()
+        assert "processes" in {wake["source"] for wake in decision["wakes"]}
+        eventually(lambda: not bomb.is_alive(), "the bomb's end")
+        assert quiet.is_alive()
+    finally:
+        run("sysctl", "-q", "-w", f"kernel.threads-max={threads_max}")
+
+
+def test_an_eviction_cut_short_by_a_crash_is_finished_and_not_repeated_on_another(service: Service) -> None:
+    service.configure(
+        {
+            "evictionHard": {},
+            "evictionSoft": {"memory.available": "100Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "1s"},
+            "evictionMaxPodGracePeriod": 20,
+        },
+        {"housekeepingInterval": "1s", "inFlightDeadline": "40s"},
+    )
+    quiet = Tenant("quiet", "hold", "100")
+    service.start()
+    hog = Tenant("hog", "hold", "330", "stubborn")
+    eventually(lambda: any(hog.pod in str(line) for line in service.lines()) or _in_flight(service), "it")
+    service.kill("SIGKILL")
+    eventually(lambda: service.prop("NRestarts") == "1", "the restart")
+    eventually(lambda: not hog.is_alive(), "the hog's end")
+    eventually(lambda: service.prop("ActiveState") == "active", "the service")
+    assert quiet.is_alive()
+    assert set(service.evicted()) <= {hog.pod}
+
+
+@pytest.mark.skipif(not V2, reason="memory.high is a file of cgroup v2: run it on bookworm or trixie")
+def test_the_operators_memory_high_is_back_after_the_end_and_after_a_crash(service: Service) -> None:
+    high = MEMORY / SLICE / "memory.high"
+    run("systemctl", "set-property", "--runtime", SLICE, "MemoryHigh=500M")
+    operators = high.read_text()
+    service.configure(HARD, {"sources": {"memoryHigh": True}})
+    service.start()
+    eventually(lambda: high.read_text() != operators, "memory.high to be borrowed")
+    service.stop()
+    assert operators == high.read_text()
+    service.start("Restart=no")
+    eventually(lambda: high.read_text() != operators, "memory.high to be borrowed")
+    service.kill("SIGKILL")
+    eventually(lambda: service.prop("ActiveState") == "failed", "the crash")
+    run("systemctl", "start", "reactor.service")
+    service.stop()
+    assert operators == high.read_text()
+
+
+FALLBACKS = {
+    "v2-memory-high": ({}, "memory-high"),
+    "v2-psi": ({"memoryHigh": False}, "psi"),
+    "v2-ticker": ({"memoryHigh": False, "psi": False}, "ticker"),
+    "v1-memcg-eventfd": ({}, "memcg-eventfd"),
+    "v1-psi": ({"memcg": False}, "psi"),
+    "v1-ticker": ({"memcg": False, "psi": False}, "ticker"),
+}
+
+
+@pytest.mark.parametrize("fallback", [name for name in FALLBACKS if name.startswith("v2" if V2 else "v1")])
+def test_each_fallback_alone_has_the_hog_evicted(service: Service, fallback: str) -> None:
+    sources, expected = FALLBACKS[fallback]
+    interval = "2s" if expected == "ticker" else "300s"
+    service.configure(HARD, {"sources": sources, "housekeepingInterval": interval})
+    service.start()
+    # Pressure comes of reclaim only, so there has to be page cache to reclaim, and a limit to do so at.
+    load = ["thrash", "/var/tmp/thrash", "440"] if expected == "psi" else ["grow", "480", "100"]
+    hog = Tenant("hog", *load)
+    decision = service.wait_for_eviction()
+    assert [hog.pod] == service.evicted()
+    assert expected in {wake["source"] for wake in decision["wakes"]}
+
+
+def _started_seconds(tenant: Tenant) -> float:
+    return int(run("systemctl", "show", "-P", "ExecMainStartTimestampMonotonic", tenant.unit)) / 1e6
+
+
+def _in_flight(service: Service) -> bool:
+    return bool(service.status().get("in_flight"))
