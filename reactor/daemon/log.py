@@ -41,7 +41,10 @@ class QueuedLog(logging.Handler):
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Emit a record unless a filter drops it: the inherited method takes the lock, since 3.13 even None."""
+        """Emit a record unless a filter drops it.
+
+        The inherited method takes the lock; since Python 3.13 it does not ask whether there is one.
+        """
         wanted = bool(self.filter(record))
         if wanted:
             self.emit(record)
