@@ -119,11 +119,13 @@ class Generation:
             return await self.wakes.wait()
         return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
 
-    def gone(self, uid: str) -> None:
-        """Take note that an evicted pod has given everything back, and look whether that was enough."""
-        self.passes.gone(uid)
+    def gone(self, uid: str) -> bool:
+        """Take note that an evicted pod has ended, and look whether that was enough; see Passes.gone."""
+        if not self.passes.gone(uid):
+            return False
         self.housekeeping.due()
-        self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+        self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
+        return True
 
     def close(self) -> None:
         """Close every descriptor."""

@@ -277,9 +277,8 @@ class Daemon:
             if flight in self._known.state.in_flight and flight.uid in pods:
                 endings.resume(pods[flight.uid], flight, now_seconds)
 
-    def _gone(self, uid: str) -> None:
-        if self._generation is not None:
-            self._generation.gone(uid)
+    def _gone(self, uid: str) -> bool:
+        return self._generation is None or self._generation.gone(uid)
 
     def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
         self._last_pass_seconds = time.monotonic()

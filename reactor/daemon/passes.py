@@ -123,13 +123,21 @@ class Passes:
             self._candidates.forget_absent(pods)
             self._parts.usages.track(pods)
 
-    def gone(self, uid: str) -> None:
-        """Take note that an evicted pod has given everything back: nothing more is expected of it."""
-        self._candidates.ended(uid)
+    def gone(self, uid: str) -> bool:
+        """Take note that an evicted pod has ended: nothing more is expected of it.
+
+        False where its processes are still counted, which the policy goes on crediting.
+        """
         state = self.known.state
+        if any(flight.uid == uid and flight.resource is Resource.PIDS for flight in state.in_flight):
+            used = self._parts.usages.full().get(uid)
+            if used is not None and used.process_count:
+                return False
+        self._candidates.ended(uid)
         self.known.state = dataclasses.replace(
             state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)
         )
+        return True
 
     def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         memory = self._parts.node.memory()

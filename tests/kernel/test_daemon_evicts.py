@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from daemon_fixtures import MIB, PAUSE, RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
 
+# Slowly enough to be seen on the way, and no more than the virtual node's limit.
+FORKS = """
+import os, signal, time
+for _ in range(280):
+    try:
+        if os.fork() == 0:
+            signal.pause()
+    except OSError:
+        pass
+    time.sleep(0.002)
+signal.pause()
+"""
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 
 
@@ -199,3 +213,26 @@ def test_nothing_of_the_start_up_exercise_is_left(node: VirtualNode, daemon: Run
     roots = {node.tree.memory_root, node.tree.freezer_root, node.tree.cpu_root} - {None}
     assert [] == [str(found) for root in roots for found in Path(str(root)).glob("reactor-exercise-*")]
     assert "kill path" not in daemon.status()["problems"]
+
+
+def test_fork_bomb_is_evicted_for_its_processes_between_two_ticks(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    if node.tree.pids_root is None:
+        pytest.skip("no pids controller; mount one")
+    calm = node.spawn(node.add_pod("calm"), PAUSE)
+    bomb = node.add_pod("bomb")
+    (node.tree.path(node.cgroup, "pids") / "pids.max").write_text("300")
+    daemon.configure({"evictionHard": {"pid.available": "100"}}, {"housekeepingInterval": "10m"})
+    daemon.start()
+
+    forking = node.spawn(bomb, [sys.executable, "-S", "-c", FORKS])
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+
+    assert -signal.SIGKILL == forking.wait(10)
+    assert calm.poll() is None
+    (line,) = daemon.evictions()
+    assert ["cgroup/bomb"] == [eviction["pod"] for eviction in line["evictions"]]
+    assert "processes" in {wake["source"] for wake in line["wakes"]}
+    assert line["conditions"] == ["PIDPressure"]
+    assert line["ranking"][0]["usage"] > 100

@@ -151,9 +151,11 @@ class FakeLoop:
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
 
-    def _is_gone(self, uid: str) -> None:
-        self.gone.append(uid)
-        self.passes.gone(uid)
+    def _is_gone(self, uid: str) -> bool:
+        gone = self.passes.gone(uid)
+        if gone:
+            self.gone.append(uid)
+        return gone
 
 
 def observation(available: int, capacity: int = 512 * MIB) -> Observation:

@@ -6,6 +6,7 @@ import trio
 import trio.testing
 
 from reactor.errors import RefusedError
+from reactor.model.pods import PodUsage
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 
@@ -253,3 +254,27 @@ async def test_pod_that_came_after_the_last_housekeeping_is_seen_at_the_crossing
 
     assert loop.usages.tracked == (hog,)
     assert loop.kills.killed == ["newcomer"]
+
+
+async def test_nobody_else_is_evicted_for_processes_while_those_of_the_first_are_still_counted(
+    make_loop, make_pod, make_threshold, observation, autojump_clock
+):
+    loop = make_loop(make_threshold(100, Signal.PID_AVAILABLE))
+    loop.have(make_pod("bomb"), make_pod("calm"))
+    loop.usages.seen["uid-bomb"] = PodUsage(process_count=200)
+    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(90, 300)}
+    loop.kills.reaped.set()
+    ending = loop.passes.make([wake(WakeKind.PROCESSES)]).endings[0]
+    await trio.sleep(1)
+
+    # Killed and gone, but not yet reaped by whoever started them.
+    loop.now_seconds += 1
+    record = loop.passes.make([wake(WakeKind.PROCESSES)])
+    assert loop.kills.killed == ["bomb"]
+    assert record.decision.deferred_because is not None
+    assert not ending.ended.is_set()
+
+    loop.usages.seen["uid-bomb"] = PodUsage(process_count=0)
+    await ending.ended.wait()
+    assert loop.gone == ["uid-bomb"]
+    assert ending.freed_ns is not None
