@@ -6,10 +6,11 @@ and removes descriptors there and leaves the waiting task alone.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -25,17 +26,19 @@ from reactor.sources.levels import LevelKey, MemoryLevel, describe_levels, needs
 from reactor.sources.wakes import SourceBoard, Wakes
 
 MEMCG_EVENTFD: Final = "memcg-eventfd"
+_SECOND_LOOK_SECONDS: Final = 0.005
 
 
 class _Watch:
     """One level registered with the kernel. Owns its eventfd (-1 once closed) and the open counters."""
 
-    __slots__ = ("_counters", "event_fd", "fired", "level")
+    __slots__ = ("_counters", "event_fd", "fired", "level", "spent")
 
     def __init__(self, level: MemoryLevel, event_fd: int, counters: MemoryCounters) -> None:
         self.level = level
         self.event_fd = event_fd
         self.fired = False
+        self.spent = False
         self._counters = counters
 
     def is_past(self) -> bool:
@@ -122,7 +125,7 @@ class MemcgEventfd:
         if watch is None:
             return True
         wanted_bytes = self._wanted[key].level_bytes
-        return needs_rearming(watch.level.level_bytes, wanted_bytes, fired=watch.fired)
+        return watch.spent or needs_rearming(watch.level.level_bytes, wanted_bytes, fired=watch.fired)
 
     async def _register(self, epoll: select.epoll, level: MemoryLevel) -> None:
         directory = self._tree.path(level.cgroup)
@@ -150,8 +153,14 @@ class MemcgEventfd:
         # A usage that swings about a level may cross it thousands of times a second, and a pass for each
         # would starve the node: 32 in a row are passed on at once, 100 a second in the long run.
         pace = Pace(burst=32, per_second=100)
+        doubtful: set[_Watch] = set()
         while True:
-            await trio.lowlevel.wait_readable(epoll.fileno())
+            with trio.move_on_after(_SECOND_LOOK_SECONDS if doubtful else math.inf) as quiet:
+                await trio.lowlevel.wait_readable(epoll.fileno())
+            if quiet.cancelled_caught:
+                self._look_again(doubtful)
+                doubtful.clear()
+                continue
             ready = {event_fd for event_fd, _ in epoll.poll(0)}
             fired = [watch for watch in self._watches.values() if watch.event_fd in ready]
             for watch in fired:
@@ -159,7 +168,25 @@ class MemcgEventfd:
                 self._wake(watch.level)
             for watch in fired:
                 watch.is_past()  # raises once the cgroup is gone: its removal signals too, and only once
+            doubtful.update(fired)
             await pace.turn()
+
+    def _look_again(self, watches: Iterable[_Watch]) -> None:
+        """Settle how usage stands to levels that have fired, once it is quiet.
+
+        The kernel signals when a check finds usage on the other side than the check before. Usage may dip
+        below a level right after its crossing, because a CPU gives back what it charged ahead (64 pages),
+        and rise again with no check between the two. If the loop looked in that moment, it saw no crossing
+        and nothing would tell it later: seen as 4.7 s until the ticker came, with busy CPUs.
+        """
+        for watch in watches:
+            if watch.event_fd < 0:  # replaced meanwhile
+                continue
+            if watch.is_past():
+                self._wake(watch.level)
+            else:
+                watch.spent = True  # a new registration begins from where usage stands
+        self._moved.set()
 
     def _wake(self, level: MemoryLevel) -> None:
         self._board.count_wake(self.name)
