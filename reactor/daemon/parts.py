@@ -33,6 +33,10 @@ class Node(Protocol):
 class PodUsages(Protocol):
     """Observes what pods use; one that vanished is absent from the answer."""
 
+    @property
+    def vanished(self) -> frozenset[str]:
+        """The uids of the pods that turned out to be gone since `track`: absent, but not unknown."""
+
     def track(self, pods: Sequence[Pod]) -> None:
         """Hold the counters of these pods open, and of no others."""
 

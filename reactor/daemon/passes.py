@@ -72,7 +72,7 @@ class Passes:
         now_seconds = self._clock_seconds()
         memory = self._observe(wakes, now_seconds)
         snapshot = self._snapshot(wakes, now_seconds)
-        pods = self._candidates.of(self.known.pods, now_seconds)
+        pods = self._candidates.of(self._present(), now_seconds)
         observed_ns = time.monotonic_ns()
         self.known.state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
@@ -101,7 +101,7 @@ class Passes:
         self._observe((), now_seconds)
         after = self._snapshot((), now_seconds)
         before = dataclasses.replace(asked.snapshot, pods=self._parts.usages.full())
-        pods = self._candidates.of(self.known.pods, now_seconds)
+        pods = self._candidates.of(self._present(), now_seconds)
         observed_ns = time.monotonic_ns()
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
         decided_ns = time.monotonic_ns()
@@ -158,6 +158,13 @@ class Passes:
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
             usages = self._parts.usages.full() if counted else self._parts.usages.memory()
         return Snapshot(signals=signals, pods=usages)
+
+    def _present(self) -> Sequence[Pod]:
+        """Return the known pods without those that were gone when they were read: nobody is left to end."""
+        vanished = self._parts.usages.vanished
+        if not vanished:
+            return self.known.pods
+        return tuple(pod for pod in self.known.pods if pod.uid not in vanished)
 
     def _act(self, decision: Decision, now_seconds: float) -> tuple[Ending, ...]:
         endings = []

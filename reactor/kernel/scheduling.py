@@ -2,8 +2,8 @@
 
 SCHED_RESET_ON_FORK makes new threads, too, begin at normal priority. Where one of them holds the
 interpreter's lock and is preempted by a pod's work, the real-time main thread waits for that work to let
-it run: with 1,000 pods being listed on two overloaded CPUs, a crossing was seen 90 ms late for it, and once
-6.5 s. So workers that run Python are real-time as well, at the lowest such priority.
+it run: with 1,000 pods being listed on two overloaded CPUs, a crossing was seen 90 ms late for it. So
+workers that run Python are real-time as well, at the lowest such priority.
 """
 
 from __future__ import annotations

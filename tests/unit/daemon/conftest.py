@@ -48,6 +48,7 @@ class FakeUsages:
     def __init__(self) -> None:
         self.seen: dict[str, PodUsage] = {}
         self.tracked: tuple[Pod, ...] = ()
+        self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
         self.full_reads = 0
 

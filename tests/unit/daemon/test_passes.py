@@ -256,6 +256,21 @@ async def test_pod_that_came_after_the_last_housekeeping_is_seen_at_the_crossing
     assert loop.kills.killed == ["newcomer"]
 
 
+async def test_pod_that_vanished_while_it_was_read_is_not_chosen_for_being_unknown(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    vanished, hog = make_pod("vanished"), make_pod("hog")
+    loop.have(vanished, hog)
+    loop.usages.vanished = frozenset({vanished.uid})
+    loop.usages.seen = {hog.uid: PodUsage(memory_working_set_bytes=64 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["hog"]
+
+
 async def test_nobody_else_is_evicted_for_processes_while_those_of_the_first_are_still_counted(
     make_loop, make_pod, make_threshold, observation, autojump_clock
 ):
