@@ -359,3 +359,25 @@ def register_scalar(converter: Converter, scalar: Any, hook: Callable[[Any, type
 
 
 CONVERTER = _converter()
+
+
+def check_document(cls: type[Any], checks: Callable[[Mapping[str, Any]], Iterable[Refused]]) -> None:
+    """Have a document checked as a whole, too, and be told of all that is wrong with it in one go.
+
+    `checks` looks at the document as written, so that its findings don't wait for single keys to be mended.
+    """
+    read_fields = CONVERTER.get_structure_hook(cls)
+
+    def read(raw: Any, target: Any) -> Any:
+        errors: list[Exception] = []
+        found = None
+        try:
+            found = read_fields(raw, target)
+        except (BaseValidationError, Refused) as error:
+            errors.append(error)
+        errors.extend(checks(raw) if isinstance(raw, Mapping) else ())
+        if errors:
+            raise ExceptionGroup(cls.__name__, errors)
+        return found
+
+    CONVERTER.register_structure_hook(cls, read)

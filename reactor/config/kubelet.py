@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cattrs import BaseValidationError
 
-from reactor.config.decode import CONVERTER, Percent, Refused, Seconds, join
+from reactor.config.decode import CONVERTER, Percent, Refused, Seconds, check_document, join
 from reactor.config.eviction import (
     MinimumReclaim,
     all_thresholds,
@@ -116,30 +116,19 @@ class KubeletConfiguration:
 _read_fields: Callable[[Any, Any], KubeletConfiguration] = CONVERTER.get_structure_hook(KubeletConfiguration)
 
 
-def _read(raw: Any, cls: Any) -> KubeletConfiguration:
-    """Return the configuration, or raise what is wrong with single keys and between them, together."""
-    errors: list[Exception] = []
-    try:
-        found = _read_fields(raw, cls)
-    except (BaseValidationError, Refused) as error:
-        errors.append(error)
-    if isinstance(raw, Mapping):
-        errors.extend(_soft_without_grace(raw))
-        errors.extend(_unknown_enforcement(raw))
-        for check, keys in _BETWEEN_KEYS:
-            # Of these keys alone, so that it is told even where others are wrong as well.
-            try:
-                part = _read_fields({key: raw[key] for key in keys if key in raw}, cls)
-            except (BaseValidationError, Refused):
-                continue
-            errors.extend(check(part))
-    if errors:
-        raise ExceptionGroup("KubeletConfiguration", errors)
-    return found
+def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    yield from _soft_without_grace(raw)
+    yield from _unknown_enforcement(raw)
+    for check, keys in _BETWEEN_KEYS:
+        # Of these keys alone, so that it is told even where others are wrong as well.
+        try:
+            part = _read_fields({key: raw[key] for key in keys if key in raw}, KubeletConfiguration)
+        except (BaseValidationError, Refused):
+            continue
+        yield from check(part)
 
 
 def _soft_without_grace(raw: Mapping[str, Any]) -> Iterator[Refused]:
-    # On the document as written, so that it is told even where single values are wrong as well.
     soft, graces = raw.get("evictionSoft"), raw.get("evictionSoftGracePeriod")
     if not isinstance(soft, Mapping):
         return
@@ -204,4 +193,4 @@ _BETWEEN_KEYS: Final = (
     (_shutdown, ("shutdownGracePeriod", "shutdownGracePeriodCriticalPods")),
 )
 
-CONVERTER.register_structure_hook(KubeletConfiguration, _read)
+check_document(KubeletConfiguration, _checks)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cattrs import BaseValidationError
-
-from reactor.config.decode import CONVERTER, Count, Instant, Refused, Seconds, decode, strict
+from reactor.config.decode import Count, Instant, Refused, Seconds, check_document, decode, strict
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.pod import PodDocument, pod
@@ -113,24 +111,11 @@ def scenario_from_text(text: str, name: str) -> Scenario:
     )
 
 
-_read_fields: Callable[[Any, Any], _Document] = CONVERTER.get_structure_hook(_Document)
-
-
-def _read(raw: Any, cls: Any) -> _Document:
-    errors: list[Exception] = []
-    try:
-        found = _read_fields(raw, cls)
-    except (BaseValidationError, Refused) as error:
-        errors.append(error)
-    if isinstance(raw, Mapping):
-        # On the document as written, so that these are told even where other keys are wrong.
-        errors.extend(_kind(raw))
-        errors.extend(_layout(raw))
-        errors.extend(_same_pods(raw.get("pods"), "pods"))
-        errors.extend(_steps(raw.get("steps")))
-    if errors:
-        raise ExceptionGroup("Scenario", errors)
-    return found
+def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    yield from _kind(raw)
+    yield from _layout(raw)
+    yield from _same_pods(raw.get("pods"), "pods")
+    yield from _steps(raw.get("steps"))
 
 
 def _kind(raw: Mapping[str, Any]) -> Iterator[Refused]:
@@ -181,4 +166,4 @@ def _same_pods(pods: object, at: str) -> Iterator[Refused]:
         seen.add(uid)
 
 
-CONVERTER.register_structure_hook(_Document, _read)
+check_document(_Document, _checks)
