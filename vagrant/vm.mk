@@ -6,7 +6,7 @@ vm-up: setup ## Boot VM=… (bookworm, bookworm-v1, trixie) and install the whee
 	$(PYTHON) tests/vm/run.py up $(VM)
 
 vm-test: setup ## Run tests/vm in VM=…, or in every machine (exit 3: a machine was lost)
-	$(PYTHON) tests/vm/run.py test $(VM) $(if $(PYTEST),--pytest='$(PYTEST)')
+	$(PYTHON) tests/vm/run.py test $(VM) $(if $(PYTEST),--pytest="$(PYTEST)")
 
 vm-destroy: ## Take the machines away and stop what was started for them
 	$(PYTHON) tests/vm/run.py destroy $(VM)

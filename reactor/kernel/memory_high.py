@@ -29,11 +29,21 @@ class BorrowedHigh:
     older one. Not to be used from two threads at once.
     """
 
-    __slots__ = ("_directory", "_path")
+    __slots__ = ("_directory", "_path", "_written")
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / "memory.high"
+        self._written: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the file."""
+        return self._path
+
+    def stands(self) -> bool:
+        """Return whether what was set is still there: systemd, for one, writes its own now and then."""
+        return self._written is not None and read_file(self._path).strip() == self._written.encode()
 
     def set(self, high_bytes: int) -> bool:
         """Set memory.high, unless the operator's own is lower already; return whether it was set.
@@ -48,11 +58,13 @@ class BorrowedHigh:
             self.put_back()
             return False
         os.setxattr(self._directory, _ATTRIBUTE, f"{operators} {wanted} {self._present()}".encode())
+        self._written = wanted
         write_file(self._path, wanted)
         return True
 
     def put_back(self) -> None:
         """Put back what the operator had. Does nothing where nothing was set, or the cgroup is gone."""
+        self._written = None
         try:
             operators = self._operators()
             if self._present() != operators:

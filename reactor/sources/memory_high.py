@@ -5,6 +5,9 @@ page cache, which would crawl (4 times slower, measured). At an event the fresh 
 is. At a hard threshold the brake stays for a second at the most, while the loop ends a pod; for page cache
 and for soft thresholds it is taken off at once. Then the counters are looked at until usage is calm, and
 memory.high is set to the next level. What the operator had there is put back (`kernel.memory_high`).
+
+systemd writes its own memory.high whenever it realizes a cgroup anew: after a daemon-reload, with the next
+unit that starts in the slice. So the file itself is watched as well, and the level set again.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ MEMORY_HIGH: Final = "memory-high"
 BRAKE_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.02
+# How often somebody who keeps on writing memory.high is answered.
+_ANSWER_SECONDS: Final = 0.1
 # memory.high holds usage at the level, not past it, and the counters lag by the kernel's batches.
 _SLACK_BYTES: Final = 1 << 20
 
@@ -155,15 +160,29 @@ class _Guard:
             owned.callback(counters.close)
             events_fd = watch_modifications(self._directory / "memory.events")
             owned.callback(os.close, events_fd)
+            writes_fd = watch_modifications(self._high.path)
+            owned.callback(os.close, writes_fd)
             try:
                 await trio.to_thread.run_sync(self._high.put_back)  # what a killed daemon left
-                while True:
-                    await self._set_next(counters)
-                    if await self._wait_for_event(events_fd):
-                        await self._look_until_calm(counters)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._answer_writes, writes_fd)
+                    while True:
+                        await self._set_next(counters)
+                        if await self._wait_for_event(events_fd):
+                            await self._look_until_calm(counters)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._release()
+
+    async def _answer_writes(self, writes_fd: int) -> None:
+        """Have the level set anew when somebody else has written memory.high."""
+        while True:
+            await trio.lowlevel.wait_readable(writes_fd)
+            with suppress(BlockingIOError):
+                os.read(writes_fd, 4096)
+            if self._standing is not None and not self._high.stands():
+                self._moved.set()
+            await trio.sleep(_ANSWER_SECONDS)
 
     async def _set_next(self, counters: MemoryCounters) -> None:
         """Set memory.high to the lowest level that usage has not met yet."""

@@ -10,6 +10,7 @@ Only the standard library is used on the host: this runs before anything else is
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 import time
@@ -83,7 +84,7 @@ def main() -> int:
     parser.add_argument("verb", choices=["up", "test", "destroy"])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
     parser.add_argument("--keep", action="store_true", help="leave the machines up after the tests")
-    parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, separated by blanks")
+    parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, as one word")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.machines) - set(MACHINES))
     if unknown:
@@ -91,7 +92,7 @@ def main() -> int:
     names = arguments.machines or list(MACHINES)
     verbs = {
         "up": lambda: up(names),
-        "test": lambda: test(names, keep=arguments.keep, arguments=arguments.pytest.split()),
+        "test": lambda: test(names, keep=arguments.keep, arguments=shlex.split(arguments.pytest)),
         "destroy": lambda: destroy(names),
     }
     try:

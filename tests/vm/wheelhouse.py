@@ -17,7 +17,7 @@ from importlib.metadata import requires
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 environment = {"python_version": sys.argv[1], "python_full_version": sys.argv[1] + ".0", "extra": ""}
-wanted, names = ["reactor", "pytest", "pytest-trio", "pip"], set()
+wanted, names = ["reactor", "pytest", "pytest-trio", "pytest-timeout", "pip"], set()
 while wanted:
     name = canonicalize_name(wanted.pop())
     if name in names:

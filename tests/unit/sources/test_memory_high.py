@@ -109,6 +109,31 @@ async def test_a_value_that_the_operator_sets_meanwhile_stays(node: FakeNode, le
     assert str(700 * MIB) == node.high
 
 
+async def test_a_level_that_somebody_overwrites_is_set_again_and_theirs_put_back(
+    node: FakeNode, level, mock_clock
+) -> None:
+    async with node.watched(level(100, working_set_mib=100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        for theirs in ("max", str(700 * MIB)):
+            node.high = theirs
+            await eventually(lambda: node.high == str(100 * MIB))
+        node.uses(100)
+        node.happens(1)
+        await node.woken()
+    assert str(700 * MIB) == node.high
+
+
+async def test_a_level_that_is_overwritten_by_a_lower_one_is_given_up(
+    node: FakeNode, level, mock_clock
+) -> None:
+    async with node.watched(level(100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        node.high = str(60 * MIB)
+        await eventually(lambda: "has a lower" in node.board.state(MEMORY_HIGH).detail)
+        assert str(60 * MIB) == node.high
+    assert str(60 * MIB) == node.high
+
+
 async def test_a_hard_crossing_wakes_the_loop_and_brakes_briefly(node: FakeNode, level, mock_clock) -> None:
     async with node.watched(level(100, working_set_mib=100)):
         await eventually(lambda: node.high == str(100 * MIB))

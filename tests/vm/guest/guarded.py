@@ -154,6 +154,7 @@ def clear() -> None:
     run("systemctl", "stop", "reactor.service", check=False)
     run("systemctl", "kill", "--signal=SIGKILL", SLICE, check=False)
     run("systemctl", "stop", SLICE, check=False)
+    run("systemctl", "revert", SLICE, check=False)
     run("systemctl", "reset-failed", check=False)
     for path in JOURNAL.parent.glob("*"):
         path.unlink()

@@ -151,6 +151,23 @@ def test_the_operators_memory_high_is_back_after_the_end_and_after_a_crash(servi
     assert operators == high.read_text()
 
 
+@pytest.mark.skipif(not V2, reason="memory.high is a file of cgroup v2: run it on bookworm or trixie")
+def test_a_level_that_systemd_overwrites_is_armed_again(service: Service) -> None:
+    service.configure(HARD)
+    service.start()
+    high = MEMORY / SLICE / "memory.high"
+    eventually(lambda: high.read_text() != "max\n", "memory.high to be borrowed")
+    # The next unit in the slice has systemd write the slice's own settings, memory.high among them.
+    run("systemctl", "daemon-reload")
+    quiet = Tenant("quiet", "hold", "50")
+    eventually(quiet.holds_its_memory, "the quiet unit's memory")
+    eventually(lambda: high.read_text() != "max\n", "memory.high to be borrowed again")
+    hog = Tenant("hog", "grow", "430", "100")
+    decision = service.wait_for_eviction()
+    assert [hog.pod] == service.evicted()
+    assert "memory-high" in {wake["source"] for wake in decision["wakes"]}
+
+
 FALLBACKS = {
     "v2-memory-high": ({}, "memory-high"),
     "v2-psi": ({"memoryHigh": False}, "psi"),
