@@ -9,56 +9,20 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import re
-import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any, NewType, TypeVar
+from typing import Any, TypeVar
 
 from cattrs import BaseValidationError, ClassValidationError, Converter
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, override
 
-from reactor.config import duration
+from reactor.config.refused import Refused, join
+from reactor.config.scalars import HOOKS
 from reactor.errors import ConfigError, Problem
-from reactor.model import quantity
-from reactor.model.pods import QosClass
-from reactor.model.quantity import Quantity, parse_quantity
-from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 
 T = TypeVar("T")
-
-Count = NewType("Count", int)
-"""A number of bytes, inodes or processes: whole, from 0 to 2^64-1."""
-Seconds = NewType("Seconds", float)
-"""A span that is not negative, written as a duration."""
-Instant = NewType("Instant", float)
-"""An instant relative to a start, written as a duration; may be negative."""
-Timestamp = NewType("Timestamp", float)
-"""A point in time as metav1.Time writes it, in seconds since 1970."""
-Percent = NewType("Percent", int)
-"""A whole number from 0 to 100."""
-
-
-class Refused(ValueError):  # noqa: N818 - it reads as what it is
-    """A value is not of the accepted form. `at` is where, relative to the value being read."""
-
-    def __init__(self, got: object, accepted: str, *, at: str = "") -> None:
-        super().__init__(accepted)
-        self.got = got if isinstance(got, Missing) else shorten(got)
-        self.accepted = accepted
-        self.at = at
-
-
-class Missing:
-    """Stands for a value that is not there."""
-
-    def __str__(self) -> str:
-        """Return what an error says was got."""
-        return "nothing"
 
 
 class _Within(Exception):  # noqa: N818
@@ -79,8 +43,6 @@ def strict(cls: type[T]) -> type[T]:
 _STRICT: set[type] = set()
 
 # What aliases make of a few lines of YAML may be endless: its repr is not.
-_REPR = reprlib.Repr()
-_REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 3, 8, 8, 200, 200
 
 
 def decode(raw: object, cls: type[T], *, root: str = "") -> T:
@@ -103,16 +65,6 @@ def key_of(field: dataclasses.Field[Any]) -> str:
         return str(named)
     first, *rest = field.name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-def join(path: str, key: object) -> str:
-    """Return the path of a key or an index below `path`; keys with dots go in brackets and quotes."""
-    if isinstance(key, int):
-        return f"{path}[{key}]"
-    text = str(key)
-    if re.fullmatch(r"[\w/-]+", text):
-        return f"{path}.{text}" if path else text
-    return f'{path}["{text}"]'
 
 
 def _problems(error: BaseException, path: str) -> Iterator[Problem]:
@@ -152,15 +104,6 @@ def _in_class(error: ClassValidationError, path: str) -> Iterator[Problem]:
         yield from _problems(inner, path)
 
 
-def shorten(value: object) -> str:
-    """Return a value's repr, cut where it would flood an error line."""
-    try:
-        text = _REPR.repr(value)
-    except ValueError:  # Python prints no number of more than 4300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _class_hook(cls: type[Any], converter: Converter) -> Callable[[Any, type[Any]], Any]:
     renamed: dict[str, Any] = {
         field.name: override(rename=key_of(field)) for field in dataclasses.fields(cls)
@@ -176,89 +119,6 @@ def _class_hook(cls: type[Any], converter: Converter) -> Callable[[Any, type[Any
         return structure(raw, target)
 
     return hook
-
-
-def _string(raw: Any, _: type) -> str:
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return str(raw)  # a uid of digits that nobody quoted
-    if not isinstance(raw, str):
-        raise Refused(raw, "a string")
-    return raw
-
-
-def _boolean(raw: Any, _: type) -> bool:
-    if not isinstance(raw, bool):
-        raise Refused(raw, "true or false")
-    return raw
-
-
-def _integer(raw: Any, _: type) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**63) <= raw < 2**63:
-        raise Refused(raw, "a whole number")
-    return raw
-
-
-def _count(raw: Any, _: type) -> Count:
-    whole = int(raw) if isinstance(raw, float) and raw.is_integer() else raw
-    if isinstance(whole, bool) or not isinstance(whole, int) or not 0 <= whole < 2**64:
-        raise Refused(raw, "a whole number from 0 to 2^64-1")
-    return Count(whole)
-
-
-def _percent(raw: Any, _: type) -> Percent:
-    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw <= 100:
-        raise Refused(raw, "a whole number from 0 to 100")
-    return Percent(raw)
-
-
-def _instant(raw: Any, _: type) -> Instant:
-    text = str(raw) if raw == 0 and isinstance(raw, int) and not isinstance(raw, bool) else raw
-    if not isinstance(text, str):
-        raise Refused(raw, duration.ACCEPTED)
-    try:
-        return Instant(duration.parse_duration(text))
-    except ValueError as error:
-        raise Refused(raw, str(error)) from None
-
-
-def _seconds(raw: Any, cls: type) -> Seconds:
-    seconds = _instant(raw, cls)
-    if seconds < 0:
-        raise Refused(raw, f"{duration.ACCEPTED}, not negative")
-    return Seconds(seconds)
-
-
-def _timestamp(raw: Any, _: type) -> Timestamp:
-    moment = raw
-    if isinstance(raw, str):
-        try:
-            moment = datetime.fromisoformat(raw)
-        except ValueError:
-            raise Refused(raw, "a time such as 2026-01-31T12:00:00Z") from None
-    if not isinstance(moment, datetime):
-        raise Refused(raw, "a time such as 2026-01-31T12:00:00Z")
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return Timestamp(aware.timestamp())
-
-
-def as_quantity(raw: object) -> Quantity:
-    """Return a quantity from a string or a number, not negative. Raises Refused."""
-    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
-        raise Refused(raw, quantity.ACCEPTED)
-    try:
-        found = parse_quantity(str(raw))
-    except ValueError:
-        raise Refused(raw, quantity.ACCEPTED) from None
-    if found.amount < 0:
-        raise Refused(raw, f"{quantity.ACCEPTED}, not negative")
-    return found
-
-
-def _enumeration(raw: Any, cls: type[StrEnum]) -> StrEnum:
-    try:
-        return cls(raw)
-    except ValueError:
-        raise Refused(raw, f"one of {', '.join(cls)}") from None
 
 
 def _optional_hook(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
@@ -334,19 +194,7 @@ def _converter() -> Converter:
     converter.register_structure_hook_factory(_is_mapping, _mapping_hook)
     converter.register_structure_hook_factory(_is_sequence, _sequence_hook)
     converter.register_structure_hook_factory(_is_optional, _optional_hook)
-    for enumeration in (Signal, Filesystem, Layout, Reclaim, QosClass):
-        converter.register_structure_hook(enumeration, _enumeration)
-    converter.register_structure_hook(Quantity, lambda raw, _: as_quantity(raw))
-    for scalar, hook in (
-        (str, _string),
-        (bool, _boolean),
-        (int, _integer),
-        (Count, _count),
-        (Percent, _percent),
-        (Seconds, _seconds),
-        (Instant, _instant),
-        (Timestamp, _timestamp),
-    ):
+    for scalar, hook in HOOKS:
         register_scalar(converter, scalar, hook)
     return converter
 

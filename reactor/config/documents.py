@@ -11,7 +11,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
-from reactor.config.decode import join
+from reactor.config.refused import join
 from reactor.errors import ConfigError, Problem
 
 _ACCEPTED = "YAML 1.2 or JSON"

@@ -12,7 +12,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final, NewType
 
-from reactor.config.decode import CONVERTER, Refused, as_quantity, register_scalar
+from reactor.config.decode import CONVERTER, register_scalar
+from reactor.config.refused import Refused
+from reactor.config.scalars import as_quantity
 from reactor.model.signals import Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cattrs import BaseValidationError
 
-from reactor.config.decode import CONVERTER, Percent, Refused, Seconds, check_document, join
+from reactor.config.decode import CONVERTER, check_document
 from reactor.config.eviction import (
     MinimumReclaim,
     all_thresholds,
@@ -19,6 +19,8 @@ from reactor.config.eviction import (
     ignored_signals,
     is_dropped,
 )
+from reactor.config.refused import Refused, join
+from reactor.config.scalars import Percent, Seconds
 from reactor.model.quantity import Quantity
 from reactor.model.settings import EvictionSettings, ImageGcSettings
 from reactor.model.signals import Layout, Signal

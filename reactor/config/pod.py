@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reactor.config.decode import CONVERTER, Count, decode
+from reactor.config.decode import CONVERTER, decode
+from reactor.config.scalars import Count
 from reactor.model.pods import (
     DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS,
     SYSTEM_CRITICAL_PRIORITY,

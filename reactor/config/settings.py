@@ -11,18 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NewType
 
-from reactor.config.decode import (
-    CONVERTER,
-    Refused,
-    Seconds,
-    as_quantity,
-    decode,
-    register_scalar,
-    shorten,
-    strict,
-)
+from reactor.config.decode import CONVERTER, decode, register_scalar, strict
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
+from reactor.config.refused import Refused, shorten
+from reactor.config.scalars import Seconds, as_quantity
 from reactor.errors import ConfigError, Problem
 from reactor.model.settings import (
     JournalSettings,

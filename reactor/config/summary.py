@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reactor.config.decode import Count, Timestamp
+from reactor.config.scalars import Count, Timestamp
 from reactor.model.decisions import Snapshot
 from reactor.model.pods import ContainerUsage, FilesystemUsage, PodUsage
 from reactor.model.signals import Signal

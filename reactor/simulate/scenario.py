@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reactor.config.decode import Count, Instant, Refused, Seconds, check_document, decode, strict
+from reactor.config.decode import check_document, decode, strict
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.pod import PodDocument, pod
+from reactor.config.refused import Refused
+from reactor.config.scalars import Count, Instant, Seconds
 from reactor.config.summary import Summary
 from reactor.errors import ConfigError
 from reactor.model.pods import Image, Pod

@@ -1,0 +1,123 @@
+"""Single values of documents: numbers, spans, instants, quantities, each with the form that is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NewType
+
+from reactor.config import duration
+from reactor.config.refused import Refused
+from reactor.model import quantity
+from reactor.model.pods import QosClass
+from reactor.model.quantity import Quantity, parse_quantity
+from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
+
+Count = NewType("Count", int)
+"""A number of bytes, inodes or processes: whole, from 0 to 2^64-1."""
+Seconds = NewType("Seconds", float)
+"""A span that is not negative, written as a duration."""
+Instant = NewType("Instant", float)
+"""An instant relative to a start, written as a duration; may be negative."""
+Timestamp = NewType("Timestamp", float)
+"""A point in time as metav1.Time writes it, in seconds since 1970."""
+Percent = NewType("Percent", int)
+"""A whole number from 0 to 100."""
+
+
+def _string(raw: Any, _: type) -> str:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return str(raw)  # a uid of digits that nobody quoted
+    if not isinstance(raw, str):
+        raise Refused(raw, "a string")
+    return raw
+
+
+def _boolean(raw: Any, _: type) -> bool:
+    if not isinstance(raw, bool):
+        raise Refused(raw, "true or false")
+    return raw
+
+
+def _integer(raw: Any, _: type) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**63) <= raw < 2**63:
+        raise Refused(raw, "a whole number")
+    return raw
+
+
+def _count(raw: Any, _: type) -> Count:
+    whole = int(raw) if isinstance(raw, float) and raw.is_integer() else raw
+    if isinstance(whole, bool) or not isinstance(whole, int) or not 0 <= whole < 2**64:
+        raise Refused(raw, "a whole number from 0 to 2^64-1")
+    return Count(whole)
+
+
+def _percent(raw: Any, _: type) -> Percent:
+    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw <= 100:
+        raise Refused(raw, "a whole number from 0 to 100")
+    return Percent(raw)
+
+
+def _instant(raw: Any, _: type) -> Instant:
+    text = str(raw) if raw == 0 and isinstance(raw, int) and not isinstance(raw, bool) else raw
+    if not isinstance(text, str):
+        raise Refused(raw, duration.ACCEPTED)
+    try:
+        return Instant(duration.parse_duration(text))
+    except ValueError as error:
+        raise Refused(raw, str(error)) from None
+
+
+def _seconds(raw: Any, cls: type) -> Seconds:
+    seconds = _instant(raw, cls)
+    if seconds < 0:
+        raise Refused(raw, f"{duration.ACCEPTED}, not negative")
+    return Seconds(seconds)
+
+
+def _timestamp(raw: Any, _: type) -> Timestamp:
+    moment = raw
+    if isinstance(raw, str):
+        try:
+            moment = datetime.fromisoformat(raw)
+        except ValueError:
+            raise Refused(raw, "a time such as 2026-01-31T12:00:00Z") from None
+    if not isinstance(moment, datetime):
+        raise Refused(raw, "a time such as 2026-01-31T12:00:00Z")
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return Timestamp(aware.timestamp())
+
+
+def as_quantity(raw: object) -> Quantity:
+    """Return a quantity from a string or a number, not negative. Raises Refused."""
+    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
+        raise Refused(raw, quantity.ACCEPTED)
+    try:
+        found = parse_quantity(str(raw))
+    except ValueError:
+        raise Refused(raw, quantity.ACCEPTED) from None
+    if found.amount < 0:
+        raise Refused(raw, f"{quantity.ACCEPTED}, not negative")
+    return found
+
+
+def _enumeration(raw: Any, cls: type[StrEnum]) -> StrEnum:
+    try:
+        return cls(raw)
+    except ValueError:
+        raise Refused(raw, f"one of {', '.join(cls)}") from None
+
+
+HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
+    *((enumeration, _enumeration) for enumeration in (Signal, Filesystem, Layout, Reclaim, QosClass)),
+    (Quantity, lambda raw, _: as_quantity(raw)),
+    (str, _string),
+    (bool, _boolean),
+    (int, _integer),
+    (Count, _count),
+    (Percent, _percent),
+    (Seconds, _seconds),
+    (Instant, _instant),
+    (Timestamp, _timestamp),
+)
