@@ -41,22 +41,23 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(log.open("a")) if log else subprocess.PIPE
-        child = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=_environment(),
-            start_new_session=True,
+        child = stack.enter_context(
+            subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=_environment(),
+                start_new_session=True,
+            )
         )
         try:
             text, _ = child.communicate(timeout=limit_seconds)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, 9)
-            child.wait()
             raise
     if check and child.returncode:
         where = f"see {log}" if log else text.strip()

@@ -9,6 +9,7 @@ HARD = {"evictionHard": {"memory.available": "100Mi"}}
 PREFERRED = "memory-high" if V2 else "memcg-eventfd"
 
 
+@pytest.mark.quick
 def test_it_is_started_once_its_sources_are_armed(service: Service) -> None:
     service.configure(HARD)
     service.start()
@@ -26,6 +27,7 @@ def test_it_is_restarted_when_it_no_longer_answers_the_watchdog(service: Service
     eventually(lambda: service.prop("ActiveState") == "active", "the restart")
 
 
+@pytest.mark.quick
 def test_a_unit_past_the_hard_threshold_is_ended_and_the_others_live(service: Service) -> None:
     service.configure(HARD)
     quiet = Tenant("quiet", "hold", "150")

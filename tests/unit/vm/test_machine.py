@@ -1,0 +1,95 @@
+"""A lost machine is told apart from a failed test, on commands that play Vagrant and ssh."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+RUNNER = Path(__file__).resolve().parents[2] / "vm"
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Put a shell script in the place of a command."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+
+    def put(name: str, script: str) -> None:
+        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+        (directory / name).chmod(0o755)
+
+    return put
+
+
+@pytest.fixture
+def vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.setenv("REACTOR_VM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(RUNNER))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "ssh-bookworm").write_text("")
+    yield importlib.import_module("machine")
+    for name in ("machine", "host"):
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("pytest_status", "expected_status", "detail"), [(0, 0, "passed"), (1, 1, "a test failed (pytest: 1)")]
+)
+def test_the_tests_own_verdict_is_the_result(
+    vm: ModuleType, commands, pytest_status: int, expected_status: int, detail: str
+) -> None:
+    commands("ssh", f'case "$*" in *bin/pytest*) exit {pytest_status};; esac')
+    result = vm.Machine("bookworm").test([])
+    assert (expected_status, detail) == (result.status, result.detail)
+
+
+def test_a_machine_that_stops_answering_is_lost(vm: ModuleType, commands) -> None:
+    commands("ssh", "exit 255")
+    with pytest.raises(vm.GuestLostError, match="stopped answering"):
+        vm.Machine("bookworm").test([])
+
+
+def test_a_connection_that_broke_while_the_machine_lives_is_a_failed_test(vm: ModuleType, commands) -> None:
+    commands("ssh", 'case "$*" in *bin/pytest*) exit 255;; esac')
+    assert vm.Machine("bookworm").test([]).status == 1
+
+
+def test_a_machine_that_does_not_come_up_is_lost(
+    vm: ModuleType, commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands("vagrant", 'case "$1" in up) echo "no boot"; exit 1;; box) echo reactor/bookworm;; esac')
+    commands("virsh", "")
+    commands("sha256sum", "echo built -")  # the box in the cache is of the present builder
+    cache = vm.CACHE
+    (cache / "bookworm.box").write_text("box")
+    (cache / "bookworm.box.digest").write_text("built\n")
+    with pytest.raises(vm.GuestLostError, match="did not come up"):
+        vm.Machine("bookworm").up()
+    assert "no boot" in (cache / "logs" / "bookworm" / "up.log").read_text()
+
+
+def test_what_a_failed_run_left_is_collected(vm: ModuleType, commands) -> None:
+    commands("ssh", 'for last; do :; done; echo "ran: $last"')
+    (vm.CACHE / "console-bookworm.log").write_text("Kernel panic")
+    machine = vm.Machine("bookworm")
+    machine.collect()
+    assert (machine.logs / "console.log").read_text() == "Kernel panic"
+    assert "journalctl" in (machine.logs / "journal.log").read_text()
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(
+    vm: ModuleType, commands, tmp_path: Path
+) -> None:
+    host = sys.modules["host"]
+    commands("slow", f'sleep 60 & echo $! >"{tmp_path}/child"; wait')
+    with pytest.raises(host.subprocess.TimeoutExpired):
+        host.run(["slow"], limit_seconds=0.5)
+    child = int((tmp_path / "child").read_text())
+    status = Path(f"/proc/{child}/stat")
+    assert not status.exists() or status.read_text().split()[2] == "Z"
