@@ -2,10 +2,10 @@
 .PHONY: vm-up vm-test vm-destroy
 VM ?=
 
-vm-up: setup ## Boot VM=… (bookworm, bookworm-v1, trixie) and install the wheel in it
+vm-up: setup bpf ## Boot VM=… (bookworm, bookworm-v1, trixie) and install the wheel in it
 	$(PYTHON) tests/vm/run.py up $(VM)
 
-vm-test: setup ## Run tests/vm in VM=…, or in every machine (exit 3: a machine was lost)
+vm-test: setup bpf ## Run tests/vm in VM=…, or in every machine (exit 3: a machine was lost)
 	$(PYTHON) tests/vm/run.py test $(VM) $(if $(PYTEST),--pytest="$(PYTEST)")
 
 vm-destroy: ## Take the machines away and stop what was started for them

@@ -12,9 +12,8 @@ from typing import Final
 import cffi
 
 DECLARATIONS: Final = """
-struct bpf_object; struct bpf_program; struct bpf_map; struct bpf_link; struct ring_buffer;
+struct bpf_object; struct bpf_program; struct bpf_map; struct bpf_link;
 typedef int (*libbpf_print_fn_t)(int level, const char *format, void *arguments);
-typedef int (*ring_buffer_sample_fn)(void *context, void *bytes, size_t size);
 libbpf_print_fn_t libbpf_set_print(libbpf_print_fn_t print);
 struct bpf_object *bpf_object__open_mem(const void *bytes, size_t size, const void *options);
 int bpf_object__load(struct bpf_object *object);
@@ -31,15 +30,24 @@ int bpf_link__destroy(struct bpf_link *link);
 int bpf_iter_create(int link_fd);
 struct bpf_map *bpf_object__find_map_by_name(const struct bpf_object *object, const char *name);
 int bpf_map__fd(const struct bpf_map *map);
+unsigned int bpf_map__max_entries(const struct bpf_map *map);
 int bpf_map__reuse_fd(struct bpf_map *map, int fd);
 int bpf_map_update_elem(int fd, const void *key, const void *value, unsigned long long flags);
 int bpf_map_lookup_elem(int fd, const void *key, void *value);
 int bpf_map_delete_elem(int fd, const void *key);
-struct ring_buffer *ring_buffer__new(int fd, ring_buffer_sample_fn sample, void *context, const void *opts);
-int ring_buffer__epoll_fd(const struct ring_buffer *ring);
-int ring_buffer__consume(struct ring_buffer *ring);
-void ring_buffer__free(struct ring_buffer *ring);
 int bpf_prog_test_run_opts(int fd, void *options);
+struct open_options {
+    size_t sz;
+    const char *object_name;
+    _Bool relaxed_maps;
+    const char *pin_root_path;
+    unsigned int unused;
+    const char *kconfig;
+    const char *btf_custom_path;
+    char *kernel_log_buf;
+    size_t kernel_log_size;
+    unsigned int kernel_log_level;
+};
 struct iter_options { size_t sz; const void *link_info; unsigned int link_info_len; };
 struct cgroup_link_info { unsigned int order; unsigned int cgroup_fd; unsigned long long cgroup_id; };
 struct test_run_options {
@@ -49,6 +57,7 @@ struct test_run_options {
     unsigned int retval; int repeat; unsigned int duration; unsigned int flags; unsigned int cpu;
     unsigned int batch_size;
 };
+int malloc_trim(size_t pad);
 int vsnprintf(char *text, size_t size, const char *format, void *arguments);
 """
 GENERATED: Final = Path(__file__).with_name("_bpf_ffi.py")

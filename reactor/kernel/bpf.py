@@ -17,24 +17,25 @@ from typing import Any, Final
 
 from reactor.errors import BpfError
 from reactor.kernel import _bpf_ffi
-from reactor.kernel.bpf_refusal import explain
+from reactor.kernel.bpf_refusal import BTF, NO_BTF, explain
 
 LIBRARY: Final = "libbpf.so.1"
 OBJECTS: Final = Path(__file__).with_name("bpf_objects")
 
 _LIBBPF_WARN: Final = 0
-_MESSAGE_BYTES: Final = 1 << 20  # a verifier's log is one message
+_MESSAGE_BYTES: Final = 4096
+_LOG_BYTES: Final = 1 << 20  # of the verifier's log; the kernel keeps its end, or its beginning before 6.4
 _CGROUP_ITER_SELF_ONLY: Final = 1  # enum bpf_cgroup_iter_order
 _NOT_ATTACHED: Final = ("iter/", "syscall")  # sections of programs that are called instead
 
 _ffi: Final[Any] = _bpf_ffi.ffi
-_uncleared: Final[Any] = _ffi.new_allocator(should_clear_after_alloc=False)
+_uncleared: Final[Any] = _ffi.new_allocator(should_clear_after_alloc=False)  # its pages stay untouched
 _libraries: Final[dict[str, Any]] = {}
 _messages: Final[list[str]] = []
 
 
 def _library(name: str) -> Any:
-    """Return libbpf, its messages collected in `_messages` instead of printed to stderr."""
+    """Return libbpf, its warnings collected in `_messages` where that can be, and never printed to stderr."""
     if name not in _libraries:
         try:
             library = _ffi.dlopen(name)
@@ -45,26 +46,42 @@ def _library(name: str) -> Any:
         # and s390x, a large struct on arm64) it is itself a pointer: in all of them a void pointer here.
         def keep(level: int, text_format: Any, arguments: Any) -> int:
             if level == _LIBBPF_WARN:
-                text = _uncleared("char[]", _MESSAGE_BYTES)
+                text = _ffi.new("char[]", _MESSAGE_BYTES)
                 library.vsnprintf(text, _MESSAGE_BYTES, text_format, arguments)
                 _messages.append(_ffi.string(text).decode("utf-8", "replace"))
             return 0
 
-        callback = _ffi.callback("libbpf_print_fn_t", keep)
+        try:
+            callback = _ffi.callback("libbpf_print_fn_t", keep)
+        except MemoryError:
+            # systemd's MemoryDenyWriteExecute and the like: C can't be given a Python function. Errors
+            # are then told by their number and the verifier's log, without libbpf's own words.
+            callback = _ffi.NULL
         library.libbpf_set_print(callback)
         _libraries[name] = (library, callback)  # the callback lives for as long as the library calls it
     return _libraries[name][0]
 
 
+def absent_because(name: str, *, directory: Path = OBJECTS, library: str = LIBRARY) -> str | None:
+    """Return what an object lacks to be tried at all, as one line; None where the kernel is to be asked."""
+    try:
+        _library(library)
+        _read_object(directory / f"{name}.bpf.o")
+    except BpfError as error:
+        return str(error)
+    return None if BTF.exists() else NO_BTF
+
+
 class BpfMap:
     """A map of a loaded object, keys and values as packed bytes. Its descriptor belongs to the object."""
 
-    __slots__ = ("_library", "_name", "fd")
+    __slots__ = ("_library", "fd", "max_entries", "name")
 
-    def __init__(self, library: Any, name: str, fd: int) -> None:
+    def __init__(self, library: Any, name: str, fd: int, max_entries: int) -> None:
         self._library = library
-        self._name = name
+        self.name = name
         self.fd = fd
+        self.max_entries = max_entries
 
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value. Raises OSError with the map's name: E2BIG where the map is full."""
@@ -89,7 +106,7 @@ class BpfMap:
 
     def _check(self, result: int) -> None:
         if result < 0:
-            raise OSError(-result, os.strerror(-result), f"eBPF map {self._name}")
+            raise OSError(-result, os.strerror(-result), f"eBPF map {self.name}")
 
 
 class BpfObject:
@@ -113,20 +130,34 @@ class BpfObject:
         self._c = _library(library)
         raw = _read_object(directory / f"{name}.bpf.o")
         _messages.clear()
-        self._object = self._c.bpf_object__open_mem(raw, len(raw), _ffi.NULL)
+        self._log = _uncleared("char[]", _LOG_BYTES)
+        self._log[0] = b"\0"
+        options = _ffi.new(
+            "struct open_options *",
+            {
+                "sz": _ffi.sizeof("struct open_options"),
+                "kernel_log_buf": self._log,
+                "kernel_log_size": _LOG_BYTES,
+            },
+        )
+        self._object = self._c.bpf_object__open_mem(raw, len(raw), options)
         if self._object == _ffi.NULL:
             raise self._error(_ffi.errno, "is no eBPF object that libbpf reads")
         try:
             for map_name, shared_map in (shared or {}).items():
                 self._reuse(map_name, shared_map.fd)
             self._check(self._c.bpf_object__load(self._object), "not loaded")
+            self._log = _ffi.new("char[]", 1)  # nothing is verified from here on
         except BaseException:
             self.close()
             raise
+        finally:
+            _give_back_memory(self._c)
 
     def map(self, name: str) -> BpfMap:
         """Return one of the object's maps. Raises BpfError for a name that it has not."""
-        return BpfMap(self._c, name, self._c.bpf_map__fd(self._find_map(name)))
+        found = self._find_map(name)
+        return BpfMap(self._c, name, self._c.bpf_map__fd(found), self._c.bpf_map__max_entries(found))
 
     def attach(self) -> None:
         """Attach every program that hooks something. Raises BpfError; then nothing of it is attached."""
@@ -217,43 +248,8 @@ class BpfObject:
             raise self._error(-result, what)
 
     def _error(self, number: int, what: str) -> BpfError:
-        text, log = explain(number, _messages)
-        return BpfError(f"eBPF object {self.name}", f"{what}: {text}", log=log)
-
-
-class RingBuffer:
-    """The records that programs write into a ring buffer map, in order, each once.
-
-    `fd` is readable while there are records (it is an epoll descriptor of libbpf's).
-    """
-
-    def __init__(self, ring_map: BpfMap, *, library: str = LIBRARY) -> None:
-        self._c = _library(library)
-        self._records: list[bytes] = []
-        self._callback = _ffi.callback("ring_buffer_sample_fn", self._keep)
-        self._ring: Any = self._c.ring_buffer__new(ring_map.fd, self._callback, _ffi.NULL, _ffi.NULL)
-        if self._ring == _ffi.NULL:
-            raise _os_error(_ffi.errno, "eBPF ring buffer")
-        self.fd: int = self._c.ring_buffer__epoll_fd(self._ring)
-
-    def take(self) -> list[bytes]:
-        """Return the records that have come since, without waiting."""
-        result = self._c.ring_buffer__consume(self._ring)
-        if result < 0:
-            raise _os_error(-result, "eBPF ring buffer")
-        records, self._records = self._records, []
-        return records
-
-    def close(self) -> None:
-        """Unmap the buffer; a second time is harmless."""
-        ring, self._ring = self._ring, _ffi.NULL
-        self.fd = -1
-        if ring != _ffi.NULL:
-            self._c.ring_buffer__free(ring)
-
-    def _keep(self, _context: Any, record: Any, size: int) -> int:
-        self._records.append(bytes(_ffi.buffer(record, size)))
-        return 0
+        log = _text(self._log)
+        return BpfError(f"eBPF object {self.name}", f"{what}: {explain(number, _messages, log)}", log=log)
 
 
 def _read_object(path: Path) -> bytes:
@@ -267,10 +263,18 @@ def _read_object(path: Path) -> bytes:
         raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None
 
 
+def _give_back_memory(library: Any) -> None:
+    """Return what libbpf took for the kernel's BTF and freed again, 7 MiB that malloc would keep resident."""
+    try:
+        library.malloc_trim(0)
+    except AttributeError:  # a C library other than glibc
+        return
+
+
 def _os_error(number: int, what: str) -> OSError:
     return OSError(number, os.strerror(number), what)
 
 
 def _text(c_string: Any) -> str:
-    text: str = _ffi.string(c_string).decode()
+    text: str = _ffi.string(c_string).decode("utf-8", "replace")
     return text

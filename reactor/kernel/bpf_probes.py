@@ -1,8 +1,8 @@
 """The eBPF probes of bpf/, typed: watches on memory and on process counts, and the OOM killer's kills.
 
 A probe is loaded and attached, or raises BpfError and leaves nothing. Each has a ring buffer of its own, so
-that none depends on another. Calls are short system calls, but for two things that are for a worker thread:
-making a probe (libbpf reads the kernel's BTF: 0.1 s), and `counters` (takes the kernel's cgroup lock).
+that none depends on another. Calls are short system calls, but for what is for a worker thread: making a
+probe and `prepare_node` (libbpf reads the kernel's BTF: 0.1 s), and `counters` (the kernel's cgroup lock).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf import LIBRARY, OBJECTS, BpfMap, BpfObject, RingBuffer
+from reactor.kernel.bpf import LIBRARY, OBJECTS, BpfMap, BpfObject
 from reactor.kernel.bpf_records import (
     CounterAddresses,
     Level,
@@ -25,6 +25,7 @@ from reactor.kernel.bpf_records import (
     parse_counters,
     parse_record,
 )
+from reactor.kernel.bpf_ring import RingBuffer
 
 _KEY: Final = struct.Struct("=Q")
 _ONLY: Final = struct.pack("=I", 0)  # the key of an array's one value
@@ -47,7 +48,7 @@ class _Probe:
             owned.callback(self._object.close)
             self._events = self._object.map("events")
             self._lost = self._object.map("lost")
-            self._ring = RingBuffer(self._events, library=library)
+            self._ring = RingBuffer(self._events.fd, self._events.max_entries)
             owned.callback(self._ring.close)
             self._object.attach()
             self._owned = owned.pop_all()
@@ -105,35 +106,34 @@ class _WatchProbe(_Probe):
 
 
 class MemoryProbe(_WatchProbe):
-    """Memory watches on any number of cgroups, in pages, and on the node where `with_node`."""
+    """Memory watches on any number of cgroups and, after `prepare_node`, on the node; in pages."""
 
-    def __init__(self, *, with_node: bool = False, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
         super().__init__("memory", directory=directory, library=library)
         self._cgroups = self._object.map("memory_watches")
         self._node: BpfMap | None = None
-        if with_node:
-            try:
-                self._load_node()
-            except BaseException:
-                self.close()
-                raise
 
     def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
         """Watch the node's working set (capacity - free - inactive file) at these levels and no others."""
         if self._node is None:
-            raise ValueError("watch_node on a probe that was made without with_node")
+            raise ValueError("watch_node before prepare_node")
         self._node.put(_ONLY, pack_watch(watch_id, levels, capacity=capacity_pages))
 
-    def _load_node(self) -> None:
+    def prepare_node(self) -> None:
+        """Load what watches the node. Raises BpfError; the watches on cgroups are none the worse for it."""
+        if self._node is not None:
+            return
         shared = {"events": self._events, "lost": self._lost}
-        node = BpfObject("node", shared=shared, directory=self._directory, library=self._library)
-        self._owned.callback(node.close)
-        available_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
-        if available_pages <= 0:
-            raise BpfError("eBPF object node", _NEEDS_SYSLOG)
-        if timer != 0:
-            raise BpfError("eBPF object node", f"its timer does not start: {os.strerror(-timer)}")
-        node.attach()
+        with ExitStack() as owned:
+            node = BpfObject("node", shared=shared, directory=self._directory, library=self._library)
+            owned.callback(node.close)
+            available_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
+            if available_pages <= 0:
+                raise BpfError("eBPF object node", _NEEDS_SYSLOG)
+            if timer != 0:
+                raise BpfError("eBPF object node", f"its timer does not start: {os.strerror(-timer)}")
+            node.attach()
+            self._owned.push(owned.pop_all())
         self._node = node.map("node_memory")
 
 

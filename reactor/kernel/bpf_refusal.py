@@ -1,4 +1,4 @@
-"""Why the kernel would not take an eBPF program, as one line, out of an errno and libbpf's messages."""
+"""Why the kernel would not take an eBPF program, as one line, out of an errno and what was said beside it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from pathlib import Path
 from typing import Final
 
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
+NO_BTF: Final = f"no {BTF}: this kernel was built without CONFIG_DEBUG_INFO_BTF"
 
-_LOG: Final = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)(?:-- END PROG LOAD LOG --|\Z)", re.DOTALL)
 # The verifier's last words are statistics, and its own account of the program's states.
 _STATISTICS: Final = re.compile(r"processed \d+ insns|peak_states|stack depth|verification time")
 _LONGEST_TEXT: Final = 200
+_HINTS: Final = {
+    errno.EPERM: "needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing",
+    errno.EACCES: "needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing",
+    errno.ESRCH: "a function or type that it hooks or reads is not in this kernel",
+    errno.ENOENT: "a function or type that it hooks or reads is not in this kernel",
+}
 
 
-def explain(number: int, messages: Sequence[str], *, btf: Path = BTF) -> tuple[str, str]:
-    """Return why, as one line, and the verifier's log (empty: the program never got so far).
+def explain(number: int, messages: Sequence[str], log: str, *, btf: Path = BTF) -> str:
+    """Return why, as one line.
 
-    `messages` are libbpf's warnings, in order.
+    `messages` are libbpf's warnings in order (none where it can't tell), `log` is the verifier's (empty: the
+    program never got so far).
     """
-    log = verifier_log(messages)
     if not btf.exists():
-        return f"no {btf}: this kernel was built without CONFIG_DEBUG_INFO_BTF", log
-    reason = _last_words(log) or _warning(messages)
+        return NO_BTF
     text = os.strerror(number)
-    if number in {errno.EPERM, errno.EACCES} and not log:
-        text += "; needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing"
-        reason = ""
-    return (f"{reason} ({text})" if reason else text), log
-
-
-def verifier_log(messages: Sequence[str]) -> str:
-    """Return the verifier's own log among libbpf's messages, empty where there is none."""
-    return "\n".join(found[1].strip() for message in messages for found in _LOG.finditer(message))
+    if log:
+        return f"{_last_words(log)} ({text})"
+    if number in _HINTS:
+        text += f"; {_HINTS[number]}"
+    warning = "" if number in {errno.EPERM, errno.EACCES} else _first(messages)
+    return f"{warning} ({text})" if warning else text
 
 
 def _last_words(log: str) -> str:
@@ -43,10 +45,10 @@ def _last_words(log: str) -> str:
     for line in reversed(log.splitlines()):
         if line.strip() and not _STATISTICS.search(line):
             return line.strip()[:_LONGEST_TEXT]
-    return ""
+    return "refused by the verifier"
 
 
-def _warning(messages: Sequence[str]) -> str:
+def _first(messages: Sequence[str]) -> str:
     """Return libbpf's first warning, which names what went wrong; the later ones follow from it."""
     first = next((message.strip() for message in messages if message.strip()), "")
     return " ".join(first.removeprefix("libbpf: ").split())[:_LONGEST_TEXT]

@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.bpf_refusal import explain, verifier_log
+from reactor.kernel.bpf_refusal import explain
 
-# What libbpf 1.1 said of a program on 6.1, shortened.
-REFUSED = (
-    "libbpf: prog 'oom_kill': BPF program load failed: Invalid argument\n",
-    """libbpf: prog 'oom_kill': -- BEGIN PROG LOAD LOG --
+# What the verifier of 6.1 said of a program, shortened.
+LOG = """\
 ; return old->rss_stat.count[MM_FILEPAGES].counter
 60: (79) r2 = *(u64 *)(r4 +728)
 Type 'atomic_long_t' is not a struct
 processed 53 insns (limit 1000000) max_states_per_insn 0 total_states 3 peak_states 3 mark_read 1
--- END PROG LOAD LOG --
-""",
-    "libbpf: prog 'oom_kill': failed to load: -22\n",
-)
+"""
+CAPABILITIES = "needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing"
 
 
 @pytest.fixture
@@ -30,18 +26,17 @@ def btf(tmp_path: Path) -> Path:
     return path
 
 
-def test_verifiers_last_words_are_the_reason_and_its_log_is_kept(btf: Path) -> None:
-    text, log = explain(errno.EINVAL, REFUSED, btf=btf)
-    assert "Type 'atomic_long_t' is not a struct (Invalid argument)" == text
-    assert log.startswith("; return old->rss_stat")
-    assert log == verifier_log(REFUSED)
+def test_verifiers_last_words_are_the_reason(btf: Path) -> None:
+    messages = ["libbpf: prog 'oom_kill': BPF program load failed: Invalid argument\n"]
+    text = explain(errno.EINVAL, messages, LOG, btf=btf)
+    assert text == "Type 'atomic_long_t' is not a struct (Invalid argument)"
 
 
-def test_refusal_without_a_verifiers_log_names_the_capabilities(btf: Path) -> None:
-    messages = ["libbpf: prog 'memory_charge': BPF program load failed: Operation not permitted\n"]
-    text, log = explain(errno.EPERM, messages, btf=btf)
-    assert text == "Operation not permitted; needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing"
-    assert log == ""
+@pytest.mark.parametrize(
+    "messages", [[], ["libbpf: prog 'x': BPF program load failed: Operation not permitted"]]
+)
+def test_refusal_without_a_verifiers_log_names_the_capabilities(btf: Path, messages: list[str]) -> None:
+    assert explain(errno.EPERM, messages, "", btf=btf) == f"Operation not permitted; {CAPABILITIES}"
 
 
 def test_function_that_the_kernel_lacks_is_named(btf: Path) -> None:
@@ -49,21 +44,25 @@ def test_function_that_the_kernel_lacks_is_named(btf: Path) -> None:
         "libbpf: prog 'node_charge': failed to find kernel BTF type ID of 'page_counter_charge': -3\n",
         "libbpf: failed to load object 'node'\n",
     ]
-    text, _ = explain(errno.ESRCH, messages, btf=btf)
+    text = explain(errno.ESRCH, messages, "", btf=btf)
     assert text.startswith("prog 'node_charge': failed to find kernel BTF type ID of 'page_counter_charge'")
     assert "\n" not in text
 
 
+def test_function_that_the_kernel_lacks_is_told_where_libbpf_can_not_speak(btf: Path) -> None:
+    text = explain(errno.ESRCH, [], "", btf=btf)
+    assert text == "No such process; a function or type that it hooks or reads is not in this kernel"
+
+
 def test_kernel_without_btf_is_named_before_anything_else(tmp_path: Path) -> None:
-    text, _ = explain(errno.EINVAL, REFUSED, btf=tmp_path / "vmlinux")
+    text = explain(errno.EINVAL, [], LOG, btf=tmp_path / "vmlinux")
     assert text.endswith("vmlinux: this kernel was built without CONFIG_DEBUG_INFO_BTF")
 
 
 def test_error_without_any_message_is_still_told(btf: Path) -> None:
-    assert (("No space left on device"), "") == explain(errno.ENOSPC, [], btf=btf)
+    assert explain(errno.ENOSPC, [], "", btf=btf) == "No space left on device"
 
 
-def test_log_that_was_cut_off_is_still_read(btf: Path) -> None:
-    cut = "libbpf: prog 'x': -- BEGIN PROG LOAD LOG --\n0: (95) exit\nR0 !read_ok\n"
-    text, _ = explain(errno.EACCES, [cut], btf=btf)
-    assert text == "R0 !read_ok (Permission denied)"
+def test_log_of_statistics_alone_is_still_a_refusal(btf: Path) -> None:
+    log = "processed 53 insns (limit 1000000) max_states_per_insn 0\n"
+    assert explain(errno.E2BIG, [], log, btf=btf) == "refused by the verifier (Argument list too long)"
