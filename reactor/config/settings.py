@@ -122,6 +122,7 @@ class _Realtime:
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sources:
+    ebpf: bool = True
     memcg: bool = True
     memory_high: bool = True
     psi: bool = True
@@ -244,6 +245,7 @@ def _settings(kubelet: KubeletConfiguration, section: _Section) -> Settings:
             oom_score_adj=section.realtime.oom_score_adj,
         ),
         sources=SourceSettings(
+            ebpf=section.sources.ebpf,
             memcg=section.sources.memcg,
             memory_high=section.sources.memory_high,
             psi=section.sources.psi,

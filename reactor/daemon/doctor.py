@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -11,8 +12,10 @@ from reactor.daemon.show import console, table
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import Settings
 
-MEMCG, MEMORY_HIGH, PSI, PROCESSES, TICKER = "memcg-eventfd", "memory-high", "psi", "processes", "ticker"
+EBPF, MEMCG, MEMORY_HIGH, PSI = "ebpf", "memcg-eventfd", "memory-high", "psi"
+PROCESSES, TICKER = "processes", "ticker"
 _NEEDS: Final = {
+    EBPF: "eBPF watches",
     MEMCG: "memcg eventfd",
     MEMORY_HIGH: "memory.high",
     PSI: "pressure stall information",
@@ -60,15 +63,17 @@ def examine(settings: Settings | None, output: str) -> int:
 def source_plans(settings: Settings, features: Mapping[str, Feature]) -> tuple[SourcePlan, ...]:
     """Return the sources in the order of their chains; one stands in only where the one before is missing."""
     sources = settings.sources
-    memcg = _plan(MEMCG, "memory, at the crossing itself", features, allowed=sources.memcg)
-    high = _plan(MEMORY_HIGH, "memory, with a brake", features, allowed=sources.memory_high)
-    if memcg.used and high.used:
-        high = SourcePlan(
-            name=high.name, used=False, purpose=high.purpose, because=f"{memcg.name} comes first"
+    chain = [
+        _plan(EBPF, "memory, at the crossing itself", features, allowed=sources.ebpf),
+        _plan(MEMCG, "memory, at the crossing itself", features, allowed=sources.memcg),
+        _plan(MEMORY_HIGH, "memory, with a brake", features, allowed=sources.memory_high),
+    ]
+    if _there(MEMCG, features):
+        chain[0] = dataclasses.replace(
+            chain[0], used=False, because="cgroup v1 has memory thresholds of its own"
         )
     return (
-        memcg,
-        high,
+        *_one_of(chain),
         _plan(PSI, "memory, as a hint", features, allowed=sources.psi),
         _plan(PROCESSES, "process ids, at each fork", features, allowed=sources.processes),
         SourcePlan(
@@ -80,13 +85,28 @@ def source_plans(settings: Settings, features: Mapping[str, Feature]) -> tuple[S
     )
 
 
+def _one_of(chain: Sequence[SourcePlan]) -> Iterator[SourcePlan]:
+    """Yield the steps of a chain: the first that can be used is, the others stand by."""
+    first: str | None = None
+    for step in chain:
+        if step.used and first is not None:
+            yield dataclasses.replace(step, used=False, because=f"{first} comes first")
+        else:
+            first = step.name if step.used else first
+            yield step
+
+
+def _there(name: str, features: Mapping[str, Feature]) -> bool:
+    feature = features.get(_NEEDS[name])
+    return feature is not None and feature.available
+
+
 def _plan(name: str, purpose: str, features: Mapping[str, Feature], *, allowed: bool) -> SourcePlan:
     feature = features.get(_NEEDS[name])
-    there = feature is not None and feature.available
     because = "" if feature is None else feature.detail
     if not allowed:
         because = "switched off in the configuration"
-    return SourcePlan(name=name, used=there and allowed, purpose=purpose, because=because)
+    return SourcePlan(name=name, used=_there(name, features) and allowed, purpose=purpose, because=because)
 
 
 def _yes(*, used: bool) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reactor.errors import KernelInterfaceError, ReactorError
+from reactor.errors import BpfError, KernelInterfaceError, ReactorError
 from reactor.kernel import libc
 from reactor.kernel.capabilities import effective_capabilities
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
@@ -182,6 +182,19 @@ def _btf(node: _Node) -> str:
     return f"{path.stat().st_size >> 10} KiB"
 
 
+def _ebpf_watches(node: _Node) -> str:
+    if node.root != Path("/"):
+        raise _Absent("only the running kernel can be asked")
+    from reactor.kernel.bpf_probes import MemoryProbe  # noqa: PLC0415 - libbpf is loaded on nodes that ask
+
+    with MemoryProbe() as probe:
+        try:
+            probe.prepare_node()
+        except BpfError as error:
+            return f"on cgroups; not on the machine itself: {error}"
+    return "on cgroups and on the machine itself"
+
+
 def _lockdown(node: _Node) -> str:
     path = node.root / "sys/kernel/security/lockdown"
     try:
@@ -250,6 +263,11 @@ _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("pressure stall information", "boot with psi=1", _pressure),
     ("eBPF", "a kernel with CONFIG_BPF_SYSCALL", _bpf),
     ("BTF", "a kernel with CONFIG_DEBUG_INFO_BTF", _btf),
+    (
+        "eBPF watches",
+        "needs libbpf1, a kernel from 6.1 on with BTF, CAP_BPF, CAP_PERFMON and CAP_SYSLOG",
+        _ebpf_watches,
+    ),
     ("lockdown", "boot with lockdown=integrity or none", _lockdown),
     ("process events", "a kernel with CONFIG_PROC_EVENTS", _process_events),
     ("cgroup.kill", "cgroup v2 on a kernel from 5.14 on", _cgroup_kill),

@@ -64,6 +64,7 @@ class RealtimeSettings:
 class SourceSettings:
     """Which sources may be used; the ticker always is."""
 
+    ebpf: bool = True
     memcg: bool = True
     memory_high: bool = True
     psi: bool = True

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from reactor.errors import ReactorError
 from reactor.model.wakes import SourceHealth
 from reactor.sources.wakes import SourceBoard
 
@@ -59,7 +60,7 @@ def failure_text(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(str(error).split())
-    return text if isinstance(error, OSError) and text else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, (OSError, ReactorError)) and text else f"{type(error).__name__}: {text}"
 
 
 async def keep_trying(

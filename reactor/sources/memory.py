@@ -1,5 +1,6 @@
 """What wakes the loop for memory: a chain of watches, each standing in for the one before, and hints.
 
+    ebpf            v2   at the crossing itself
     memcg-eventfd   v1   at the crossing itself
     memory-high     v2   events of memory.high, which brakes too
     ticker               whatever else fails (its own source)
@@ -23,6 +24,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.attempts import Backoff, failure_text, keep_trying
+from reactor.sources.ebpf import EBPF, EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
 from reactor.sources.memcg_reclaim import MEMCG_RECLAIM, MemcgReclaim
@@ -85,13 +87,18 @@ class MemorySource:
         hints: Sequence[MemoryStep] | None = None,
     ) -> None:
         allowed = {
+            EBPF: settings.sources.ebpf,
             MEMCG_EVENTFD: settings.sources.memcg,
             MEMCG_RECLAIM: settings.sources.memcg,
             MEMORY_HIGH: settings.sources.memory_high,
             PSI: settings.sources.psi,
         }
         if steps is None:
-            steps = (MemcgEventfd(tree, wakes, board), MemoryHigh(tree, wakes, board))
+            steps = (
+                EbpfMemory(tree, wakes, board),
+                MemcgEventfd(tree, wakes, board),
+                MemoryHigh(tree, wakes, board),
+            )
         if hints is None:
             hints = (MemcgReclaim(tree, wakes, board), PsiHint(tree, wakes, board))
         self._wakes = wakes

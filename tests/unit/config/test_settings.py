@@ -102,7 +102,7 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{journal: {files: true}}", "reactor.journal.files"),
         ("{realtime: {fifoPriority: 100}}", "reactor.realtime.fifoPriority"),
         ("{realtime: {lockMemory: 'no'}}", "reactor.realtime.lockMemory"),
-        ("{sources: {ebpf: true}}", "reactor.sources.ebpf"),
+        ("{sources: {kprobe: true}}", "reactor.sources.kprobe"),
         ("{filesystems: {tmpfs: /tmp}}", "reactor.filesystems.tmpfs"),
         ("{layout: triple}", "reactor.layout"),
         ("{unknown: 1}", "reactor.unknown"),

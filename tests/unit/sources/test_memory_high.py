@@ -10,7 +10,7 @@ import trio.testing
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHigh
-from reactor.model.settings import Settings
+from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
@@ -198,9 +198,10 @@ async def test_a_vanished_cgroup_and_the_root_are_failures_that_the_chain_surviv
     tmp_path: Path, level, autojump_clock
 ) -> None:
     tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
+    settings = Settings(sources=SourceSettings(ebpf=False))
     for cgroup, reason in (("/gone", "memory.current"), ("/", "root cgroup has no memory.high")):
         board = SourceBoard()
-        source = MemorySource(tree, Settings(), Wakes(), board, hints=())
+        source = MemorySource(tree, settings, Wakes(), board, hints=())
         source.arm([level(100, cgroup)])
         async with trio.open_nursery() as nursery:
             await nursery.start(source.run)

@@ -6,7 +6,7 @@ import pytest
 from guarded import CGROUP, MEMORY, SLICE, V2, Service, Tenant, eventually, run
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
-PREFERRED = "memory-high" if V2 else "memcg-eventfd"
+PREFERRED = "ebpf" if V2 else "memcg-eventfd"
 
 
 @pytest.mark.quick

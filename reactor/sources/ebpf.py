@@ -1,0 +1,278 @@
+"""Memory thresholds on cgroup v2, which has no events for them: eBPF programs at the kernel's page counters.
+
+One watch a cgroup, with all its levels. The kernel tells of a crossing 4-250 KiB past the level, and again at
+doubling distances while usage rises on; of memory being reclaimed at a limit, when usage stands still and
+only the working set grows; and of the cgroup's end. The machine itself ("/") has no counter: there the
+kernel's free and inactive file pages are watched, so that page cache does not move its levels at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.kernel.bpf import absent_because
+from reactor.kernel.bpf_probes import MemoryProbe
+from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, WatchRecord
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.procfs import PROC, read_meminfo
+from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.attempts import Pace, failure_text
+from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
+from reactor.sources.levels import MemoryLevel, describe_levels
+from reactor.sources.wakes import SourceBoard, Wakes
+
+EBPF: Final = "ebpf"
+NODE: Final = "/"
+# While the working set stays past the same thresholds, reclaim wakes the loop again at this distance only.
+_REPEAT_SECONDS: Final = 0.1
+
+
+class Probe(Protocol):
+    """What this source needs of `kernel.bpf_probes.MemoryProbe`."""
+
+    fd: int
+
+    def take(self) -> Sequence[WatchRecord]:
+        """Return the records that have come."""
+
+    def lost(self) -> int:
+        """Return how many records were lost so far."""
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        """Return where the kernel keeps a cgroup's counters."""
+
+    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch a cgroup's counter at these levels."""
+
+    def unwatch(self, address: int) -> bool:
+        """Remove a watch."""
+
+    def prepare_node(self) -> None:
+        """Make watches on the node possible."""
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
+        """Watch the node at these levels."""
+
+    def close(self) -> None:
+        """Detach and unload."""
+
+
+def _absent_because() -> str | None:
+    return absent_because("memory")
+
+
+class EbpfMemory:
+    """Wakes the loop when usage crosses a level upwards; a wake's time is that of the crossing itself.
+
+    `open_probe` loads the programs; it and the probe's `counters` are called in a worker thread.
+    """
+
+    name = EBPF
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        open_probe: Callable[[], Probe] = MemoryProbe,
+        absent: Callable[[], str | None] = _absent_because,
+        proc: Path = PROC,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._tree = tree
+        self._wakes = wakes
+        self._board = board
+        self._open_probe = open_probe
+        self._absent = absent
+        self._proc = proc
+        self._clock_ns = clock_ns
+        self._wanted: dict[str, list[MemoryLevel]] = {}
+        self._watches: dict[str, EbpfWatch] = {}
+        self._refused: dict[str, str] = {}
+        self._next_id = 1
+        self._lost = 0
+        self._moved = trio.Event()
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it may be tried."""
+        if self._tree.version is CgroupVersion.V1:
+            return "the memory controller is on cgroup v1, which has thresholds of its own"
+        return self._absent()
+
+    def arm(self, levels: Sequence[MemoryLevel]) -> None:
+        """Watch these levels and no others. Returns at once; arming goes on behind it."""
+        self._wanted = {}
+        for level in levels:
+            self._wanted.setdefault(level.cgroup, []).append(level)
+        if self._is_stale():
+            self._moved.set()
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Watch until a cgroup or the probe fails (OSError, BpfError); call `armed` at each re-arming."""
+        self._refused = {}
+        self._lost = 0
+        # Not abandoned on cancellation: what the thread has loaded always reaches its owner here.
+        probe = await trio.to_thread.run_sync(self._open_probe)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_armed, probe, armed)
+                nursery.start_soon(self._keep_taking, probe)
+        finally:
+            while self._watches:
+                self._watches.popitem()[1].close()
+            with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
+                await trio.to_thread.run_sync(probe.close)
+
+    async def _keep_armed(self, probe: Probe, armed: Callable[[str], None]) -> None:
+        while True:
+            self._moved = trio.Event()
+            for cgroup in self._watches.keys() - self._wanted.keys():
+                self._drop(probe, self._watches.pop(cgroup))
+            for cgroup in tuple(self._wanted):
+                if cgroup in self._wanted and not self._is_armed(cgroup):
+                    await self._arm_or_refuse(probe, cgroup)
+            armed(self._detail())
+            if not self._is_stale():
+                await self._moved.wait()
+
+    def _is_stale(self) -> bool:
+        return bool(self._watches.keys() - self._wanted.keys()) or not all(map(self._is_armed, self._wanted))
+
+    def _is_armed(self, cgroup: str) -> bool:
+        if cgroup in self._refused:
+            return True
+        watch = self._watches.get(cgroup)
+        return watch is not None and watch.serves(self._wanted[cgroup])
+
+    async def _arm_or_refuse(self, probe: Probe, cgroup: str) -> None:
+        """Arm a cgroup. What is refused for the node alone leaves the others watched."""
+        try:
+            watch = self._watches.get(cgroup) or await self._begin(probe, cgroup)
+            self._write(probe, watch)
+        except ReactorError as error:
+            if cgroup != NODE or len(self._wanted) == 1:
+                raise
+            self._refused[cgroup] = failure_text(error)
+
+    async def _begin(self, probe: Probe, cgroup: str) -> EbpfWatch:
+        watch_id, self._next_id = self._next_id, self._next_id + 1
+        if cgroup == NODE:
+            await trio.to_thread.run_sync(probe.prepare_node)
+            watch = EbpfWatch(cgroup, watch_id, 0, None)
+        else:
+            directory = self._tree.path(cgroup)
+            addresses = await trio.to_thread.run_sync(probe.counters, directory)
+            if not addresses.memory:
+                raise OSError(19, "the cgroup has no memory controller", str(directory))
+            watch = EbpfWatch(cgroup, watch_id, addresses.memory, MemoryCounters(self._tree, cgroup))
+        self._watches[cgroup] = watch
+        return watch
+
+    def _write(self, probe: Probe, watch: EbpfWatch) -> None:
+        """Give the kernel the levels that are wanted by now, and look whether usage is past one already."""
+        wanted = tuple(self._wanted.get(watch.cgroup, ()))
+        told_before = {watch.levels[place].key for place in watch.told}
+        usage_bytes = watch.usage_bytes()
+        levels = watch.packed(wanted, usage_bytes)
+        if watch.cgroup == NODE:
+            capacity_pages = read_meminfo(self._proc).total_bytes // PAGE_BYTES
+            probe.watch_node(watch.watch_id, levels, capacity_pages=capacity_pages)
+        else:
+            probe.watch(watch.address, watch.watch_id, levels)
+            try:
+                watch.usage_bytes()
+            except OSError:
+                # The cgroup went before the watch was made, so the kernel did not take the watch with it,
+                # and its counter's memory may become another's.
+                self._drop(probe, self._watches.pop(watch.cgroup))
+                raise
+        watch.levels = wanted
+        watch.told = frozenset(place for place, level in enumerate(levels) if level.told is not None)
+        for place in watch.told:
+            if wanted[place].key not in told_before:
+                self._wake(wanted[place], self._clock_ns())
+
+    async def _keep_taking(self, probe: Probe) -> None:
+        # Each record is a pass: 32 in a row go on at once, 100 a second in the long run.
+        pace = Pace(burst=32, per_second=100)
+        while True:
+            await trio.lowlevel.wait_readable(probe.fd)
+            by_id = {watch.watch_id: watch for watch in self._watches.values()}
+            for record in probe.take():
+                watch = by_id.get(record.watch_id)
+                if watch is not None:
+                    self._heed(watch, record)
+            self._count_lost(probe)
+            await pace.turn()
+
+    def _heed(self, watch: EbpfWatch, record: WatchRecord) -> None:
+        if record.kind is RecordKind.RECLAIM:
+            self._look(watch, record)
+        elif record.kind is RecordKind.REMOVED:
+            self._forget(watch)
+            self._wake(None, record.at_ns)
+        elif record.level < len(watch.levels):
+            watch.told |= {record.level}
+            self._wake(watch.levels[record.level], record.at_ns)
+
+    def _look(self, watch: EbpfWatch, record: WatchRecord) -> None:
+        """Wake the loop if the working set is at a level, though usage stands at a limit."""
+        past: list[MemoryLevel] = []
+        with suppress(OSError):  # a cgroup that is gone: its removal is told too
+            past = watch.signals_past()
+        now = trio.current_time()
+        if past and (len(past) > watch.past or now >= watch.quiet_until):
+            watch.quiet_until = now + _REPEAT_SECONDS
+            self._wake(past[0], record.at_ns)
+        watch.past = len(past)
+
+    def _count_lost(self, probe: Probe) -> None:
+        lost = probe.lost()
+        if lost != self._lost:
+            self._board.count_lost(self.name, lost - self._lost)
+            self._lost = lost
+            for watch in tuple(self._watches.values()):
+                try:
+                    watch.usage_bytes()
+                except (OSError, ReactorError):
+                    self._forget(watch)  # its removal may have been among them
+            self._wake(None, self._clock_ns())  # whatever else they said, it is there to be observed
+
+    def _forget(self, watch: EbpfWatch) -> None:
+        """Let go of a watch that the kernel has removed, and have its cgroup armed anew if there is one."""
+        if self._watches.get(watch.cgroup) is watch:
+            del self._watches[watch.cgroup]
+            watch.close()
+        self._moved.set()
+
+    def _drop(self, probe: Probe, watch: EbpfWatch) -> None:
+        watch.close()
+        if watch.cgroup == NODE:
+            probe.watch_node(watch.watch_id, [], capacity_pages=0)
+        else:
+            probe.unwatch(watch.address)
+
+    def _detail(self) -> str:
+        detail = describe_levels(level for watch in self._watches.values() for level in watch.levels)
+        refused = [f"not {cgroup}: {why}" for cgroup, why in self._refused.items()]
+        return "; ".join([detail or "no levels", *refused])
+
+    def _wake(self, level: MemoryLevel | None, at_ns: int) -> None:
+        self._board.count_wake(self.name)
+        self._wakes.notify(
+            Wake(
+                source=self.name,
+                kind=WakeKind.MEMORY,
+                at_ns=at_ns,
+                signal=None if level is None else level.signal,
+            )
+        )

@@ -1,0 +1,355 @@
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.errors import BpfError
+from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, Watched, WatchRecord
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.settings import Settings, SourceSettings
+from reactor.model.signals import Signal
+from reactor.model.wakes import SourceHealth, SourceState, Wake
+from reactor.sources.ebpf import EBPF, EbpfMemory
+from reactor.sources.levels import MemoryLevel
+from reactor.sources.memory import MemorySource
+from reactor.sources.wakes import SourceBoard, Wakes
+
+LevelFactory = Callable[..., MemoryLevel]
+MIB = 1 << 20
+PAGES = MIB // os.sysconf("SC_PAGESIZE")
+
+
+class FakeProbe:
+    """The kernel's side: watches by address, and a descriptor that is readable while there are records."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.watches: dict[int, tuple[int, list[Level]]] = {}
+        self.node: tuple[int, list[Level], int] | None = None
+        self.node_refusal: BpfError | None = None
+        self.records: list[WatchRecord] = []
+        self.lost_records = 0
+        self.closed = False
+
+    def take(self) -> Sequence[WatchRecord]:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+        records, self.records = self.records, []
+        return records
+
+    def lost(self) -> int:
+        return self.lost_records
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        identity = os.stat(directory).st_ino
+        return CounterAddresses(cgroup_id=identity, memory=identity, tasks=0)
+
+    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
+        self.watches[address] = (watch_id, list(levels))
+
+    def unwatch(self, address: int) -> bool:
+        return self.watches.pop(address, None) is not None
+
+    def prepare_node(self) -> None:
+        if self.node_refusal is not None:
+            raise self.node_refusal
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
+        self.node = (watch_id, list(levels), capacity_pages)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self.fd)
+
+    def tell(self, kind: RecordKind, watch_id: int, level: int = 0, at_ns: int = 1) -> None:
+        record = WatchRecord(
+            kind=kind,
+            watched=Watched.CGROUP_MEMORY,
+            at_ns=at_ns,
+            watch_id=watch_id,
+            value=0,
+            fire=0,
+            level=level,
+            pid=1,
+            comm="hog",
+        )
+        self.records.append(record)
+        os.eventfd_write(self.fd, 1)
+
+
+class FakeNode:
+    """A v2 cgroup /node as a directory of files."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "node"
+        self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
+        self.wakes, self.board = Wakes(), SourceBoard()
+        self.probe = FakeProbe()
+        self.failure: Exception | None = None
+        self.proc = root / "proc"
+        self.proc.mkdir()
+        (self.proc / "meminfo").write_text("MemTotal: 4194304 kB\nMemFree: 1048576 kB\n")
+        self.directory.mkdir()
+        self.uses(50)
+
+    def uses(self, mib: int, *, inactive_file_mib: int = 0) -> None:
+        (self.directory / "memory.stat").write_text(f"inactive_file {inactive_file_mib * MIB}\n")
+        (self.directory / "memory.current").write_text(f"{mib * MIB}\n")
+
+    def open_probe(self) -> FakeProbe:
+        if self.failure is not None:
+            raise self.failure
+        return self.probe
+
+    def step(self) -> EbpfMemory:
+        return EbpfMemory(
+            self.tree,
+            self.wakes,
+            self.board,
+            open_probe=self.open_probe,
+            absent=lambda: None,
+            proc=self.proc,
+        )
+
+    @property
+    def watch(self) -> tuple[int, list[Level]]:
+        return self.probe.watches[os.stat(self.directory).st_ino]
+
+    @asynccontextmanager
+    async def watched(self, *levels: MemoryLevel) -> AsyncIterator[EbpfMemory]:
+        step = self.step()
+        step.arm(levels)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._watch, step)
+            yield step
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self, step: EbpfMemory, *, task_status: trio.TaskStatus[None]) -> None:
+        started = False
+
+        def armed(detail: str) -> None:
+            nonlocal started
+            self.board.set(EBPF, SourceHealth.ARMED, detail)
+            if not started:
+                started = True
+                task_status.started()
+
+        await step.watch(armed)
+
+    async def woken(self) -> Wake:
+        with trio.fail_after(60):
+            (wake,) = await self.wakes.wait()
+        return wake
+
+    async def quiet(self) -> bool:
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        with trio.move_on_after(0.05) as nothing_came:
+            await self.wakes.wait()
+        return nothing_came.cancelled_caught
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+async def test_level_is_armed_one_page_past_it_and_again_below_it(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    async with node.watched(level(400)):
+        _, (armed,) = node.watch
+        assert Level(fire=400 * PAGES + 1, rearm=398 * PAGES + 1, step=PAGES) == armed
+        assert "/node memory.available<100Mi at 400Mi" == node.board.state(EBPF).detail
+
+
+async def test_soft_and_hard_level_of_one_cgroup_share_its_watch(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(300, grace_seconds=30), level(400)):
+        assert [300 * PAGES + 1, 400 * PAGES + 1] == [armed.fire for armed in node.watch[1]]
+
+
+async def test_crossing_wakes_with_its_signal_at_the_kernels_time(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    async with node.watched(level(400)):
+        node.probe.tell(RecordKind.CROSSING, node.watch[0], at_ns=123)
+        wake = await node.woken()
+    assert (EBPF, 123, Signal.MEMORY_AVAILABLE) == (wake.source, wake.at_ns, wake.signal)
+    assert node.board.state(EBPF).wakes == 1
+
+
+async def test_record_of_a_watch_that_is_no_more_wakes_nobody(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400)):
+        node.probe.tell(RecordKind.CROSSING, 99)
+        assert await node.quiet()
+
+
+async def test_level_that_is_past_when_it_is_armed_wakes_once_and_is_told_further_on(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    node.uses(450)
+    async with node.watched(level(400)) as step:
+        await node.woken()
+        assert node.watch[1][0].told == 450 * PAGES
+        step.arm([level(400.25)])
+        assert await node.quiet()
+
+
+async def test_level_moves_with_the_page_cache_once_it_has_fired(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400)) as step:
+        node.probe.tell(RecordKind.CROSSING, node.watch[0])
+        await node.woken()
+        step.arm([level(401)])
+        assert await node.quiet()
+        assert 401 * PAGES + 1 == node.watch[1][0].fire
+
+
+async def test_small_drift_of_an_armed_level_is_left_alone(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400)) as step:
+        step.arm([level(400.5)])
+        assert await node.quiet()
+        assert 400 * PAGES + 1 == node.watch[1][0].fire
+
+
+async def test_cgroup_that_is_no_longer_asked_for_is_no_longer_watched(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    async with node.watched(level(400)) as step:
+        step.arm([])
+        assert await node.quiet()
+        assert {} == node.probe.watches
+        assert node.board.state(EBPF).detail == "no levels"
+
+
+async def test_reclaim_wakes_only_where_the_working_set_is_at_a_level(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    node.uses(390, inactive_file_mib=200)
+    async with node.watched(level(400, working_set_mib=300)):
+        node.probe.tell(RecordKind.RECLAIM, node.watch[0])
+        assert await node.quiet()
+        node.uses(390, inactive_file_mib=50)
+        node.probe.tell(RecordKind.RECLAIM, node.watch[0])
+        await node.woken()
+        node.probe.tell(RecordKind.RECLAIM, node.watch[0])
+        assert await node.quiet()
+
+
+async def test_lost_records_are_counted_and_wake(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400)):
+        node.probe.lost_records = 3
+        os.eventfd_write(node.probe.fd, 1)
+        await node.woken()
+        assert node.board.state(EBPF).lost == 3
+
+
+async def test_removal_whose_record_was_lost_is_found(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400)):
+        before = node.watch[0]
+        (node.directory / "memory.current").write_text("gone")  # the real file gives ENODEV
+        node.probe.lost_records = 1
+        os.eventfd_write(node.probe.fd, 1)
+        await node.woken()
+        node.uses(50)
+        assert await node.quiet()
+        assert before != node.watch[0]
+
+
+async def test_cgroup_that_is_made_anew_is_watched_anew(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400)):
+        before = node.watch[0]
+        node.directory.rename(node.directory.with_name("gone"))
+        node.directory.mkdir()
+        node.uses(50)
+        node.probe.tell(RecordKind.REMOVED, before)
+        await node.woken()
+        assert await node.quiet()
+        assert before != node.watch[0]
+
+
+async def test_cgroup_that_stays_away_fails_the_source(node: FakeNode, level: LevelFactory) -> None:
+    with pytest.RaisesGroup(FileNotFoundError, flatten_subgroups=True):
+        async with node.watched(level(400)):
+            before = node.watch[0]
+            node.directory.rename(node.directory.with_name("gone"))
+            node.probe.tell(RecordKind.REMOVED, before)
+            await trio.sleep(60)
+    assert node.probe.closed
+
+
+async def test_machine_is_watched_by_its_working_set(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(3500, "/", working_set_mib=3000)):
+        assert node.probe.node is not None
+        _, (armed,), capacity_pages = node.probe.node
+        assert (3000 * PAGES + 1, 4096 * PAGES) == (armed.fire, capacity_pages)
+
+
+async def test_machine_that_can_not_be_watched_leaves_the_others_watched(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    node.probe.node_refusal = BpfError("eBPF object node", "needs CAP_SYSLOG")
+    async with node.watched(level(3500, "/"), level(400)):
+        assert 400 * PAGES + 1 == node.watch[1][0].fire
+        assert "; not /: eBPF object node: needs CAP_SYSLOG" in node.board.state(EBPF).detail
+
+
+async def test_machine_alone_that_can_not_be_watched_fails_the_source(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    node.probe.node_refusal = BpfError("eBPF object node", "needs CAP_SYSLOG")
+    with pytest.RaisesGroup(BpfError, flatten_subgroups=True):
+        async with node.watched(level(3500, "/")):
+            await trio.sleep(60)
+
+
+async def test_probe_is_closed_when_the_source_is_called_off(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400)):
+        assert not node.probe.closed
+    assert node.probe.closed
+
+
+async def test_refused_program_is_one_line_on_the_board_and_the_next_step_is_tried(
+    node: FakeNode,
+) -> None:
+    node.failure = BpfError("eBPF object memory", "not loaded: Operation not permitted")
+    failed, told = trio.Event(), []
+
+    def note(state: SourceState) -> None:
+        if state.health is SourceHealth.FAILED:
+            told.append(state.detail)
+            failed.set()
+
+    board = SourceBoard(note)
+    source = MemorySource(node.tree, Settings(), node.wakes, board, steps=[node.step()], hints=[])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(source.run)
+        with trio.fail_after(60):
+            await failed.wait()
+        nursery.cancel_scope.cancel()
+    assert ["eBPF object memory: not loaded: Operation not permitted; the ticker is left"] == told
+
+
+def test_source_is_off_on_cgroup_v1(node: FakeNode) -> None:
+    v1 = CgroupTree(version=CgroupVersion.V1, memory_root=node.tree.memory_root)
+    step = EbpfMemory(v1, node.wakes, node.board)
+    assert "cgroup v1" in str(step.unavailable_because())
+
+
+async def test_source_is_off_where_it_was_switched_off(node: FakeNode) -> None:
+    settings = Settings(sources=SourceSettings(ebpf=False))
+    source = MemorySource(node.tree, settings, node.wakes, node.board, steps=[node.step()], hints=[])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(source.run)
+        state = node.board.state(EBPF)
+        nursery.cancel_scope.cancel()
+    assert (SourceHealth.OFF, "switched off in the configuration") == (state.health, state.detail)
+
+
+def test_missing_object_is_why_it_is_off(node: FakeNode) -> None:
+    step = EbpfMemory(node.tree, node.wakes, node.board, absent=lambda: "eBPF object x: was not built")
+    assert step.unavailable_because() == "eBPF object x: was not built"

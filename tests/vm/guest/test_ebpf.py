@@ -1,0 +1,104 @@
+"""eBPF as the daemon's memory source on cgroup v2, and what stands in where it can't be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from guarded import V2, Service, Tenant, eventually, run
+
+from reactor.kernel.bpf import OBJECTS
+
+HARD = {"evictionHard": {"memory.available": "100Mi"}}
+RESIDENT_MIB = 45
+
+pytestmark = pytest.mark.skipif(not V2, reason="the memory controller is not on cgroup v2 here")
+
+
+def sources(service: Service) -> dict[str, tuple[str, str]]:
+    return {one["name"]: (one["health"], one["detail"]) for one in service.status()["sources"]}
+
+
+def armed_after(service: Service, name: str) -> dict[str, tuple[str, str]]:
+    eventually(lambda: sources(service)[name][0] == "armed", f"{name} armed")
+    return sources(service)
+
+
+def test_ebpf_is_armed_and_the_daemon_stays_small(service: Service) -> None:
+    service.configure(HARD)
+    service.start()
+    found = armed_after(service, "ebpf")
+    assert found["memory-high"] == ("off", "ebpf is armed")
+    status = Path(f"/proc/{service.prop('MainPID')}/status").read_text()
+    resident_mib = int(status.split("VmRSS:")[1].split()[0]) / 1024
+    peak_mib = int(status.split("VmHWM:")[1].split()[0]) / 1024
+    print(f"resident {resident_mib:.1f} MiB, {peak_mib:.1f} at the most")
+    assert resident_mib < RESIDENT_MIB
+
+
+def test_machine_itself_is_watched_by_ebpf(service: Service) -> None:
+    service.configure(HARD, {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}})
+    service.start()
+    health, detail = armed_after(service, "ebpf")["ebpf"]
+    assert (health, "not /" in detail) == ("armed", False)
+    assert "/ memory.available<100Mi" in detail
+
+
+def test_unit_past_the_threshold_is_ended_by_a_wake_of_ebpf(service: Service) -> None:
+    service.configure(HARD)
+    service.start()
+    armed_after(service, "ebpf")
+    Tenant("hog", "hold", "450")
+    decision = service.wait_for_eviction()
+    assert "ebpf" in {wake["source"] for wake in decision["wakes"]}
+
+
+def test_memory_high_takes_over_where_ebpf_is_switched_off(service: Service) -> None:
+    service.configure(HARD, {"sources": {"ebpf": False}})
+    service.start()
+    assert armed_after(service, "memory-high")["ebpf"] == ("off", "switched off in the configuration")
+
+
+def test_memory_high_takes_over_without_the_capabilities(service: Service) -> None:
+    service.configure(HARD)
+    service.start("CapabilityBoundingSet=~CAP_BPF CAP_PERFMON CAP_SYS_ADMIN")
+    health, detail = armed_after(service, "memory-high")["ebpf"]
+    assert health == "degraded"
+    assert "needs CAP_BPF and CAP_PERFMON" in detail
+    Tenant("hog", "hold", "450")
+    service.wait_for_eviction()
+
+
+def test_kernel_that_hides_its_symbols_is_told_and_only_the_machine_goes_unwatched(service: Service) -> None:
+    """The watch on the machine takes CAP_SYSLOG; with the pods' cgroup to watch, eBPF still is the source."""
+    hard = {"evictionHard": {"memory.available": "100Mi"}}
+    service.configure(hard, {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}})
+    service.start("CapabilityBoundingSet=~CAP_SYSLOG")
+    eventually(lambda: "CAP_SYSLOG" in sources(service)["ebpf"][1], "the reason")
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"\x7fELF", "libbpf reads"), (None, "was not built")])
+def test_memory_high_takes_over_where_the_object_is_broken_or_missing(
+    service: Service, content: bytes | None, why: str
+) -> None:
+    path = OBJECTS / "memory.bpf.o"
+    whole = path.read_bytes()
+    try:
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        service.configure(HARD)
+        service.start()
+        assert why in armed_after(service, "memory-high")["ebpf"][1]
+    finally:
+        path.write_bytes(whole)
+
+
+def test_daemon_that_is_killed_leaves_no_program_loaded(service: Service) -> None:
+    service.configure(HARD)
+    service.start("Restart=no")
+    armed_after(service, "ebpf")
+    loaded = run("bpftool", "prog", "list").count("memory_try_charge"[:15])
+    assert loaded == 1
+    service.kill("SIGKILL")
+    eventually(lambda: "memory_try_char" not in run("bpftool", "prog", "list"), "the programs gone")
