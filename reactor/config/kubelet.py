@@ -143,7 +143,9 @@ def _soft_without_grace(raw: Mapping[str, Any]) -> Iterator[Refused]:
             and signal in set(Signal)
         ):
             yield Refused(
-                value, "a grace period for it in evictionSoftGracePeriod", at=join("evictionSoft", signal)
+                value,
+                f"a grace period for it at {join('evictionSoftGracePeriod', signal)}",
+                at=join("evictionSoft", signal),
             )
 
 
