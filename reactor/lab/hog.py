@@ -81,7 +81,7 @@ class Hog:
         _, ended_ns, dead_ns, back_ns, back_bytes, *_ = self._observed.words()
         peak_bytes = max(max_usage, _watermark_bytes(self._node))
         # Killed at the very page that crossed, it had no time to say so: the instant before it stands.
-        crossed = crossed_usage or peak_bytes >= self._level_bytes
+        crossed = crossed_usage or max(peak_bytes, _peak_since_made_bytes(self._node)) >= self._level_bytes
         return HogTimes(
             started_ns=started_ns,
             crossed_ns=crossed_ns if crossed and crossed_ns else None,
@@ -140,6 +140,12 @@ def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPl
 def _watermark_bytes(node: VirtualNode) -> int:
     """Return the kernel's own record of the most that was used; 0 on v2, where it can't be begun anew."""
     return int(read_file(path)) if (path := _watermark_path(node)) else 0
+
+
+def _peak_since_made_bytes(node: VirtualNode) -> int:
+    """Return v2's record of the most that was ever used in the node; 0 on v1, and before 5.19."""
+    path = node.tree.path(node.cgroup) / "memory.peak"
+    return int(read_file(path)) if path.exists() else 0
 
 
 def _reset_watermark(node: VirtualNode) -> None:
