@@ -52,7 +52,9 @@ def events(story: Story) -> Iterator[tuple[int, str, str, str]]:
     if times.ended_ns is not None:
         over = (times.peak_bytes - LEVEL_BYTES) / MIB
         left = (CAPACITY_BYTES - times.peak_bytes) / MIB
-        peak = f"the node peaked {over:.1f} MiB past the level, {left:.1f} MiB short of its limit"
+        # A hog that died inside the kernel's batch of pages was never seen past the level from outside.
+        where = f"{over:.1f} MiB past" if over >= 0 else f"{-over:.1f} MiB before"
+        peak = f"the node peaked {where} the level, {left:.1f} MiB short of its limit"
         yield times.ended_ns, "hog gone", peak, "observer"
     if times.back_ns is not None:
         back = f"the node uses {times.back_bytes / MIB:.1f} MiB, as before the hog"
