@@ -231,7 +231,7 @@ def _settings(kubelet: KubeletConfiguration, section: _Section) -> Settings:
         reserved_memory_bytes=kubelet.reserved_memory_bytes,
         pod_parents=parents,
         manifests_path=section.pods.manifests,
-        filesystems={Filesystem.NODEFS: "/", **section.filesystems},
+        filesystems=section.filesystems,
         housekeeping_interval_seconds=section.housekeeping_interval,
         metrics_address=None if section.metrics == "off" else (host.strip("[]"), int(port)),
         socket_path=section.socket,

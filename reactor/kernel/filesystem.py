@@ -90,6 +90,11 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     return found
 
 
+def nodefs_path(candidates: Sequence[str] = ("/var/lib/kubelet", "/")) -> str:
+    """Return a path on the node's own filesystem: the kubelet's directory where there is one, else the root."""
+    return next((path for path in candidates if os.path.isdir(path)), "/")
+
+
 def layout_of(paths: Mapping[Filesystem, str], mounts: Sequence[Mount]) -> Layout:
     """Return how the node's, the images' and the containers' filesystems lie, by the devices they are on.
 

@@ -77,7 +77,7 @@ class Settings:
 
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
-    `filesystems` names a path on each filesystem to be watched. `reserved_memory_bytes` is kept from pods for
+    `filesystems` names a path on each filesystem to be watched; what it leaves out is found. `reserved_memory_bytes` is kept from pods for
     the system: the pods' cgroup, where it has no limit of its own, may use the rest of the node.
     """
 
@@ -86,7 +86,7 @@ class Settings:
     pod_parents: tuple[str, ...] = ()
     reserved_memory_bytes: int = 0
     manifests_path: str | None = None
-    filesystems: Mapping[Filesystem, str] = field(default_factory=lambda: {Filesystem.NODEFS: "/"})
+    filesystems: Mapping[Filesystem, str] = field(default_factory=dict)
     housekeeping_interval_seconds: float = 10.0
     metrics_address: tuple[str, int] | None = ("127.0.0.1", 9753)
     socket_path: str = "/run/reactor/reactor.sock"

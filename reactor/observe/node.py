@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.filesystem import FilesystemSpace, read_space
+from reactor.kernel.filesystem import FilesystemSpace, nodefs_path, read_space
 from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
 from reactor.model.settings import Settings
 from reactor.model.signals import Filesystem, Layout, Signal
@@ -97,17 +97,15 @@ class NodeObserver:
     def _paths(self) -> Mapping[Filesystem, str]:
         """Return a path on each filesystem; those without one of their own lie where the layout says."""
         configured = self._settings.filesystems
-        paths = dict(configured)
-        nodefs = configured.get(Filesystem.NODEFS)
+        nodefs = configured.get(Filesystem.NODEFS) or nodefs_path()
         imagefs = configured.get(Filesystem.IMAGEFS, nodefs)
         dedicated = self._settings.eviction.layout is Layout.DEDICATED
-        for filesystem, path in (
-            (Filesystem.IMAGEFS, imagefs),
-            (Filesystem.CONTAINERFS, imagefs if dedicated else nodefs),
-        ):
-            if path is not None:
-                paths.setdefault(filesystem, path)
-        return paths
+        return {
+            Filesystem.NODEFS: nodefs,
+            Filesystem.IMAGEFS: imagefs,
+            Filesystem.CONTAINERFS: imagefs if dedicated else nodefs,
+            **configured,
+        }
 
 
 def _filesystem_observations(filesystem: Filesystem, space: FilesystemSpace) -> _Observations:

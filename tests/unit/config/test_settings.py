@@ -54,7 +54,7 @@ def test_the_section_is_read() -> None:
         settings.realtime.oom_score_adj,
     )
     assert (False, True, True) == (settings.sources.psi, settings.sources.memcg, settings.dry_run)
-    assert {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: "/var/lib/images"} == settings.filesystems
+    assert {Filesystem.IMAGEFS: "/var/lib/images"} == settings.filesystems
 
 
 @pytest.mark.parametrize(

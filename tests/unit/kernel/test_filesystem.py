@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.kernel.filesystem import Mount, layout_of, mount_of, parse_mountinfo, read_mounts, read_space
+from reactor.kernel.filesystem import (
+    Mount,
+    layout_of,
+    mount_of,
+    nodefs_path,
+    parse_mountinfo,
+    read_mounts,
+    read_space,
+)
 from reactor.model.signals import Filesystem, Layout
 
 MOUNTINFO = b"""\
@@ -93,3 +101,10 @@ def test_this_machine_is_understood() -> None:
 def test_arbitrary_bytes_break_no_mount_table(raw: bytes) -> None:
     mounts = parse_mountinfo(raw) + parse_mountinfo(b"1 2 3 4 " + raw + b" - " + raw)
     mount_of("/a", mounts)
+
+
+def test_the_nodes_filesystem_is_the_kubelets_where_there_is_one(tmp_path: Path) -> None:
+    kubelet = tmp_path / "kubelet"
+    assert "/" == nodefs_path((str(kubelet), "/"))
+    kubelet.mkdir()
+    assert str(kubelet) == nodefs_path((str(kubelet), "/"))
