@@ -91,22 +91,22 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
 
 
 def nodefs_path(candidates: Sequence[str] = ("/var/lib/kubelet", "/")) -> str:
-    """Return a path on the node's own filesystem: the kubelet's directory where there is one, else the root."""
+    """Return a path on the node's own filesystem: the kubelet's directory, else the root."""
     return next((path for path in candidates if os.path.isdir(path)), "/")
 
 
-def layout_of(paths: Mapping[Filesystem, str], mounts: Sequence[Mount]) -> Layout:
+def layout_of(paths: Mapping[Filesystem, str], mounts: Sequence[Mount]) -> Layout | None:
     """Return how the node's, the images' and the containers' filesystems lie, by the devices they are on.
 
-    A filesystem without a path of its own counts as the node's, containers' as the images'. What can't be
-    told apart is one filesystem.
+    None where a path is missing or lies on no mount that is known.
     """
-    nodefs = _device(paths.get(Filesystem.NODEFS, "/"), mounts)
-    imagefs = _device(paths.get(Filesystem.IMAGEFS), mounts) or nodefs
-    containerfs = _device(paths.get(Filesystem.CONTAINERFS), mounts) or imagefs
-    if imagefs == nodefs:
+    devices = {filesystem: _device(paths.get(filesystem), mounts) for filesystem in Filesystem}
+    if None in devices.values():
+        return None
+    if devices[Filesystem.IMAGEFS] == devices[Filesystem.NODEFS]:
         return Layout.SINGLE
-    return Layout.SPLIT if containerfs == nodefs else Layout.DEDICATED
+    on_node = devices[Filesystem.CONTAINERFS] == devices[Filesystem.NODEFS]
+    return Layout.SPLIT if on_node else Layout.DEDICATED
 
 
 def _device(path: str | None, mounts: Sequence[Mount]) -> str | None:

@@ -77,8 +77,9 @@ class Settings:
 
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
-    `filesystems` names a path on each filesystem to be watched; what it leaves out is found. `reserved_memory_bytes` is kept from pods for
-    the system: the pods' cgroup, where it has no limit of its own, may use the rest of the node.
+    `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
+    `reserved_memory_bytes` is kept from pods for the system: the pods' cgroup, where it has no limit of its
+    own, may use the rest of the node.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)

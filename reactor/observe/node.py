@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.filesystem import FilesystemSpace, nodefs_path, read_space
+from reactor.kernel.filesystem import FilesystemSpace, layout_of, nodefs_path, read_mounts, read_space
 from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
 from reactor.model.settings import Settings
 from reactor.model.signals import Filesystem, Layout, Signal
@@ -74,10 +74,17 @@ class NodeObserver:
         """
         problems: dict[str, str] = {}
         observed: _Observations = {}
-        for filesystem, path in self._paths().items():
+        paths = self._paths()
+        for filesystem, path in paths.items():
             space = _tried(problems, f"{filesystem} {path}", partial(read_space, path))
             if space is not None:
                 observed |= _filesystem_observations(filesystem, space)
+        layout = _tried(
+            problems, "layout", lambda: layout_of(paths, read_mounts(self._proc / "self/mountinfo"))
+        )
+        configured = self._settings.eviction.layout
+        if layout not in {None, configured}:
+            problems["layout"] = f"configured is {configured}, but the paths lie as {layout}"
         self._problems["filesystems"] = problems
         return observed
 

@@ -58,21 +58,21 @@ def test_path_lies_nowhere_without_mounts() -> None:
 @pytest.mark.parametrize(
     ("imagefs", "containerfs", "layout"),
     [
-        (None, None, Layout.SINGLE),
-        ("/opt", None, Layout.SINGLE),
-        ("/var/lib/images/x", None, Layout.DEDICATED),
+        ("/opt", "/opt", Layout.SINGLE),
         ("/var/lib/images/x", "/var/lib/images", Layout.DEDICATED),
         ("/var/lib/images/x", "/opt", Layout.SPLIT),
+        ("/var/lib/images/x", None, None),
     ],
 )
-def test_layout_is_told_by_the_devices(imagefs: str | None, containerfs: str | None, layout: Layout) -> None:
-    paths = {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: imagefs, Filesystem.CONTAINERFS: containerfs}
-    given_paths = {filesystem: path for filesystem, path in paths.items() if path is not None}
-    assert layout == layout_of(given_paths, parse_mountinfo(MOUNTINFO))
+def test_layout_is_told_by_the_devices(imagefs: str, containerfs: str | None, layout: Layout | None) -> None:
+    paths = {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: imagefs}
+    if containerfs is not None:
+        paths[Filesystem.CONTAINERFS] = containerfs
+    assert layout == layout_of(paths, parse_mountinfo(MOUNTINFO))
 
 
-def test_what_cannot_be_told_apart_is_one_filesystem() -> None:
-    assert Layout.SINGLE == layout_of({Filesystem.IMAGEFS: "/images"}, ())
+def test_layout_without_mounts_is_unknown() -> None:
+    assert layout_of(dict.fromkeys(Filesystem, "/"), ()) is None
 
 
 def test_space_is_what_an_unprivileged_user_could_write(tmp_path: Path) -> None:

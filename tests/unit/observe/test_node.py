@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +28,10 @@ TOTAL_BYTES = 4096 * MIB
 def proc(tmp_path: Path) -> Path:
     proc = tmp_path / "proc"
     (proc / "sys/kernel").mkdir(parents=True)
+    (proc / "self").mkdir()
     free_kib = 1024 * KIB
     (proc / "meminfo").write_text(f"MemTotal: {TOTAL_BYTES // KIB} kB\nMemFree: {free_kib} kB\n")
+    shutil.copyfile("/proc/self/mountinfo", proc / "self/mountinfo")
     (proc / "loadavg").write_text("0.00 0.00 0.00 1/300 4242\n")
     (proc / "sys/kernel/pid_max").write_text("32768\n")
     (proc / "sys/kernel/threads-max").write_text("1000\n")
@@ -271,6 +274,22 @@ def test_containers_filesystem_is_where_the_layout_says(
     assert found[same].capacity == found[Signal.CONTAINERFS_AVAILABLE].capacity
     other = {Signal.IMAGEFS_AVAILABLE, Signal.NODEFS_AVAILABLE} - {same}
     assert found[other.pop()].capacity != found[Signal.CONTAINERFS_AVAILABLE].capacity
+
+
+def test_layout_that_the_devices_belie_is_a_problem_and_one_that_fits_is_not(
+    fake: FakeTree, proc: Path
+) -> None:
+    mounts = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:2 / /proc rw - ext4 /dev/sdb rw\n"
+    (proc / "self/mountinfo").write_text(mounts)
+    for imagefs, fits in (("/proc", True), ("/", False)):
+        node = observer(
+            fake,
+            proc,
+            filesystems={Filesystem.NODEFS: "/", Filesystem.IMAGEFS: imagefs},
+            eviction=EvictionSettings(layout=Layout.DEDICATED),
+        )
+        assert Signal.IMAGEFS_AVAILABLE in node.filesystems()
+        assert fits == ("layout" not in node.problems)
 
 
 def test_missing_filesystem_is_a_problem_and_spares_the_others(fake: FakeTree, proc: Path) -> None:
