@@ -16,11 +16,12 @@ from reactor.daemon.housekeeping import Housekeeping
 from reactor.daemon.levels import MemoryLevels
 from reactor.daemon.observed import process_margin
 from reactor.daemon.parts import Parts
-from reactor.daemon.passes import Known, Passes, look_again_seconds
+from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_seconds
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import OnPass
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
+from reactor.model.signals import MEMORY_SIGNALS
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
@@ -34,6 +35,7 @@ _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
 _ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
 _EVICTION: Final = "eviction"
+_GRACE_PERIOD: Final = "grace-period"
 
 
 class Generation:
@@ -114,10 +116,15 @@ class Generation:
                 gc.collect()  # the collector is off (run): here nothing is known to be urgent
 
     async def _woken(self) -> Sequence[Wake]:
-        """Return why to look: what the sources say, or an eviction that has to be looked after."""
-        with trio.move_on_after(look_again_seconds(self.passes.known.state)):
+        """Return why to look: what the sources say, or what nobody but the loop itself can know of."""
+        state = self.passes.known.state
+        with trio.move_on_after(max(0.0, look_again_seconds(state, time.monotonic()))):
             return await self.wakes.wait()
-        return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
+        ended = grace_period_ended(state, time.monotonic())
+        if ended - MEMORY_SIGNALS:
+            self.housekeeping.due()  # they are acted on only when they have been looked at anew
+        source = _GRACE_PERIOD if ended else _EVICTION
+        return (Wake(source=source, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
 
     def gone(self, uid: str) -> bool:
         """Take note that an evicted pod has ended, and look whether that was enough; see Passes.gone."""

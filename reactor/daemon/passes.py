@@ -24,12 +24,13 @@ from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy import after_reclaim, decide, record_eviction
 
 _LOG: Final = logging.getLogger("reactor.loop")
 _LOOK_AGAIN_SECONDS: Final = 0.02
+_ROUNDING_SECONDS: Final = 0.001
 
 Observe = Callable[[], Awaitable[None]]
 
@@ -202,15 +203,34 @@ def _only_memory(wakes: Sequence[Wake]) -> bool:
     return all(wake.kind is WakeKind.MEMORY for wake in wakes)
 
 
-def look_again_seconds(state: PolicyState) -> float:
+def look_again_seconds(state: PolicyState, now_seconds: float) -> float:
     """Return after how long to look again unasked; infinity where the sources are enough.
 
     A level that stays crossed fires only once. While a killed pod is still giving back its memory others
-    may take more than it gives, and of that nobody would tell before the ticker.
+    may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
+    all: of neither would anybody tell before the ticker.
     """
     awaited = any(flight.resource is Resource.MEMORY for flight in state.in_flight)
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
-    return _LOOK_AGAIN_SECONDS if awaited and pressed else math.inf
+    in_flight_seconds = _LOOK_AGAIN_SECONDS if awaited and pressed else math.inf
+    return min(
+        in_flight_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf
+    )
+
+
+def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Signal]:
+    """Return the signals of soft thresholds whose grace period is over since the last pass."""
+    ends = _grace_periods_end(state)
+    return frozenset(threshold.signal for threshold, end in ends.items() if end <= now_seconds)
+
+
+def _grace_periods_end(state: PolicyState) -> dict[Threshold, float]:
+    """Return when the grace period of each threshold that is in one ends, and a little more for rounding."""
+    return {
+        threshold: since + threshold.grace_period_seconds + _ROUNDING_SECONDS
+        for threshold, since in state.first_observed.items()
+        if threshold not in state.thresholds_met
+    }
 
 
 def _killed_ns(endings: Sequence[Ending]) -> int | None:

@@ -143,7 +143,7 @@ def test_soft_eviction_asks_first_and_kills_when_the_grace_period_is_over(
             "evictionMaxPodGracePeriod": 1,
             "evictionHard": {},
         },
-        {"housekeepingInterval": "100ms"},
+        {"housekeepingInterval": "5m"},  # no tick comes to help,
     )
     daemon.start()
 

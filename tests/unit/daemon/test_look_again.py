@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from reactor.daemon.passes import look_again_seconds
+from reactor.daemon.passes import grace_period_ended, look_again_seconds
 from reactor.model.decisions import InFlight, PolicyState
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
@@ -22,7 +22,7 @@ def _state(resource: Resource | None, signal: Signal | None) -> PolicyState:
 
 
 def test_memory_that_is_still_coming_back_under_pressure_is_looked_after() -> None:
-    assert look_again_seconds(_state(Resource.MEMORY, Signal.MEMORY_AVAILABLE)) < 0.1
+    assert look_again_seconds(_state(Resource.MEMORY, Signal.MEMORY_AVAILABLE), 5.0) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,24 @@ def test_memory_that_is_still_coming_back_under_pressure_is_looked_after() -> No
     ],
 )
 def test_otherwise_the_loop_waits_for_its_sources(resource: Resource | None, signal: Signal | None) -> None:
-    assert math.inf == look_again_seconds(_state(resource, signal))
+    assert math.inf == look_again_seconds(_state(resource, signal), 5.0)
+
+
+def _in_grace_period(*, since_seconds: float) -> PolicyState:
+    value = ThresholdValue(text="1Mi", amount=Fraction(1 << 20))
+    soft = Threshold(signal=Signal.NODEFS_AVAILABLE, value=value, grace_period_seconds=30.0)
+    return PolicyState(first_observed={soft: since_seconds})
+
+
+def test_the_end_of_a_grace_period_is_looked_for_and_not_before() -> None:
+    state = _in_grace_period(since_seconds=100.0)
+    assert 10.0 < look_again_seconds(state, 120.0) < 10.1
+    assert frozenset() == grace_period_ended(state, 129.9)
+    assert {Signal.NODEFS_AVAILABLE} == grace_period_ended(state, 130.1)
+
+
+def test_a_grace_period_that_is_over_is_not_waited_for_again() -> None:
+    state = _in_grace_period(since_seconds=100.0)
+    over = PolicyState(first_observed=state.first_observed, thresholds_met=tuple(state.first_observed))
+    assert math.inf == look_again_seconds(over, 131.0)
+    assert frozenset() == grace_period_ended(over, 131.0)
