@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,5 +151,9 @@ class RunningDaemon:
     def descriptors(self) -> list[str]:
         assert self.process is not None
         directory = Path(f"/proc/{self.process.pid}/fd")
-        # A socket is named by its inode: one that is opened anew has another.
-        return sorted(os.readlink(fd).partition(":[")[0] for fd in directory.iterdir())
+        found = []
+        for fd in directory.iterdir():
+            with suppress(FileNotFoundError):  # closed since it was listed
+                # A socket is named by its inode: one that is opened anew has another.
+                found.append(os.readlink(fd).partition(":[")[0])
+        return sorted(found)
