@@ -86,21 +86,13 @@ class _Volume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Toleration:
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Spec:
     priority: int = 0
     termination_grace_period_seconds: Count = Count(DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS)  # noqa: RUF009 - an int
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
     volumes: tuple[_Volume, ...] = ()
-    tolerations: tuple[_Toleration, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
     resources: _Resources = field(default_factory=_Resources)
     overhead: Mapping[str, Quantity] = field(default_factory=dict)
 
@@ -161,15 +153,7 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
             )
             for volume in spec.volumes
         ),
-        tolerations=tuple(
-            Toleration(
-                key=toleration.key,
-                operator=toleration.operator,
-                value=toleration.value,
-                effect=toleration.effect,
-            )
-            for toleration in spec.tolerations
-        ),
+        tolerations=spec.tolerations,
         cgroup=cgroup,
     )
 

@@ -14,8 +14,6 @@ from reactor.errors import ConfigError, Problem
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import Scenario, scenario_from_text
 
-OUTPUTS = ("table", "json")
-
 
 def run_scenario_file(path: str, output: str) -> int:
     """Replay the scenario in a file (`-`: standard input), print each step, return the exit status.

@@ -26,7 +26,7 @@ from reactor.kernel.procfs import PROC, read_meminfo
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace, failure_text
 from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
-from reactor.sources.levels import MemoryLevel, describe_levels
+from reactor.sources.levels import MemoryLevel, describe_levels, levels_by_cgroup
 from reactor.sources.wakes import SourceBoard, Wakes
 
 EBPF: Final = "ebpf"
@@ -110,9 +110,7 @@ class EbpfMemory:
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once; arming goes on behind it."""
-        self._wanted = {}
-        for level in levels:
-            self._wanted.setdefault(level.cgroup, []).append(level)
+        self._wanted = levels_by_cgroup(levels)
         if self._is_stale():
             self._moved.set()
 

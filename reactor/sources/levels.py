@@ -63,3 +63,11 @@ def describe_levels(levels: Iterable[MemoryLevel]) -> str:
     return ", ".join(
         f"{level.cgroup} {level.threshold} at {format_bytes(level.level_bytes)}" for level in levels
     )
+
+
+def levels_by_cgroup(levels: Iterable[MemoryLevel]) -> dict[str, list[MemoryLevel]]:
+    """Return the levels of each cgroup, for sources that watch a cgroup once for all of them."""
+    found: dict[str, list[MemoryLevel]] = {}
+    for level in levels:
+        found.setdefault(level.cgroup, []).append(level)
+    return found

@@ -23,7 +23,7 @@ from reactor.kernel.scheduling import following
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
-from reactor.sources.levels import MemoryLevel
+from reactor.sources.levels import MemoryLevel, levels_by_cgroup
 from reactor.sources.wakes import SourceBoard, Wakes
 
 MEMCG_RECLAIM: Final = "memcg-reclaim"
@@ -62,9 +62,7 @@ class MemcgReclaim:
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Hold the working set against these levels from now on."""
         before = self._levels.keys()
-        self._levels = {}
-        for level in levels:
-            self._levels.setdefault(level.cgroup, []).append(level)
+        self._levels = levels_by_cgroup(levels)
         if before != self._levels.keys():
             self._other_cgroups.set()
 

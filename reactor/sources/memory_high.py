@@ -28,7 +28,7 @@ from reactor.kernel.libc import watch_modifications
 from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, needs_rearming
+from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, levels_by_cgroup, needs_rearming
 from reactor.sources.wakes import SourceBoard, Wakes
 
 MEMORY_HIGH: Final = "memory-high"
@@ -71,9 +71,7 @@ class MemoryHigh:
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once."""
         before = self._levels.keys()
-        self._levels = {}
-        for level in levels:
-            self._levels.setdefault(level.cgroup, []).append(level)
+        self._levels = levels_by_cgroup(levels)
         if before != self._levels.keys():
             self._other_cgroups.set()
         for cgroup, guard in self._guards.items():
