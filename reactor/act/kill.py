@@ -23,7 +23,7 @@ import trio
 from reactor.act import processes
 from reactor.act.exercise import exercise
 from reactor.act.freezer import frozen, frozen_by_ancestor
-from reactor.act.processes import Members, Volley
+from reactor.act.processes import Members, Reserve, Volley
 from reactor.errors import RefusedError
 from reactor.kernel import libc
 from reactor.kernel.cgroup import CgroupTree
@@ -67,9 +67,11 @@ class KillPath:
         self._tree = tree
         self._pod_parents = tuple(pod_parents)
         self._dying: dict[str, dict[int, int]] = {}  # cgroup -> pidfds by process id, of what was signalled
+        self._reserve = Reserve()
 
     def close(self) -> None:
-        """Close every pidfd that is still held. Harmless when repeated."""
+        """Close every descriptor that is still held. Harmless when repeated."""
+        self._reserve.close()
         while self._dying:
             processes.close_all(self._dying.popitem()[1].values())
 
@@ -80,19 +82,27 @@ class KillPath:
         listed or signalled. A cgroup that is gone is a kill of zero processes.
         """
         started_ns = time.monotonic_ns()
-        cgroup, members = self._checked(pod)
         problems: list[str] = []
-        try:
-            self._tree.lift_cpu_quota(cgroup)
-        except OSError as error:
-            problems.append(f"CPU quota not lifted: {error}")
-        count = self._kill_whole(cgroup, members, problems)
-        if count is None:
-            count = self._kill_each(cgroup, members, problems)
+        with self._reserve.lent():
+            cgroup, members = self._checked(pod)
+            try:
+                self._tree.lift_cpu_quota(cgroup)
+            except OSError as error:
+                problems.append(f"CPU quota not lifted: {error}")
+            killed = self._kill_whole(cgroup, members, problems)
+            if killed is None:
+                killed = self._kill_each(cgroup, members, problems)
+        killed_ns = time.monotonic_ns()
+        count, pidfds = killed
+        if not self._reserve.fill():  # the next kill needs descriptors more than reap does
+            processes.close_all(pidfds.values())
+            pidfds = {}
+            self._reserve.fill()
+        self._hold(cgroup, pidfds)
         return KillReport(
             cgroup=cgroup,
             started_ns=started_ns,
-            killed_ns=time.monotonic_ns(),
+            killed_ns=killed_ns,
             processes=count,
             problems=tuple(problems),
         )
@@ -102,7 +112,8 @@ class KillPath:
 
         Raises RefusedError as kill_now does; what the system refuses is a problem in the report.
         """
-        cgroup, members = self._checked(pod)
+        with self._reserve.lent():
+            cgroup, members = self._checked(pod)
         problems: dict[str, None] = {}
         freed_ns = None
         try:
@@ -115,7 +126,8 @@ class KillPath:
         finally:
             processes.close_all(self._dying.pop(cgroup, {}).values())
         if freed_ns is None:
-            problems |= dict.fromkeys(self._standing(cgroup, members, deadline_seconds))
+            with self._reserve.lent():
+                problems |= dict.fromkeys(self._standing(cgroup, members, deadline_seconds))
         return ReapReport(cgroup=cgroup, freed_ns=freed_ns, problems=tuple(problems))
 
     async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
@@ -160,8 +172,13 @@ class KillPath:
             )
         return cgroup, members
 
-    def _kill_whole(self, cgroup: str, members: Members, problems: list[str]) -> int | None:
-        """Kill through v2's cgroup.kill and return how many were listed; None where there is no such file."""
+    def _kill_whole(
+        self, cgroup: str, members: Members, problems: list[str]
+    ) -> tuple[int, dict[int, int]] | None:
+        """Kill through v2's cgroup.kill; None where there is no such file.
+
+        Returns how many were listed, and pidfds of some of them by process id.
+        """
         if self._tree.version is not CgroupVersion.V2:
             return None
         path = self._tree.path(cgroup) / "cgroup.kill"
@@ -174,28 +191,36 @@ class KillPath:
             return None
         try:
             listed = members()
-            # Opened before the kill: later they would be gone, and with them what reap waits on.
-            opened, _ = processes.open_pidfds(listed[: processes.HELD])
-            self._hold(cgroup, opened)
-            os.write(kill_fd, b"1")
+            pidfds: dict[int, int] = {}
+            with contextlib.suppress(OSError):  # no descriptors left: reap polls instead
+                # Opened before the kill: later they would be gone, and with them what reap waits on.
+                pidfds, _ = processes.open_pidfds(listed[: processes.HELD])
+            try:
+                os.write(kill_fd, b"1")
+            except OSError:
+                processes.close_all(pidfds.values())
+                raise
         finally:
             os.close(kill_fd)
-        return len(listed)
+        return len(listed), pidfds
 
-    def _kill_each(self, cgroup: str, members: Members, problems: list[str]) -> int:
-        """Signal every process, frozen where they fork ahead of us.
+    def _kill_each(self, cgroup: str, members: Members, problems: list[str]) -> tuple[int, dict[int, int]]:
+        """Signal every process, frozen where they fork ahead of us; return as _kill_whole does.
 
         Freezing and thawing cost 0.3 ms and hold up the death of who doesn't fork, so the first round goes
         without: from then on whoever was listed can't fork any more (copy_process() fails with a signal
         pending), and a listing without anybody new is the proof that nobody got away.
         """
         volley = Volley(members, signal.SIGKILL)
-        if volley.fire():
-            with frozen(self._tree, cgroup, problems.append):
-                while volley.fire():
-                    pass
-        self._hold(cgroup, volley.held)
-        return volley.sent
+        try:
+            if volley.fire():
+                with frozen(self._tree, cgroup, problems.append):
+                    while volley.fire():
+                        pass
+        except OSError:
+            processes.close_all(volley.held.values())
+            raise
+        return volley.sent, volley.held
 
     def _hold(self, cgroup: str, pidfds: dict[int, int]) -> None:
         """Keep pidfds for reap; those of an earlier kill of the same cgroup stay as they are."""
@@ -208,15 +233,16 @@ class KillPath:
 
     async def _wait_gone(self, pod: Pod, cgroup: str, members: Members, problems: dict[str, None]) -> None:
         while True:
-            with trio.move_on_after(_STRAGGLER_INTERVAL_SECONDS) as patience:
-                await _wait_empty(members, list(self._dying.get(cgroup, {}).values()))
-            if not patience.cancelled_caught:
-                return
-            if members():
-                try:
+            try:
+                with trio.move_on_after(_STRAGGLER_INTERVAL_SECONDS) as patience:
+                    await _wait_empty(members, list(self._dying.get(cgroup, {}).values()))
+                if not patience.cancelled_caught:
+                    return
+                if members():
                     problems |= dict.fromkeys(self.kill_now(pod).problems)
-                except OSError as error:
-                    problems[str(error)] = None
+            except (RefusedError, OSError) as error:
+                problems[str(error)] = None
+                await trio.sleep(_STRAGGLER_INTERVAL_SECONDS)
 
     def _standing(self, cgroup: str, members: Members, deadline_seconds: float) -> list[str]:
         """Return why the cgroup has not ended, as far as it can be told."""
@@ -238,7 +264,9 @@ async def _release(pidfds: Sequence[int]) -> None:
     Only what has not begun to exit can be helped (ESRCH otherwise), so most calls do nothing; the one that
     counts is a victim that gets no CPU among busy siblings. Never raises OSError: it is only a help.
     """
-    own = [os.dup(fd) for fd in pidfds]  # the thread may outlive the caller's interest, and its descriptors
+    own: list[int] = []  # the thread may outlive the caller's interest, and its descriptors
+    with contextlib.suppress(OSError):
+        own.extend(os.dup(fd) for fd in pidfds)
     await trio.to_thread.run_sync(following(_release_and_close), own, abandon_on_cancel=True)
 
 

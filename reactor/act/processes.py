@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import trio
@@ -23,6 +23,8 @@ from reactor.kernel.files import read_file
 BATCH: Final = 256  # pidfds open at once: well below the usual soft limit of 1,024 file descriptors
 # A cgroup that goes away while it is being listed; a threaded cgroup's cgroup.procs (v2).
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_NOBODY: Final = frozenset({errno.ESRCH, errno.EINVAL})  # gone, or no process's own id
 HELD: Final = 64  # pidfds kept after a kill, to be waited on
 
 
@@ -36,9 +38,9 @@ def open_pidfds(pids: Sequence[int]) -> tuple[dict[int, int], int]:
         try:
             opened[pid] = os.pidfd_open(pid)
         except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE} and opened:
+            if error.errno in _NO_DESCRIPTORS and opened:
                 return opened, tried
-            if error.errno not in {errno.ESRCH, errno.EINVAL}:
+            if error.errno not in _NOBODY:
                 raise
     return opened, len(pids)
 
@@ -93,7 +95,7 @@ class Volley:
     def fire(self) -> bool:
         """Signal those listed so far; return whether others have been born meanwhile."""
         while self._waiting:
-            opened, tried = open_pidfds(self._waiting[:BATCH])
+            opened, tried = self._open()
             self._done.update(self._waiting[:tried])
             self._waiting = self._waiting[tried:]
             listed = frozenset(self._members())
@@ -101,6 +103,22 @@ class Volley:
                 self._send(pid, fd, listed)
         self._waiting = self._fresh(self._members())
         return bool(self._waiting)
+
+    def _open(self) -> tuple[dict[int, int], int]:
+        """Open pidfds of those that wait, and leave a descriptor for the listing that follows."""
+        while True:
+            spare = None
+            try:
+                spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+                return open_pidfds(self._waiting[:BATCH])
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS or not self.held:
+                    raise
+                close_all(self.held.values())  # to signal is worth more than to wait by event
+                self.held.clear()
+            finally:
+                if spare is not None:
+                    os.close(spare)
 
     def _fresh(self, pids: Iterable[int]) -> list[int]:
         return [pid for pid in pids if pid not in self._done]
@@ -124,6 +142,46 @@ async def wait_exited(pidfds: Collection[int]) -> None:
     """
     for fd in pidfds:
         await trio.lowlevel.wait_readable(fd)
+
+
+class Reserve:
+    """Descriptors kept open for nothing, so that there are some when a kill needs them.
+
+    A process that has used up its own must still be able to kill: to list a cgroup, to freeze it, and to
+    hold a few pidfds at a time.
+    """
+
+    _SIZE: Final = 8
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self.fill()
+
+    def fill(self) -> bool:
+        """Take descriptors again; return whether there were enough."""
+        with contextlib.suppress(OSError):
+            if not self._fds:
+                self._fds.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+            while len(self._fds) < self._SIZE:
+                self._fds.append(os.dup(self._fds[0]))
+        return len(self._fds) == self._SIZE
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let the body have them."""
+        self.close()
+        try:
+            yield
+        finally:
+            self.fill()
+
+    def close(self) -> None:
+        """Give them up; harmless when repeated."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def close_all(pidfds: Iterable[int]) -> None:

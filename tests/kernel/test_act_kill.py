@@ -1,6 +1,7 @@
 """The kill path against this machine's kernel, in cgroups of the tests' own."""
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -197,11 +198,12 @@ async def test_kill_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath) -
 
 
 async def test_a_kill_that_nobody_reaps_leaves_no_descriptor_after_close(
-    yard: Yard, kill_path: KillPath
+    yard: Yard,
 ) -> None:
     pod = yard.pod()
     child = yard.spawn(pod.cgroup)
     before = open_descriptors()
+    kill_path = KillPath(yard.tree, (yard.parent,))
     kill_path.kill_now(pod)
     kill_path.kill_now(pod)
     kill_path.close()
@@ -210,17 +212,49 @@ async def test_a_kill_that_nobody_reaps_leaves_no_descriptor_after_close(
     assert -signal.SIGKILL == child.wait(5)
 
 
-async def test_kill_with_few_descriptors_left_still_ends_all(yard: Yard, kill_path: KillPath) -> None:
-    pod = yard.pod()
-    children = [yard.spawn(pod.cgroup) for _ in range(12)]
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Use up this process's file descriptors but for `count`."""
+    taken = [os.open("/dev/null", os.O_RDONLY)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 6, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + count + 8, hard))
     try:
-        report = kill_path.kill_now(pod)
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(taken[0]))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("count", range(12))
+async def test_kill_with_few_descriptors_left_still_ends_all(
+    yard: Yard, kill_path: KillPath, count: int
+) -> None:
+    pod = yard.pod()
+    children = [yard.spawn(pod.cgroup) for _ in range(12)]
+    with descriptors_left(count):
+        report = kill_path.kill_now(pod)
+        kill_path.kill_now(pod)  # what the first one keeps must leave enough for another
     assert 12 == report.processes
     assert [-signal.SIGKILL] * 12 == [child.wait(5) for child in children]
+
+
+async def test_reap_without_a_descriptor_left_is_a_problem_in_its_report(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod = yard.pod()
+    child = yard.spawn(pod.cgroup)
+    kill_path.kill_now(pod)
+    await trio.to_thread.run_sync(int)  # the first worker thread opens what it keeps
+    with descriptors_left(0):
+        report = await kill_path.reap(pod, deadline_seconds=0.5)
+    assert any(os.strerror(errno.EMFILE) in problem for problem in report.problems) or report.freed_ns
+    assert -signal.SIGKILL == child.wait(5)
 
 
 async def test_the_victims_cpu_quota_is_lifted_before_it_dies(yard: Yard, kill_path: KillPath) -> None:
