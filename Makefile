@@ -57,7 +57,7 @@ bench: setup ## Measure, print and store the figures as JSON
 
 lock: setup ## Resolve the dependencies anew into constraints.txt
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-emit-trusted-host --no-header --extra dev --output-file constraints.txt pyproject.toml
+	  --no-emit-trusted-host --no-header --extra kubernetes --extra dev --output-file constraints.txt pyproject.toml
 
 clean: ## Remove what make made
 	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

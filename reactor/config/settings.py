@@ -5,154 +5,29 @@ The node's existing kubelet configuration is a valid file; everything in the sec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NewType
 
-from reactor.config.decode import CONVERTER, decode, register_scalar, strict
+from reactor.config.decode import decode
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.refused import Refused, shorten
-from reactor.config.scalars import Seconds, as_quantity
+from reactor.config.refused import shorten
+from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
 from reactor.model.settings import (
     JournalSettings,
+    KubernetesSettings,
     RealtimeSettings,
     Settings,
     SourceSettings,
 )
 from reactor.model.signals import Filesystem, Layout
 
-CgroupPath = NewType("CgroupPath", str)
-AbsolutePath = NewType("AbsolutePath", str)
-Address = NewType("Address", str)
-Interval = NewType("Interval", float)
-Size = NewType("Size", int)
-Positive = NewType("Positive", int)
-FifoPriority = NewType("FifoPriority", int)
-OomScore = NewType("OomScore", int)
-
-_SHORTEST_INTERVAL_SECONDS = 0.1
-
-
-def _cgroup(raw: Any, _: type) -> CgroupPath:
-    if not isinstance(raw, str) or not raw.startswith("/") or "\0" in raw or ".." in raw.split("/"):
-        raise Refused(raw, "a cgroup's path from the hierarchy's root, such as /system.slice, without ..")
-    return CgroupPath("/" + "/".join(part for part in raw.split("/") if part not in {"", "."}))
-
-
-def _path(raw: Any, _: type) -> AbsolutePath:
-    if not isinstance(raw, str) or not raw.startswith("/") or "\0" in raw:
-        raise Refused(raw, "an absolute path")
-    return AbsolutePath(raw)
-
-
-def _address(raw: Any, _: type) -> Address:
-    accepted = "an address and a port such as 127.0.0.1:9753, or off"
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):([0-9]{1,5})", raw) if isinstance(raw, str) else None
-    is_off = raw == "off" or raw is False  # what YAML 1.1 makes of off
-    if not is_off and (found is None or int(found[2]) > 65535):
-        raise Refused(raw, accepted)
-    return Address("off" if is_off else raw)
-
-
-def _interval(raw: Any, _: type) -> Interval:
-    seconds = CONVERTER.structure(raw, Seconds)
-    if seconds < _SHORTEST_INTERVAL_SECONDS:
-        raise Refused(raw, "a duration of 100ms or more")
-    return Interval(seconds)
-
-
-def _size(raw: Any, _: type) -> Size:
-    size = as_quantity(raw).value
-    if size < 4096:
-        raise Refused(raw, "a size of 4Ki or more")
-    return Size(size)
-
-
-def _within(low: int, high: int) -> Any:
-    def hook(raw: Any, _: type) -> int:
-        if isinstance(raw, bool) or not isinstance(raw, int) or not low <= raw <= high:
-            raise Refused(raw, f"a whole number from {low} to {high}")
-        return raw
-
-    return hook
-
-
-for _scalar, _hook in (
-    (CgroupPath, _cgroup),
-    (AbsolutePath, _path),
-    (Address, _address),
-    (Interval, _interval),
-    (Size, _size),
-    (Positive, _within(1, 1_000_000)),
-    (FifoPriority, _within(0, 99)),
-    (OomScore, _within(-1000, 1000)),
-):
-    register_scalar(CONVERTER, _scalar, _hook)
-
-
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pods:
-    parents: tuple[CgroupPath, ...] = ()
-    manifests: AbsolutePath | None = None
-
-
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Journal:
-    path: AbsolutePath = AbsolutePath(JournalSettings().path)
-    max_size: Size = Size(JournalSettings().max_bytes)
-    files: Positive = Positive(JournalSettings().files)
-
-
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Realtime:
-    fifo_priority: FifoPriority = FifoPriority(RealtimeSettings().fifo_priority)
-    lock_memory: bool = True
-    oom_score_adj: OomScore | None = field(
-        default=OomScore(RealtimeSettings().oom_score_adj or 0), metadata={"key": "oomScoreAdj"}
-    )
-
-
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sources:
-    ebpf: bool = True
-    memcg: bool = True
-    memory_high: bool = True
-    psi: bool = True
-    processes: bool = True
-
-
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
-    """The `reactor:` section; its keys are documented in docs/configuration.md."""
-
-    node_cgroup: CgroupPath | None = None
-    pods: _Pods = field(default_factory=_Pods)
-    filesystems: Mapping[Filesystem, AbsolutePath] = field(default_factory=dict)
-    layout: Layout | None = None
-    housekeeping_interval: Interval = Interval(10.0)
-    evictions_per_minute: Positive | None = None
-    in_flight_deadline: Seconds = Seconds(10.0)  # noqa: RUF009 - a float
-    metrics: Address = Address("127.0.0.1:9753")
-    socket: AbsolutePath = AbsolutePath("/run/reactor/reactor.sock")
-    state_file: AbsolutePath = AbsolutePath("/run/reactor/state.json")
-    journal: _Journal = field(default_factory=_Journal)
-    realtime: _Realtime = field(default_factory=_Realtime)
-    sources: _Sources = field(default_factory=_Sources)
-    dry_run: bool = False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    reactor: _Section = field(default_factory=_Section)
+    reactor: Section = field(default_factory=Section)
 
 
 DEFAULT_EVICTIONS_PER_MINUTE = 10
@@ -179,7 +54,7 @@ def settings_from_text(text: str, name: str) -> Settings:
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem(path=name, got=shorten(raw), accepted="a mapping")])
     problems: list[Problem] = []
-    kubelet, section = KubeletConfiguration(), _Section()
+    kubelet, section = KubeletConfiguration(), Section()
     try:
         kubelet = decode(raw, KubeletConfiguration)
     except ConfigError as error:
@@ -202,7 +77,7 @@ def _kind_problems(raw: Mapping[str, object]) -> list[Problem]:
     return [Problem(path="kind", got=repr(kind), accepted="KubeletConfiguration, or no kind at all")]
 
 
-def _parent_problems(section: _Section) -> list[Problem]:
+def _parent_problems(section: Section) -> list[Problem]:
     """Return pod parents outside the virtual node: nothing out there is ever ended."""
     node = section.node_cgroup
     if node in {None, "/"}:
@@ -216,7 +91,7 @@ def _parent_problems(section: _Section) -> list[Problem]:
     ]
 
 
-def _settings(kubelet: KubeletConfiguration, section: _Section) -> Settings:
+def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
     layout = section.layout or _layout(section.filesystems)
     node = None if section.node_cgroup in {None, "/"} else section.node_cgroup
     parents: tuple[str, ...] = section.pods.parents or ((node,) if node is not None else ())
@@ -251,8 +126,22 @@ def _settings(kubelet: KubeletConfiguration, section: _Section) -> Settings:
             psi=section.sources.psi,
             processes=section.sources.processes,
         ),
+        kubernetes=None if section.kubernetes is None else _kubernetes(section.kubernetes),
         dry_run=section.dry_run,
         warnings=kubelet.warnings,
+    )
+
+
+def _kubernetes(section: Kubernetes) -> KubernetesSettings:
+    return KubernetesSettings(
+        node_name=section.node_name,
+        kubeconfig_path=section.kubeconfig,
+        role=section.role,
+        pods_from=section.pods,
+        kubelet_url=section.kubelet.url,
+        kubelet_ca_path=section.kubelet.ca_file,
+        kubelet_verified=not section.kubelet.insecure,
+        evicted_pod_ttl_seconds=section.evicted_pod_ttl,
     )
 
 

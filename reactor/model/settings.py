@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import Threshold
@@ -71,6 +72,39 @@ class SourceSettings:
     processes: bool = True
 
 
+class Role(StrEnum):
+    """Whether the kubelet evicts too (`ALONGSIDE`), or its eviction is switched off (`SOLE`)."""
+
+    ALONGSIDE = "alongside"
+    SOLE = "sole"
+
+
+class PodOrigin(StrEnum):
+    """Who is asked for the node's pods."""
+
+    API = "api"
+    KUBELET = "kubelet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """How the reactor takes part in a cluster.
+
+    `node_name` None is NODE_NAME from the environment, else the host's name. `kubeconfig_path` None takes
+    the credentials that a pod is given. `kubelet_ca_path` None is the system's authorities; the kubelet's
+    certificate is looked at only where `kubelet_verified`. A TTL of 0 keeps evicted pods.
+    """
+
+    node_name: str | None = None
+    kubeconfig_path: str | None = None
+    role: Role = Role.ALONGSIDE
+    pods_from: PodOrigin = PodOrigin.API
+    kubelet_url: str = "https://127.0.0.1:10250"
+    kubelet_ca_path: str | None = None
+    kubelet_verified: bool = True
+    evicted_pod_ttl_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that `reactor run` goes by.
@@ -79,7 +113,7 @@ class Settings:
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
     `reserved_memory_bytes` is kept from pods for the system: the pods' cgroup, where it has no limit of its
-    own, may use the rest of the node.
+    own, may use the rest of the node. `kubernetes` None is a plain Linux node.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
@@ -95,5 +129,6 @@ class Settings:
     journal: JournalSettings = field(default_factory=JournalSettings)
     realtime: RealtimeSettings = field(default_factory=RealtimeSettings)
     sources: SourceSettings = field(default_factory=SourceSettings)
+    kubernetes: KubernetesSettings | None = None
     dry_run: bool = False
     warnings: tuple[str, ...] = ()

@@ -2,7 +2,7 @@ import pytest
 
 from reactor.config import settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.settings import Settings
+from reactor.model.settings import KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Filesystem, Layout
 
 
@@ -121,3 +121,52 @@ def test_wrong_keys_of_both_parts_and_a_wrong_kind_are_told_together() -> None:
 def test_what_is_not_a_mapping_is_no_configuration() -> None:
     assert ["reactor.yaml"] == _paths("- a\n")
     assert _read("# nothing\n---\n") == _read("{}")
+
+
+def test_the_kubernetes_section_is_read_and_an_empty_one_means_the_defaults() -> None:
+    settings = _read(
+        """
+        reactor:
+          kubernetes:
+            nodeName: worker-1.example.com
+            kubeconfig: /etc/reactor/kubeconfig
+            role: sole
+            pods: kubelet
+            kubelet: {url: "https://[::1]:10250/", caFile: /etc/ca.crt, insecure: true}
+            evictedPodTTL: 1h
+        """
+    )
+    assert settings.kubernetes == KubernetesSettings(
+        node_name="worker-1.example.com",
+        kubeconfig_path="/etc/reactor/kubeconfig",
+        role=Role.SOLE,
+        pods_from=PodOrigin.KUBELET,
+        kubelet_url="https://[::1]:10250",
+        kubelet_ca_path="/etc/ca.crt",
+        kubelet_verified=False,
+        evicted_pod_ttl_seconds=3600.0,
+    )
+    assert KubernetesSettings() == _read("reactor: {kubernetes: {}}").kubernetes
+    assert _read("reactor: {}").kubernetes is None
+
+
+def test_wrong_kubernetes_keys_are_named_by_their_paths() -> None:
+    assert [
+        "reactor.kubernetes.nodeName",
+        "reactor.kubernetes.kubeconfig",
+        "reactor.kubernetes.role",
+        "reactor.kubernetes.kubelet.url",
+        "reactor.kubernetes.evictedPodTTL",
+        "reactor.kubernetes.token",
+    ] == _paths(
+        """
+        reactor:
+          kubernetes:
+            nodeName: Worker_1
+            kubeconfig: relative
+            role: both
+            kubelet: {url: "http://127.0.0.1:10255"}
+            evictedPodTTL: -1s
+            token: secret
+        """
+    )
