@@ -56,3 +56,18 @@ class BpfError(ReactorError):
     def __init__(self, what: str, why: str, *, log: str = "") -> None:
         self.log = log
         super().__init__(f"{what}: {why}")
+
+
+class RuntimeUnavailableError(ReactorError):
+    """The container runtime gives no answer: not there, gone, too slow, or not what it should be."""
+
+    def __init__(self, endpoint: object, call: str, why: str) -> None:
+        super().__init__(f"container runtime at {endpoint}: {call.rpartition('/')[2]}: {why}")
+
+
+class RuntimeServiceError(ReactorError):
+    """The container runtime answered a call with an error; `code` is gRPC's name for it."""
+
+    def __init__(self, endpoint: object, call: str, code: str, why: str) -> None:
+        self.code = code
+        super().__init__(f"container runtime at {endpoint}: {call.rpartition('/')[2]}: {code}: {why}")

@@ -1,0 +1,12 @@
+"""A client of the container runtime interface (CRI), which the kubelet speaks: gRPC over a Unix socket.
+
+    endpoint.py   where the runtime's socket is
+    client.py     the calls, typed; which version of the interface the runtime speaks
+    requests.py   what is asked, by the interface's field numbers
+    messages.py   what is answered, likewise
+    channel.py    one call: HTTP/2 through h2 on a connection of its own, with a deadline
+    wire.py       protobuf's wire format to frozen dataclasses and back
+
+It knows nothing of cgroups or of policy. It needs the extra `kubernetes` and is imported only where a
+runtime is used.
+"""

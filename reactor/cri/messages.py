@@ -1,0 +1,258 @@
+"""What the runtime answers, by the field numbers of its api.proto, as far as reactor uses them.
+
+They are the same in runtime.v1 and in runtime.v1alpha2; newer fields are simply absent in what an old
+runtime sends. Instants are nanoseconds of the Unix clock. Source: kubernetes/cri-api, pkg/apis/runtime/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from reactor.cri.wire import (
+    Message,
+    choice,
+    flag,
+    message,
+    messages,
+    signed,
+    text,
+    text_map,
+    texts,
+    unsigned,
+    wrapped,
+)
+
+
+class SandboxState(IntEnum):
+    """Whether a sandbox is up."""
+
+    READY = 0
+    NOT_READY = 1
+
+
+class ContainerState(IntEnum):
+    """How a container stands."""
+
+    CREATED = 0
+    RUNNING = 1
+    EXITED = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version(Message):
+    """The runtime's name and version, as `containerd` and `1.6.20`."""
+
+    runtime_name: str = text(2)
+    runtime_version: str = text(3)
+    runtime_api_version: str = text(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxMetadata(Message):
+    """Whose sandbox it is: the pod's name, uid and namespace."""
+
+    name: str = text(1)
+    uid: str = text(2)
+    namespace: str = text(3)
+    attempt: int = unsigned(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox(Message):
+    """A pod's sandbox: its pause container, its namespaces. Annotations are the pod's."""
+
+    id: str = text(1)
+    metadata: SandboxMetadata | None = message(2, SandboxMetadata)
+    state: SandboxState = choice(3, SandboxState.READY, unknown=SandboxState.NOT_READY)
+    created_at_ns: int = signed(4)
+    labels: Mapping[str, str] = text_map(5)
+    annotations: Mapping[str, str] = text_map(6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandboxes(Message):
+    """A list of sandboxes."""
+
+    items: tuple[Sandbox, ...] = messages(1, Sandbox)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStatus(Message):
+    """How a sandbox stands."""
+
+    id: str = text(1)
+    metadata: SandboxMetadata | None = message(2, SandboxMetadata)
+    state: SandboxState = choice(3, SandboxState.READY, unknown=SandboxState.NOT_READY)
+    created_at_ns: int = signed(4)
+    labels: Mapping[str, str] = text_map(7)
+    annotations: Mapping[str, str] = text_map(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStatusAnswer(Message):
+    """A sandbox's status; `info` is JSON by the runtime's own keys."""
+
+    status: SandboxStatus | None = message(1, SandboxStatus)
+    info: Mapping[str, str] = text_map(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerMetadata(Message):
+    """A container's name in its pod, and how often it was started before."""
+
+    name: str = text(1)
+    attempt: int = unsigned(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSpec(Message):
+    """An image, by any of its names."""
+
+    image: str = text(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container(Message):
+    """A container, dead ones included. `image_id` is absent in runtimes of before 1.29: see `image_ref`."""
+
+    id: str = text(1)
+    sandbox_id: str = text(2)
+    metadata: ContainerMetadata | None = message(3, ContainerMetadata)
+    image: ImageSpec | None = message(4, ImageSpec)
+    image_ref: str = text(5)
+    state: ContainerState = choice(6, ContainerState.CREATED, unknown=ContainerState.UNKNOWN)
+    created_at_ns: int = signed(7)
+    labels: Mapping[str, str] = text_map(8)
+    image_id: str = text(10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Containers(Message):
+    """A list of containers."""
+
+    containers: tuple[Container, ...] = messages(1, Container)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatus(Message):
+    """How a container stands; instants that are not known are 0."""
+
+    id: str = text(1)
+    metadata: ContainerMetadata | None = message(2, ContainerMetadata)
+    state: ContainerState = choice(3, ContainerState.CREATED, unknown=ContainerState.UNKNOWN)
+    created_at_ns: int = signed(4)
+    started_at_ns: int = signed(5)
+    finished_at_ns: int = signed(6)
+    exit_code: int = signed(7)
+    image: ImageSpec | None = message(8, ImageSpec)
+    image_ref: str = text(9)
+    reason: str = text(10)
+    labels: Mapping[str, str] = text_map(12)
+    annotations: Mapping[str, str] = text_map(13)
+    log_path: str = text(15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatusAnswer(Message):
+    """A container's status; `info` is JSON by the runtime's own keys."""
+
+    status: ContainerStatus | None = message(1, ContainerStatus)
+    info: Mapping[str, str] = text_map(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesystemIdentifier(Message):
+    """A filesystem, by a path on it."""
+
+    mountpoint: str = text(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesystemUsage(Message):
+    """What of a filesystem is used by whom the message speaks of (None: not told)."""
+
+    timestamp_ns: int = signed(1)
+    filesystem: FilesystemIdentifier | None = message(2, FilesystemIdentifier)
+    used_bytes: int | None = wrapped(3)
+    inodes_used: int | None = wrapped(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUsage(Message):
+    """A container's memory (None: not told)."""
+
+    timestamp_ns: int = signed(1)
+    working_set_bytes: int | None = wrapped(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAttributes(Message):
+    """Whose statistics they are."""
+
+    id: str = text(1)
+    metadata: ContainerMetadata | None = message(2, ContainerMetadata)
+    labels: Mapping[str, str] = text_map(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStats(Message):
+    """What a container uses, as the runtime last measured it."""
+
+    attributes: ContainerAttributes | None = message(1, ContainerAttributes)
+    memory: MemoryUsage | None = message(3, MemoryUsage)
+    writable_layer: FilesystemUsage | None = message(4, FilesystemUsage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatsAnswer(Message):
+    """One container's statistics."""
+
+    stats: ContainerStats | None = message(1, ContainerStats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsList(Message):
+    """Statistics of containers."""
+
+    stats: tuple[ContainerStats, ...] = messages(1, ContainerStats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image(Message):
+    """An image on the node."""
+
+    id: str = text(1)
+    repo_tags: tuple[str, ...] = texts(2)
+    repo_digests: tuple[str, ...] = texts(3)
+    size_bytes: int = unsigned(4)
+    pinned: bool = flag(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images(Message):
+    """A list of images."""
+
+    images: tuple[Image, ...] = messages(1, Image)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageStatusAnswer(Message):
+    """An image's status, None where the node has no such image."""
+
+    image: Image | None = message(1, Image)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Empty(Message):
+    """A message that says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFilesystems(Message):
+    """The filesystems that hold images and, where those are kept apart, writable layers."""
+
+    image_filesystems: tuple[FilesystemUsage, ...] = messages(1, FilesystemUsage)
+    container_filesystems: tuple[FilesystemUsage, ...] = messages(2, FilesystemUsage)
