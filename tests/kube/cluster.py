@@ -1,0 +1,200 @@
+"""One cluster of one node, and the pods that a test puts on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import images
+from api import Api, ApiError, Object
+from control_plane import ControlPlane
+from machine import LostError, Machine, wait_until
+from node import Node
+
+_HERE: Final = Path(__file__).resolve().parent
+REACTOR_USER: Final = "reactor-test-reactor"
+LOGS: Final = Path(
+    os.environ.get("REACTOR_KUBE_LOGS") or _HERE.parents[1] / ".cache" / "kube" / "logs"
+).resolve()
+
+
+def programs() -> Path:
+    """Return the directory of kube-apiserver and kubelet. Raises LostError where they aren't built."""
+    done = subprocess.run(
+        [_HERE / "build-kubernetes.sh"], stdout=subprocess.PIPE, text=True, check=False, timeout=3600
+    )
+    if done.returncode:
+        raise LostError("kube-apiserver and kubelet could not be built; see above")
+    return Path(done.stdout.strip())
+
+
+class Cluster:
+    """Everything, as a context manager. Raises LostError where it doesn't come up, or not all of it goes.
+
+    `api` is the administrator's; `node.cgroup` is the virtual node's cgroup, its pods live below
+    `node.cgroup`/kubepods; `reactor_kubeconfig()` is a user in no group, whose rules a test binds itself.
+    """
+
+    def __init__(self, logs: Path = LOGS) -> None:
+        self.machine = Machine(logs)
+
+    def __enter__(self) -> Self:
+        programs_directory = programs()
+        self.machine.__enter__()
+        try:
+            name = self.machine.state.name.replace("_", "-")
+            users = [
+                (f"system:node:{name}", ["system:nodes"]),
+                (REACTOR_USER, []),
+            ]
+            self.plane = ControlPlane(self.machine, programs_directory, users)
+            self.plane.start()
+            self.node = Node(self.machine, self.plane, programs_directory)
+            self.node.start()
+        except BaseException:
+            self.machine.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.machine.close()
+
+    @property
+    def api(self) -> Api:
+        """Return requests as the cluster's administrator."""
+        return self.plane.api
+
+    def reactor_kubeconfig(self) -> Path:
+        """Return a kubeconfig of the user REACTOR_USER."""
+        return self.plane.kubeconfig(REACTOR_USER)
+
+    def lost(self) -> str | None:
+        """Return which of the programs has ended, None while all of them run."""
+        programs = (self.plane.etcd, self.plane.server, self.node.containerd, self.node.kubelet)
+        for program in programs:
+            if program is not None and not program.is_alive():
+                return f"{program.name} ended with {program.process.returncode}: see {program.log_path}"
+        return None
+
+
+class Pods:
+    """The pods of one namespace, which is a test's own."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def run(self, name: str, command: list[str], **more: Any) -> Object:
+        """Create a pod as `pod` describes it, wait until it runs, and return it."""
+        self.create(name, command, **more)
+        return self.wait(name, is_running, "runs")
+
+    def create(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        requests: Mapping[str, str] | None = None,
+        limits: Mapping[str, str] | None = None,
+        priority_class: str | None = None,
+        spec: Mapping[str, Any] | None = None,
+        container: Mapping[str, Any] | None = None,
+    ) -> Object:
+        """Create a pod of one container on the node, its `command` the arguments of images/load.c."""
+        resources = {"requests": dict(requests or {}), "limits": dict(limits or {})}
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "nodeName": self.cluster.node.name,
+                "hostNetwork": True,
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 2,
+                "automountServiceAccountToken": False,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": images.LOAD,
+                        "imagePullPolicy": "Never",
+                        "args": command,
+                        "resources": resources,
+                        **(container or {}),
+                    }
+                ],
+                **({"priorityClassName": priority_class} if priority_class else {}),
+                **(spec or {}),
+            },
+        }
+        return self.cluster.api.create(self.path, body)
+
+    def get(self, name: str) -> Object:
+        """Return a pod."""
+        return self.cluster.api.get(f"{self.path}/{name}")
+
+    def wait(self, name: str, true: Callable[[Object], object], what: str, seconds: float = 60.0) -> Object:
+        """Wait until `true` holds for the pod and return it. Raises TimeoutError with its status."""
+        try:
+            wait_until(lambda: true(self.get(name)), f"pod {name} {what}", seconds)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; status {self.get(name)['status']}") from None
+        return self.get(name)
+
+    def names(self, phase: str | None = None) -> list[str]:
+        """Return the names of the pods, or of those in one phase."""
+        items = self.cluster.api.get(self.path)["items"]
+        return sorted(
+            pod["metadata"]["name"] for pod in items if phase is None or pod["status"].get("phase") == phase
+        )
+
+    def events(self, reason: str | None = None) -> list[Object]:
+        """Return the namespace's events, or those of one reason."""
+        items: list[Object] = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        return [event for event in items if reason is None or event["reason"] == reason]
+
+    def cgroup(self, name: str) -> str:
+        """Return the pod's cgroup, below the hierarchies' roots."""
+        pod = self.get(name)
+        quality = pod["status"]["qosClass"]
+        middle = "" if quality == "Guaranteed" else f"/{quality.lower()}"
+        return f"{self.cluster.node.cgroup}/kubepods{middle}/pod{pod['metadata']['uid']}"
+
+    def remove(self) -> None:
+        """Delete the namespace's pods and wait until the kubelet has taken them down."""
+        for name in self.names():
+            self.cluster.api.delete(f"{self.path}/{name}", grace_seconds=0)
+        wait_until(lambda: not self.names(), f"the pods of {self.namespace} are gone", 60)
+        wait_until(self._cgroups_gone, f"the cgroups of {self.namespace}'s pods are gone", 60)
+
+    def _cgroups_gone(self) -> bool:
+        root = Path("/sys/fs/cgroup/memory")
+        node = (root if root.exists() else root.parent) / self.cluster.node.cgroup.lstrip("/")
+        return not [path for path in node.glob("kubepods/**/pod*") if path.is_dir()]
+
+
+def is_running(pod: Object) -> bool:
+    """Tell whether every container of the pod runs."""
+    statuses = pod["status"].get("containerStatuses", [])
+    return bool(statuses) and all("running" in status["state"] for status in statuses)
+
+
+def is_evicted(pod: Object) -> bool:
+    """Tell whether the pod's status says that it was evicted."""
+    return bool(pod["status"].get("phase") == "Failed" and pod["status"].get("reason") == "Evicted")
+
+
+def namespaced(cluster: Cluster, name: str) -> Pods:
+    """Return the pods of a new namespace."""
+    try:
+        cluster.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    except ApiError as error:
+        if error.status != 409:
+            raise
+    return Pods(cluster, name)

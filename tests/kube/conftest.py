@@ -1,0 +1,54 @@
+"""The cluster, once a session, and a namespace for each test.
+
+A cluster that is lost (a program that ended by itself, or never came up) ends the run with exit status 3:
+nothing is known about the code then. See README.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+from cluster import Cluster, Pods, namespaced
+from machine import LostError
+
+LOST = 3
+_CLUSTER = pytest.StashKey[Cluster]()
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Return the running cluster."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root; run as root")
+    made = Cluster()
+    try:
+        made.__enter__()
+    except LostError as error:
+        pytest.exit(f"LOST: {error}", returncode=LOST)
+    request.config.stash[_CLUSTER] = made
+    try:
+        yield made
+    finally:
+        made.machine.close()
+
+
+@pytest.fixture
+def pods(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Pods]:
+    """Return the pods of a namespace of the test's own; they are gone after it."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
+    made = namespaced(cluster, f"{words}-{os.urandom(3).hex()}")
+    yield made
+    made.remove()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """End the run where a test failed because the cluster is gone."""
+    report = yield
+    made = item.config.stash.get(_CLUSTER, None)
+    if report.failed and call.when in {"setup", "call"} and made is not None and (lost := made.lost()):
+        pytest.exit(f"LOST during {item.nodeid}: {lost}", returncode=LOST)
+    return report

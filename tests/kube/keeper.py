@@ -1,0 +1,144 @@
+"""Hold a machine within the machine for the tests, and leave nothing of it behind.
+
+usage: unshare --mount --propagation private python3 keeper.py [--remove] STATE NAME
+
+A process of its own, so that whatever becomes of the tests (a failure, Ctrl-C, SIGKILL) it takes away what
+was made: it makes the place, says "ready", and waits for its standard input to end. With --remove it only
+takes away what an earlier one has left. The place is
+- a mount namespace, this process's: STATE/run, STATE/log and STATE/lib are /run, /var/log and /var/lib in it,
+  so that containerd and the kubelet use their usual paths and touch none of the machine's. What the kubelet
+  would set through /proc/sys it sets in files of ours.
+- in each hierarchy of control groups NAME, below which the pods live, and NAME-system, for the programs.
+
+Only the standard library: it runs with nothing but a Python. Exit status 0, or 1 and a line for each thing
+that could not be taken away.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_BOUND = {"run": "/run", "log": "/var/log", "lib": "/var/lib"}
+# The kubelet's container manager writes these at its start.
+_SYSCTLS = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
+_GONE_SECONDS = 60.0
+
+
+def hierarchies() -> list[Path]:
+    """Return the roots of the hierarchies: on a hybrid machine only those of version 1."""
+    found: dict[str, list[Path]] = {"cgroup": [], "cgroup2": []}
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, directory, kind, *_ = line.split()
+        if kind in found:
+            found[kind].append(Path(directory))
+    return found["cgroup"] or found["cgroup2"][:1]
+
+
+def main() -> int:
+    """Make the place, wait, take it away."""
+    state, name = Path(sys.argv[-2]), sys.argv[-1]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # what they end is the tests; their end is what is waited for
+    cgroups = [root / f"{name}{suffix}" for root in hierarchies() for suffix in ("", "-system")]
+    try:
+        if sys.argv[1] != "--remove":
+            _mount(state)
+            for cgroup in cgroups:
+                _make(cgroup)
+            print("ready", flush=True)
+            sys.stdin.read()
+    finally:
+        problems = [*_end_processes(cgroups), *_unmount()]
+        if not problems:
+            shutil.rmtree(state)
+        for problem in problems:
+            print(f"keeper: {problem}", file=sys.stderr, flush=True)
+    return 1 if problems else 0
+
+
+def _mount(state: Path) -> None:
+    for name, target in _BOUND.items():
+        _bind(state / name, Path(target), is_directory=True)
+    for sysctl in _SYSCTLS:
+        ours, kernels = state / "sysctl" / sysctl, Path("/proc/sys") / sysctl
+        ours.parent.mkdir(parents=True, exist_ok=True)
+        ours.write_bytes(kernels.read_bytes())
+        _bind(ours, kernels, is_directory=False)
+
+
+def _bind(source: Path, target: Path, *, is_directory: bool) -> None:
+    if is_directory:
+        source.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", str(source), str(target)], check=True)
+
+
+def _make(cgroup: Path) -> None:
+    cgroup.mkdir()
+    for name in ("cpuset.cpus", "cpuset.mems"):  # v1: empty at first, and then nothing may enter
+        if (cgroup / name).exists() and not (cgroup / name).read_text().strip():
+            (cgroup / name).write_text((cgroup.parent / name).read_text())
+
+
+def _end_processes(cgroups: list[Path]) -> Iterator[str]:
+    """End all that lives in the cgroups and remove them; yield what resists."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    while left := [cgroup for cgroup in cgroups if not _removed(cgroup)]:
+        if time.monotonic() > deadline:
+            yield from (f"{cgroup} can't be removed" for cgroup in left)
+            return
+        time.sleep(0.02)
+
+
+def _removed(cgroup: Path) -> bool:
+    """Kill what is in the cgroup and below; return whether all of it could be removed."""
+    for directory, _, files in os.walk(cgroup, topdown=False):
+        if "freezer.state" in files:
+            with suppress(OSError):  # frozen processes don't die
+                Path(directory, "freezer.state").write_text("THAWED")
+        for pid in _pids(Path(directory)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(OSError):  # EBUSY: it has not died yet
+            os.rmdir(directory)
+    return not cgroup.exists()
+
+
+def _pids(cgroup: Path) -> list[int]:
+    with suppress(OSError):
+        return [int(word) for word in (cgroup / "cgroup.procs").read_text().split() if word != "0"]
+    return []
+
+
+def _unmount() -> Iterator[str]:
+    """Unmount what was mounted below our directories, so that removing them removes nothing else."""
+    for target in reversed(_mounted()):
+        subprocess.run(["umount", "--lazy", target], check=False, stderr=subprocess.DEVNULL)
+    yield from (f"{target} is still mounted" for target in _mounted())
+
+
+def _mounted() -> list[str]:
+    targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [
+        target
+        for target in targets
+        if any(target == bound or target.startswith(f"{bound}/") for bound in _BOUND.values())
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+# Tests on a real Kubernetes node: etcd, kube-apiserver, containerd and a kubelet on this machine. See README.md.
+.PHONY: test-kube
+test-kube: setup ## Run tests/kube, or what PYTEST="…" says of them (root; Error 3: the cluster was lost)
+	tests/kube/install-packages.sh
+	tests/kube/build-kubernetes.sh >/dev/null
+	$(BIN)/pytest tests/kube $(PYTEST)

@@ -1,0 +1,52 @@
+"""The cluster itself: a pod runs, is charged to the virtual node, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster import Cluster, Pods, is_running
+from machine import wait_until
+from node import MIB, NODE_BYTES, PODS_BYTES
+
+
+def memory_file(cgroup: str, name: str) -> int:
+    return int(Path(f"/sys/fs/cgroup/memory{cgroup}/{name}").read_text())
+
+
+def test_a_pod_runs_and_its_memory_is_charged_to_the_virtual_node(cluster: Cluster, pods: Pods) -> None:
+    pods.run("holder", ["hold", "64"])
+    assert memory_file(pods.cgroup("holder"), "memory.usage_in_bytes") >= 64 * MIB
+    assert memory_file(cluster.node.cgroup, "memory.usage_in_bytes") >= 64 * MIB
+
+
+def test_the_pods_may_use_what_the_node_has_and_no_more(cluster: Cluster) -> None:
+    assert memory_file(cluster.node.cgroup, "memory.limit_in_bytes") == NODE_BYTES
+    assert memory_file(f"{cluster.node.cgroup}/kubepods", "memory.limit_in_bytes") == PODS_BYTES
+
+
+def test_the_kubelet_does_not_evict_by_itself(cluster: Cluster, pods: Pods) -> None:
+    conditions = {each["type"]: each["status"] for each in cluster.node.state()["status"]["conditions"]}
+    assert conditions["MemoryPressure"] == "False"
+    assert cluster.node.state()["spec"].get("taints", []) == []
+
+
+def test_the_summary_tells_what_a_pod_uses(cluster: Cluster, pods: Pods) -> None:
+    pods.run("holder", ["hold", "64"])
+
+    def reported() -> int:
+        for each in cluster.node.summary()["pods"]:
+            if each["podRef"]["namespace"] == pods.namespace:
+                return int(each.get("memory", {}).get("workingSetBytes", 0))
+        return 0
+
+    wait_until(lambda: reported() >= 64 * MIB, "the Summary API has seen the pod's memory", 60)
+
+
+def test_the_programs_can_be_restarted_and_the_pod_lives_on(cluster: Cluster, pods: Pods) -> None:
+    before = pods.run("idler", ["idle"])["status"]["containerStatuses"][0]
+    cluster.plane.restart_server()
+    cluster.node.restart_containerd()
+    cluster.node.restart_kubelet()
+    after = pods.wait("idler", is_running, "runs")["status"]["containerStatuses"][0]
+    assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)
+    assert cluster.lost() is None
