@@ -16,6 +16,7 @@ from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
 from reactor.model.settings import (
+    EvictionSettings,
     JournalSettings,
     KubernetesSettings,
     RealtimeSettings,
@@ -92,21 +93,18 @@ def _parent_problems(section: Section) -> list[Problem]:
 
 
 def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
-    layout = section.layout or _layout(section.filesystems)
+    by_layout = {layout: _eviction(kubelet, section, layout) for layout in Layout}
     node = None if section.node_cgroup in {None, "/"} else section.node_cgroup
     parents: tuple[str, ...] = section.pods.parents or ((node,) if node is not None else ())
     host, _, port = section.metrics.rpartition(":")
     return Settings(
-        eviction=kubelet.eviction_settings(
-            layout,
-            evictions_per_minute=section.evictions_per_minute or DEFAULT_EVICTIONS_PER_MINUTE,
-            in_flight_deadline_seconds=section.in_flight_deadline,
-        ),
+        eviction=by_layout[section.layout or _layout(section.filesystems)],
         node_cgroup=node,
         reserved_memory_bytes=kubelet.reserved_memory_bytes,
         pod_parents=parents,
         manifests_path=section.pods.manifests,
         filesystems=section.filesystems,
+        by_layout={} if section.layout is not None else by_layout,
         housekeeping_interval_seconds=section.housekeeping_interval,
         metrics_address=None if section.metrics == "off" else (host.strip("[]"), int(port)),
         socket_path=section.socket,
@@ -145,8 +143,16 @@ def _kubernetes(section: Kubernetes) -> KubernetesSettings:
     )
 
 
+def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -> EvictionSettings:
+    return kubelet.eviction_settings(
+        layout,
+        evictions_per_minute=section.evictions_per_minute or DEFAULT_EVICTIONS_PER_MINUTE,
+        in_flight_deadline_seconds=section.in_flight_deadline,
+    )
+
+
 def _layout(filesystems: Mapping[Filesystem, str]) -> Layout:
-    """Return the layout that the configured paths describe."""
+    """Return the layout that the configured paths describe, until the devices tell more."""
     if Filesystem.IMAGEFS not in filesystems:
         return Layout.SINGLE
     if (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import trio
 
 from reactor.act.reclaim import NodeReclaim
 from reactor.daemon.endings import Endings
+from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
 from reactor.daemon.levels import MemoryLevels
 from reactor.daemon.observed import process_margin
@@ -21,8 +22,9 @@ from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import OnPass
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
-from reactor.model.signals import MEMORY_SIGNALS
+from reactor.model.signals import MEMORY_SIGNALS, Layout
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.observe.filesystems import FilesystemObserver
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
 from reactor.sources.memory import MemorySource
@@ -48,6 +50,7 @@ class Generation:
         known: Known,
         endings: Endings,
         reclaim: NodeReclaim,
+        on_layout: Callable[[Layout], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.board = SourceBoard(_report)
@@ -67,8 +70,17 @@ class Generation:
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
         self.passes = Passes(settings.eviction, self.parts, endings, known, dry_run=settings.dry_run)
+        self.filesystems = FilesystemWatch(
+            FilesystemObserver(settings),
+            settings,
+            known.observed,
+            self.wakes,
+            self.board,
+            timeout_seconds=_HANGING_SECONDS,
+            on_layout=on_layout,
+        )
         self.housekeeping = Housekeeping(
-            self.parts, self.passes, self.wakes, timeout_seconds=_HANGING_SECONDS
+            self.parts, self.passes, self.filesystems, self.wakes, timeout_seconds=_HANGING_SECONDS
         )
         self._scope = trio.CancelScope()
         self._reclaiming = False
@@ -142,14 +154,14 @@ class Generation:
 
     async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
         try:
-            on_pass(await self.passes.give_back(asked, self.housekeeping.look_at_filesystems))
+            on_pass(await self.passes.give_back(asked, self.filesystems.look))
         finally:
             self._reclaiming = False
 
     def _sources(self) -> tuple[Source, ...]:
         """Return the sources, each to run as a task; the ticker last, because it wakes the loop at once."""
         ticker = Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board)
-        return (self._memory, self._processes, ticker)
+        return (self._memory, self._processes, self.filesystems, ticker)
 
 
 class Source(Protocol):

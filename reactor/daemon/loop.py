@@ -47,7 +47,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
 from reactor.model.decisions import InFlight
 from reactor.model.settings import Settings
-from reactor.model.signals import NodeCondition
+from reactor.model.signals import Layout, NodeCondition
 from reactor.model.wakes import WakeKind
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -136,6 +136,7 @@ class Daemon:
             recorder=self._recorder,
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
+            filesystems=generation.filesystems,
         )
 
     def reload(self, settings: Settings) -> None:
@@ -148,6 +149,14 @@ class Daemon:
         )
         self._metrics.count_reload(taken=True)
         self._notice.reloading()
+        if self._generation is not None:
+            self._generation.stop()
+
+    def _adopt_layout(self, layout: Layout) -> None:
+        """Go on with the settings for the layout that the devices show."""
+        _LOG.warning("layout: %s by the devices, %s before", layout, self._settings.eviction.layout)
+        settings = self._next or self._settings
+        self._next = dataclasses.replace(settings, eviction=settings.by_layout[layout])
         if self._generation is not None:
             self._generation.stop()
 
@@ -243,7 +252,9 @@ class Daemon:
                 )
             else:
                 endings.adopt(kills, deadline_seconds, dry_run=settings.dry_run)
-            generation = Generation(settings, self._tree, self._known, endings, self._reclaim)
+            generation = Generation(
+                settings, self._tree, self._known, endings, self._reclaim, self._adopt_layout
+            )
             first, self._generation = self._generation is None, generation
             flights = self._known.state.in_flight
             try:

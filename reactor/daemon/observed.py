@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
+from reactor.model.signals import RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 
 PROCESS_SIGNALS: Final = frozenset({Signal.PID_AVAILABLE})
-FILESYSTEM_SIGNALS: Final = frozenset(Signal) - MEMORY_SIGNALS - PROCESS_SIGNALS
 
 
 class Observed:

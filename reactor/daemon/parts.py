@@ -26,9 +26,6 @@ class Node(Protocol):
     def processes(self) -> Mapping[Signal, Observation]:
         """Read the process signal."""
 
-    def filesystems(self) -> Mapping[Signal, Observation]:
-        """Read the filesystem signals; may hang for as long as a filesystem does."""
-
 
 class PodUsages(Protocol):
     """Observes what pods use; one that vanished is absent from the answer."""

@@ -34,6 +34,7 @@ def show_status(socket_path: Path, output: str) -> int:
         f"{document['passes']} passes since {document['started']}"
     )
     screen.print(_signals(document["signals"]))
+    screen.print(_filesystems(document))
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
     if document["in_flight"]:
@@ -109,6 +110,29 @@ def _signals(signals: Iterable[Mapping[str, Any]]) -> Table:
             rows.append([one["signal"], *amounts, *cells, state])
     columns = ("SIGNAL", "AVAILABLE", "CAPACITY", "THRESHOLD", "MARGIN", "STATE", "SOURCE")
     return table(columns, rows, right="AVAILABLE,CAPACITY,THRESHOLD,MARGIN")
+
+
+def _filesystems(document: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            one["filesystem"],
+            one["path"],
+            f"{one['kind']} {one['device']} on {one['mount_point']}" if one["device"] else _UNKNOWN,
+            _filling(one),
+            "-" if one["seconds_to_threshold"] is None else f"{one['seconds_to_threshold']:.0f} s",
+        )
+        for one in document["filesystems"]
+    ]
+    columns = (f"FILESYSTEM ({document['layout']})", "PATH", "LIES ON", "FILLS BY", "THRESHOLD IN")
+    return table(columns, rows, right="FILLS BY,THRESHOLD IN")
+
+
+def _filling(one: Mapping[str, Any]) -> str:
+    if one["read_only"]:
+        return "read-only"
+    rate, inodes = one["fills_by_bytes_per_second"], one["fills_by_inodes_per_second"]
+    parts = [f"{_amount(rate, Resource.EPHEMERAL_STORAGE)}/s"] if rate else []
+    return ", ".join([*parts, *([f"{inodes} inodes/s"] if inodes else [])]) or "-"
 
 
 def _since_below(threshold: Mapping[str, Any]) -> str:

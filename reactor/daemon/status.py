@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import reactor
 from reactor.daemon.parts import PodUsages
@@ -25,6 +25,16 @@ _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
 _MEMORY_CHAIN: Final = ("memcg-eventfd", "memory-high", "ticker")
 
 
+class FilesystemsView(Protocol):
+    """Tells how the filesystems lie and fill."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+
+    def seconds_to(self, threshold: Threshold) -> float | None:
+        """Return when a threshold is reached at the present rate."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What there is to be told of; `problems` is what is not as it should be, and why."""
@@ -36,6 +46,7 @@ class View:
     recorder: Recorder
     started_unix_seconds: float
     problems: Mapping[str, str]
+    filesystems: FilesystemsView
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -57,6 +68,7 @@ def status(view: View) -> dict[str, Any]:
             for signal in Signal
             if signal in observations or _thresholds(view, signal)
         ],
+        **view.filesystems.document(),
         "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
         "sources": [_source(source) for source in view.sources],
@@ -131,11 +143,13 @@ def _threshold(
 ) -> dict[str, Any]:
     amount = None if seen is None else int(threshold.value.of(seen.capacity))
     since = view.known.state.first_observed.get(threshold)
+    left_seconds = view.filesystems.seconds_to(threshold)
     return {
         "threshold": str(threshold),
         "kind": "hard" if threshold.is_hard else "soft",
         "amount": amount,
         "margin": None if seen is None or amount is None else seen.available - amount,
+        "reached_in_seconds": None if left_seconds is None else round(left_seconds, 3),
         "grace_period_seconds": threshold.grace_period_seconds,
         "met": threshold in view.known.state.thresholds_met,
         "below_for_seconds": None if since is None else round(now_seconds - since, 3),
@@ -147,7 +161,7 @@ def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | 
     if signal in MEMORY_SIGNALS:
         chain: tuple[str, ...] = _MEMORY_CHAIN
     else:
-        chain = ("processes", "ticker") if signal == Signal.PID_AVAILABLE else ("ticker",)
+        chain = ("processes" if signal == Signal.PID_AVAILABLE else "filesystems", "ticker")
     by_name = {source.name: source for source in sources}
     candidates = [by_name[name] for name in chain if name in by_name]
     armed = [source for source in candidates if source.health is SourceHealth.ARMED]

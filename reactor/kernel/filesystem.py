@@ -17,12 +17,18 @@ from reactor.model.signals import Filesystem, Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemSpace:
-    """What is left of a filesystem. Inodes are None where it doesn't count them (btrfs and others show 0)."""
+    """What is left of a filesystem. Inodes are None where it doesn't count them (btrfs and others show 0).
+
+    `identity` is the same for as long as the same filesystem lies there (statvfs's f_fsid).
+    """
 
     capacity_bytes: int
     available_bytes: int
+    free_bytes: int
     inodes: int | None
     inodes_free: int | None
+    read_only: bool
+    identity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +50,11 @@ def read_space(path: str) -> FilesystemSpace:
     return FilesystemSpace(
         capacity_bytes=found.f_blocks * found.f_frsize,
         available_bytes=found.f_bavail * found.f_frsize,
+        free_bytes=found.f_bfree * found.f_frsize,
         inodes=found.f_files or None,
         inodes_free=found.f_ffree if found.f_files else None,
+        read_only=bool(found.f_flag & os.ST_RDONLY),
+        identity=found.f_fsid,
     )
 
 
@@ -98,19 +107,16 @@ def nodefs_path(candidates: Sequence[str] = ("/var/lib/kubelet", "/")) -> str:
 def layout_of(paths: Mapping[Filesystem, str], mounts: Sequence[Mount]) -> Layout | None:
     """Return how the node's, the images' and the containers' filesystems lie, by the devices they are on.
 
-    None where a path is missing or lies on no mount that is known.
+    The paths are without symlinks. None where one is missing or lies on no mount that is known.
     """
-    devices = {filesystem: _device(paths.get(filesystem), mounts) for filesystem in Filesystem}
-    if None in devices.values():
+    devices = {
+        filesystem: mount.device
+        for filesystem, path in paths.items()
+        if (mount := mount_of(path, mounts)) is not None
+    }
+    if len(devices) < len(Filesystem):
         return None
     if devices[Filesystem.IMAGEFS] == devices[Filesystem.NODEFS]:
         return Layout.SINGLE
     on_node = devices[Filesystem.CONTAINERFS] == devices[Filesystem.NODEFS]
     return Layout.SPLIT if on_node else Layout.DEDICATED
-
-
-def _device(path: str | None, mounts: Sequence[Mount]) -> str | None:
-    if path is None:
-        return None
-    mount = mount_of(os.path.realpath(path), mounts)
-    return mount.device if mount else None

@@ -112,6 +112,8 @@ class Settings:
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
+    `by_layout` holds the policy's settings for every layout where the devices are to tell which one it is;
+    it is empty where a layout is configured.
     `reserved_memory_bytes` is kept from pods for the system: the pods' cgroup, where it has no limit of its
     own, may use the rest of the node. `kubernetes` None is a plain Linux node.
     """
@@ -122,6 +124,7 @@ class Settings:
     reserved_memory_bytes: int = 0
     manifests_path: str | None = None
     filesystems: Mapping[Filesystem, str] = field(default_factory=dict)
+    by_layout: Mapping[Layout, EvictionSettings] = field(default_factory=dict)
     housekeeping_interval_seconds: float = 10.0
     metrics_address: tuple[str, int] | None = ("127.0.0.1", 9753)
     socket_path: str = "/run/reactor/reactor.sock"

@@ -1,4 +1,4 @@
-"""What the node has left: memory, process ids, filesystems.
+"""What the node has left of memory and process ids.
 
 The node is the machine or, where settings name one, a cgroup whose limits are the capacity.
 """
@@ -8,22 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.filesystem import FilesystemSpace, layout_of, nodefs_path, read_mounts, read_space
 from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
 from reactor.model.settings import Settings
-from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.observe.memory import NodeMemory
 
-_SIGNALS: Final = {
-    Filesystem.NODEFS: (Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE),
-    Filesystem.IMAGEFS: (Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE),
-    Filesystem.CONTAINERFS: (Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE),
-}
 _Observations = dict[Signal, Observation]
 _Found = TypeVar("_Found")
 
@@ -67,27 +61,6 @@ class NodeObserver:
         self._problems["processes"] = problems
         return {} if found is None else {Signal.PID_AVAILABLE: found}
 
-    def filesystems(self) -> Mapping[Signal, Observation]:
-        """Return the filesystems' signals.
-
-        For a worker thread: a dead network filesystem holds the caller for as long as it likes.
-        """
-        problems: dict[str, str] = {}
-        observed: _Observations = {}
-        paths = self._paths()
-        for filesystem, path in paths.items():
-            space = _tried(problems, f"{filesystem} {path}", partial(read_space, path))
-            if space is not None:
-                observed |= _filesystem_observations(filesystem, space)
-        layout = _tried(
-            problems, "layout", lambda: layout_of(paths, read_mounts(self._proc / "self/mountinfo"))
-        )
-        configured = self._settings.eviction.layout
-        if layout not in {None, configured}:
-            problems["layout"] = f"configured is {configured}, but the paths lie as {layout}"
-        self._problems["filesystems"] = problems
-        return observed
-
     def close(self) -> None:
         """Close every descriptor."""
         self._memory.close()
@@ -100,27 +73,6 @@ class NodeObserver:
                 return Observation(available=max(0, limit - current), capacity=limit)
         limit = read_task_limit(self._proc)
         return Observation(available=max(0, limit - read_task_count(self._proc)), capacity=limit)
-
-    def _paths(self) -> Mapping[Filesystem, str]:
-        """Return a path on each filesystem; those without one of their own lie where the layout says."""
-        configured = self._settings.filesystems
-        nodefs = configured.get(Filesystem.NODEFS) or nodefs_path()
-        imagefs = configured.get(Filesystem.IMAGEFS, nodefs)
-        dedicated = self._settings.eviction.layout is Layout.DEDICATED
-        return {
-            Filesystem.NODEFS: nodefs,
-            Filesystem.IMAGEFS: imagefs,
-            Filesystem.CONTAINERFS: imagefs if dedicated else nodefs,
-            **configured,
-        }
-
-
-def _filesystem_observations(filesystem: Filesystem, space: FilesystemSpace) -> _Observations:
-    space_signal, inodes_signal = _SIGNALS[filesystem]
-    observed = {space_signal: Observation(available=space.available_bytes, capacity=space.capacity_bytes)}
-    if space.inodes is not None and space.inodes_free is not None:
-        observed[inodes_signal] = Observation(available=space.inodes_free, capacity=space.inodes)
-    return observed
 
 
 def _tried(problems: dict[str, str], what: str, read: Callable[[], _Found]) -> _Found | None:

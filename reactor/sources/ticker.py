@@ -35,14 +35,9 @@ class Ticker:
         self._board = board
         self._clock_ns = clock_ns
 
-    def set_interval(self, interval_seconds: float) -> None:
-        """Use another interval, from the next tick on (a reloaded configuration)."""
-        self._interval_seconds = max(interval_seconds, MINIMUM_INTERVAL_SECONDS)
-        self._report()
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tick until cancelled."""
-        self._report()
+        self._board.set(TICKER, SourceHealth.ARMED, f"every {self._interval_seconds:g} s")
         task_status.started()
         due = trio.current_time()
         while True:
@@ -50,6 +45,3 @@ class Ticker:
             self._wakes.notify(Wake(source=TICKER, kind=WakeKind.HOUSEKEEPING, at_ns=self._clock_ns()))
             due = max(due + self._interval_seconds, trio.current_time())
             await trio.sleep_until(due)
-
-    def _report(self) -> None:
-        self._board.set(TICKER, SourceHealth.ARMED, f"every {self._interval_seconds:g} s")

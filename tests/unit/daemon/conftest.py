@@ -24,12 +24,11 @@ MIB = 1 << 20
 
 
 class FakeNode:
-    """Shows the observations in `memory_seen`, `processes_seen`, `filesystems_seen`."""
+    """Shows the observations in `memory_seen` and `processes_seen`."""
 
     def __init__(self) -> None:
         self.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
         self.processes_seen: dict[Signal, Observation] = {}
-        self.filesystems_seen: dict[Signal, Observation] = {}
         self.problems: dict[str, str] = {}
 
     def memory(self) -> Mapping[Signal, Observation]:
@@ -37,9 +36,6 @@ class FakeNode:
 
     def processes(self) -> Mapping[Signal, Observation]:
         return self.processes_seen
-
-    def filesystems(self) -> Mapping[Signal, Observation]:
-        return self.filesystems_seen
 
 
 class FakeUsages:

@@ -15,6 +15,16 @@ MIB = 1 << 20
 WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
 
 
+class Filesystems:
+    """A node whose nodefs reaches its thresholds in five seconds."""
+
+    def document(self):
+        return {"layout": "single", "layout_by_devices": "single", "filesystems": []}
+
+    def seconds_to(self, threshold):
+        return 5.0 if threshold.signal is Signal.NODEFS_AVAILABLE else None
+
+
 @pytest.fixture
 def make_view(make_loop, make_threshold, nursery):
     """A view of a loop, and the loop."""
@@ -33,6 +43,7 @@ def make_view(make_loop, make_threshold, nursery):
                 recorder=recorder,
                 started_unix_seconds=0.0,
                 problems={"journal": "full"},
+                filesystems=Filesystems(),
                 clock_seconds=lambda: loop.now_seconds,
             )
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.model.settings import EvictionSettings, Settings
-from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.settings import Settings
+from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.observe.node import NodeObserver
 
@@ -248,62 +248,6 @@ def test_process_ids_are_the_node_cgroups_where_it_has_a_limit(virtual: FakeTree
     virtual.file("/node", "pids.current", "120\n", "pids")
     found = virtual_observer(virtual, proc).processes()
     assert {Signal.PID_AVAILABLE: Observation(available=0, capacity=100)} == found
-
-
-def test_every_filesystem_signal_is_observed_from_one_path(
-    fake: FakeTree, proc: Path, tmp_path: Path
-) -> None:
-    found = observer(fake, proc, filesystems={Filesystem.NODEFS: str(tmp_path)}).filesystems()
-    assert {signal for signal in Signal if "fs." in signal} == found.keys()
-    assert found[Signal.NODEFS_AVAILABLE].capacity == found[Signal.CONTAINERFS_AVAILABLE].capacity
-    assert all(observation.absurdity is None for observation in found.values())
-
-
-@pytest.mark.parametrize(
-    ("layout", "same"),
-    [(Layout.DEDICATED, Signal.IMAGEFS_AVAILABLE), (Layout.SPLIT, Signal.NODEFS_AVAILABLE)],
-)
-def test_containers_filesystem_is_where_the_layout_says(
-    fake: FakeTree, proc: Path, tmp_path: Path, layout: Layout, same: Signal
-) -> None:
-    paths: Mapping[Filesystem, str] = {Filesystem.NODEFS: str(tmp_path), Filesystem.IMAGEFS: "/dev/shm"}
-    if tmp_path.stat().st_dev == os.stat("/dev/shm").st_dev:
-        pytest.skip("/dev/shm is on the filesystem of the temporary directory; mount a tmpfs there")
-    node = observer(fake, proc, filesystems=paths, eviction=EvictionSettings(layout=layout))
-    found = node.filesystems()
-    assert found[same].capacity == found[Signal.CONTAINERFS_AVAILABLE].capacity
-    other = {Signal.IMAGEFS_AVAILABLE, Signal.NODEFS_AVAILABLE} - {same}
-    assert found[other.pop()].capacity != found[Signal.CONTAINERFS_AVAILABLE].capacity
-
-
-def test_layout_that_the_devices_belie_is_a_problem_and_one_that_fits_is_not(
-    fake: FakeTree, proc: Path
-) -> None:
-    mounts = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:2 / /proc rw - ext4 /dev/sdb rw\n"
-    (proc / "self/mountinfo").write_text(mounts)
-    for imagefs, fits in (("/proc", True), ("/", False)):
-        node = observer(
-            fake,
-            proc,
-            filesystems={Filesystem.NODEFS: "/", Filesystem.IMAGEFS: imagefs},
-            eviction=EvictionSettings(layout=Layout.DEDICATED),
-        )
-        assert Signal.IMAGEFS_AVAILABLE in node.filesystems()
-        assert fits == ("layout" not in node.problems)
-
-
-def test_missing_filesystem_is_a_problem_and_spares_the_others(fake: FakeTree, proc: Path) -> None:
-    paths = {Filesystem.NODEFS: "/", Filesystem.IMAGEFS: "/nowhere"}
-    node = observer(fake, proc, filesystems=paths)
-    found = node.filesystems()
-    assert Signal.NODEFS_AVAILABLE in found
-    assert Signal.IMAGEFS_AVAILABLE not in found
-    assert "/nowhere" in node.problems["imagefs /nowhere"]
-
-
-def test_filesystem_without_inodes_has_no_inode_signal(fake: FakeTree, proc: Path) -> None:
-    found = observer(fake, proc, filesystems={Filesystem.NODEFS: "/proc"}).filesystems()
-    assert Signal.NODEFS_INODES_FREE not in found
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,103 @@
+"""The node's filesystems: where each lies, how full it is, and which of them are one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from reactor.kernel.filesystem import (
+    FilesystemSpace,
+    Mount,
+    layout_of,
+    mount_of,
+    nodefs_path,
+    read_mounts,
+    read_space,
+)
+from reactor.kernel.procfs import PROC
+from reactor.model.settings import Settings
+from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.thresholds import Observation
+
+SIGNALS: Final[Mapping[Filesystem, tuple[Signal, Signal]]] = {
+    Filesystem.NODEFS: (Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE),
+    Filesystem.IMAGEFS: (Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE),
+    Filesystem.CONTAINERFS: (Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look at a path showed. `real_path` is the path without symlinks."""
+
+    space: FilesystemSpace
+    real_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Where the filesystems lie. `mounts` lacks one that lies on no known mount; `layout` None: unknown."""
+
+    mounts: Mapping[Filesystem, Mount] = field(default_factory=dict)
+    layout: Layout | None = None
+
+
+class FilesystemObserver:
+    """Looks at the filesystems at `paths`; one path may stand for several of them."""
+
+    def __init__(self, settings: Settings, *, proc: Path = PROC) -> None:
+        self._proc = proc
+        self.paths: Mapping[Filesystem, str] = _paths(settings)
+
+    @staticmethod
+    def look(path: str) -> Look:
+        """Return what is left of the filesystem at a path. Raises OSError with the path.
+
+        For a worker thread: a dead network filesystem holds the caller for as long as it likes.
+        """
+        return Look(space=read_space(path), real_path=os.path.realpath(path))
+
+    def survey(self, real_paths: Mapping[Filesystem, str]) -> Survey:
+        """Return where the filesystems lie. Raises OSError where the mount table can't be read.
+
+        It reads that table alone, so that it waits for no filesystem.
+        """
+        mounts = read_mounts(self._proc / "self/mountinfo")
+        found = {filesystem: mount_of(path, mounts) for filesystem, path in real_paths.items()}
+        return Survey(
+            mounts={filesystem: mount for filesystem, mount in found.items() if mount is not None},
+            layout=layout_of(real_paths, mounts),
+        )
+
+
+def _paths(settings: Settings) -> Mapping[Filesystem, str]:
+    """Return a path on each filesystem; those without one of their own lie where the layout says."""
+    configured = settings.filesystems
+    nodefs = configured.get(Filesystem.NODEFS) or nodefs_path()
+    imagefs = configured.get(Filesystem.IMAGEFS, nodefs)
+    # Nothing said of writable layers: they lie with the images, unless a configured layout says otherwise.
+    with_images = bool(settings.by_layout) or settings.eviction.layout is Layout.DEDICATED
+    return {
+        Filesystem.NODEFS: nodefs,
+        Filesystem.IMAGEFS: imagefs,
+        Filesystem.CONTAINERFS: imagefs if with_images else nodefs,
+        **configured,
+    }
+
+
+def observations(filesystem: Filesystem, space: FilesystemSpace) -> dict[Signal, Observation]:
+    """Return a filesystem's signals, none where it is read-only.
+
+    Nothing that the reactor could do would give back any space there, and one that was made read-only
+    (an image, squashfs) is full by nature.
+    """
+    if space.read_only:
+        return {}
+    bytes_signal, inodes_signal = SIGNALS[filesystem]
+    observed = {bytes_signal: Observation(available=space.available_bytes, capacity=space.capacity_bytes)}
+    if space.inodes is not None and space.inodes_free is not None:
+        observed[inodes_signal] = Observation(available=space.inodes_free, capacity=space.inodes)
+    return observed
