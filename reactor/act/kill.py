@@ -65,9 +65,13 @@ class KillPath:
 
     def __init__(self, tree: CgroupTree, pod_parents: Sequence[str]) -> None:
         self._tree = tree
-        self._pod_parents = tuple(pod_parents)
+        self.guard(pod_parents)
         self._dying: dict[str, dict[int, int]] = {}  # cgroup -> pidfds by process id, of what was signalled
         self._reserve = Reserve()
+
+    def guard(self, pod_parents: Sequence[str]) -> None:
+        """End pods inside these from now on, and nothing elsewhere, even where it has been told to end."""
+        self._pod_parents = tuple(pod_parents)
 
     def close(self) -> None:
         """Close every descriptor that is still held. Harmless when repeated."""

@@ -41,12 +41,12 @@ class Endings:
     ) -> None:
         self._nursery = nursery
         self._on_gone = on_gone
-        self.adopt(kills, deadline_seconds, dry_run=dry_run)
+        self._kills = kills
+        self.adopt(deadline_seconds, dry_run=dry_run)
         self._waiting: dict[str, tuple[Ending, trio.CancelScope]] = {}
 
-    def adopt(self, kills: Kills, deadline_seconds: float, *, dry_run: bool) -> None:
+    def adopt(self, deadline_seconds: float, *, dry_run: bool) -> None:
         """Do as a new configuration says from now on; what is under way goes on as it began."""
-        self._kills = kills
         self._deadline_seconds = deadline_seconds
         self._dry_run = dry_run
 

@@ -118,6 +118,7 @@ class Daemon:
         self._next: Settings | None = None
         self._problems: dict[str, str] = {}
         self._conditions_told: tuple[NodeCondition, ...] = ()
+        self._kills = KillPath(tree, settings.pod_parents)
 
     @property
     def view(self) -> View:
@@ -182,6 +183,7 @@ class Daemon:
                     await self._guard(nursery, task_status)
         finally:
             self._notice.stopping()
+            self._kills.close()
             self._keeper.flush()
             self._journal.close()
             if self._listener is not None:
@@ -243,15 +245,19 @@ class Daemon:
         endings: Endings | None = None
         while True:
             settings = self._settings
-            kills = KillPath(self._tree, settings.pod_parents)
+            self._kills.guard(settings.pod_parents)
             deadline_seconds = settings.eviction.in_flight_deadline_seconds
             if endings is None:
-                self._exercise(kills)
+                self._exercise()
                 endings = Endings(
-                    kills, nursery, self._gone, deadline_seconds=deadline_seconds, dry_run=settings.dry_run
+                    self._kills,
+                    nursery,
+                    self._gone,
+                    deadline_seconds=deadline_seconds,
+                    dry_run=settings.dry_run,
                 )
             else:
-                endings.adopt(kills, deadline_seconds, dry_run=settings.dry_run)
+                endings.adopt(deadline_seconds, dry_run=settings.dry_run)
             generation = Generation(
                 settings, self._tree, self._known, endings, self._reclaim, self._adopt_layout
             )
@@ -270,10 +276,10 @@ class Daemon:
                 return
             self._settings, self._next = self._next, None
 
-    def _exercise(self, kills: KillPath) -> None:
+    def _exercise(self) -> None:
         if self._settings.dry_run:
             return
-        problem = kills.exercise()
+        problem = self._kills.exercise()
         if problem is not None:
             self._problems["kill path"] = problem
             _LOG.error("kill path: %s", problem)
