@@ -1,18 +1,36 @@
 # The eBPF objects, for the wheel. They are the same for every little-endian machine and every kernel with
 # BTF: CO-RE fits them to the running kernel when they are loaded.
 CLANG ?= clang
+BPFTOOL ?= $(shell PATH="$$PATH:/usr/sbin:/sbin" command -v bpftool || echo bpftool)
+# Whose types the sources are compiled against: the kernel that runs here or any other, as a copy of its
+# /sys/kernel/btf/vmlinux or a vmlinux with debug information.
+VMLINUX_BTF ?= /sys/kernel/btf/vmlinux
+BPF_BUILD := .cache/bpf
 BPF_OBJECTS := $(patsubst bpf/%.bpf.c,reactor/kernel/bpf_objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
 
 .PHONY: bpf bpf-tools
 
-bpf: bpf-tools $(BPF_OBJECTS) ## Build the eBPF objects (clang, libbpf-dev)
+bpf: bpf-tools $(BPF_OBJECTS) ## Build the eBPF objects (clang, libbpf-dev, bpftool, BTF)
 
 bpf-tools:
 	@command -v $(CLANG) >/dev/null || { echo "make bpf: $(CLANG) is missing (Debian: apt-get install clang)" >&2; exit 1; }
-	@echo '#include <bpf/bpf_helpers.h>' | $(CLANG) -E -target bpf -include bpf/kernel.h -x c - >/dev/null 2>&1 || \
+	@command -v $(BPFTOOL) >/dev/null || { echo "make bpf: $(BPFTOOL) is missing (Debian: apt-get install bpftool)" >&2; exit 1; }
+	@echo '#include <bpf/bpf_helper_defs.h>' | $(CLANG) -E -target bpf -x c - >/dev/null 2>&1 || \
 	  { echo "make bpf: bpf/bpf_helpers.h is missing (Debian: apt-get install libbpf-dev)" >&2; exit 1; }
 
-# -mcpu=v3: compare-and-exchange. -g: the BTF in the object, without which there is no CO-RE.
-reactor/kernel/bpf_objects/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h)
+# Written each time, and renewed only where another kernel's types come out: then everything is rebuilt.
+$(BPF_BUILD)/vmlinux.h: bpf-tools
+	@test -r $(VMLINUX_BTF) || { echo "make bpf: no $(VMLINUX_BTF): this kernel has no BTF (CONFIG_DEBUG_INFO_BTF);" \
+	  "name another's: make bpf VMLINUX_BTF=FILE" >&2; exit 1; }
 	@mkdir -p $(@D)
-	$(CLANG) -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpfel -mcpu=v3 -ffile-prefix-map=$(CURDIR)/= -c $< -o $@
+	@$(BPFTOOL) btf dump file $(VMLINUX_BTF) format c >$@.new || \
+	  { echo "make bpf: $(BPFTOOL) finds no BTF in $(VMLINUX_BTF)" >&2; exit 1; }
+	@if cmp --silent $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+# -mcpu=v3: compare-and-exchange. -g: the BTF in the object, without which there is no CO-RE; what else -g
+# leaves in it (650 KiB) is not taken over by bpftool's linker.
+reactor/kernel/bpf_objects/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)/vmlinux.h
+	@mkdir -p $(@D)
+	$(CLANG) -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpfel -mcpu=v3 -I$(BPF_BUILD) \
+	  -ffile-prefix-map=$(CURDIR)/= -c $< -o $(BPF_BUILD)/$(@F)
+	$(BPFTOOL) gen object $@ $(BPF_BUILD)/$(@F)

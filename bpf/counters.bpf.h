@@ -3,9 +3,10 @@
 #ifndef REACTOR_COUNTERS_BPF_H
 #define REACTOR_COUNTERS_BPF_H
 
-#include "kernel.h"
+#include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
+#include "core_fixes.bpf.h"
 #include "records.h"
 
 static __always_inline struct cgroup_subsys_state *css_of(struct cgroup *cgroup, __u64 subsystem)
@@ -19,7 +20,7 @@ static __always_inline struct cgroup_subsys_state *css_of(struct cgroup *cgroup,
 
 /* read(2) on the iterator gives one record for each cgroup that it was made for. */
 SEC("iter/cgroup")
-int cgroup_counters(struct bpf_iter__cgroup *ctx)
+int cgroup_counters(struct bpf_iter__cgroup___from_6_1 *ctx)
 {
 	struct cgroup *cgroup = ctx->cgroup;
 	struct cgroup_subsys_state *css;
@@ -31,10 +32,10 @@ int cgroup_counters(struct bpf_iter__cgroup *ctx)
 	css = css_of(cgroup, bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id));
 	if (css)
 		record.memory = (__u64)css + bpf_core_field_offset(struct mem_cgroup, memory);
-	if (bpf_core_enum_value_exists(enum cgroup_subsys_id, pids_cgrp_id)) {
-		css = css_of(cgroup, bpf_core_enum_value(enum cgroup_subsys_id, pids_cgrp_id));
+	if (bpf_core_enum_value_exists(enum cgroup_subsys_id___optional, pids_cgrp_id___optional)) {
+		css = css_of(cgroup, bpf_core_enum_value(enum cgroup_subsys_id___optional, pids_cgrp_id___optional));
 		if (css)
-			record.tasks = (__u64)css + bpf_core_field_offset(struct pids_cgroup, counter);
+			record.tasks = (__u64)css + bpf_core_field_offset(struct pids_cgroup___optional, counter);
 	}
 	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;

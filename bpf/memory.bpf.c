@@ -10,7 +10,7 @@
  * Everything here reads by BTF alone, without bpf_probe_read_kernel: it also loads under lockdown
  * "confidentiality".
  */
-#include "kernel.h"
+#include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -26,14 +26,14 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u64);
-	__type(value, struct watch);
+	__type(value, struct counter_watch);
 } memory_watches SEC(".maps");
 
 static __always_inline void look_upwards(struct page_counter *counter)
 {
 	for (int i = 0; i < MAX_CGROUP_DEPTH && counter; i++) {
 		__u64 key = (__u64)counter;
-		struct watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
+		struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 
 		if (watch)
 			look(watch, WATCHED_CGROUP_MEMORY, counter->usage.counter);
@@ -51,7 +51,7 @@ static __always_inline void tell_reclaim(struct page_counter *counter)
 
 	for (int i = 0; i < MAX_CGROUP_DEPTH && counter; i++) {
 		__u64 key = (__u64)counter;
-		struct watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
+		struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 
 		if (watch) {
 			__u64 last = watch->reclaim_ns;
@@ -90,7 +90,7 @@ SEC("fentry/mem_cgroup_css_offline")
 int BPF_PROG(memory_removed, struct cgroup_subsys_state *css)
 {
 	__u64 key = (__u64)css + bpf_core_field_offset(struct mem_cgroup, memory);
-	struct watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
+	struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 	__u64 id;
 
 	if (!watch)

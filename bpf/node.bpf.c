@@ -9,7 +9,7 @@
  * The counters are data symbols without BTF: reading them takes bpf_probe_read_kernel, and CAP_SYSLOG for
  * their addresses (without it /proc/kallsyms shows zeros).
  */
-#include "kernel.h"
+#include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -31,7 +31,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct watch);
+	__type(value, struct counter_watch);
 } node_memory SEC(".maps");
 
 struct sampler {
@@ -67,7 +67,7 @@ static __always_inline __s64 available_pages(void)
 static __always_inline __u64 look_at_node(void)
 {
 	__u32 key = 0;
-	struct watch *watch = bpf_map_lookup_elem(&node_memory, &key);
+	struct counter_watch *watch = bpf_map_lookup_elem(&node_memory, &key);
 	__s64 available = available_pages();
 	__u64 used, margin = ~0ULL;
 

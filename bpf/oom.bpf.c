@@ -3,7 +3,7 @@
  * The kernel's OOM killer: whose limit was met (a cgroup's own, or the node's), whom it killed, how large
  * that was. Nothing is ever decided by these records: they tell that the kernel was faster.
  */
-#include "kernel.h"
+#include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>

@@ -4,10 +4,11 @@
  * cgroup up to the root; on the node by nr_threads, which is what kernel.threads-max and kernel.pid_max are
  * held against. Threads count, as they do in both.
  */
-#include "kernel.h"
+#include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+#include "core_fixes.bpf.h"
 #include "counters.bpf.h"
 #include "watch.bpf.h"
 
@@ -20,27 +21,27 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u64);
-	__type(value, struct watch);
+	__type(value, struct counter_watch);
 } task_watches SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct watch);
+	__type(value, struct counter_watch);
 } node_tasks SEC(".maps");
 
 /* Called for every fork; a fork that the limit refuses is a look like any other. */
 SEC("fexit/pids_can_fork")
 int BPF_PROG(tasks_fork, struct task_struct *task, struct css_set *cset)
 {
-	__u64 subsystem = bpf_core_enum_value(enum cgroup_subsys_id, pids_cgrp_id);
+	__u64 subsystem = bpf_core_enum_value(enum cgroup_subsys_id___optional, pids_cgrp_id___optional);
 	struct cgroup_subsys_state *css = 0;
 
 	bpf_core_read(&css, sizeof(css), &cset->subsys[subsystem]);
 	for (int i = 0; i < MAX_CGROUP_DEPTH && css; i++) {
-		__u64 key = (__u64)css + bpf_core_field_offset(struct pids_cgroup, counter);
-		struct watch *watch = bpf_map_lookup_elem(&task_watches, &key);
+		__u64 key = (__u64)css + bpf_core_field_offset(struct pids_cgroup___optional, counter);
+		struct counter_watch *watch = bpf_map_lookup_elem(&task_watches, &key);
 		__s64 tasks = 0;
 
 		if (watch && !bpf_probe_read_kernel(&tasks, sizeof(tasks), (const void *)key) && tasks > 0)
@@ -53,8 +54,8 @@ int BPF_PROG(tasks_fork, struct task_struct *task, struct css_set *cset)
 SEC("fentry/pids_css_free")
 int BPF_PROG(tasks_removed, struct cgroup_subsys_state *css)
 {
-	__u64 key = (__u64)css + bpf_core_field_offset(struct pids_cgroup, counter);
-	struct watch *watch = bpf_map_lookup_elem(&task_watches, &key);
+	__u64 key = (__u64)css + bpf_core_field_offset(struct pids_cgroup___optional, counter);
+	struct counter_watch *watch = bpf_map_lookup_elem(&task_watches, &key);
 	__u64 id;
 
 	if (!watch)
@@ -69,7 +70,7 @@ SEC("raw_tp/sched_process_fork")
 int node_fork(void *ctx)
 {
 	__u32 key = 0;
-	struct watch *watch = bpf_map_lookup_elem(&node_tasks, &key);
+	struct counter_watch *watch = bpf_map_lookup_elem(&node_tasks, &key);
 	__s32 threads = 0;
 
 	if (!watch || !watch->capacity || !&nr_threads)

@@ -30,7 +30,7 @@ enum watched {
  * looks, and rises again, would otherwise be told by nobody. Fires at `fire` anew once a value below `rearm`
  * was seen.
  */
-struct level {
+struct watch_level {
 	__u64 fire;
 	__u64 rearm;
 	__u64 step;
@@ -38,11 +38,11 @@ struct level {
 };
 
 /* Values are pages or tasks. A level that is not in use has all its values at the largest number there is. */
-struct watch {
+struct counter_watch {
 	__u64 id; /* user space's own, comes back in every record */
 	__u64 capacity; /* the node's pages; 0 for a cgroup */
 	__u64 reclaim_ns; /* when its last RECORD_RECLAIM was written */
-	struct level levels[LEVELS_PER_WATCH];
+	struct watch_level levels[LEVELS_PER_WATCH];
 };
 
 struct watch_record {

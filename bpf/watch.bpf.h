@@ -3,7 +3,7 @@
 #ifndef REACTOR_WATCH_BPF_H
 #define REACTOR_WATCH_BPF_H
 
-#include "kernel.h"
+#include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include "records.h"
 
@@ -52,10 +52,10 @@ static __always_inline void tell(__u32 kind, __u32 watched, __u64 id, __u64 valu
 }
 
 /* Compare a fresh value with the watch's levels. Whichever CPU moves `next` writes the record. */
-static __always_inline void look(struct watch *watch, __u32 watched, __u64 value)
+static __always_inline void look(struct counter_watch *watch, __u32 watched, __u64 value)
 {
 	for (__u32 i = 0; i < LEVELS_PER_WATCH; i++) {
-		struct level *level = &watch->levels[i];
+		struct watch_level *level = &watch->levels[i];
 		__u64 fire = level->fire, next = level->next;
 
 		if (value >= next) {

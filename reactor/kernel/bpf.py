@@ -257,7 +257,7 @@ def _read_object(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise BpfError(
-            f"eBPF object {path.name}", "was not built: `make bpf`, with clang and libbpf-dev"
+            f"eBPF object {path.name}", "was not built: `make bpf`, with clang, libbpf-dev and bpftool"
         ) from None
     except OSError as error:
         raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None

@@ -54,7 +54,7 @@ def test_corrupted_object_is_refused_in_one_line(tmp_path: Path, content: bytes)
 def test_object_that_was_cut_off_is_refused_in_one_line(tmp_path: Path) -> None:
     whole = OBJECTS / "memory.bpf.o"
     if not whole.exists():
-        pytest.skip("no eBPF objects: make bpf (apt-get install clang libbpf-dev)")
+        pytest.skip("no eBPF objects: make bpf (apt-get install clang libbpf-dev bpftool)")
     raw = whole.read_bytes()
     for size in range(0, len(raw), 997):
         (tmp_path / "memory.bpf.o").write_bytes(raw[:size])

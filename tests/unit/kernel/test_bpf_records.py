@@ -36,7 +36,7 @@ from reactor.kernel.bpf_records import (
 
 BPF = Path(__file__).parents[3] / "bpf"
 STRUCTS = {
-    "level": (LEVEL, ("fire", "rearm", "step", "next")),
+    "watch_level": (LEVEL, ("fire", "rearm", "step", "next")),
     "watch_record": (
         WATCH_RECORD,
         ("kind", "watched", "at_ns", "id", "value", "fire", "level", "pid", "comm"),
@@ -71,13 +71,13 @@ def c_layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: apt-get install gcc libc6-dev")
-    lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in (*STRUCTS, "watch")]
+    lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in (*STRUCTS, "counter_watch")]
     lines += [
         f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));'
         for name, (_, fields) in STRUCTS.items()
         for field in fields
     ]
-    lines.append('printf("watch.levels %zu\\n", offsetof(struct watch, levels));')
+    lines.append('printf("watch.levels %zu\\n", offsetof(struct counter_watch, levels));')
     constants = [f"RECORD_{kind.name}" for kind in RecordKind] + [f"WATCHED_{one.name}" for one in Watched]
     lines += [f'printf("{name} %d\\n", {name});' for name in (*constants, "LEVELS_PER_WATCH")]
     directory = tmp_path_factory.mktemp("layouts")
@@ -100,7 +100,7 @@ def test_struct_has_the_same_layout_in_c_and_in_python(name: str, c_layouts: dic
 
 
 def test_watch_and_constants_are_the_same_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
-    assert (WATCH_BYTES, WATCH_HEAD.size) == (c_layouts["watch"], c_layouts["watch.levels"])
+    assert (WATCH_BYTES, WATCH_HEAD.size) == (c_layouts["counter_watch"], c_layouts["watch.levels"])
     assert c_layouts["LEVELS_PER_WATCH"] == LEVELS_PER_WATCH
     for kind in RecordKind:
         assert kind == c_layouts[f"RECORD_{kind.name}"]
@@ -183,5 +183,5 @@ def test_every_struct_of_the_header_is_held_to_python() -> None:
     """A struct that is added to records.h has to be added here too."""
     header = (BPF / "records.h").read_text()
     defined = {line.split()[1] for line in header.splitlines() if line.startswith("struct ") and "{" in line}
-    assert {*STRUCTS, "watch"} == defined
+    assert {*STRUCTS, "counter_watch"} == defined
     assert bpf_records.WATCH_BYTES == WATCH_HEAD.size + 4 * LEVEL.size
