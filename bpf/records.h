@@ -57,16 +57,28 @@ struct watch_record {
 	char comm[COMM_BYTES];
 };
 
+#define OOM_PATH_LEVELS 12
+#define OOM_NAME_BYTES 128
+
+struct oom_cgroup {
+	__u64 id; /* 0: no cgroup */
+	char name[OOM_NAME_BYTES];
+};
+
 struct oom_record {
 	__u32 kind;
 	__u32 pid; /* the victim */
 	__u64 at_ns;
-	__u64 limit_cgroup; /* whose limit was met; 0: the node itself has run out */
-	__u64 limit_pages; /* that limit; for the node, the pages it has */
-	__u64 usage_pages; /* charged to that cgroup; 0 for the node */
-	__u64 victim_cgroup;
+	__u64 limit_cgroup; /* whose limit was met; 0: the machine itself has run out */
+	__u64 limit_pages; /* that limit; for the machine, the pages it has */
+	__u64 usage_pages; /* charged to that cgroup; 0 for the machine */
 	__u64 victim_pages; /* resident */
 	char comm[COMM_BYTES];
+	/*
+	 * The victim's cgroup and those above it, up to the root. By name, because a cgroup is often gone
+	 * before user space could look for it: its last process has just been killed.
+	 */
+	struct oom_cgroup path[OOM_PATH_LEVELS];
 };
 
 /* What the iterator tells of one cgroup: its id (the inode number) and the addresses of its counters. */

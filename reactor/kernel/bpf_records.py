@@ -5,6 +5,7 @@ The same layouts stand in bpf/records.h for C; a test holds the two together.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ LEVEL: Final = struct.Struct("=QQQQ")
 WATCH_HEAD: Final = struct.Struct("=QQQ")
 WATCH_BYTES: Final = WATCH_HEAD.size + LEVELS_PER_WATCH * LEVEL.size
 WATCH_RECORD: Final = struct.Struct("=IIQQQQII16s")
-OOM_RECORD: Final = struct.Struct("=IIQQQQQQ16s")
+OOM_HEAD: Final = struct.Struct("=IIQQQQQ16s")
+OOM_CGROUP: Final = struct.Struct("=Q128s")
+OOM_PATH_LEVELS: Final = 12
+OOM_RECORD_BYTES: Final = OOM_HEAD.size + OOM_PATH_LEVELS * OOM_CGROUP.size
 COUNTERS_RECORD: Final = struct.Struct("=QQQ")
 _KIND: Final = struct.Struct("=I")
 
@@ -80,8 +84,9 @@ class WatchRecord:
 class OomRecord:
     """The kernel's OOM killer has chosen a victim.
 
-    `limit_cgroup` is the id (inode number) of the cgroup whose limit was met, None where the node itself ran
-    out; `limit_pages` that limit, or the node's pages; `usage_pages` None for the node.
+    `limit_cgroup` is the id (inode number) of the cgroup whose limit was met, None where the machine itself
+    ran out; `limit_pages` that limit, or the machine's pages; `usage_pages` None for the machine. `path` is
+    the victim's cgroup and those above it, up to the hierarchy's root or the twelfth, each id with its name.
     """
 
     at_ns: int
@@ -90,8 +95,23 @@ class OomRecord:
     limit_cgroup: int | None
     limit_pages: int
     usage_pages: int | None
-    victim_cgroup: int
     victim_pages: int
+    path: tuple[tuple[int, str], ...]
+
+    def cgroup_path(self, root_id: int, cgroup_id: int | None = None) -> str | None:
+        """Return the path of the victim's cgroup, or of one above it, below the cgroup `root_id`.
+
+        None where that root, or the cgroup asked for, is not above the victim.
+        """
+        names: list[str] = []
+        begun = cgroup_id is None
+        for place_id, name in self.path:
+            begun = begun or place_id == cgroup_id
+            if place_id == root_id:
+                return "/" + "/".join(reversed(names)) if begun else None
+            if begun:
+                names.append(name)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +181,10 @@ def _watch_record(raw: bytes) -> WatchRecord:
 
 
 def _oom_record(raw: bytes) -> OomRecord:
-    _, pid, at_ns, limit_cgroup, limit, usage, victim_cgroup, victim_pages, comm = OOM_RECORD.unpack(raw)
+    if len(raw) != OOM_RECORD_BYTES:
+        raise ValueError
+    _, pid, at_ns, limit_cgroup, limit, usage, victim_pages, comm = OOM_HEAD.unpack_from(raw)
+    places = OOM_CGROUP.iter_unpack(raw[OOM_HEAD.size :])
     return OomRecord(
         at_ns=at_ns,
         pid=pid,
@@ -169,8 +192,8 @@ def _oom_record(raw: bytes) -> OomRecord:
         limit_cgroup=limit_cgroup or None,
         limit_pages=limit,
         usage_pages=usage if limit_cgroup else None,
-        victim_cgroup=victim_cgroup,
         victim_pages=victim_pages,
+        path=tuple((place_id, os.fsdecode(name.split(b"\0", 1)[0])) for place_id, name in places if place_id),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +20,10 @@ from reactor.kernel.bpf_records import (
     COUNTERS_RECORD,
     LEVEL,
     LEVELS_PER_WATCH,
-    OOM_RECORD,
+    OOM_CGROUP,
+    OOM_HEAD,
+    OOM_PATH_LEVELS,
+    OOM_RECORD_BYTES,
     UNUSED,
     WATCH_BYTES,
     WATCH_HEAD,
@@ -41,28 +46,17 @@ STRUCTS = {
         WATCH_RECORD,
         ("kind", "watched", "at_ns", "id", "value", "fire", "level", "pid", "comm"),
     ),
-    "oom_record": (
-        OOM_RECORD,
-        (
-            "kind",
-            "pid",
-            "at_ns",
-            "limit_cgroup",
-            "limit_pages",
-            "usage_pages",
-            "victim_cgroup",
-            "victim_pages",
-            "comm",
-        ),
-    ),
+    "oom_cgroup": (OOM_CGROUP, ("id", "name")),
     "counters_record": (COUNTERS_RECORD, ("cgroup", "memory", "tasks")),
 }
 
 
+OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_pages", "victim_pages", "comm")
+
+
 def _offsets(layout: struct.Struct) -> list[int]:
     """Return where each value of a layout begins, and where the last ends."""
-    codes = [part for part in layout.format[1:].replace("16s", "s") if part]
-    sizes = [16 if code == "s" else struct.calcsize(f"={code}") for code in codes]
+    sizes = [struct.calcsize(f"={code}") for code in re.findall(r"\d*[a-zA-Z]", layout.format)]
     return [sum(sizes[:count]) for count in range(len(sizes) + 1)]
 
 
@@ -71,15 +65,24 @@ def c_layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: apt-get install gcc libc6-dev")
-    lines = [f'printf("{name} %zu\\n", sizeof(struct {name}));' for name in (*STRUCTS, "counter_watch")]
+    lines = [
+        f'printf("{name} %zu\\n", sizeof(struct {name}));'
+        for name in (*STRUCTS, "counter_watch", "oom_record")
+    ]
     lines += [
         f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));'
         for name, (_, fields) in STRUCTS.items()
         for field in fields
     ]
     lines.append('printf("watch.levels %zu\\n", offsetof(struct counter_watch, levels));')
+    lines += [
+        f'printf("oom_record.{field} %zu\\n", offsetof(struct oom_record, {field}));'
+        for field in (*OOM_FIELDS, "path")
+    ]
     constants = [f"RECORD_{kind.name}" for kind in RecordKind] + [f"WATCHED_{one.name}" for one in Watched]
-    lines += [f'printf("{name} %d\\n", {name});' for name in (*constants, "LEVELS_PER_WATCH")]
+    lines += [
+        f'printf("{name} %d\\n", {name});' for name in (*constants, "LEVELS_PER_WATCH", "OOM_PATH_LEVELS")
+    ]
     directory = tmp_path_factory.mktemp("layouts")
     source = directory / "layouts.c"
     source.write_text(
@@ -97,6 +100,13 @@ def test_struct_has_the_same_layout_in_c_and_in_python(name: str, c_layouts: dic
     *offsets, size = _offsets(layout)
     assert offsets == [c_layouts[f"{name}.{field}"] for field in fields]
     assert size == layout.size == c_layouts[name]
+
+
+def test_oom_record_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
+    places = [c_layouts[f"oom_record.{field}"] for field in (*OOM_FIELDS, "path")]
+    assert places == _offsets(OOM_HEAD)
+    assert c_layouts["oom_record"] == OOM_RECORD_BYTES
+    assert c_layouts["OOM_PATH_LEVELS"] == OOM_PATH_LEVELS
 
 
 def test_watch_and_constants_are_the_same_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
@@ -136,30 +146,53 @@ def test_crossing_is_read_back() -> None:
     assert expected == parse_record(raw)
 
 
+def oom_record(
+    limit_cgroup: int = 0, comm: bytes = b"hog", path: Sequence[tuple[int, str]] = ()
+) -> OomRecord:
+    head = OOM_HEAD.pack(4, 42, 123, limit_cgroup, 100, 90 if limit_cgroup else 0, 88, comm)
+    places = [OOM_CGROUP.pack(place_id, name.encode()) for place_id, name in path]
+    record = parse_record((head + b"".join(places)).ljust(OOM_RECORD_BYTES, b"\0"))
+    assert isinstance(record, OomRecord)
+    return record
+
+
 @pytest.mark.parametrize(("limit_cgroup", "expected"), [(1520, (1520, 90)), (0, (None, None))])
-def test_oom_kill_tells_a_cgroups_limit_from_the_nodes(
+def test_oom_kill_tells_a_cgroups_limit_from_the_machines(
     limit_cgroup: int, expected: tuple[int | None, int | None]
 ) -> None:
-    raw = OOM_RECORD.pack(4, 42, 123, limit_cgroup, 100, 90 if limit_cgroup else 0, 1557, 88, b"hog")
-    record = parse_record(raw)
-    assert isinstance(record, OomRecord)
+    record = oom_record(limit_cgroup)
     assert expected == (record.limit_cgroup, record.usage_pages)
-    assert (42, 1557, 88, "hog") == (
-        record.pid,
-        record.victim_cgroup,
-        record.victim_pages,
-        record.comm,
-    )
+    assert (42, 88, "hog") == (record.pid, record.victim_pages, record.comm)
+
+
+def test_oom_kill_names_the_victims_cgroup_and_the_one_at_its_limit() -> None:
+    record = oom_record(path=[(30, "web.service"), (20, "pods.slice"), (1, "")])
+    assert record.path == ((30, "web.service"), (20, "pods.slice"), (1, ""))
+    assert record.cgroup_path(1) == "/pods.slice/web.service"
+    assert record.cgroup_path(1, 20) == "/pods.slice"
+    assert record.cgroup_path(1, 1) == "/"
+    assert record.cgroup_path(20) == "/web.service"
+
+
+def test_oom_kill_names_no_cgroup_that_is_not_above_its_victim() -> None:
+    record = oom_record(path=[(30, "web.service"), (20, "pods.slice"), (1, "")])
+    assert record.cgroup_path(2) is None
+    assert record.cgroup_path(20, 1) is None
+    assert record.cgroup_path(1, 99) is None
+    assert oom_record().cgroup_path(1) is None
 
 
 def test_name_that_was_cut_within_a_character_is_read() -> None:
-    raw = OOM_RECORD.pack(4, 42, 123, 0, 100, 0, 1557, 88, "vergrößern-hintä".encode()[:16])
-    record = parse_record(raw)
-    assert isinstance(record, OomRecord)
-    assert record.comm.startswith("vergrößern")
+    assert oom_record(comm="vergrößern-hintä".encode()[:16]).comm.startswith("vergrößern")
 
 
-@given(st.binary(max_size=200) | st.binary(min_size=WATCH_RECORD.size, max_size=WATCH_RECORD.size))
+@given(
+    st.binary(max_size=200)
+    | st.binary(min_size=WATCH_RECORD.size, max_size=WATCH_RECORD.size)
+    | st.binary(max_size=OOM_RECORD_BYTES - 4).map(
+        lambda raw: b"\4\0\0\0" + raw.ljust(OOM_RECORD_BYTES - 4, b"\xff")
+    )
+)
 def test_any_bytes_are_a_record_or_refused(raw: bytes) -> None:
     with suppress(KernelInterfaceError):
         parse_record(raw)
@@ -183,5 +216,5 @@ def test_every_struct_of_the_header_is_held_to_python() -> None:
     """A struct that is added to records.h has to be added here too."""
     header = (BPF / "records.h").read_text()
     defined = {line.split()[1] for line in header.splitlines() if line.startswith("struct ") and "{" in line}
-    assert {*STRUCTS, "counter_watch"} == defined
+    assert {*STRUCTS, "counter_watch", "oom_record"} == defined
     assert bpf_records.WATCH_BYTES == WATCH_HEAD.size + 4 * LEVEL.size
