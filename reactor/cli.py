@@ -101,8 +101,10 @@ def _demo(_: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from reactor.lab.bench import bench  # noqa: PLC0415
+    from reactor.lab.bench import bench, bench_by_source  # noqa: PLC0415
 
+    if options.by_source:
+        return bench_by_source(options.results, rounds=options.rounds)
     return bench(options.results, runs=options.runs, idle_seconds=options.idle_seconds)
 
 
@@ -188,6 +190,12 @@ def _parser() -> argparse.ArgumentParser:
         "--results", metavar="DIRECTORY", type=Path, default=Path("bench-results"), help="where the JSON goes"
     )
     bench.add_argument("--runs", type=int, default=30, help="evictions for each figure (30)")
+    bench.add_argument(
+        "--by-source",
+        action="store_true",
+        help="instead: each source of wakes beside plain polling, and the cost of the eBPF probes",
+    )
+    bench.add_argument("--rounds", type=int, default=5, help="with --by-source: turns of each source (5)")
     bench.add_argument("--idle-seconds", type=float, default=60.0, help="how long to watch it idle (60)")
 
     config = _command(

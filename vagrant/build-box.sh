@@ -13,12 +13,17 @@ box=$cache/$suite.box
 packages=linux-image-cloud-amd64,initramfs-tools,lz4,systemd-sysv,dbus,udev,openssh-server,sudo,rsync,iproute2,\
 ca-certificates,netbase,kmod,procps,attr,python3,python3-venv,gcc,libc6-dev,libbpf1,bpftool
 
-digest=$(sha256sum <"${BASH_SOURCE[0]}" | cut -d ' ' -f 1)
+# The key to the machines of this cache, and to no others: in the place of Vagrant's well-known one.
+mkdir -p "$cache"
+if ! [ -s "$cache/key" ]; then
+  ssh-keygen -q -t ed25519 -N '' -C reactor-vm -f "$cache/key"
+  chown --reference="$cache" "$cache/key" "$cache/key.pub"
+fi
+
+digest=$(cat "${BASH_SOURCE[0]}" "$cache/key.pub" | sha256sum | cut -d ' ' -f 1)
 if [ -s "$box" ] && [ "$(cat "$box.digest" 2>/dev/null)" = "$digest" ]; then exit 0; fi
 [ "$(id -u)" -eq 0 ] || { echo "vm: building a box needs root (mmdebstrap's chroot)" >&2; exit 1; }
 
-# Vagrant's well-known key pair: the machines are reachable from this host alone.
-public_key=$(dpkg -L vagrant | grep '/keys/vagrant.pub$')
 mkdir -p "$cache/apt-$suite"
 work=$(mktemp -d "$cache/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -43,13 +48,13 @@ chroot "$r" systemctl --quiet disable systemd-networkd-wait-online.service || tr
 # Timers would run in the middle of a measurement.
 chroot "$r" systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service \
   fstrim.timer dpkg-db-backup.timer getty@tty1.service systemd-pcrphase.service systemd-pcrphase-sysinit.service
-# The user, password, key and sudo that Vagrant documents for a base box.
+# The user, password and sudo that Vagrant documents for a base box.
 chroot "$r" useradd -m -s /bin/bash -U vagrant
 echo 'vagrant:vagrant' | chroot "$r" chpasswd
 echo 'root:vagrant' | chroot "$r" chpasswd
 echo 'vagrant ALL=(ALL) NOPASSWD:ALL' >"$r/etc/sudoers.d/vagrant"; chmod 440 "$r/etc/sudoers.d/vagrant"
 install -d -m 700 "$r/home/vagrant/.ssh"
-install -m 600 "$VAGRANT_PUBLIC_KEY" "$r/home/vagrant/.ssh/authorized_keys"
+install -m 600 "$PUBLIC_KEY" "$r/home/vagrant/.ssh/authorized_keys"
 chroot "$r" chown -R vagrant:vagrant /home/vagrant/.ssh
 printf 'UseDNS no\nGSSAPIAuthentication no\n' >"$r/etc/ssh/sshd_config.d/vagrant.conf"
 # The journal of a failed run is collected: keep it over a restart of the machine.
@@ -66,7 +71,7 @@ chmod +x "$work/customize"
 
 say "packages"
 # shellcheck disable=SC2016  # mmdebstrap's hooks expand $1
-VAGRANT_PUBLIC_KEY=$public_key mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
+PUBLIC_KEY=$cache/key.pub mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
   --include="$packages" \
   --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
   --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='force-unsafe-io' \

@@ -1,13 +1,18 @@
 #!/bin/sh
+# usage: install-host.sh libvirt|qemu
+#
 # Install what the machines need on the host, from Debian's own packages; nothing where all of it is there.
-# Run by the vm-* targets only.
+# Run by the vm-* targets, and for QEMU alone by .ci/run.
 set -eu
-packages="vagrant vagrant-libvirt
-  libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
-  qemu-system-x86 qemu-utils
-  dnsmasq-base iptables iproute2
-  rsync openssh-client
-  mmdebstrap debian-archive-keyring e2fsprogs"
+packages="qemu-system-x86 qemu-utils rsync openssh-client mmdebstrap debian-archive-keyring e2fsprogs"
+case $1 in
+qemu) ;;
+libvirt)
+  packages="$packages vagrant vagrant-libvirt libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
+    dnsmasq-base iptables iproute2"
+  ;;
+*) echo "usage: install-host.sh libvirt|qemu" >&2; exit 2 ;;
+esac
 
 missing=""
 for package in $packages; do

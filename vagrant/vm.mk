@@ -1,12 +1,15 @@
-# The machines of vagrant/Vagrantfile; VM names one or several of them, none means all. See vagrant/README.md.
-.PHONY: vm-up vm-test vm-destroy
+# The machines of vagrant/machines.json; VM names one or several of them, none means all. See vagrant/README.md.
+.PHONY: vm-up vm-test vm-bench vm-destroy
 VM ?=
 
 vm-up: setup bpf ## Boot VM=… (bookworm, bookworm-v1, trixie) and install the wheel in it
 	$(PYTHON) tests/vm/run.py up $(VM)
 
-vm-test: setup bpf ## Run tests/vm in VM=…, or in every machine (exit 3: a machine was lost)
+vm-test: setup bpf ## Run tests/vm in VM=…, or in every machine (Error 3: a machine was lost)
 	$(PYTHON) tests/vm/run.py test $(VM) $(if $(PYTEST),--pytest="$(PYTEST)")
+
+vm-bench: setup bpf ## Measure each source beside plain polling in VM=…; JSON below .cache/vagrant/logs
+	$(PYTHON) tests/vm/run.py bench $(VM)
 
 vm-destroy: ## Take the machines away and stop what was started for them
 	$(PYTHON) tests/vm/run.py destroy $(VM)

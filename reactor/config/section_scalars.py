@@ -20,7 +20,7 @@ Positive = NewType("Positive", int)
 FifoPriority = NewType("FifoPriority", int)
 OomScore = NewType("OomScore", int)
 
-_SHORTEST_INTERVAL_SECONDS = 0.1
+_SHORTEST_INTERVAL_SECONDS = 0.01
 
 
 def _cgroup(raw: Any, _: type) -> CgroupPath:
@@ -62,7 +62,7 @@ def _node_name(raw: Any, _: type) -> NodeName:
 def _interval(raw: Any, _: type) -> Interval:
     seconds = CONVERTER.structure(raw, Seconds)
     if seconds < _SHORTEST_INTERVAL_SECONDS:
-        raise Refused(raw, "a duration of 100ms or more")
+        raise Refused(raw, "a duration of 10ms or more")
     return Interval(seconds)
 
 

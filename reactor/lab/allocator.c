@@ -8,6 +8,8 @@
  *   allocator observe RECORD USAGE BACK TIMEOUT_MS PID [PID]   wait for the PIDs' ends and for usage <= BACK
  *   allocator canary                      sleep at real-time priority: dies when its cgroup is killed, having
  *                                         nothing to tear down
+ *   allocator touch RECORD BYTES ROUNDS   whenever GO is set, touch BYTES of fresh memory and give them back,
+ *                                         ROUNDS times; then put the CPU time of the fastest into LAST_NS and clear GO
  *   allocator fork RATE SECONDS           start RATE processes a second, each of which exits at once
  *   allocator spin                        keep one CPU busy at normal priority
  *   allocator idle                        sleep
@@ -152,6 +154,41 @@ static _Noreturn void allocate(char **arguments)
 		pause();
 }
 
+static int64_t cpu_time_ns(void)
+{
+	struct timespec used;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+	return used.tv_sec * SECOND_NS + used.tv_nsec;
+}
+
+static _Noreturn void touch_on_request(char **arguments)
+{
+	volatile int64_t *record = open_record(arguments[0]);
+	int64_t bytes = atoll(arguments[1]), rounds = atoll(arguments[2]), began_ns, took_ns, fastest_ns;
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	madvise(memory, bytes, MADV_NOHUGEPAGE);
+	record[STARTED_NS] = now_ns();
+	for (;;) {
+		while (!record[GO])
+			sleep_until(now_ns() + 1000000);
+		fastest_ns = INT64_MAX;
+		for (int64_t round = 0; round < rounds; round++) {
+			began_ns = cpu_time_ns();
+			touch(memory, 0, bytes);
+			took_ns = cpu_time_ns() - began_ns;
+			madvise(memory, bytes, MADV_DONTNEED);
+			if (took_ns < fastest_ns)
+				fastest_ns = took_ns;
+		}
+		record[LAST_NS] = fastest_ns;
+		record[GO] = 0;
+	}
+}
+
 static int observe(int count, char **arguments)
 {
 	volatile int64_t *record = open_record(arguments[0]);
@@ -228,6 +265,8 @@ int main(int count, char **arguments)
 		allocate(arguments + 2);
 	if (!strcmp(mode, "observe") && count > 6)
 		return observe(count - 2, arguments + 2);
+	if (!strcmp(mode, "touch") && count == 5)
+		touch_on_request(arguments + 2);
 	if (!strcmp(mode, "fork") && count == 4)
 		return fork_storm(arguments + 2);
 	if (!strcmp(mode, "canary")) {
@@ -245,6 +284,6 @@ int main(int count, char **arguments)
 		execvp(arguments[2], arguments + 2);
 		fail(arguments[2]);
 	}
-	fprintf(stderr, "allocator: one of allocate, observe, canary, fork, spin, idle, lead with their arguments\n");
+	fprintf(stderr, "allocator: one of allocate, observe, touch, canary, fork, spin, idle, lead with their arguments\n");
 	return 1;
 }

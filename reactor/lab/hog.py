@@ -63,12 +63,14 @@ class Hog:
     def __init__(
         self,
         node: VirtualNode,
+        cgroup: str,
         processes: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]],
         records: tuple[Record, Record],
         before_bytes: int,
         level_bytes: int,
     ) -> None:
         self._node = node
+        self._cgroup = cgroup
         self.process, self._observer = processes
         self._allocated, self._observed = records
         self._before_bytes = before_bytes
@@ -79,9 +81,9 @@ class Hog:
         self._observer.wait(2 * OBSERVER_SECONDS)
         started_ns, crossed_ns, crossed_usage, last_ns, _, max_usage, *_ = self._allocated.words()
         _, ended_ns, dead_ns, back_ns, back_bytes, *_ = self._observed.words()
-        peak_bytes = max(max_usage, _watermark_bytes(self._node))
+        peak_bytes = max(max_usage, self._watermark_bytes())
         # Killed at the very page that crossed, it had no time to say so: the instant before it stands.
-        crossed = crossed_usage or max(peak_bytes, _peak_since_made_bytes(self._node)) >= self._level_bytes
+        crossed = crossed_usage or peak_bytes >= self._level_bytes
         return HogTimes(
             started_ns=started_ns,
             crossed_ns=crossed_ns if crossed and crossed_ns else None,
@@ -94,10 +96,20 @@ class Hog:
             back_bytes=back_bytes,
         )
 
+    def _watermark_bytes(self) -> int:
+        """Return the kernel's own record of the most that the node used; 0 where there is none.
+
+        That of v2 can't be begun anew before 6.12, so it is the pod's, which is as new as the pod.
+        """
+        if path := _watermark_path(self._node):
+            return int(read_file(path))
+        peak = self._node.tree.path(self._cgroup) / "memory.peak"  # since 5.19
+        return self._before_bytes + int(read_file(peak)) if peak.exists() else 0
+
 
 @contextmanager
 def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPlan) -> Iterator[Hog]:
-    """Start a hog in the pod, and end it if nobody did.
+    """Start a hog in the pod, which is as new as the hog, and end it if nobody did.
 
     Raises RefusedError where the canary and the observer don't get ready.
     """
@@ -130,22 +142,13 @@ def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPl
             ):
                 raise RefusedError(f"the hog's company in {cgroup} did not get ready")
             allocated.go()
-            yield Hog(node, (process, observer), (allocated, observed), before_bytes, plan.level_bytes)
+            yield Hog(
+                node, cgroup, (process, observer), (allocated, observed), before_bytes, plan.level_bytes
+            )
         finally:
             for child in (observer, process):
                 child.kill()
                 child.wait()
-
-
-def _watermark_bytes(node: VirtualNode) -> int:
-    """Return the kernel's own record of the most that was used; 0 on v2, where it can't be begun anew."""
-    return int(read_file(path)) if (path := _watermark_path(node)) else 0
-
-
-def _peak_since_made_bytes(node: VirtualNode) -> int:
-    """Return v2's record of the most that was ever used in the node; 0 on v1, and before 5.19."""
-    path = node.tree.path(node.cgroup) / "memory.peak"
-    return int(read_file(path)) if path.exists() else 0
 
 
 def _reset_watermark(node: VirtualNode) -> None:

@@ -12,11 +12,11 @@ from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.wakes import SourceBoard, Wakes
 
 TICKER: Final = "ticker"
-MINIMUM_INTERVAL_SECONDS: Final = 0.1
+MINIMUM_INTERVAL_SECONDS: Final = 0.01
 
 
 class Ticker:
-    """Wakes the loop at once and then every `interval_seconds` (at least 0.1), for everything there is.
+    """Wakes the loop at once and then every `interval_seconds` (at least 0.01), for everything there is.
 
     Ticks missed while the machine stood still (a stop, a suspend, starvation) are not made up for: one
     pass observes all there is to see.

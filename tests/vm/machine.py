@@ -1,4 +1,4 @@
-"""One machine of the Vagrantfile: brought up, reached over ssh, tested, told apart from a lost one."""
+"""One machine: brought up, reached over ssh, tested, measured in, told apart from a lost one."""
 
 from __future__ import annotations
 
@@ -7,32 +7,53 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from host import ASK_SECONDS, CACHE, ROOT, HostError, add_box, run, say
+from definitions import MACHINES, Definition
+from host import ASK_SECONDS, CACHE, ROOT, GuestLostError, HostError, run, say
 
 GUEST: Final = "/opt/reactor"
-# Debian suite and Python of each machine; what else there is to them stands in the Vagrantfile.
-MACHINES: Final[Mapping[str, tuple[str, str]]] = {
-    "bookworm": ("bookworm", "3.11"),
-    "bookworm-v1": ("bookworm", "3.11"),
-    "trixie": ("trixie", "3.13"),
-}
-_UP_SECONDS: Final = 600
-_DESTROY_SECONDS: Final = 120
 _INSTALL_SECONDS: Final = 300
 _TESTS_SECONDS: Final = 2400
+_BENCH_SECONDS: Final = 3600
 _STATE: Final = (
     "systemctl --no-pager --failed; free -m; df -h; ps -eo pid,ppid,stat,rss,cgroup:60,args; "
     "head -n 2 /proc/pressure/*; systemd-cgls --no-pager"
 )
 
 
-class GuestLostError(Exception):
-    """The machine is gone or doesn't answer: nothing is known about what was tested."""
+class Hypervisor(Protocol):
+    """What keeps the machines: Vagrant with libvirt, or QEMU alone."""
+
+    def prepare(self) -> None:
+        """Make the host ready. Raises HostError."""
+
+    def release(self) -> None:
+        """Stop on the host what `prepare` started, unless machines are still up."""
+
+    def was_used(self) -> bool:
+        """Tell whether a machine was ever brought up."""
+
+    def console(self, name: str) -> Path:
+        """Return the file that the machine's serial console is written to."""
+
+    def is_running(self, name: str) -> bool:
+        """Tell whether it is up."""
+
+    def up(self, definition: Definition, log: Path) -> None:
+        """Boot it, from a box of the present builder. Raises GuestLostError if it stays away."""
+
+    def ssh_config(self, name: str) -> str:
+        """Return what ssh has to know to reach it by its name."""
+
+    def destroy(self, name: str) -> None:
+        """Take it away, up or not. Raises HostError or TimeoutExpired where that fails."""
+
+    def forget(self) -> None:
+        """Take away what is kept of the boxes, but for the built ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +67,18 @@ class Result:
 
 
 class Machine:
-    """One machine, by its name in the Vagrantfile."""
+    """One machine, by its name in vagrant/machines.json."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, hypervisor: Hypervisor) -> None:
         self.name = name
-        self.suite, self.python = MACHINES[name]
+        self.definition = MACHINES[name]
         self.logs = CACHE / "logs" / name
         self.ssh_config = CACHE / f"ssh-{name}"
-        self._console = CACHE / f"console-{name}.log"
+        self._hypervisor = hypervisor
 
     def is_running(self) -> bool:
-        """Tell whether Vagrant knows it as running."""
-        status = run(
-            ["vagrant", "status", "--machine-readable", self.name], limit_seconds=ASK_SECONDS, check=False
-        )
-        return f",{self.name},state,running" in status.stdout
+        """Tell whether it is up already."""
+        return self._hypervisor.is_running(self.name)
 
     def up(self) -> None:
         """Bring it up, from a box of the present builder. Raises GuestLostError if it stays away."""
@@ -68,13 +86,8 @@ class Machine:
         log = self._fresh_log("up.log")
         if not self.is_running():
             say(f"{self.name}: box and boot")
-            add_box(self.suite, log)
-            try:
-                run(["vagrant", "up", "--no-provision", self.name], limit_seconds=_UP_SECONDS, log=log)
-            except (HostError, subprocess.TimeoutExpired) as error:
-                raise GuestLostError(f"it did not come up: {error}") from error
-        config = run(["vagrant", "ssh-config", self.name], limit_seconds=ASK_SECONDS)
-        self.ssh_config.write_text(config.stdout)
+            self._hypervisor.up(self.definition, log)
+        self.ssh_config.write_text(self._hypervisor.ssh_config(self.name))
         asked = self.ssh("uname -r; stat -f -c %T /sys/fs/cgroup", limit_seconds=ASK_SECONDS).stdout
         about = ", ".join(asked.split())
         say(f"{self.name}: up after {time.monotonic() - started:.0f} s ({about})")
@@ -83,7 +96,7 @@ class Machine:
         """Take it away, up or not."""
         say(f"{self.name}: destroying")
         try:
-            run(["vagrant", "destroy", "--force", self.name], limit_seconds=_DESTROY_SECONDS)
+            self._hypervisor.destroy(self.name)
         except (HostError, subprocess.TimeoutExpired) as error:
             say(f"{self.name}: {error}")
         self.ssh_config.unlink(missing_ok=True)
@@ -140,10 +153,32 @@ class Machine:
             detail=detail.get(status, f"a test failed (pytest: {status})"),
         )
 
+    def measure(self, rounds: int) -> Result:
+        """Measure by source in it, with the wheel alone; the figures are kept beside the logs, as JSON."""
+        started = time.monotonic()
+        log = self._fresh_log("bench.log")
+        say(f"{self.name}: measuring, {rounds} rounds; progress in {log}")
+        command = (
+            f"sudo {GUEST}/venv/bin/reactor bench --by-source --rounds {rounds} --results {GUEST}/figures"
+        )
+        try:
+            status: int | None = self.ssh(command, limit_seconds=_BENCH_SECONDS, log=log).returncode
+        except subprocess.TimeoutExpired:
+            status = None
+        seconds = time.monotonic() - started
+        if status in {None, 255} and not self.answers():
+            raise GuestLostError(f"it stopped answering after {seconds:.0f} s of measuring")
+        if status != 0:
+            return Result(machine=self.name, status=1, seconds=seconds, detail=f"not measured: see {log}")
+        newest = self.ssh(f"cat $(ls -t {GUEST}/figures/*.json | head -n 1)", limit_seconds=ASK_SECONDS)
+        figures = self.logs / "figures.json"
+        figures.write_text(newest.stdout)
+        return Result(machine=self.name, status=0, seconds=seconds, detail=f"measured: {figures}")
+
     def collect(self) -> None:
         """Keep what tells why a run failed: journal, kernel log, state, console. Some may not be had."""
         with contextlib.suppress(OSError):
-            shutil.copyfile(self._console, self._fresh_log("console.log"))
+            shutil.copyfile(self._hypervisor.console(self.name), self._fresh_log("console.log"))
         if self.ssh_config.exists() and self.answers():
             for name, command in {
                 "journal.log": "sudo journalctl --no-pager -b -o short-monotonic",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bring the machines of vagrant/Vagrantfile up, run tests/vm/guest in them, take them away again.
+"""Bring the machines of vagrant/machines.json up, test and measure in them, take them away again.
 
 Exit status: 0 all passed, 1 a test failed, 2 wrong usage or a host that lacks something, 3 a machine was lost
 (it never came up, its kernel panicked, it stopped answering): nothing is known about the code then.
@@ -10,25 +10,30 @@ Only the standard library is used on the host: this runs before anything else is
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import host
 import wheelhouse
-from host import CACHE, ROOT, HostError, say
-from machine import MACHINES, GuestLostError, Machine, Result
+from definitions import MACHINES
+from direct_qemu import DirectQemu
+from figures import tables
+from host import CACHE, ROOT, GuestLostError, HostError, say
+from machine import Hypervisor, Machine, Result
+from vagrant_libvirt import VagrantLibvirt
 
 
-def up(names: Sequence[str]) -> int:
+def up(names: Sequence[str], hypervisor: Hypervisor) -> int:
     """Bring machines up and install the wheel in them; they stay up."""
-    host.prepare()
-    for machine in map(Machine, names):
+    hypervisor.prepare()
+    for machine in (Machine(name, hypervisor) for name in names):
         try:
-            machine.up()
-            machine.install(wheelhouse.collect(ROOT, CACHE, machine.python))
+            _install(machine)
         except GuestLostError as error:
             machine.collect()
             say(f"{machine.name}: LOST: {error}")
@@ -37,67 +42,116 @@ def up(names: Sequence[str]) -> int:
     return 0
 
 
-def test(names: Sequence[str], *, keep: bool, arguments: Sequence[str]) -> int:
-    """Test the machines one after the other and sum them up."""
-    host.prepare()
-    results = [_test_one(Machine(name), keep=keep, arguments=arguments) for name in names]
-    host.release()
+def in_each(
+    names: Sequence[str], hypervisor: Hypervisor, work: Callable[[Machine], Result], *, keep: bool
+) -> int:
+    """Do the work in the machines, one after the other, and sum it up."""
+    hypervisor.prepare()
+    try:
+        results = [_in_one(Machine(name, hypervisor), work, keep=keep) for name in names]
+    finally:
+        hypervisor.release()
     for result in results:
         say(f"{result.machine}: {result.detail}, {result.seconds:.0f} s")
-    return max(result.status for result in results)
+    return exit_status(results)
 
 
-def _test_one(machine: Machine, *, keep: bool, arguments: Sequence[str]) -> Result:
-    """Run the tests in one machine; one that was not up before is taken away afterwards."""
+def exit_status(results: Sequence[Result]) -> int:
+    """Return the worst of the results; a failed test is worse than a lost machine."""
+    statuses = {result.status for result in results}
+    return 1 if 1 in statuses else max(statuses)
+
+
+def _in_one(machine: Machine, work: Callable[[Machine], Result], *, keep: bool) -> Result:
+    """Do the work in one machine; one that was not up before is taken away afterwards, whatever happens."""
     started = time.monotonic()
     was_running = machine.is_running()
     try:
-        machine.up()
-        machine.install(wheelhouse.collect(ROOT, CACHE, machine.python))
-        result = machine.test(arguments)
-    except GuestLostError as error:
-        seconds = time.monotonic() - started
-        result = Result(machine=machine.name, status=3, seconds=seconds, detail=f"LOST: {error}")
-    if result.status:
-        machine.collect()
-    if not was_running and not keep:
-        machine.destroy()
+        try:
+            _install(machine)
+            result = work(machine)
+        except GuestLostError as error:
+            seconds = time.monotonic() - started
+            result = Result(machine=machine.name, status=3, seconds=seconds, detail=f"LOST: {error}")
+        if result.status:
+            machine.collect()
+    finally:
+        if not was_running and not keep:
+            machine.destroy()
     return result
 
 
-def destroy(names: Sequence[str]) -> int:
-    """Take the machines away, and with all of them the libvirt that was started for them."""
-    if not (CACHE / "machines").exists():
-        return 0  # none was ever brought up
-    host.prepare()
-    for machine in map(Machine, names):
-        machine.destroy()
+def _install(machine: Machine) -> None:
+    machine.up()
+    machine.install(wheelhouse.collect(ROOT, CACHE, machine.definition.python))
+
+
+def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Measure in the machines, keep the figures and print them as tables."""
+    rounds: int = arguments.rounds
+    status = in_each(names, hypervisor, lambda machine: machine.measure(rounds), keep=arguments.keep)
+    for path in (Machine(name, hypervisor).logs / "figures.json" for name in names):
+        if path.exists():
+            print("\n".join(tables(json.loads(path.read_text()))), flush=True)
+    return status
+
+
+def destroy(names: Sequence[str], hypervisor: Hypervisor) -> int:
+    """Take the machines away, and with all of them what was started or unpacked for them."""
+    if not hypervisor.was_used():
+        return 0
+    hypervisor.prepare()
+    for name in names:
+        Machine(name, hypervisor).destroy()
     if set(names) == set(MACHINES):
-        host.forget_boxes()
-    host.release()
+        hypervisor.forget()
+    hypervisor.release()
     return 0
 
 
-def main() -> int:
-    """Parse the arguments, run one verb."""
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("verb", choices=["up", "test", "destroy"])
+    parser.add_argument("verb", choices=["up", "test", "bench", "destroy"])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
+    parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
+    parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
+    parser.add_argument("--counted", action="store_true", help="for bench: a clock that counts instructions")
     parser.add_argument("--keep", action="store_true", help="leave the machines up after the tests")
     parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, as one word")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.machines) - set(MACHINES))
     if unknown:
         parser.error(f"no such machine: {', '.join(unknown)}; there are {', '.join(MACHINES)}")
-    names = arguments.machines or list(MACHINES)
-    verbs = {
-        "up": lambda: up(names),
-        "test": lambda: test(names, keep=arguments.keep, arguments=shlex.split(arguments.pytest)),
-        "destroy": lambda: destroy(names),
-    }
+    arguments.machines = arguments.machines or list(MACHINES)
+    return arguments
+
+
+def _run_verb(arguments: argparse.Namespace) -> int:
+    names: Sequence[str] = arguments.machines
+    direct, counted, libvirt = DirectQemu(), DirectQemu(counted=True), VagrantLibvirt()
+    hypervisor: Hypervisor = libvirt
+    if arguments.counted:
+        hypervisor = counted
+    elif arguments.direct:
+        hypervisor = direct
+    if arguments.verb == "up":
+        return up(names, hypervisor)
+    if arguments.verb == "test":
+        words = shlex.split(arguments.pytest)
+        return in_each(names, hypervisor, lambda machine: machine.test(words), keep=arguments.keep)
+    if arguments.verb == "bench":
+        return bench(names, hypervisor, arguments)
+    return max(destroy(names, one) for one in (direct, counted, libvirt))
+
+
+def main() -> int:
+    """Parse the arguments, run one verb. Asked to end, it takes away what it brought up first."""
+    arguments = _arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with host.exclusively():
-            return verbs[arguments.verb]()
+            return _run_verb(arguments)
     except (HostError, subprocess.SubprocessError, OSError) as error:
         print(f"vm: {error}", file=sys.stderr)
         return 2

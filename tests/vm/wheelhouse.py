@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
+
+from host import ASK_SECONDS, HOST_SECONDS, run
 
 # Prints the names of what the wheel and its tests need, as [project.dependencies] and the dependencies'
 # own metadata say it. Run by the checkout's virtual environment, where all of it is installed.
@@ -55,9 +56,7 @@ def collect(root: Path, cache: Path, python: str) -> Path:
 
 def _requirements(root: Path, python: str) -> str:
     """Return the part of constraints.txt, hashes included, that a guest needs."""
-    listed = subprocess.run(
-        [root / ".venv/bin/python", "-c", _CLOSURE, python], capture_output=True, check=True, text=True
-    )
+    listed = run([root / ".venv/bin/python", "-c", _CLOSURE, python], limit_seconds=ASK_SECONDS)
     names = set(json.loads(listed.stdout))
     kept, keeping = [], False
     for line in (root / "constraints.txt").read_text().splitlines(keepends=True):
@@ -89,4 +88,4 @@ def _build(root: Path, directory: Path) -> None:
 def _pip(root: Path, verb: str, *arguments: str | Path) -> None:
     # Twice quiet: once still tells of every empty place that an index or a configuration names.
     options = ("--quiet", "--quiet", "--disable-pip-version-check", "--no-deps")
-    subprocess.run([root / ".venv/bin/pip", verb, *options, *arguments], check=True)
+    run([root / ".venv/bin/pip", verb, *options, *arguments], limit_seconds=HOST_SECONDS)

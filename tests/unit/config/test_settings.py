@@ -92,7 +92,7 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{pods: {parents: [/ok, ../x]}}", "reactor.pods.parents[1]"),
         ("{nodeCgroup: /demo, pods: {parents: [/demo2]}}", "reactor.pods.parents[0]"),
         ("{pods: {manifests: etc}}", "reactor.pods.manifests"),
-        ("{housekeepingInterval: 99ms}", "reactor.housekeepingInterval"),
+        ("{housekeepingInterval: 9ms}", "reactor.housekeepingInterval"),
         ("{evictionsPerMinute: 0}", "reactor.evictionsPerMinute"),
         ("{inFlightDeadline: -1s}", "reactor.inFlightDeadline"),
         ("{metrics: 9753}", "reactor.metrics"),

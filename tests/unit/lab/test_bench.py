@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from reactor.lab import bench as module
-from reactor.lab.bench import LEVEL_BYTES, Bench, Run, bench, figures
+from reactor.lab.bench import Bench, bench, figures
+from reactor.lab.crossing import LEVEL_BYTES, Run
 from reactor.lab.hog import MIB, HogTimes
 
 

@@ -116,3 +116,20 @@ def test_the_forker_counts_its_processes(tool: str) -> None:
 def test_wrong_arguments_are_refused_with_the_right_ones(tool: str) -> None:
     done = subprocess.run([tool, "allocate"], capture_output=True, text=True, check=False)
     assert (1, True) == (done.returncode, "allocate, observe" in done.stderr)
+
+
+def test_the_loop_works_when_asked_and_tells_what_its_fastest_round_took(tool: str, tmp_path: Path) -> None:
+    pages = 256
+    with Record(tmp_path, "touched") as record:
+        command = [tool, "touch", record.path, str(pages * 4096), "3"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as loop:
+            try:
+                assert wait_until(lambda: record.words()[0] > 0, 30)
+                assert record.words()[3] == 0
+                for _ in range(2):
+                    record.go()
+                    assert wait_until(record.is_done, 30)
+                assert record.words()[3] > pages  # a page fault takes more than a nanosecond
+                assert loop.poll() is None
+            finally:
+                loop.kill()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -34,9 +36,22 @@ def vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(RUNNER))
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "ssh-bookworm").write_text("")
-    yield importlib.import_module("machine")
-    for name in ("machine", "host"):
+    yield importlib.import_module("run")
+    for name in ("run", "machine", "host", "definitions", "direct_qemu", "vagrant_libvirt", "wheelhouse"):
         del sys.modules[name]
+
+
+def bookworm(vm: ModuleType) -> Any:
+    return vm.Machine("bookworm", vm.VagrantLibvirt())
+
+
+def built(commands, cache: Path) -> None:
+    """Have a box in the cache that is of the present builder."""
+    commands("sha256sum", "cat >/dev/null; echo built -")
+    (cache / "key").write_text("private")
+    (cache / "key.pub").write_text("public")
+    (cache / "bookworm.box").write_text("box")
+    (cache / "bookworm.box.digest").write_text("built\n")
 
 
 @pytest.mark.parametrize(
@@ -46,19 +61,19 @@ def test_the_tests_own_verdict_is_the_result(
     vm: ModuleType, commands, pytest_status: int, expected_status: int, detail: str
 ) -> None:
     commands("ssh", f'case "$*" in *bin/pytest*) exit {pytest_status};; esac')
-    result = vm.Machine("bookworm").test([])
+    result = bookworm(vm).test([])
     assert (expected_status, detail) == (result.status, result.detail)
 
 
 def test_a_machine_that_stops_answering_is_lost(vm: ModuleType, commands) -> None:
     commands("ssh", "exit 255")
     with pytest.raises(vm.GuestLostError, match="stopped answering"):
-        vm.Machine("bookworm").test([])
+        bookworm(vm).test([])
 
 
 def test_a_connection_that_broke_while_the_machine_lives_is_a_failed_test(vm: ModuleType, commands) -> None:
     commands("ssh", 'case "$*" in *bin/pytest*) exit 255;; esac')
-    assert vm.Machine("bookworm").test([]).status == 1
+    assert bookworm(vm).test([]).status == 1
 
 
 def test_a_machine_that_does_not_come_up_is_lost(
@@ -66,19 +81,52 @@ def test_a_machine_that_does_not_come_up_is_lost(
 ) -> None:
     commands("vagrant", 'case "$1" in up) echo "no boot"; exit 1;; box) echo reactor/bookworm;; esac')
     commands("virsh", "")
-    commands("sha256sum", "echo built -")  # the box in the cache is of the present builder
     cache = vm.CACHE
-    (cache / "bookworm.box").write_text("box")
-    (cache / "bookworm.box.digest").write_text("built\n")
+    built(commands, cache)
     with pytest.raises(vm.GuestLostError, match="did not come up"):
-        vm.Machine("bookworm").up()
+        bookworm(vm).up()
     assert "no boot" in (cache / "logs" / "bookworm" / "up.log").read_text()
+
+
+def test_a_qemu_that_ends_while_its_machine_boots_is_a_lost_machine(
+    vm: ModuleType, commands, tmp_path: Path
+) -> None:
+    built(commands, vm.CACHE)
+    commands("tar", ":")
+    commands("qemu-img", ":")
+    commands("qemu-system-x86_64", f'echo "$*" >"{tmp_path}/asked"')
+    machine = vm.Machine("bookworm", vm.DirectQemu())
+    with pytest.raises(vm.GuestLostError, match="its QEMU ended"):
+        machine.up()
+    asked = (tmp_path / "asked").read_text()
+    assert "root=/dev/vda" in asked
+    assert "-no-reboot" in asked
+
+
+def test_a_process_that_has_got_the_id_of_an_ended_qemu_is_left_alone(vm: ModuleType) -> None:
+    direct = vm.DirectQemu()
+    own = vm.CACHE / "direct" / "bookworm"
+    own.mkdir(parents=True)
+    (own / "pid").write_text(str(os.getpid()))
+    assert not direct.is_running("bookworm")
+    direct.destroy("bookworm")
+    assert not own.exists()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"), [([0, 0], 0), ([0, 1], 1), ([0, 3], 3), ([1, 3], 1), ([2, 0], 2)]
+)
+def test_a_failed_test_is_not_hidden_by_a_machine_that_was_lost(
+    vm: ModuleType, statuses: list[int], expected: int
+) -> None:
+    results = [vm.Result(machine="m", status=status, seconds=1, detail="") for status in statuses]
+    assert expected == vm.exit_status(results)
 
 
 def test_what_a_failed_run_left_is_collected(vm: ModuleType, commands) -> None:
     commands("ssh", 'for last; do :; done; echo "ran: $last"')
     (vm.CACHE / "console-bookworm.log").write_text("Kernel panic")
-    machine = vm.Machine("bookworm")
+    machine = bookworm(vm)
     machine.collect()
     assert (machine.logs / "console.log").read_text() == "Kernel panic"
     assert "journalctl" in (machine.logs / "journal.log").read_text()

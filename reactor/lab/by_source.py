@@ -1,0 +1,133 @@
+"""`reactor bench --by-source`: the same crossings with each source of wakes alone, beside plain polling.
+
+The sources take turns within each round, on the same kernel in the same minutes, so that what disturbs the
+machine disturbs them all. A poll is the same daemon with nothing but its ticker.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.kernel.bpf import absent_because
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.lab.crossing import RATES, THRESHOLDS, Crossings, Run, bench_node, cpu_percent
+from reactor.lab.daemon_process import DaemonProcess
+from reactor.lab.measure import rss_mib, summary
+
+_ALL_OFF: Final = {"ebpf": False, "memcg": False, "memoryHigh": False, "psi": False, "processes": False}
+_TICKER_OFF: Final = "600s"
+_PODS: Final = 3
+_AT_REST_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One way of being woken: the daemon's section for it, and how long a crossing may go unseen.
+
+    `rates` are names of RATES; a slow one makes a single run of each in a round.
+    """
+
+    name: str
+    section: Mapping[str, Any]
+    rates: tuple[str, ...] = ("100", "max")
+    timeout_seconds: float = 15.0
+    is_slow: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """What one contender has shown so far; `missed` crossings are those that it let be."""
+
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    missed: int = 0
+    woken_by: Counter[str] = field(default_factory=Counter)
+    rss_mib: list[float] = field(default_factory=list)
+    at_rest_cpu_percent: list[float] = field(default_factory=list)
+
+
+def contenders(version: CgroupVersion) -> tuple[Contender, ...]:
+    """Return what this kernel can be watched by, the preferred source first."""
+    if version is CgroupVersion.V1:
+        events = (_alone("memcg-eventfd", "memcg"),)
+    else:
+        ebpf = (_alone("ebpf", "ebpf"),) if absent_because("memory") is None else ()
+        events = (*ebpf, _alone("memory-high", "memoryHigh"))
+    # Pressure comes of reclaim, which an allocator below every limit does not cause: nothing is expected.
+    psi = _alone("psi", "psi", rates=("max",), timeout_seconds=5.0, is_slow=True)
+    return (*events, psi, _poll("poll-10ms", "10ms"), _poll("poll-10s", "10s", rates=("max",), is_slow=True))
+
+
+def _alone(name: str, key: str, **more: Any) -> Contender:
+    section = {"sources": {**_ALL_OFF, key: True}, "housekeepingInterval": _TICKER_OFF}
+    return Contender(name=name, section=section, **more)
+
+
+def _poll(name: str, interval: str, **more: Any) -> Contender:
+    return Contender(name=name, section={"sources": _ALL_OFF, "housekeepingInterval": interval}, **more)
+
+
+def by_source(tree: CgroupTree, tool: Path, directory: Path, rounds: int, runs: int) -> dict[str, Any]:
+    """Return the figures of every contender after `rounds` rounds of `runs` crossings at each rate."""
+    measured = BySource(tree, tool, directory)
+    for number in range(1, rounds + 1):
+        for contender in contenders(tree.version):
+            print(f"reactor bench: round {number}: {contender.name}", file=sys.stderr, flush=True)
+            measured.session(contender, runs)
+    return measured.figures()
+
+
+class BySource:
+    """Measures; every session leaves the machine as it was."""
+
+    def __init__(self, tree: CgroupTree, tool: Path, directory: Path) -> None:
+        self._tree = tree
+        self._tool = tool
+        self._directory = directory
+        self.seen: dict[str, Seen] = {}
+
+    def session(self, contender: Contender, runs: int) -> None:
+        """Start the daemon as the contender has it, see what it costs at rest, have hogs cross."""
+        seen = self.seen.setdefault(contender.name, Seen())
+        with (
+            bench_node(self._tree, self._tool, _PODS) as node,
+            DaemonProcess(self._tool, self._directory, node.cgroup, THRESHOLDS, contender.section) as daemon,
+        ):
+            percent = cpu_percent(daemon.pid, lambda: time.sleep(_AT_REST_SECONDS))
+            seen.at_rest_cpu_percent.append(percent)
+            crossings = Crossings(node, daemon, self._tool, self._directory)
+            for rate in contender.rates * (1 if contender.is_slow else runs):
+                run = crossings.run_if_seen(RATES[rate], contender.timeout_seconds)
+                if run is None:
+                    seen.missed += 1
+                else:
+                    seen.runs.setdefault(rate, []).append(run)
+                    seen.woken_by.update(run.woken_by)
+            seen.rss_mib.append(rss_mib(daemon.pid))
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was seen, by contender."""
+        return {name: _figures(seen) for name, seen in self.seen.items()}
+
+
+def _figures(seen: Seen) -> dict[str, Any]:
+    return {
+        "crossing_to_wake_ms": _by_rate(seen.runs, "to_loop_ms"),
+        "crossing_to_kill_ms": _by_rate(seen.runs, "to_kill_ms"),
+        "crossing_to_freed_ms": _by_rate(seen.runs, "to_freed_ms"),
+        "overshoot_mib": _by_rate(seen.runs, "overshoot_mib"),
+        "missed": seen.missed,
+        "woken_by": dict(seen.woken_by),
+        "rss_mib": max(seen.rss_mib),
+        "at_rest_cpu_percent": summary(seen.at_rest_cpu_percent),
+    }
+
+
+def _by_rate(runs: Mapping[str, Sequence[Run]], name: str) -> dict[str, dict[str, float | int]]:
+    return {rate: summary(getattr(run, name) for run in measured) for rate, measured in runs.items()}
