@@ -73,6 +73,11 @@ class Passes:
         now_seconds = self._clock_seconds()
         memory = self._observe(wakes, now_seconds)
         snapshot = self._snapshot(wakes, now_seconds)
+        if snapshot.pods and self.known.state.in_flight:
+            # What a dying pod gave back while it was read would count neither as available nor as its own,
+            # and another would go for it. Read in this order it counts as both, until the next look.
+            memory = self._observe(wakes, now_seconds)
+            snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
         pods = self._candidates.of(self._present(), now_seconds)
         observed_ns = time.monotonic_ns()
         self.known.state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 import pytest
@@ -39,9 +39,10 @@ class FakeNode:
 
 
 class FakeUsages:
-    """Shows `seen`; counts how often it was asked for it."""
+    """Shows `seen`; counts how often it was asked for it, and calls `meanwhile` when it is."""
 
     def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
         self.seen: dict[str, PodUsage] = {}
         self.tracked: tuple[Pod, ...] = ()
         self.vanished: frozenset[str] = frozenset()
@@ -53,6 +54,7 @@ class FakeUsages:
 
     def memory(self) -> Mapping[str, PodUsage]:
         self.memory_reads += 1
+        self.meanwhile()
         return self.seen
 
     def full(self) -> Mapping[str, PodUsage]:

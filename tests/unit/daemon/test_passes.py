@@ -58,6 +58,27 @@ async def test_second_pod_is_not_evicted_while_the_first_gives_back_its_memory(
     assert record.decision.deferred_because is not None
 
 
+async def test_second_pod_is_not_evicted_for_what_the_first_gave_back_while_it_was_read(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    first, second = make_pod("first"), make_pod("second")
+    loop.have(first, second)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+
+    def ends() -> None:
+        loop.usages.vanished = frozenset({first.uid})
+        loop.usages.seen = {second.uid: loop.usages.seen[second.uid]}
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
+
+    loop.usages.meanwhile = ends
+    loop.now_seconds += 0.01
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["first"]
+
+
 async def test_second_pod_is_evicted_once_the_first_is_gone_and_it_was_not_enough(
     make_loop, make_pod, observation
 ):
