@@ -1,21 +1,39 @@
-"""What a node can give back before a pod is ended: dead containers, unused images."""
+"""What a node can give back before a pod is ended: what commands free, dead containers, unused images."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from reactor.model.signals import Reclaim
+from reactor.model.signals import Filesystem, Reclaim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimReport:
+    """What one reclaim did, in words for an operator, one line each; and what went wrong with it."""
+
+    did: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class NodeReclaim(Protocol):
-    """Where node-level reclaim is done: a container runtime has images, a plain node has nothing."""
+    """Something that can be given back: commands free what they are made for, a runtime has images."""
 
-    async def run(self, kind: Reclaim) -> None:
-        """Give back what `kind` names and return when it is free. Raises OSError or ReactorError."""
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        """Give back what there is on the filesystem known by these names, and return when it is free.
+
+        None where there was nothing to be done. Raises OSError or ReactorError.
+        """
 
 
-class NoReclaim:
-    """A plain Linux node: no runtime, no containers or images to give back."""
+class Reclaims:
+    """What this node can give back, by kind; of a kind that it doesn't have it gives back nothing."""
 
-    async def run(self, kind: Reclaim) -> None:
-        """Return at once."""
+    def __init__(self, by_kind: Mapping[Reclaim, NodeReclaim] | None = None) -> None:
+        self._by_kind = {} if by_kind is None else by_kind
+
+    async def run(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        """Give back what `kind` names, see NodeReclaim.run."""
+        reclaim = self._by_kind.get(kind)
+        return None if reclaim is None else await reclaim.run(filesystems)

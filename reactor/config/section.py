@@ -11,6 +11,7 @@ from reactor.config.section_scalars import (
     AbsolutePath,
     Address,
     CgroupPath,
+    Commands,
     FifoPriority,
     HttpsUrl,
     Interval,
@@ -95,6 +96,9 @@ class Section:
     filesystems: Mapping[Filesystem, AbsolutePath] = field(default_factory=dict)
     layout: Layout | None = None
     housekeeping_interval: Interval = Interval(10.0)
+    reclaim: Mapping[Filesystem, Commands] = field(default_factory=dict)
+    reclaim_timeout: Interval = Interval(30.0)
+    reclaim_pause: Interval = Interval(60.0)
     evictions_per_minute: Positive | None = None
     in_flight_deadline: Seconds = Seconds(10.0)
     metrics: Address = Address("127.0.0.1:9753")

@@ -14,6 +14,7 @@ AbsolutePath = NewType("AbsolutePath", str)
 Address = NewType("Address", str)
 HttpsUrl = NewType("HttpsUrl", str)
 NodeName = NewType("NodeName", str)
+Commands = NewType("Commands", tuple[tuple[str, ...], ...])
 Interval = NewType("Interval", float)
 Size = NewType("Size", int)
 Positive = NewType("Positive", int)
@@ -59,6 +60,19 @@ def _node_name(raw: Any, _: type) -> NodeName:
     return NodeName(name)
 
 
+def _commands(raw: Any, _: type) -> Commands:
+    """Return one or more commands: a list of strings is one, a list of such lists several."""
+    several = raw if isinstance(raw, list) and raw and all(isinstance(one, list) for one in raw) else [raw]
+    for command in several:
+        words = isinstance(command, list) and all(
+            isinstance(word, str) and "\0" not in word for word in command
+        )
+        if not words or not command or not command[0].startswith("/"):
+            accepted = "a list of strings that begins with a program's absolute path, or a list of such lists"
+            raise Refused(command, accepted)
+    return Commands(tuple(map(tuple, several)))
+
+
 def _interval(raw: Any, _: type) -> Interval:
     seconds = CONVERTER.structure(raw, Seconds)
     if seconds < _SHORTEST_INTERVAL_SECONDS:
@@ -88,6 +102,7 @@ for _scalar, _hook in (
     (Address, _address),
     (HttpsUrl, _https_url),
     (NodeName, _node_name),
+    (Commands, _commands),
     (Interval, _interval),
     (Size, _size),
     (Positive, _within(1, 1_000_000)),

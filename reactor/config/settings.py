@@ -6,7 +6,7 @@ The node's existing kubelet configuration is a valid file; everything in the sec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reactor.config.decode import decode
@@ -20,6 +20,7 @@ from reactor.model.settings import (
     JournalSettings,
     KubernetesSettings,
     RealtimeSettings,
+    ReclaimSettings,
     Settings,
     SourceSettings,
 )
@@ -125,6 +126,11 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
             processes=section.sources.processes,
         ),
         kubernetes=None if section.kubernetes is None else _kubernetes(section.kubernetes),
+        reclaim=ReclaimSettings(
+            commands=section.reclaim,
+            timeout_seconds=section.reclaim_timeout,
+            pause_seconds=section.reclaim_pause,
+        ),
         dry_run=section.dry_run,
         warnings=kubelet.warnings,
     )
@@ -144,11 +150,12 @@ def _kubernetes(section: Kubernetes) -> KubernetesSettings:
 
 
 def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -> EvictionSettings:
-    return kubelet.eviction_settings(
+    settings = kubelet.eviction_settings(
         layout,
         evictions_per_minute=section.evictions_per_minute or DEFAULT_EVICTIONS_PER_MINUTE,
         in_flight_deadline_seconds=section.in_flight_deadline,
     )
+    return replace(settings, commands_for=frozenset(section.reclaim))
 
 
 def _layout(filesystems: Mapping[Filesystem, str]) -> Layout:

@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.act.reclaim import NodeReclaim
+from reactor.act.commands import CommandReclaim
+from reactor.act.reclaim import Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
@@ -22,7 +23,7 @@ from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import OnPass
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
-from reactor.model.signals import MEMORY_SIGNALS, Layout
+from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.filesystems import FilesystemObserver
 from reactor.observe.node import NodeObserver
@@ -49,7 +50,6 @@ class Generation:
         tree: CgroupTree,
         known: Known,
         endings: Endings,
-        reclaim: NodeReclaim,
         on_layout: Callable[[Layout], None] = lambda _: None,
     ) -> None:
         self.settings = settings
@@ -64,7 +64,7 @@ class Generation:
             node=self._node,
             usages=self._usages,
             pods=Workloads(tree, settings),
-            reclaim=reclaim,
+            reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim)}),
             populated=lambda pod: pod.cgroup is not None and bool(tree.processes(pod.cgroup)),
             arm_memory=lambda memory: self._memory.arm(self._levels.of(memory)),
         )

@@ -26,7 +26,6 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
-from reactor.act.reclaim import NodeReclaim, NoReclaim
 from reactor.daemon.endings import Endings
 from reactor.daemon.generation import Generation
 from reactor.daemon.http import serve_metrics
@@ -62,7 +61,6 @@ async def run(
     dry_run: bool = False,
     config_path: Path | None = None,
     tree: CgroupTree | None = None,
-    reclaim: NodeReclaim | None = None,
     hooks: Hooks | None = None,
     task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -75,11 +73,11 @@ async def run(
     """
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
-        daemon = Daemon(settings, tree or CgroupTree.discover(), reclaim or NoReclaim(), hooks or Hooks())
+        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
         await daemon.run(task_status)
         return
     with receiver() as received:
-        daemon = Daemon(settings, tree or CgroupTree.discover(), reclaim or NoReclaim(), hooks or Hooks())
+        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
         async with trio.open_nursery() as nursery:
             ending = nursery.cancel_scope.cancel
             nursery.start_soon(partial(obey, received, daemon, config_path, ending, dry_run=dry_run))
@@ -93,12 +91,10 @@ class Daemon:
         self,
         settings: Settings,
         tree: CgroupTree,
-        reclaim: NodeReclaim,
         hooks: Hooks,
     ) -> None:
         self._settings = settings
         self._tree = tree
-        self._reclaim = reclaim
         self._started_unix_seconds = time.time()
         self._last_pass_seconds = time.monotonic()
         self._known = Known(observed=Observed(stale_seconds=0.0))
@@ -258,9 +254,7 @@ class Daemon:
                 )
             else:
                 endings.adopt(deadline_seconds, dry_run=settings.dry_run)
-            generation = Generation(
-                settings, self._tree, self._known, endings, self._reclaim, self._adopt_layout
-            )
+            generation = Generation(settings, self._tree, self._known, endings, self._adopt_layout)
             first, self._generation = self._generation is None, generation
             flights = self._known.state.in_flight
             try:

@@ -101,6 +101,22 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._reclaims = Counter(
+            "reactor_reclaims",
+            "Node-level reclaims before an eviction, by what was to be given back and whether all went well.",
+            ["kind", "outcome"],
+            registry=self.registry,
+        )
+        self._freed = {
+            resource: Counter(
+                f"reactor_reclaimed_{_UNIT[resource]}",
+                f"What a filesystem had more of after a node-level reclaim, in {_UNIT[resource]}.",
+                ["kind"],
+                registry=self.registry,
+            )
+            for resource in (Resource.EPHEMERAL_STORAGE, Resource.INODES)
+        }
+
     def read_from(self, read: Callable[[], Reading]) -> None:
         """Take all that is not counted here from `read` at each scrape."""
         self.registry.register(_Scrape(read))
@@ -109,6 +125,9 @@ class Metrics:
         """Count one pass, and the stages of one that evicted."""
         times = record.times
         self._passes.observe((times.done_ns - times.started_ns) / 1e9)
+        for given in record.reclaimed:
+            self._reclaims.labels(given.kind, "failed" if given.problems else "done").inc()
+            self._freed[given.resource].labels(given.kind).inc(max(0, given.freed or 0))
         if not record.endings or record.dry_run:
             return
         self._stages.labels("wake").observe(max(0, times.started_ns - times.woke_ns) / 1e9)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reactor.act.kill import KillReport, ReapReport
-from reactor.act.reclaim import NodeReclaim
+from reactor.act.reclaim import Reclaims
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
@@ -82,6 +82,6 @@ class Parts:
     node: Node
     usages: PodUsages
     pods: PodList
-    reclaim: NodeReclaim
+    reclaims: Reclaims
     populated: Callable[[Pod], bool]
     arm_memory: Callable[[Mapping[Signal, Observation]], None]

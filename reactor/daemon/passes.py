@@ -7,19 +7,18 @@ thread, no disk, no log line, no metric, no garbage collection stands between th
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from reactor.daemon.candidates import Candidates
 from reactor.daemon.endings import Endings
+from reactor.daemon.giving_back import GivingBack, Observe
 from reactor.daemon.observed import PROCESS_SIGNALS, Observed, resources_wanting
 from reactor.daemon.parts import Parts
-from reactor.daemon.record import Ending, PassRecord, StageTimes
-from reactor.errors import ReactorError
+from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -28,21 +27,22 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy import after_reclaim, decide, record_eviction
 
-_LOG: Final = logging.getLogger("reactor.loop")
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _ROUNDING_SECONDS: Final = 0.001
-
-Observe = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """What is known from one pass to the next; it outlives a reload. `passes` counts them."""
+    """What is known from one pass to the next; it outlives a reload.
+
+    `passes` counts them; `reclaimed` is what the node gave back last.
+    """
 
     observed: Observed
     state: PolicyState = dataclasses.field(default_factory=PolicyState)
     pods: tuple[Pod, ...] = ()
     passes: int = 0
+    reclaimed: tuple[Reclaimed, ...] = ()
 
 
 class Passes:
@@ -65,6 +65,7 @@ class Passes:
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
         self._candidates = Candidates(parts.populated)
+        self._giving_back = GivingBack(settings, parts.reclaims, known.observed, clock_seconds)
         parts.usages.track(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
@@ -96,12 +97,12 @@ class Passes:
 
     async def give_back(self, asked: PassRecord, observe_filesystems: Observe) -> PassRecord:
         """Have the node give back what a pass asked for, observe anew, and evict if that was not enough."""
-        for kind in () if self._dry_run else asked.decision.reclaim:
-            try:
-                await self._parts.reclaim.run(kind)
-            except (ReactorError, OSError) as error:
-                _LOG.warning("node-level reclaim of %s failed: %s", kind, error)
-        await observe_filesystems()
+        reclaimed: tuple[Reclaimed, ...] = ()
+        if self._dry_run:
+            await observe_filesystems()
+        else:
+            reclaimed = await self._giving_back.run(asked.decision, observe_filesystems)
+            self.known.reclaimed = reclaimed or self.known.reclaimed
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         self._observe((), now_seconds)
@@ -120,7 +121,8 @@ class Passes:
             killed_ns=_killed_ns(endings),
             done_ns=time.monotonic_ns(),
         )
-        return self._record(asked.wakes, before, decision, endings, times)
+        record = self._record(asked.wakes, before, decision, endings, times)
+        return dataclasses.replace(record, reclaimed=reclaimed)
 
     def found(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods."""

@@ -11,7 +11,7 @@ import trio
 
 from reactor.model.decisions import Decision, Eviction, RankedPod, Snapshot
 from reactor.model.quantity import format_bytes
-from reactor.model.signals import Resource
+from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 
@@ -55,6 +55,51 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """What the node gave back of one kind, for one signal.
+
+    `wanted` is what was missing to the threshold and its minimum reclaim, `freed` by how much more was
+    available afterwards (bytes or inodes, as `resource` says): below zero where others wrote faster. None:
+    the signal was not observed.
+    """
+
+    kind: Reclaim
+    signal: Signal
+    resource: Resource
+    at_unix_seconds: float
+    wanted: int | None
+    freed: int | None
+    took_seconds: float
+    did: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return it as one line for an operator."""
+        amounts = [
+            "unknown" if amount is None else amount_text(amount, self.resource)
+            for amount in (self.freed, self.wanted)
+        ]
+        return (
+            f"reclaim of {self.kind} for {self.signal}: freed {amounts[0]} of {amounts[1]} wanted in "
+            f"{self.took_seconds:.1f} s: {'; '.join(self.did) or 'nothing was done'}"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "kind": self.kind,
+            "signal": self.signal,
+            "unit": "bytes" if self.resource in _IN_BYTES else self.resource,
+            "time": instant(self.at_unix_seconds),
+            "wanted": self.wanted,
+            "freed": self.freed,
+            "took_seconds": round(self.took_seconds, 3),
+            "did": list(self.did),
+            "problems": list(self.problems),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
     """One pass. `at_unix_seconds` is when it decided, `decision.at_seconds` the same on the pass's clock."""
 
@@ -65,6 +110,7 @@ class PassRecord:
     decision: Decision
     times: StageTimes
     endings: tuple[Ending, ...] = ()
+    reclaimed: tuple[Reclaimed, ...] = ()
     dry_run: bool = False
 
     def document(self, ranking_limit: int | None = None) -> dict[str, Any]:
@@ -86,6 +132,7 @@ class PassRecord:
                 signal: _observation(observation) for signal, observation in self.snapshot.signals.items()
             },
             "reclaim": list(decision.reclaim),
+            "reclaimed": [one.document() for one in self.reclaimed],
             "ranking": [_ranked(place, self.resource) for place in decision.ranking[:ranking_limit]],
             "evictions": [ending_document(ending) for ending in self.endings],
             "timing": self._timing(),

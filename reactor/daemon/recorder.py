@@ -88,7 +88,7 @@ class Recorder:
         if self._meter is not None:
             self._meter.observe_pass(record)
         essence = _essence(record.decision)
-        news = bool(record.endings) or essence != self._before
+        news = bool(record.endings) or bool(record.reclaimed) or essence != self._before
         self._before = essence
         if not news:
             return

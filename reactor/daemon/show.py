@@ -35,6 +35,8 @@ def show_status(socket_path: Path, output: str) -> int:
     )
     screen.print(_signals(document["signals"]))
     screen.print(_filesystems(document))
+    if document["reclaimed"]:
+        screen.print(_reclaimed(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
     if document["in_flight"]:
@@ -125,6 +127,17 @@ def _filesystems(document: Mapping[str, Any]) -> Table:
     ]
     columns = (f"FILESYSTEM ({document['layout']})", "PATH", "LIES ON", "FILLS BY", "THRESHOLD IN")
     return table(columns, rows, right="FILLS BY,THRESHOLD IN")
+
+
+def _reclaimed(reclaimed: Iterable[Mapping[str, Any]]) -> Table:
+    rows = []
+    for one in reclaimed:
+        unit = Resource.EPHEMERAL_STORAGE if one["unit"] == "bytes" else Resource.INODES
+        done = "; ".join([*one["did"], *(f"problem: {problem}" for problem in one["problems"])])
+        amounts = [_amount(one["freed"], unit), _amount(one["wanted"], unit)]
+        rows.append((one["kind"], one["time"], one["signal"], *amounts, f"{one['took_seconds']:.1f} s", done))
+    columns = ("RECLAIMED LAST", "TIME", "FOR", "FREED", "WANTED", "TOOK", "BY")
+    return table(columns, rows, right="FREED,WANTED,TOOK")
 
 
 def _filling(one: Mapping[str, Any]) -> str:

@@ -69,6 +69,7 @@ def status(view: View) -> dict[str, Any]:
             if signal in observations or _thresholds(view, signal)
         ],
         **view.filesystems.document(),
+        "reclaimed": [one.document() for one in view.known.reclaimed],
         "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
         "sources": [_source(source) for source in view.sources],

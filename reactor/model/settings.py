@@ -27,6 +27,7 @@ class EvictionSettings:
     `thresholds` are in configuration order, hard before soft, derived ones (allocatable memory,
     containerfs) included. `max_pod_grace_period_seconds` below zero leaves soft evictions the pod's own
     grace period. `evictions_per_minute` None is without bound; hard memory thresholds are never bound.
+    `commands_for` are the filesystems for which commands are configured that give something back.
     """
 
     thresholds: tuple[Threshold, ...] = ()
@@ -38,6 +39,23 @@ class EvictionSettings:
     image_gc: ImageGcSettings = field(default_factory=ImageGcSettings)
     evictions_per_minute: int | None = None
     in_flight_deadline_seconds: float = 10.0
+    commands_for: frozenset[Filesystem] = frozenset()
+
+
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimSettings:
+    """The commands by which each filesystem gives something back before a pod is evicted.
+
+    Each may take `timeout_seconds`; those of one filesystem are run again after `pause_seconds` at the
+    earliest.
+    """
+
+    commands: Mapping[Filesystem, tuple[Command, ...]] = field(default_factory=dict)
+    timeout_seconds: float = 30.0
+    pause_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,5 +151,6 @@ class Settings:
     realtime: RealtimeSettings = field(default_factory=RealtimeSettings)
     sources: SourceSettings = field(default_factory=SourceSettings)
     kubernetes: KubernetesSettings | None = None
+    reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     dry_run: bool = False
     warnings: tuple[str, ...] = ()

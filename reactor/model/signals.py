@@ -66,8 +66,12 @@ class Layout(StrEnum):
 
 
 class Reclaim(StrEnum):
-    """What a node can give back before a pod is evicted, in the order in which it is asked to."""
+    """What a node can give back before a pod is evicted, in the order in which it is asked to.
 
+    `COMMANDS`: what the operator configured. Upstream knows the other two alone.
+    """
+
+    COMMANDS = "commands"
     CONTAINERS = "containers"
     IMAGES = "images"
 

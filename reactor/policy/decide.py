@@ -153,7 +153,9 @@ def _act(
         reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds)
         if reason is None:
             decision = replace(
-                decision, acted_on=threshold, reclaim=node_reclaim(threshold.signal, settings.layout)
+                decision,
+                acted_on=threshold,
+                reclaim=node_reclaim(threshold.signal, settings.layout, settings.commands_for),
             )
             return decision if decision.reclaim else _evict(settings, state, decision, snapshot, pods)
         reasons.append(f"{threshold}: {reason}")

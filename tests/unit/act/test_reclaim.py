@@ -1,8 +1,20 @@
-from reactor.act.reclaim import NodeReclaim, NoReclaim
-from reactor.model.signals import Reclaim
+from collections.abc import Collection
+
+from reactor.act.reclaim import ReclaimReport, Reclaims
+from reactor.model.signals import Filesystem, Reclaim
+
+
+class Images:
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        return ReclaimReport(did=tuple(filesystems))
+
+
+async def test_each_kind_is_given_back_by_its_own_and_a_missing_one_not_at_all() -> None:
+    reclaims = Reclaims({Reclaim.IMAGES: Images()})
+    given = await reclaims.run(Reclaim.IMAGES, [Filesystem.IMAGEFS])
+    assert ReclaimReport(did=("imagefs",)) == given
+    assert await reclaims.run(Reclaim.CONTAINERS, [Filesystem.IMAGEFS]) is None
 
 
 async def test_a_plain_node_has_nothing_to_give_back() -> None:
-    plain: NodeReclaim = NoReclaim()
-    for kind in Reclaim:
-        await plain.run(kind)
+    assert [None] * len(Reclaim) == [await Reclaims().run(kind, [Filesystem.NODEFS]) for kind in Reclaim]

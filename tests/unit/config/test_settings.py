@@ -38,6 +38,8 @@ def test_the_section_is_read() -> None:
           realtime: {fifoPriority: 0, lockMemory: false, oomScoreAdj: -5}
           sources: {psi: false}
           filesystems: {imagefs: /var/lib/images}
+          reclaim: {nodefs: [/bin/true, -x], imagefs: [[/bin/a], [/bin/b, c]]}
+          reclaimTimeout: 5s
           dryRun: true
         """
     )
@@ -55,6 +57,12 @@ def test_the_section_is_read() -> None:
     )
     assert (False, True, True) == (settings.sources.psi, settings.sources.memcg, settings.dry_run)
     assert {Filesystem.IMAGEFS: "/var/lib/images"} == settings.filesystems
+    assert {
+        Filesystem.NODEFS: (("/bin/true", "-x"),),
+        Filesystem.IMAGEFS: (("/bin/a",), ("/bin/b", "c")),
+    } == settings.reclaim.commands
+    assert (5, 60) == (settings.reclaim.timeout_seconds, settings.reclaim.pause_seconds)
+    assert {Filesystem.NODEFS, Filesystem.IMAGEFS} == settings.eviction.commands_for
 
 
 @pytest.mark.parametrize(
@@ -105,6 +113,13 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{sources: {kprobe: true}}", "reactor.sources.kprobe"),
         ("{filesystems: {tmpfs: /tmp}}", "reactor.filesystems.tmpfs"),
         ("{layout: triple}", "reactor.layout"),
+        ("{reclaim: {nodefs: rm -rf /tmp}}", "reactor.reclaim.nodefs"),
+        ("{reclaim: {nodefs: [journalctl]}}", "reactor.reclaim.nodefs"),
+        ("{reclaim: {nodefs: []}}", "reactor.reclaim.nodefs"),
+        ("{reclaim: {nodefs: [[/bin/true], []]}}", "reactor.reclaim.nodefs"),
+        ("{reclaim: {nodefs: [/bin/true, 5]}}", "reactor.reclaim.nodefs"),
+        ("{reclaim: {rootfs: [/bin/true]}}", "reactor.reclaim.rootfs"),
+        ("{reclaimTimeout: 0s}", "reactor.reclaimTimeout"),
         ("{unknown: 1}", "reactor.unknown"),
         ("5", "reactor"),
     ],

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 
 import pytest
 import trio
 
 from reactor.act.kill import KillReport, ReapReport
-from reactor.act.reclaim import NoReclaim
+from reactor.act.reclaim import ReclaimReport, Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.observed import Observed
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes
 from reactor.model.pods import Pod, PodUsage, QosClass
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Resource, Signal
+from reactor.model.signals import Filesystem, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 
 MIB = 1 << 20
@@ -105,6 +105,21 @@ class FakeKills:
         return None if self.ends_by_itself else self.kill_now(pod)
 
 
+class FakeReclaim:
+    """Notes for which filesystems it was asked, calls `then`, and reports `did` and `problems`."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None, did: str = "vacuumed") -> None:
+        self.then = then
+        self.did: tuple[str, ...] = (did,)
+        self.problems: tuple[str, ...] = ()
+        self.asked: list[tuple[Filesystem, ...]] = []
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        self.asked.append(tuple(filesystems))
+        self.then()
+        return ReclaimReport(did=self.did, problems=self.problems)
+
+
 class FakeLoop:
     """The loop's passes over a node of plain values, with a clock that the test sets."""
 
@@ -115,9 +130,11 @@ class FakeLoop:
         *,
         dry_run: bool,
         max_pod_grace_period_seconds: int,
+        commands_for: Collection[Filesystem] = (),
     ) -> None:
         self.now_seconds = 1000.0
         self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
+        self.reclaims: dict[Reclaim, FakeReclaim] = {}
         self.armed: list[Mapping[Signal, Observation]] = []
         self.gone: list[str] = []
         self.populated: set[str] = set()
@@ -126,14 +143,16 @@ class FakeLoop:
             node=self.node,
             usages=self.usages,
             pods=self.pods,
-            reclaim=NoReclaim(),
+            reclaims=Reclaims(self.reclaims),
             populated=lambda pod: pod.uid in self.populated,
             arm_memory=self.armed.append,
         )
         self.endings = Endings(self.kills, nursery, self._is_gone, deadline_seconds=10.0, dry_run=dry_run)
         self.passes = Passes(
             EvictionSettings(
-                thresholds=tuple(thresholds), max_pod_grace_period_seconds=max_pod_grace_period_seconds
+                thresholds=tuple(thresholds),
+                max_pod_grace_period_seconds=max_pod_grace_period_seconds,
+                commands_for=frozenset(commands_for),
             ),
             self.parts,
             self.endings,
@@ -198,16 +217,25 @@ def _make_pod():
 @pytest.fixture
 def make_loop(nursery):
     def make(
-        *thresholds: Threshold, dry_run: bool = False, max_pod_grace_period_seconds: int = 0
+        *thresholds: Threshold,
+        dry_run: bool = False,
+        max_pod_grace_period_seconds: int = 0,
+        commands_for: Collection[Filesystem] = (),
     ) -> FakeLoop:
         return FakeLoop(
             nursery,
             thresholds or [make_threshold(100 * MIB)],
             dry_run=dry_run,
             max_pod_grace_period_seconds=max_pod_grace_period_seconds,
+            commands_for=commands_for,
         )
 
     return make
+
+
+@pytest.fixture
+def make_reclaim():
+    return FakeReclaim
 
 
 @pytest.fixture

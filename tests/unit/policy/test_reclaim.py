@@ -1,6 +1,6 @@
 import pytest
 
-from reactor.model.signals import Layout, Reclaim, Signal
+from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 from reactor.policy.reclaim import node_reclaim
 
 BOTH = (Reclaim.CONTAINERS, Reclaim.IMAGES)
@@ -32,3 +32,22 @@ def test_the_node_gives_back_what_lies_on_the_starved_filesystem(
 def test_the_node_has_no_memory_and_no_processes_to_give_back(layout: Layout) -> None:
     for signal in (Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE, Signal.PID_AVAILABLE):
         assert () == node_reclaim(signal, layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "signal", "commands_for", "runs"),
+    [
+        (Layout.SINGLE, Signal.IMAGEFS_AVAILABLE, Filesystem.NODEFS, True),
+        (Layout.DEDICATED, Signal.NODEFS_AVAILABLE, Filesystem.NODEFS, True),
+        (Layout.DEDICATED, Signal.NODEFS_INODES_FREE, Filesystem.IMAGEFS, False),
+        (Layout.DEDICATED, Signal.CONTAINERFS_AVAILABLE, Filesystem.IMAGEFS, True),
+        (Layout.SPLIT, Signal.CONTAINERFS_AVAILABLE, Filesystem.NODEFS, True),
+        (Layout.SPLIT, Signal.IMAGEFS_AVAILABLE, Filesystem.NODEFS, False),
+        (Layout.SINGLE, Signal.MEMORY_AVAILABLE, Filesystem.NODEFS, False),
+    ],
+)
+def test_commands_of_the_starved_filesystem_come_first_and_those_of_another_not_at_all(
+    layout: Layout, signal: Signal, commands_for: Filesystem, *, runs: bool
+) -> None:
+    found = node_reclaim(signal, layout, {commands_for})
+    assert ((Reclaim.COMMANDS,) if runs else ()) + node_reclaim(signal, layout) == found

@@ -1,0 +1,142 @@
+"""Real commands, on the real clock: what they do is files, what they don't is absent files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from reactor.act.commands import CommandReclaim, run_command
+from reactor.model.settings import ReclaimSettings
+from reactor.model.signals import Filesystem
+
+SH = "/bin/sh"
+
+
+def reclaim(*commands: tuple[str, ...], timeout_seconds: float = 20.0, now=lambda: 0.0) -> CommandReclaim:
+    settings = ReclaimSettings(
+        commands={Filesystem.NODEFS: commands}, timeout_seconds=timeout_seconds, pause_seconds=60.0
+    )
+    return CommandReclaim(settings, clock_seconds=now)
+
+
+async def test_commands_of_the_filesystem_run_in_their_order(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = await reclaim((SH, "-c", f"echo one >> {out}"), (SH, "-c", f"echo two >> {out}")).run(
+        [Filesystem.NODEFS]
+    )
+    assert "one\ntwo\n" == out.read_text()
+    assert found is not None
+    assert ((), 2) == (found.problems, len(found.did))
+
+
+async def test_commands_of_another_filesystem_do_not_run(tmp_path: Path) -> None:
+    assert await reclaim((SH, "-c", f"touch {tmp_path}/ran")).run([Filesystem.IMAGEFS]) is None
+    assert [] == os.listdir(tmp_path)
+
+
+async def test_nothing_is_made_of_a_word_as_a_shell_would(tmp_path: Path) -> None:
+    await reclaim(("/usr/bin/touch", f"{tmp_path}/$HOME;*")).run([Filesystem.NODEFS])
+    assert "$HOME;*" in os.listdir(tmp_path)
+
+
+async def test_they_run_again_only_after_the_pause(tmp_path: Path) -> None:
+    now = [100.0]
+    commands = reclaim(("/usr/bin/touch", f"{tmp_path}/ran"), now=lambda: now[0])
+    assert await commands.run([Filesystem.NODEFS]) is not None
+    now[0] += 59
+    assert await commands.run([Filesystem.NODEFS]) is None
+    now[0] += 2
+    assert await commands.run([Filesystem.NODEFS]) is not None
+
+
+async def test_command_that_fails_is_told_with_its_last_words_and_the_next_one_runs(tmp_path: Path) -> None:
+    found = await reclaim(
+        (SH, "-c", "echo first >&2; echo no such journal >&2; exit 3"),
+        ("/nowhere/program",),
+        (SH, "-c", "kill -KILL $$"),
+        ("/usr/bin/touch", f"{tmp_path}/ran"),
+    ).run([Filesystem.NODEFS])
+    assert found is not None
+    assert (
+        "/bin/sh: exit status 3: no such journal",
+        "/nowhere/program: No such file or directory",
+        "/bin/sh: killed by signal 9",
+    ) == found.problems
+    assert ["ran"] == os.listdir(tmp_path)
+
+
+async def test_command_that_is_late_is_killed_with_everything_that_it_started(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    script = f"sleep 600 & echo $! > {child}; wait"
+    found = await reclaim((SH, "-c", script), timeout_seconds=1.0).run([Filesystem.NODEFS])
+    assert found is not None
+    assert ("/bin/sh: not done within 1 s: killed",) == found.problems
+    assert _is_gone(int(child.read_text()))
+
+
+async def test_cancelled_command_is_killed(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    with trio.move_on_after(10) as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_command, (SH, "-c", f"echo $$ > {pid_file}; exec sleep 600"), 600)
+            while not pid_file.exists() or not pid_file.read_text().strip():  # noqa: ASYNC110 - a file
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    assert not scope.cancelled_caught
+    assert _is_gone(int(pid_file.read_text()))
+
+
+async def test_what_it_leaves_running_delays_nobody(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    began = time.monotonic()
+    end = await run_command((SH, "-c", f"sleep 30 & echo $! > {child}"), 600)
+    assert (0, False) == (end.status, end.timed_out)
+    assert time.monotonic() - began < 25
+    os.kill(int(child.read_text()), signal.SIGKILL)
+
+
+async def test_it_runs_with_no_signal_blocked_a_session_of_its_own_and_no_file_of_ours(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    script = (
+        "import os, signal, sys\n"
+        "print(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getsid(0) == os.getpid(),\n"
+        "      signal.getsignal(signal.SIGXFSZ) == signal.SIG_DFL, sorted(os.environ)[:2],\n"
+        "      sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:-1], file=open(sys.argv[1], 'w'))\n"
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        with (tmp_path / "ours").open("w"):
+            await run_command((sys.executable, "-S", "-c", script, str(out)), 60)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert out.read_text().startswith("0 True")
+    assert "[0, 1, 2" in out.read_text()
+
+
+async def test_no_descriptor_is_left() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    await run_command(("/bin/true",), 60)
+    with pytest.raises(FileNotFoundError):
+        await run_command(("/nowhere",), 60)
+    assert before == sorted(os.listdir("/proc/self/fd"))
+
+
+def _is_gone(pid: int) -> bool:
+    """Wait for an orphan's end: whoever adopted it has to reap it."""
+    for _ in range(500):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False

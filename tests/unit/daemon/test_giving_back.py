@@ -1,0 +1,112 @@
+"""Node-level reclaim within a pass, on a node of plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+
+import pytest
+import trio
+
+from reactor.errors import RefusedError
+from reactor.model.signals import Filesystem, Reclaim, Signal
+from reactor.model.thresholds import ThresholdValue
+from reactor.model.wakes import Wake, WakeKind
+
+WAKE = Wake(source="filesystems", kind=WakeKind.HOUSEKEEPING, at_ns=1)
+
+
+class Disk:
+    """A loop whose nodefs has `available` of 1000, with a threshold of 100 and a minimum reclaim of 50."""
+
+    def __init__(self, loop, observation, kinds) -> None:
+        self.loop = loop
+        self.available = 60
+        self._observation = observation
+        self._kinds = kinds
+
+    async def observe(self) -> None:
+        await trio.lowlevel.checkpoint()
+        seen = {Signal.NODEFS_AVAILABLE: self._observation(self.available, 1000)}
+        self.loop.known.observed.take([Signal.NODEFS_AVAILABLE], seen, self.loop.now_seconds)
+
+    def frees(self, amount: int):
+        def free() -> None:
+            self.available += amount
+
+        return free
+
+    async def give_back(self):
+        await self.observe()
+        asked = self.loop.passes.make([WAKE])
+        assert self._kinds == asked.decision.reclaim
+        self.loop.now_seconds += 1
+        return await self.loop.passes.give_back(asked, self.observe)
+
+
+@pytest.fixture
+def make_disk(make_loop, make_pod, make_threshold, observation):
+    def make(**kwargs):
+        value = ThresholdValue(text="50", amount=Fraction(50))
+        threshold = dataclasses.replace(make_threshold(100, Signal.NODEFS_AVAILABLE), minimum_reclaim=value)
+        loop = make_loop(threshold, commands_for={Filesystem.NODEFS}, **kwargs)
+        loop.have(make_pod("writer"))
+        return Disk(loop, observation, (Reclaim.COMMANDS, Reclaim.CONTAINERS, Reclaim.IMAGES))
+
+    return make
+
+
+async def test_what_was_freed_is_measured_against_what_was_wanted(make_disk, make_reclaim):
+    disk = make_disk()
+    disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(200))
+    record = await disk.give_back()
+    (given,) = record.reclaimed
+    assert (given.wanted, given.freed, given.did) == (90, 200, ("vacuumed",))
+    assert record.endings == ()
+    assert disk.loop.known.reclaimed == record.reclaimed
+    assert record.document()["reclaimed"][0]["freed"] == 200
+
+
+async def test_what_suffices_spares_the_rest(make_disk, make_reclaim):
+    disk = make_disk()
+    commands, images = make_reclaim(disk.frees(90)), make_reclaim(disk.frees(500))
+    disk.loop.reclaims.update({Reclaim.COMMANDS: commands, Reclaim.IMAGES: images})
+    await disk.give_back()
+    assert [tuple(Filesystem)] == commands.asked  # in a single layout they are one filesystem
+    assert [] == images.asked
+
+
+async def test_what_does_not_suffice_is_followed_by_the_rest_and_then_by_an_eviction(make_disk, make_reclaim):
+    disk = make_disk()
+    commands, images = make_reclaim(disk.frees(89)), make_reclaim()
+    disk.loop.reclaims.update({Reclaim.COMMANDS: commands, Reclaim.IMAGES: images})
+    record = await disk.give_back()
+    assert [89, 0] == [given.freed for given in record.reclaimed]
+    assert ["writer"] == disk.loop.kills.killed
+
+
+async def test_reclaim_that_fails_is_told_and_the_pod_goes(make_disk, make_reclaim):
+    disk = make_disk()
+
+    def refuse() -> None:
+        raise RefusedError("the runtime does not answer")
+
+    disk.loop.reclaims[Reclaim.IMAGES] = make_reclaim(refuse)
+    record = await disk.give_back()
+    assert [("the runtime does not answer",)] == [given.problems for given in record.reclaimed]
+    assert ["writer"] == disk.loop.kills.killed
+
+
+async def test_nothing_to_give_back_is_no_reclaim_and_keeps_the_last_one(make_disk, make_reclaim):
+    disk = make_disk()
+    record = await disk.give_back()
+    assert ((), ()) == (record.reclaimed, disk.loop.known.reclaimed)
+    assert ["writer"] == disk.loop.kills.killed
+
+
+async def test_dry_run_gives_nothing_back(make_disk, make_reclaim):
+    disk = make_disk(dry_run=True)
+    commands = disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(500))
+    record = await disk.give_back()
+    assert [] == commands.asked
+    assert ["dry-run"] == [ending.outcome for ending in record.endings]
