@@ -6,6 +6,7 @@ Exit statuses: 0 done, 1 it failed, 2 the arguments or a document are wrong (eve
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -60,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     from reactor.daemon.log import log_to_stderr  # noqa: PLC0415
     from reactor.daemon.loop import run  # noqa: PLC0415
 
-    settings = _settings(options.config)
+    settings = dataclasses.replace(_settings(options.config), stand_by=options.stand_by)
     log = log_to_stderr()
     try:
         trio.run(partial(run, settings, dry_run=options.dry_run, config_path=options.config))
@@ -147,6 +148,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(run, default=DEFAULT_CONFIG)
     run.add_argument(
         "--dry-run", action="store_true", help="decide and journal, but never reclaim and never end a pod"
+    )
+    run.add_argument(
+        "--stand-by",
+        action="store_true",
+        help="where a daemon guards this node, wait and take over at its end",
     )
 
     simulate = _command(

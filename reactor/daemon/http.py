@@ -1,4 +1,4 @@
-"""The metrics' HTTP endpoint, inside Trio.
+"""The HTTP endpoint, inside Trio: /metrics, and /healthz for whoever restarts a daemon that hangs.
 
 Why not prometheus_client's own server: it answers in threads, and a thread at normal priority that is
 preempted while it holds the interpreter's lock holds up a loop that runs under SCHED_FIFO. A scrape here
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -22,15 +22,22 @@ _REQUEST_BYTES: Final = 8192
 _REQUEST_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 30.0
 _CONNECTIONS: Final = 16
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+# Given the request's headers: status, content type, body.
+Page = Callable[[Mapping[str, str]], tuple[str, str, bytes]]
 
 
 async def serve_metrics(
     registry: CollectorRegistry,
     address: tuple[str, int],
+    is_alive: Callable[[], bool] = lambda: True,
     *,
     task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve `/metrics` until cancelled; the task's status is the listeners, none where there can't be any.
+    """Serve until cancelled; the task's status is the listeners, none where there can't be any.
+
+    `/healthz` answers 200 while `is_alive` says so, else 503.
 
     An address that is taken is reported and tried again every half a minute: a predecessor may still be
     ending, and nothing else depends on this.
@@ -52,11 +59,15 @@ async def serve_metrics(
             _LOG.info("metrics at %s:%d", host, port)
         else:
             task_status.started(tuple(listeners))
-        await trio.serve_listeners(partial(_answer, registry, trio.CapacityLimiter(_CONNECTIONS)), listeners)
+        pages = {
+            "/metrics": partial(_metrics, registry),
+            "/healthz": partial(_health, is_alive),
+        }
+        await trio.serve_listeners(partial(_answer, pages, trio.CapacityLimiter(_CONNECTIONS)), listeners)
 
 
 async def _answer(
-    registry: CollectorRegistry, limiter: trio.CapacityLimiter, stream: trio.SocketStream
+    pages: Mapping[str, Page], limiter: trio.CapacityLimiter, stream: trio.SocketStream
 ) -> None:
     """Answer one request and close; a client that is slow, gone or talks nonsense costs only its own."""
     try:
@@ -64,7 +75,7 @@ async def _answer(
             async with limiter, stream:
                 request = await _head(stream)
                 if request is not None:
-                    await stream.send_all(_response(registry, *request))
+                    await stream.send_all(_response(pages, *request))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass
 
@@ -89,17 +100,27 @@ async def _head(stream: trio.SocketStream) -> tuple[str, str, Mapping[str, str]]
     )
 
 
-def _response(registry: CollectorRegistry, method: str, path: str, headers: Mapping[str, str]) -> bytes:
-    status, kind, body = "200 OK", "text/plain; charset=utf-8", b""
+def _response(pages: Mapping[str, Page], method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    kind = _PLAIN
     if method not in {"GET", "HEAD"}:
         status, body = "405 Method Not Allowed", b"only GET\n"
-    elif path != "/metrics":
-        status, body = "404 Not Found", b"only /metrics\n"
+    elif path not in pages:
+        status, body = "404 Not Found", f"only {' and '.join(pages)}\n".encode()
     else:
-        encode, kind = choose_encoder(headers.get("accept", ""))
-        body = encode(registry)
+        status, kind, body = pages[path](headers)
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
     ).encode("latin-1")
     return head if method == "HEAD" else head + body
+
+
+def _metrics(registry: CollectorRegistry, headers: Mapping[str, str]) -> tuple[str, str, bytes]:
+    encode, kind = choose_encoder(headers.get("accept", ""))
+    return "200 OK", kind, encode(registry)
+
+
+def _health(is_alive: Callable[[], bool], _: Mapping[str, str]) -> tuple[str, str, bytes]:
+    if is_alive():
+        return "200 OK", _PLAIN, b"ok\n"
+    return "503 Service Unavailable", _PLAIN, b"no pass for a while\n"

@@ -41,6 +41,7 @@ from reactor.daemon.signals import obey, receiver
 from reactor.daemon.state import StateError, StateFile
 from reactor.daemon.status import View, explain, status
 from reactor.daemon.status_socket import Command, listen, remove, serve
+from reactor.daemon.turn import turn
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
@@ -68,20 +69,22 @@ async def run(
 
     With `config_path` SIGHUP reads that file anew, and SIGTERM and SIGINT end; without it signals are left
     to the caller. The task's status is given once the sources are armed.
-    Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where a daemon
-    answers on the same socket.
+    Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where another daemon
+    guards with the same state file, for whose end `settings.stand_by` waits, or answers on the same socket.
     """
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
         daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
-        await daemon.run(task_status)
+        async with turn(Path(settings.state_path), stand_by=settings.stand_by):
+            await daemon.run(task_status)
         return
     with receiver() as received:
         daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
         async with trio.open_nursery() as nursery:
             ending = nursery.cancel_scope.cancel
             nursery.start_soon(partial(obey, received, daemon, config_path, ending, dry_run=dry_run))
-            await daemon.run(task_status)
+            async with turn(Path(settings.state_path), stand_by=settings.stand_by):
+                await daemon.run(task_status)
 
 
 class Daemon:
@@ -224,7 +227,9 @@ class Daemon:
             nursery.start_soon(serve, self._listener, commands)
         if self._settings.metrics_address is not None:
             self._metrics.read_from(self._reading)
-            nursery.start_soon(serve_metrics, self._metrics.registry, self._settings.metrics_address)
+            nursery.start_soon(
+                serve_metrics, self._metrics.registry, self._settings.metrics_address, self._is_alive
+            )
         nursery.start_soon(self._remember)
         nursery.start_soon(self._keeper.run)
         nursery.start_soon(self._notice.watchdog, self._is_alive)
@@ -240,6 +245,8 @@ class Daemon:
         """Run one generation after the other, until cancelled."""
         endings: Endings | None = None
         while True:
+            if self._next is not None:
+                self._settings, self._next = self._next, None
             settings = self._settings
             self._kills.guard(settings.pod_parents)
             deadline_seconds = settings.eviction.in_flight_deadline_seconds
@@ -268,7 +275,6 @@ class Daemon:
                 generation.close()
             if self._next is None:
                 return
-            self._settings, self._next = self._next, None
 
     def _exercise(self) -> None:
         if self._settings.dry_run:

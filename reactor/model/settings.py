@@ -153,4 +153,5 @@ class Settings:
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     dry_run: bool = False
+    stand_by: bool = False
     warnings: tuple[str, ...] = ()

@@ -149,6 +149,17 @@ async def test_endpoint_answers_what_it_is_asked(nursery, path, method, status):
     assert answer.startswith(f"HTTP/1.1 {status} ")
 
 
+async def test_health_is_what_the_loop_says_of_itself(nursery):
+    alive = [True]
+    (listener,) = await nursery.start(
+        serve_metrics, Metrics().registry, ("127.0.0.1", 0), lambda: alive.pop() if alive else False
+    )
+    port = listener.socket.getsockname()[1]
+
+    assert (await get(port, "/healthz")).startswith("HTTP/1.1 200 ")
+    assert (await get(port, "/healthz")).startswith("HTTP/1.1 503 ")
+
+
 async def test_nonsense_is_answered_by_closing_and_the_next_is_served(nursery):
     (listener,) = await nursery.start(serve_metrics, Metrics().registry, ("127.0.0.1", 0))
     port = listener.socket.getsockname()[1]
