@@ -93,7 +93,7 @@ class KillPath:
                 self._tree.lift_cpu_quota(cgroup)
             except OSError as error:
                 problems.append(f"CPU quota not lifted: {error}")
-            killed = self._kill_whole(cgroup, members, problems)
+            killed = self._kill_whole(members, problems)
             if killed is None:
                 killed = self._kill_each(cgroup, members, problems)
         killed_ns = time.monotonic_ns()
@@ -169,44 +169,29 @@ class KillPath:
             raise RefusedError(
                 f"pod {pod.key}: cgroup {cgroup!r} is not inside {', '.join(self._pod_parents)}"
             )
-        members = Members(self._tree, cgroup)  # refuses symlinks
+        members = Members(self._tree, cgroup, spared=pod.spared_cgroups)  # refuses symlinks
         for pid in {1, os.getpid()}.intersection(members()):
             raise RefusedError(
                 f"pod {pod.key}: {cgroup!r} holds process {pid}, {'init' if pid == 1 else 'reactor'}"
             )
         return cgroup, members
 
-    def _kill_whole(
-        self, cgroup: str, members: Members, problems: list[str]
-    ) -> tuple[int, dict[int, int]] | None:
+    def _kill_whole(self, members: Members, problems: list[str]) -> tuple[int, dict[int, int]] | None:
         """Kill through v2's cgroup.kill; None where there is no such file.
 
         Returns how many were listed, and pidfds of some of them by process id.
         """
         if self._tree.version is not CgroupVersion.V2:
             return None
-        path = self._tree.path(cgroup) / "cgroup.kill"
-        try:
-            kill_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:  # before 5.14, or the cgroup is gone
-            return None
-        except OSError as error:
-            problems.append(f"{path}: {error.strerror}; killing one by one")
-            return None
-        try:
-            listed = members()
-            pidfds: dict[int, int] = {}
-            with contextlib.suppress(OSError):  # no descriptors left: reap polls instead
-                # Opened before the kill: later they would be gone, and with them what reap waits on.
-                pidfds, _ = processes.open_pidfds(listed[: processes.HELD])
-            try:
-                os.write(kill_fd, b"1")
-            except OSError:
+        count, pidfds = 0, dict[int, int]()
+        subtrees = members.subtrees()
+        for directory in subtrees:
+            listed = _kill_subtree(directory, members, pidfds, problems)
+            if listed is None:
                 processes.close_all(pidfds.values())
-                raise
-        finally:
-            os.close(kill_fd)
-        return len(listed), pidfds
+                return None
+            count += listed
+        return (count, pidfds) if subtrees else None
 
     def _kill_each(self, cgroup: str, members: Members, problems: list[str]) -> tuple[int, dict[int, int]]:
         """Signal every process, frozen where they fork ahead of us; return as _kill_whole does.
@@ -254,6 +239,36 @@ class KillPath:
         what = f"{count} processes still listed" if count else "processes are still exiting"
         because = frozen_by_ancestor(self._tree, cgroup)
         return [f"{cgroup}: {what} {deadline_seconds:g} s after the kill", *([because] if because else [])]
+
+
+def _kill_subtree(
+    directory: str, members: Members, pidfds: dict[int, int], problems: list[str]
+) -> int | None:
+    """Kill one subtree and return how many were listed in it; None where there is no cgroup.kill.
+
+    Adds pidfds of some of them; where the write fails, all are closed and OSError is raised.
+    """
+    path = f"{directory}/cgroup.kill"
+    try:
+        kill_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:  # before 5.14, or the cgroup is gone
+        return None
+    except OSError as error:
+        problems.append(f"{path}: {error.strerror}; killing one by one")
+        return None
+    try:
+        listed = members.within(directory)
+        with contextlib.suppress(OSError):  # no descriptors left: reap polls instead
+            # Opened before the kill: later they would be gone, and with them what reap waits on.
+            opened, _ = processes.open_pidfds(listed[: processes.HELD - len(pidfds)])
+            pidfds |= opened
+        os.write(kill_fd, b"1")
+    except OSError:
+        processes.close_all(pidfds.values())
+        raise
+    finally:
+        os.close(kill_fd)
+    return len(listed)
 
 
 async def _wait_empty(members: Members, pidfds: Collection[int]) -> None:

@@ -19,6 +19,7 @@ import trio
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_files import parse_processes
 from reactor.kernel.files import read_file
+from reactor.model.pods import Pod
 
 BATCH: Final = 256  # pidfds open at once: well below the usual soft limit of 1,024 file descriptors
 # A cgroup that goes away while it is being listed; a threaded cgroup's cgroup.procs (v2).
@@ -46,33 +47,68 @@ def open_pidfds(pids: Sequence[int]) -> tuple[dict[int, int], int]:
 
 
 class Members:
-    """Lists the processes of a cgroup and of those below it, its path resolved once.
+    """Lists the processes of a cgroup and of those below it but for `spared`, its path resolved once.
 
     Every call opens `cgroup.procs` anew: on v1 a descriptor that is read again shows the list as it was at
     the first read (cgroup_pidlist_start(), kernel/cgroup/cgroup-v1.c). Half the time of CgroupTree.processes,
     which a kill would need three times over.
     """
 
-    def __init__(self, tree: CgroupTree, cgroup: str, controller: Controller = "memory") -> None:
+    def __init__(
+        self,
+        tree: CgroupTree,
+        cgroup: str,
+        controller: Controller = "memory",
+        *,
+        spared: Collection[str] = (),
+    ) -> None:
         self._directory = os.fspath(tree.path(cgroup, controller))
+        self._spared = frozenset(os.fspath(tree.path(one, controller)) for one in spared)
 
     def __call__(self) -> list[int]:
         """Return the process ids, each once; none where the cgroup is gone.
 
         Processes of other PID namespaces, listed as 0, can't be reached from here and are left out.
         """
+        return self.within(self._directory)
+
+    def within(self, directory: str) -> list[int]:
+        """Return those in one of the `subtrees`."""
         pids: dict[int, None] = {}
-        waiting = [self._directory]
+        waiting = [directory]
         while waiting:
             directory = waiting.pop()
             try:
                 pids.update(dict.fromkeys(parse_processes(read_file(f"{directory}/cgroup.procs"))))
-                with os.scandir(directory) as entries:
-                    waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                waiting += self._below(directory)
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
         return list(pids)
+
+    def subtrees(self) -> list[str]:
+        """Return the directories that together are the cgroup: its own where nothing in it is spared.
+
+        None where the cgroup is gone.
+        """
+        if not self._spared:
+            return [self._directory]
+        try:
+            return self._below(self._directory)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return []
+
+    def _below(self, directory: str) -> list[str]:
+        with os.scandir(directory) as entries:
+            found = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return [path for path in found if path not in self._spared] if self._spared else found
+
+
+def populated(tree: CgroupTree, pod: Pod) -> bool:
+    """Return whether anybody lives in a pod's cgroup, but for what a kill spares."""
+    return pod.cgroup is not None and bool(Members(tree, pod.cgroup, spared=pod.spared_cgroups)())
 
 
 class Volley:

@@ -61,6 +61,8 @@ class KubeletConfiguration:
     )
     image_minimum_gc_age: Seconds = field(default=_UNSET, metadata={"key": "imageMinimumGCAge"})
     image_maximum_gc_age: Seconds = field(default=_UNSET, metadata={"key": "imageMaximumGCAge"})
+    cgroup_root: str = "/"
+    static_pod_path: str = ""
     kube_reserved: Mapping[str, Quantity] = field(default_factory=dict)
     system_reserved: Mapping[str, Quantity] = field(default_factory=dict)
     shutdown_grace_period: Seconds = _UNSET

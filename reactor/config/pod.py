@@ -22,6 +22,7 @@ from reactor.model.signals import Resource
 
 SOURCE_ANNOTATION = "kubernetes.io/config.source"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+HASH_ANNOTATION = "kubernetes.io/config.hash"
 
 _QOS_RESOURCES = ("cpu", "memory")
 _CHARGED = (Resource.MEMORY, Resource.EPHEMERAL_STORAGE)
@@ -131,7 +132,7 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
         uid=metadata.uid or f"{metadata.namespace}/{metadata.name}",
         priority=spec.priority,
         qos_class=document.status.qos_class or _qos_class(spec),
-        critical_because=_critical_because(metadata.annotations, spec.priority),
+        critical_because=critical_because(metadata.annotations, spec.priority),
         termination_grace_period_seconds=spec.termination_grace_period_seconds,
         requests={
             resource: asked.value
@@ -155,6 +156,7 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
         ),
         tolerations=spec.tolerations,
         cgroup=cgroup,
+        config_hash=metadata.annotations.get(HASH_ANNOTATION),
     )
 
 
@@ -170,7 +172,7 @@ def _container(container: _Container, *, is_init: bool) -> Container:
     )
 
 
-def _critical_because(annotations: Mapping[str, str], priority: int) -> str | None:
+def critical_because(annotations: Mapping[str, str], priority: int) -> str | None:
     """Return why a pod is never evicted, None where it may be. Source: kubelet/types, IsCriticalPod."""
     source = annotations.get(SOURCE_ANNOTATION)
     if source is not None and source != "api":

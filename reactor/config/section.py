@@ -12,6 +12,7 @@ from reactor.config.section_scalars import (
     Address,
     CgroupPath,
     Commands,
+    Endpoint,
     FifoPriority,
     HttpsUrl,
     Interval,
@@ -67,6 +68,12 @@ class _Sources:
 
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Runtime:
+    endpoint: Endpoint | None = None
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Kubelet:
     url: HttpsUrl = HttpsUrl(KubernetesSettings().kubelet_url)
     ca_file: AbsolutePath | None = None
@@ -108,4 +115,5 @@ class Section:
     realtime: _Realtime = field(default_factory=_Realtime)
     sources: _Sources = field(default_factory=_Sources)
     kubernetes: Kubernetes | None = None
+    runtime: _Runtime = field(default_factory=_Runtime)
     dry_run: bool = False

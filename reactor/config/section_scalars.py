@@ -12,6 +12,7 @@ from reactor.config.scalars import Seconds, as_quantity
 CgroupPath = NewType("CgroupPath", str)
 AbsolutePath = NewType("AbsolutePath", str)
 Address = NewType("Address", str)
+Endpoint = NewType("Endpoint", str)
 HttpsUrl = NewType("HttpsUrl", str)
 NodeName = NewType("NodeName", str)
 Commands = NewType("Commands", tuple[tuple[str, ...], ...])
@@ -34,6 +35,13 @@ def _path(raw: Any, _: type) -> AbsolutePath:
     if not isinstance(raw, str) or not raw.startswith("/") or "\0" in raw:
         raise Refused(raw, "an absolute path")
     return AbsolutePath(raw)
+
+
+def _endpoint(raw: Any, _: type) -> Endpoint:
+    path = raw.removeprefix("unix://") if isinstance(raw, str) else ""
+    if not path.startswith("/") or "\0" in path:
+        raise Refused(raw, "a Unix socket's path such as unix:///run/containerd/containerd.sock")
+    return Endpoint(path)
 
 
 def _address(raw: Any, _: type) -> Address:
@@ -100,6 +108,7 @@ for _scalar, _hook in (
     (CgroupPath, _cgroup),
     (AbsolutePath, _path),
     (Address, _address),
+    (Endpoint, _endpoint),
     (HttpsUrl, _https_url),
     (NodeName, _node_name),
     (Commands, _commands),

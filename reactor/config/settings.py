@@ -12,6 +12,7 @@ from pathlib import Path
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
+from reactor.config.kubepods import kubepods_cgroups
 from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
@@ -96,7 +97,7 @@ def _parent_problems(section: Section) -> list[Problem]:
 def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
     by_layout = {layout: _eviction(kubelet, section, layout) for layout in Layout}
     node = None if section.node_cgroup in {None, "/"} else section.node_cgroup
-    parents: tuple[str, ...] = section.pods.parents or ((node,) if node is not None else ())
+    parents: tuple[str, ...] = section.pods.parents or _default_parents(kubelet, section, node)
     host, _, port = section.metrics.rpartition(":")
     return Settings(
         eviction=by_layout[section.layout or _layout(section.filesystems)],
@@ -131,9 +132,22 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
             timeout_seconds=section.reclaim_timeout,
             pause_seconds=section.reclaim_pause,
         ),
+        runtime_endpoint=section.runtime.endpoint,
+        static_pods_path=kubelet.static_pod_path or None,
         dry_run=section.dry_run,
         warnings=kubelet.warnings,
     )
+
+
+def _default_parents(
+    kubelet: KubeletConfiguration, section: Section, node_cgroup: str | None
+) -> tuple[str, ...]:
+    if section.kubernetes is None:
+        return () if node_cgroup is None else (node_cgroup,)
+    if node_cgroup is None:
+        return kubepods_cgroups(kubelet.cgroup_root)
+    within = f"{node_cgroup}/"
+    return tuple(parent for parent in kubepods_cgroups(node_cgroup) if parent.startswith(within))
 
 
 def _kubernetes(section: Kubernetes) -> KubernetesSettings:

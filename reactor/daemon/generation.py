@@ -6,11 +6,13 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import trio
 
 from reactor.act.commands import CommandReclaim
+from reactor.act.processes import populated
 from reactor.act.reclaim import Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
@@ -65,7 +67,7 @@ class Generation:
             usages=self._usages,
             pods=Workloads(tree, settings),
             reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim)}),
-            populated=lambda pod: pod.cgroup is not None and bool(tree.processes(pod.cgroup)),
+            populated=partial(populated, tree),
             arm_memory=lambda memory: self._memory.arm(self._levels.of(memory)),
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS

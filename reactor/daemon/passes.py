@@ -125,8 +125,8 @@ class Passes:
         return dataclasses.replace(record, reclaimed=reclaimed)
 
     def found(self, pods: tuple[Pod, ...]) -> None:
-        """Take over a fresh list of pods."""
-        if pods != self.known.pods:
+        """Take over a fresh list of pods; a cgroup that vanished and is listed was made anew."""
+        if pods != self.known.pods or self._parts.usages.vanished:
             self.known.pods = pods
             self._candidates.forget_absent(pods)
             self._parts.usages.track(pods)
@@ -140,7 +140,10 @@ class Passes:
         if any(flight.uid == uid and flight.resource is Resource.PIDS for flight in state.in_flight):
             used = self._parts.usages.full().get(uid)
             if used is not None and used.process_count:
-                return False
+                # What was spared (one process each) stays, and is counted with the pod.
+                spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
+                if used.process_count > spared:
+                    return False
         self._candidates.ended(uid)
         self.known.state = dataclasses.replace(
             state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)

@@ -58,7 +58,9 @@ class Pod:
     """A pod as the policy sees it; requests are the pod's totals, an absent one is zero.
 
     `critical_because` says why it may never be evicted (None: it may). `cgroup` is its cgroup relative to
-    the hierarchy's root where it is known.
+    the hierarchy's root where it is known. Below it lie `container_cgroups`, by the containers' names, and
+    `spared_cgroups`, which a kill leaves alone: the sandbox's pause container, the runtime's own monitors.
+    `config_hash` is what a static pod is called on its node, where its mirror has a uid of its own.
     """
 
     name: str
@@ -74,6 +76,9 @@ class Pod:
     volumes: tuple[Volume, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     cgroup: str | None = None
+    container_cgroups: Mapping[str, str] = field(default_factory=dict)
+    spared_cgroups: tuple[str, ...] = ()
+    config_hash: str | None = None
 
     @property
     def key(self) -> str:

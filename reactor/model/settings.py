@@ -133,7 +133,8 @@ class Settings:
     `by_layout` holds the policy's settings for every layout where the devices are to tell which one it is;
     it is empty where a layout is configured.
     `reserved_memory_bytes` is kept from pods for the system: the pods' cgroup, where it has no limit of its
-    own, may use the rest of the node. `kubernetes` None is a plain Linux node.
+    own, may use the rest of the node. `kubernetes` None is a plain Linux node. `runtime_endpoint` None
+    looks for the container runtime's socket; `static_pods_path` is where the kubelet finds its static pods.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
@@ -152,6 +153,8 @@ class Settings:
     sources: SourceSettings = field(default_factory=SourceSettings)
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
+    runtime_endpoint: str | None = None
+    static_pods_path: str | None = None
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()

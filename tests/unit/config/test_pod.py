@@ -187,3 +187,10 @@ def test_a_wrong_pod_is_told_by_path(document: dict[str, Any], path: str) -> Non
     with pytest.raises(ConfigError) as caught:
         pod_from_document(document, root="pods[0]")
     assert [path] == [problem.path for problem in caught.value.problems]
+
+
+def test_a_mirror_pod_tells_what_its_static_pod_is_called_on_the_node() -> None:
+    annotations = {"kubernetes.io/config.mirror": "0a1b", "kubernetes.io/config.hash": "0a1b"}
+    raw = {"metadata": {"name": "etcd", "uid": "other", "annotations": annotations}}
+    assert pod_from_document(raw).config_hash == "0a1b"
+    assert pod_from_document({"metadata": {"name": "plain"}}).config_hash is None

@@ -185,3 +185,40 @@ def test_wrong_kubernetes_keys_are_named_by_their_paths() -> None:
             token: secret
         """
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "parents"),
+    [
+        ("reactor: {kubernetes: {}}", ("/kubepods", "/kubepods.slice")),
+        (
+            "cgroupRoot: /kubelet\nreactor: {kubernetes: {}}",
+            ("/kubelet/kubepods", "/kubelet.slice/kubelet-kubepods.slice"),
+        ),
+        ("reactor: {nodeCgroup: /node, kubernetes: {}}", ("/node/kubepods",)),
+        ("reactor: {pods: {parents: [/pods]}, kubernetes: {}}", ("/pods",)),
+        ("cgroupRoot: /kubelet", ()),
+    ],
+)
+def test_on_a_kubernetes_node_pods_are_below_the_kubelets_cgroups(
+    text: str, parents: tuple[str, ...]
+) -> None:
+    assert parents == settings_from_text(text, "f").pod_parents
+
+
+def test_the_runtimes_endpoint_is_a_socket_with_or_without_its_scheme() -> None:
+    for endpoint in ("unix:///run/c.sock", "/run/c.sock"):
+        text = f"reactor: {{runtime: {{endpoint: '{endpoint}'}}}}"
+        assert settings_from_text(text, "f").runtime_endpoint == "/run/c.sock"
+    assert settings_from_text("{}", "f").runtime_endpoint is None
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:1", "run/c.sock", "''", "5"])
+def test_an_endpoint_that_is_no_unix_socket_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"reactor\.runtime\.endpoint: .*accepted: a Unix socket's path"):
+        settings_from_text(f"reactor: {{runtime: {{endpoint: {endpoint}}}}}", "f")
+
+
+def test_where_static_pods_come_from_is_taken_from_the_kubelets_own_key() -> None:
+    found = settings_from_text("staticPodPath: /etc/kubernetes/manifests", "f")
+    assert found.static_pods_path == "/etc/kubernetes/manifests"

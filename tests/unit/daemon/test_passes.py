@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import trio
 import trio.testing
@@ -290,6 +291,22 @@ async def test_pod_that_vanished_while_it_was_read_is_not_chosen_for_being_unkno
     loop.passes.make([wake()])
 
     assert loop.kills.killed == ["hog"]
+
+
+async def test_a_pod_whose_pause_container_alone_is_still_counted_is_gone(
+    make_loop, make_pod, make_threshold, observation, autojump_clock
+):
+    loop = make_loop(make_threshold(100, Signal.PID_AVAILABLE))
+    loop.have(replace(make_pod("bomb"), spared_cgroups=("/pods/bomb/sandbox",)), make_pod("calm"))
+    loop.usages.seen["uid-bomb"] = PodUsage(process_count=200)
+    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(90, 300)}
+    loop.kills.reaped.set()
+    ending = loop.passes.make([wake(WakeKind.PROCESSES)]).endings[0]
+    await trio.sleep(1)
+    assert not ending.ended.is_set()
+    loop.usages.seen["uid-bomb"] = PodUsage(process_count=1)
+    await ending.ended.wait()
+    assert loop.gone == ["uid-bomb"]
 
 
 async def test_nobody_else_is_evicted_for_processes_while_those_of_the_first_are_still_counted(

@@ -1,0 +1,135 @@
+"""The end of a pod whose pause container lives on, on cgroup v1 and through v2's cgroup.kill."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from test_act_kill import FORK_STORM, IGNORE_TERM, Yard, open_descriptors, wait_until
+
+from reactor.act.kill import KillPath
+from reactor.act.processes import populated
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.pods import Pod
+
+_UNIFIED = Path("/sys/fs/cgroup/unified")  # where a machine with v1 controllers has v2, without controllers
+
+
+@pytest.fixture(params=["v1", "v2"])
+def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
+    if os.geteuid():
+        pytest.skip("needs root: run `sudo make kernel-tests`")
+    try:
+        tree = CgroupTree.discover()
+    except ReactorError as error:
+        pytest.skip(f"needs a mounted memory controller: {error}")
+    if tree.version != CgroupVersion(request.param):
+        if tree.version is CgroupVersion.V2:
+            pytest.skip("no v1 hierarchies here; boot with systemd.unified_cgroup_hierarchy=0")
+        if not _UNIFIED.is_mount():
+            pytest.skip(f"no v2 hierarchy here; mount -t cgroup2 none {_UNIFIED}")
+        tree = CgroupTree(version=CgroupVersion.V2, memory_root=_UNIFIED, freezer_root=_UNIFIED)
+    made = Yard(tree)
+    try:
+        yield made
+    finally:
+        made.clean()
+
+
+@pytest.fixture
+def kill_path(yard: Yard) -> Iterator[KillPath]:
+    path = KillPath(yard.tree, (yard.parent,))
+    yield path
+    path.close()
+
+
+@pytest.fixture
+def pod(yard: Yard) -> Pod:
+    """Return a pod with a sandbox, which is spared, and two containers."""
+    made = yard.pod()
+    for name in ("sandbox", "one", "other"):
+        yard.make(f"{made.cgroup}/{name}")
+    return dataclasses.replace(made, spared_cgroups=(f"{made.cgroup}/sandbox",))
+
+
+async def test_a_kill_ends_the_containers_and_spares_the_pause_container(
+    yard: Yard, kill_path: KillPath, pod: Pod
+) -> None:
+    pause = yard.spawn(f"{pod.cgroup}/sandbox")
+    inner = yard.make(f"{pod.cgroup}/other/inner")
+    children = [yard.spawn(cgroup) for cgroup in (f"{pod.cgroup}/one", f"{pod.cgroup}/other", inner)]
+    report = kill_path.kill_now(pod)
+    reaped = await kill_path.reap(pod)
+    assert (3, ()) == (report.processes, report.problems)
+    assert reaped.freed_ns is not None
+    assert [-signal.SIGKILL] * 3 == [child.wait(5) for child in children]
+    assert pause.poll() is None
+    assert [pause.pid] == yard.tree.processes(pod.cgroup or "")
+    assert not populated(yard.tree, pod)
+    assert populated(yard.tree, dataclasses.replace(pod, spared_cgroups=()))
+
+
+async def test_a_fork_storm_beside_a_pause_container_is_ended_to_the_last_process(
+    yard: Yard, kill_path: KillPath, pod: Pod
+) -> None:
+    if yard.tree.pids_root is None:
+        pytest.skip("needs the pids controller, so that the storm stays bounded")
+    (yard.tree.path(pod.cgroup or "", "pids") / "pids.max").write_text("400")
+    pause = yard.spawn(f"{pod.cgroup}/sandbox")
+    yard.spawn(f"{pod.cgroup}/one", FORK_STORM)
+    wait_until(lambda: len(yard.tree.processes(pod.cgroup or "")) > 300)
+    kill_path.kill_now(pod)
+    assert (await kill_path.reap(pod)).freed_ns is not None
+    assert [pause.pid] == yard.tree.processes(pod.cgroup or "")
+
+
+async def test_a_pod_with_nothing_but_its_pause_container_is_a_kill_of_nothing(
+    yard: Yard, kill_path: KillPath, pod: Pod
+) -> None:
+    pause = yard.spawn(f"{pod.cgroup}/sandbox")
+    assert kill_path.kill_now(pod).processes == 0
+    assert (await kill_path.reap(pod)).freed_ns is not None
+    assert pause.poll() is None
+
+
+async def test_a_grace_period_is_asked_of_the_containers_alone(
+    yard: Yard, kill_path: KillPath, pod: Pod
+) -> None:
+    pause = yard.spawn(f"{pod.cgroup}/sandbox")
+    willing = yard.spawn(f"{pod.cgroup}/one")
+    stubborn = yard.spawn(f"{pod.cgroup}/other", IGNORE_TERM)
+    assert stubborn.stdout
+    stubborn.stdout.readline()
+    report = await kill_path.terminate(pod, 0.2)
+    assert report is not None
+    assert report.processes == 1
+    assert (await kill_path.reap(pod)).freed_ns is not None
+    assert [-signal.SIGTERM, -signal.SIGKILL] == [willing.wait(5), stubborn.wait(5)]
+    assert pause.poll() is None
+
+
+async def test_a_pod_whose_cgroup_is_gone_is_a_kill_of_nothing(yard: Yard, kill_path: KillPath) -> None:
+    gone = f"{yard.parent}/gone"
+    pod = Pod(name="p", namespace="n", uid="u", cgroup=gone, spared_cgroups=(f"{gone}/sandbox",))
+    report = kill_path.kill_now(pod)
+    assert (0, ()) == (report.processes, report.problems)
+
+
+async def test_sparing_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath, pod: Pod) -> None:
+    yard.spawn(f"{pod.cgroup}/sandbox")
+    await trio.to_thread.run_sync(int)  # the first worker thread opens what it keeps
+    before = open_descriptors()
+    for _ in range(5):
+        children = [yard.spawn(f"{pod.cgroup}/{name}") for name in ("one", "other")]
+        kill_path.kill_now(pod)
+        await kill_path.reap(pod)
+        for child in children:
+            child.communicate()
+    wait_until(lambda: before == open_descriptors())  # a worker may still be at freeing memory
