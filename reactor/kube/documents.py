@@ -1,0 +1,128 @@
+"""What is written to the API server, as plain documents: pod statuses and events, as upstream has them.
+
+Sources: pkg/kubelet/eviction (evictPod), pkg/kubelet/status (mergePodStatus), client-go's tools/record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from reactor.kube.pods import EVICTED, FAILED
+
+COMPONENT: Final = "reactor"
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
+_NAME_LENGTH: Final = 253
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectReference:
+    """What an event is about. Upstream gives a node its name for a uid, and no namespace."""
+
+    kind: str
+    name: str
+    uid: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """What an event tells. `name` is the event's own: the same one is never created twice."""
+
+    name: str
+    about: ObjectReference
+    reason: str
+    message: str
+    type: str = WARNING
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Return where a pod is found."""
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def node_path(name: str) -> str:
+    """Return where a node is found."""
+    return f"/api/v1/nodes/{name}"
+
+
+def events_path(namespace: str) -> str:
+    """Return where events about objects of a namespace are; those about nodes are in `default`."""
+    return f"/api/v1/namespaces/{namespace or 'default'}/events"
+
+
+def failed_status(api_uid: str, message: str, at_unix_seconds: float, *, disrupted: bool) -> dict[str, Any]:
+    """Return the patch of a pod's status that makes it an evicted one.
+
+    The uid makes the server refuse it (409) where another pod has the name by now. `disrupted`: the pod
+    was ended on the node's behalf, which upstream tells by a condition; one that was never admitted was
+    not. What its containers ended with is left to the kubelet, which asks the runtime.
+    """
+    at = instant(at_unix_seconds)
+    conditions = [
+        {"type": kind, "status": "False", "reason": "PodFailed", "lastTransitionTime": at}
+        for kind in ("Ready", "ContainersReady")
+    ]
+    if disrupted:
+        conditions.append(
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "TerminationByKubelet",
+                "message": message,
+                "lastTransitionTime": at,
+            }
+        )
+    return {
+        "metadata": {"uid": api_uid},
+        "status": {"phase": FAILED, "reason": EVICTED, "message": message, "conditions": conditions},
+    }
+
+
+def event(occurrence: Occurrence, node_name: str, at_unix_seconds: float) -> dict[str, Any]:
+    """Return a v1.Event that has happened once."""
+    at = instant(at_unix_seconds)
+    about = occurrence.about
+    reference = {"kind": about.kind, "name": about.name, "uid": about.uid}
+    if about.kind == "Pod":
+        reference |= {"apiVersion": "v1", "namespace": about.namespace}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": occurrence.name,
+            "namespace": about.namespace or "default",
+            "annotations": dict(occurrence.annotations),
+        },
+        "involvedObject": reference,
+        "reason": occurrence.reason,
+        "message": occurrence.message[:1024],  # upstream's validation of messages
+        "type": occurrence.type,
+        "source": {"component": COMPONENT, "host": node_name},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node_name,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+def repeated(count: int, message: str, at_unix_seconds: float) -> dict[str, Any]:
+    """Return the patch of an event that has happened again."""
+    return {"count": count, "message": message[:1024], "lastTimestamp": instant(at_unix_seconds)}
+
+
+def event_name(subject: str, *what: str) -> str:
+    """Return a name that is the same for the same event, whoever asks and whenever."""
+    digest = hashlib.sha256("\0".join(what).encode()).hexdigest()[:16]
+    return f"{subject[: _NAME_LENGTH - len(digest) - 1].rstrip('-.')}.{digest}"
+
+
+def instant(unix_seconds: float) -> str:
+    """Return an instant as metav1.Time has it: whole seconds, UTC."""
+    return datetime.fromtimestamp(int(unix_seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

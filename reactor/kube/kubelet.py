@@ -1,0 +1,41 @@
+"""The node's pods from the kubelet itself: polled, since it has no watch; static pods are there as they run.
+
+It asks the API server whether we may (the rule is `get` on `nodes/proxy`), so it is no way around a lost one,
+but it answers from what it has decided before for a few minutes.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from reactor.kube.client import ApiClient
+from reactor.kube.errors import ApiError
+from reactor.kube.watch import Sink, read_list
+
+PODS_PATH = "/pods"
+SUMMARY_PATH = "/stats/summary"
+
+
+class KubeletPods:
+    """Asks every `interval_seconds`. `problem` and `synced` are as a Watch's."""
+
+    def __init__(self, client: ApiClient, sink: Sink, *, interval_seconds: float) -> None:
+        self._client = client
+        self._sink = sink
+        self._interval_seconds = interval_seconds
+        self.synced = trio.Event()
+        self.problem: str | None = None
+
+    async def run(self) -> None:
+        """Ask until cancelled, whatever the kubelet answers."""
+        while True:
+            try:
+                self._sink.listing()
+                await read_list(self._client, PODS_PATH, {}, self._sink)
+            except ApiError as error:
+                self.problem = str(error)
+            else:
+                self._sink.listed()
+                self.problem = None
+                self.synced.set()
+            await trio.sleep(self._interval_seconds)

@@ -1,0 +1,189 @@
+"""The node object: its conditions and taints, read from a watch, and the patches that change them.
+
+Beside a kubelet the conditions are of types of the reactor's own: the kubelet overwrites MemoryPressure and
+its like at every status that it sends, while it leaves types that it does not know alone. The taints are
+upstream's, since pods tolerate those; which of them the reactor has set is written down in an annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from reactor.config.decode import decode
+from reactor.kube.documents import instant
+from reactor.model.settings import Role
+from reactor.model.signals import NodeCondition
+
+TAINTS_ANNOTATION: Final = "reactor/taints"
+OWN_PREFIX: Final = "reactor/"
+_EFFECT: Final = "NoSchedule"
+TAINT_KEYS: Final = {
+    NodeCondition.MEMORY_PRESSURE: "node.kubernetes.io/memory-pressure",
+    NodeCondition.DISK_PRESSURE: "node.kubernetes.io/disk-pressure",
+    NodeCondition.PID_PRESSURE: "node.kubernetes.io/pid-pressure",
+}
+# In the words of pkg/kubelet/nodestatus/setters.go, with the reactor's name for the kubelet's.
+_REASONS: Final = {
+    (NodeCondition.MEMORY_PRESSURE, True): (
+        "ReactorHasInsufficientMemory",
+        "has insufficient memory available",
+    ),
+    (NodeCondition.MEMORY_PRESSURE, False): ("ReactorHasSufficientMemory", "has sufficient memory available"),
+    (NodeCondition.DISK_PRESSURE, True): ("ReactorHasDiskPressure", "has disk pressure"),
+    (NodeCondition.DISK_PRESSURE, False): ("ReactorHasNoDiskPressure", "has no disk pressure"),
+    (NodeCondition.PID_PRESSURE, True): ("ReactorHasInsufficientPID", "has insufficient PID available"),
+    (NodeCondition.PID_PRESSURE, False): ("ReactorHasSufficientPID", "has sufficient PID available"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A v1.Taint."""
+
+    key: str = ""
+    effect: str = ""
+    value: str | None = None
+    time_added: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """Return it as the server has it."""
+        told = {"key": self.key, "effect": self.effect, "value": self.value, "timeAdded": self.time_added}
+        return {key: value for key, value in told.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A v1.NodeCondition, as far as it is compared."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeObject:
+    """A v1.Node, as far as it is looked at."""
+
+    resource_version: str
+    uid: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def own_taints(self) -> frozenset[str]:
+        """Return the keys of the taints that the reactor has set."""
+        told = self.annotations.get(TAINTS_ANNOTATION, "")
+        return frozenset(key for key in told.split(",") if key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metadata:
+    resource_version: str = ""
+    uid: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spec:
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    metadata: _Metadata
+    spec: _Spec = field(default_factory=_Spec)
+    status: _Status = field(default_factory=_Status)
+
+
+def read_node(document: Any) -> NodeObject:
+    """Return the node that a v1.Node describes. Raises ConfigError."""
+    node = decode(document, _Node, root="node")
+    return NodeObject(
+        resource_version=node.metadata.resource_version,
+        uid=node.metadata.uid,
+        annotations=node.metadata.annotations,
+        taints=node.spec.taints,
+        conditions=node.status.conditions,
+    )
+
+
+def condition_type(condition: NodeCondition, role: Role) -> str:
+    """Return the condition's type at the API server."""
+    return condition.value if role is Role.SOLE else f"{OWN_PREFIX}{condition.value}"
+
+
+def conditions_patch(
+    node: NodeObject,
+    wanted: Collection[NodeCondition],
+    role: Role,
+    now_unix_seconds: float,
+    *,
+    heartbeat: bool = False,
+) -> dict[str, Any] | None:
+    """Return the patch of the node's status after which its conditions are as wanted; None where they are.
+
+    With `heartbeat` all of them are written in any case, with a new lastHeartbeatTime. Conditions are merged
+    by their type: others stay as they are.
+    """
+    at = instant(now_unix_seconds)
+    before = {condition.type: condition for condition in node.conditions}
+    changed = []
+    for condition in NodeCondition:
+        reason, text = _REASONS[condition, condition in wanted]
+        told = Condition(
+            type=condition_type(condition, role),
+            status="True" if condition in wanted else "False",
+            reason=reason,
+        )
+        was = before.get(told.type)
+        if told == was and not heartbeat:
+            continue
+        document = {
+            "type": told.type,
+            "status": told.status,
+            "reason": told.reason,
+            "message": f"reactor {text}",
+            "lastHeartbeatTime": at,
+        }
+        if was is None or was.status != told.status:
+            document["lastTransitionTime"] = at
+        changed.append(document)
+    return {"status": {"conditions": changed}} if changed else None
+
+
+def taints_patch(
+    node: NodeObject, wanted: Collection[NodeCondition], now_unix_seconds: float
+) -> dict[str, Any] | None:
+    """Return the merge patch after which the node's taints are as wanted; None where nothing is to change.
+
+    A taint that somebody else has set counts as set, and is not the reactor's to remove. The list is
+    replaced as a whole, so the patch names the version that it was read at: a change in between makes the
+    server refuse it (409).
+    """
+    keys = {TAINT_KEYS[condition] for condition in wanted}
+    present = {taint.key for taint in node.taints if taint.effect == _EFFECT}
+    missing = keys - present
+    ours = node.own_taints
+    removed = {key for key in ours & present if key not in keys}
+    still_ours = (ours & keys & present) | missing
+    if not missing and not removed and still_ours == ours:
+        return None
+    taints: Sequence[Taint] = [
+        *(taint for taint in node.taints if taint.effect != _EFFECT or taint.key not in removed),
+        *(Taint(key=key, effect=_EFFECT, time_added=instant(now_unix_seconds)) for key in sorted(missing)),
+    ]
+    return {
+        "metadata": {
+            "resourceVersion": node.resource_version,
+            "annotations": {TAINTS_ANNOTATION: ",".join(sorted(still_ours)) or None},
+        },
+        "spec": {"taints": [taint.document() for taint in taints] or None},
+    }

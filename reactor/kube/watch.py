@@ -1,0 +1,217 @@
+"""One collection followed for as long as the program lives: listed, then watched from where the list ended.
+
+The watch is resumed from the last version seen (bookmarks move it on where nothing changes); where the server
+has forgotten that version (410) the collection is listed anew. Documents are handed on one by one and kept by
+nobody here. Source: kubernetes.io/docs/reference/using-api/api-concepts, client-go's reflector.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+
+import trio
+
+from reactor.kube.backoff import Backoff
+from reactor.kube.client import ApiClient
+from reactor.kube.errors import ApiError, BusyError, ExpiredError, UnreachableError
+from reactor.kube.listing import ListError, ListReader
+
+_PAGE: Final = "100"
+_SILENCE_SECONDS: Final = 30.0
+_WATCH_SECONDS: Final = (240.0, 480.0)  # spread, so that a cluster's watches don't end together
+_SLACK_SECONDS: Final = 15.0
+_LARGEST_EVENT_BYTES: Final = 8 << 20
+_STOOD_SECONDS: Final = 5.0  # a watch that ends sooner than this is one that failed
+_EXPIRED: Final = 410
+
+
+class Sink(Protocol):
+    """Takes what is found. Nothing here may raise, and nothing may keep the documents."""
+
+    def listing(self) -> None:
+        """Note that a list begins."""
+
+    def take(self, document: Any) -> None:
+        """Note an object that is there, or has changed."""
+
+    def drop(self, document: Any) -> None:
+        """Note an object that is gone."""
+
+    def listed(self) -> None:
+        """Note that the list has ended: what was not taken since it began is gone."""
+
+
+class Watch:
+    """Follows `path`, narrowed by `selector` (fieldSelector, labelSelector).
+
+    `problem` says what is wrong at present, None where all is well; `synced` is set by the first list.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        path: str,
+        selector: Mapping[str, str],
+        sink: Sink,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._path = path
+        self._selector = dict(selector)
+        self._sink = sink
+        self._on_change = on_change
+        self._version: str | None = None
+        self._has_listed = False
+        self.synced = trio.Event()
+        self.problem: str | None = None
+        self.lists = 0
+        self.last_heard_seconds = -math.inf
+
+    async def run(self) -> None:
+        """Follow until cancelled, whatever the server does."""
+        backoff = Backoff()
+        while True:
+            began = trio.current_time()
+            pause_seconds = None
+            try:
+                if self._version is None:
+                    await self._list()
+                await self._watch()
+            except ExpiredError:
+                self._version = None
+            except BusyError as error:
+                self.problem, pause_seconds = str(error), error.retry_after_seconds
+            except ApiError as error:
+                self.problem = str(error)
+            if trio.current_time() - began >= _STOOD_SECONDS:
+                backoff.reset()
+            await backoff.pause(pause_seconds)
+
+    async def _list(self) -> None:
+        """List everything, page by page; each object is handed on as it arrives."""
+        self.lists += 1
+        self._sink.listing()
+        # The first time any version will do, which the server has at hand; afterwards the newest, since an
+        # older one than was seen already must not come back.
+        query = {**self._selector, "limit": _PAGE}
+        if not self._has_listed:
+            query["resourceVersion"] = "0"
+        while True:
+            reader = await read_list(self._client, self._path, query, self._sink)
+            going_on = reader.fields.get("metadata", {}).get("continue")
+            if not going_on:
+                break
+            query = {**self._selector, "limit": _PAGE, "continue": str(going_on)}
+        try:
+            self._version = reader.resource_version
+        except ListError as error:
+            raise UnreachableError(f"GET {self._path}", str(error)) from error
+        self._has_listed = True
+        self._sink.listed()
+        self._heard()
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        """Take changes until the server ends the watch, as it does every few minutes."""
+        seconds = random.uniform(*_WATCH_SECONDS)  # noqa: S311 - no secret
+        query = {
+            **self._selector,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(seconds)),
+            "resourceVersion": self._version or "0",
+        }
+        patience = seconds + _SLACK_SECONDS
+        with trio.move_on_after(patience):
+            async with self._client.stream(self._path, query, silence_seconds=patience) as pieces:
+                self._heard()
+                async with aclosing(_events(pieces, self._path)) as events:
+                    async for event in events:
+                        self._take(event)
+                        await trio.lowlevel.checkpoint()
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        kind, document = event.get("type"), event.get("object")
+        if kind == "ERROR":
+            raise _told(document, self._path)
+        version = _version(document)
+        if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"} or version is None:
+            raise UnreachableError(
+                f"watch of {self._path}", f"got {event!r:.120}; accepted: a watch event of an object"
+            )
+        if kind == "DELETED":
+            self._sink.drop(document)
+        elif kind != "BOOKMARK":
+            self._sink.take(document)
+        self._version = version
+        self._heard()
+
+    def _heard(self) -> None:
+        self.problem = None
+        self.last_heard_seconds = time.monotonic()
+        self._on_change()
+
+
+async def read_list(client: ApiClient, path: str, query: Mapping[str, str], sink: Sink) -> ListReader:
+    """Hand an answer's items to the sink as they arrive; return what else was in it. Raises ApiError."""
+    reader = ListReader()
+    async with client.stream(path, query, silence_seconds=_SILENCE_SECONDS) as pieces:
+        try:
+            async for piece in pieces:
+                for item in reader.feed(piece):
+                    sink.take(item)
+                    await trio.lowlevel.checkpoint()  # decoding takes its time: others may be in a hurry
+        except ListError as error:
+            raise UnreachableError(f"GET {path}", str(error)) from error
+    if not reader.is_whole:
+        raise UnreachableError(f"GET {path}", "the list was cut short")
+    return reader
+
+
+def _told(status: Any, path: str) -> ApiError:
+    """Return what an ERROR event, whose object is a v1.Status, comes to."""
+    told = status if isinstance(status, Mapping) else {}
+    what, why = f"watch of {path}", str(told.get("message", "ended with an error"))
+    if told.get("code") == _EXPIRED or told.get("reason") in {"Expired", "Gone"}:
+        return ExpiredError(what, why, status=_EXPIRED)
+    return BusyError(what, why)
+
+
+def _version(document: Any) -> str | None:
+    metadata = document.get("metadata") if isinstance(document, Mapping) else None
+    version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
+    return version if isinstance(version, str) and version else None
+
+
+async def _events(pieces: AsyncIterator[bytes], path: str) -> AsyncGenerator[Mapping[str, Any]]:
+    """Yield the events, one JSON line each. Raises UnreachableError for anything else."""
+    what = f"watch of {path}"
+    buffered = bytearray()
+    async for piece in pieces:
+        searched = len(buffered)
+        buffered += piece
+        while (end := buffered.find(b"\n", searched)) >= 0:
+            line = bytes(buffered[:end])
+            del buffered[: end + 1]
+            searched = 0
+            if line.strip():
+                yield _event(line, what)
+        if len(buffered) > _LARGEST_EVENT_BYTES:
+            raise UnreachableError(what, f"got an event of more than {_LARGEST_EVENT_BYTES} bytes")
+
+
+def _event(line: bytes, what: str) -> Mapping[str, Any]:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UnreachableError(what, f"got {line[:80]!r}; accepted: a line of JSON") from error
+    if not isinstance(event, Mapping):
+        raise UnreachableError(what, f"got {line[:80]!r}; accepted: a watch event")
+    return event

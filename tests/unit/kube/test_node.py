@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.errors import ConfigError
+from reactor.kube.node import NodeObject, conditions_patch, read_node, taints_patch
+from reactor.model.settings import Role
+from reactor.model.signals import NodeCondition
+
+_MEMORY, _DISK, _PID = NodeCondition
+_MEMORY_TAINT = "node.kubernetes.io/memory-pressure"
+
+
+def _node(annotation: str | None = None, *taints: dict[str, str], **status: Any) -> NodeObject:
+    return read_node(
+        {
+            "metadata": {
+                "name": "one",
+                "resourceVersion": "5",
+                "annotations": {} if annotation is None else {"reactor/taints": annotation},
+            },
+            "spec": {"taints": list(taints)} if taints else {},
+            "status": status,
+        }
+    )
+
+
+def _applied(node: NodeObject, patch: dict[str, Any] | None) -> NodeObject:
+    """Return the node as the server has it after a merge patch."""
+    if patch is None:
+        return node
+    return _node(patch["metadata"]["annotations"]["reactor/taints"], *(patch["spec"]["taints"] or ()))
+
+
+def _taint(key: str, effect: str = "NoSchedule") -> dict[str, str]:
+    return {"key": key, "effect": effect}
+
+
+def test_beside_a_kubelet_the_conditions_are_of_our_own_types() -> None:
+    patch = conditions_patch(_node(), [_MEMORY], Role.ALONGSIDE, 60.0)
+    assert patch is not None
+    told = {one["type"]: (one["status"], one["reason"]) for one in patch["status"]["conditions"]}
+    assert {
+        "reactor/MemoryPressure": ("True", "ReactorHasInsufficientMemory"),
+        "reactor/DiskPressure": ("False", "ReactorHasNoDiskPressure"),
+        "reactor/PIDPressure": ("False", "ReactorHasSufficientPID"),
+    } == told
+    assert "1970-01-01T00:01:00Z" == patch["status"]["conditions"][0]["lastTransitionTime"]
+
+
+def test_alone_the_conditions_are_the_kubelets() -> None:
+    patch = conditions_patch(_node(), [], Role.SOLE, 60.0)
+    assert patch is not None
+    assert ["MemoryPressure", "DiskPressure", "PIDPressure"] == [
+        one["type"] for one in patch["status"]["conditions"]
+    ]
+
+
+def test_conditions_that_are_as_wanted_are_not_written_but_for_the_heartbeat() -> None:
+    first = conditions_patch(_node(), [_DISK], Role.SOLE, 60.0)
+    assert first is not None
+    node = _node(conditions=first["status"]["conditions"])
+    assert conditions_patch(node, [_DISK], Role.SOLE, 99.0) is None
+    beat = conditions_patch(node, [_DISK], Role.SOLE, 120.0, heartbeat=True)
+    assert beat is not None
+    assert all("lastTransitionTime" not in one for one in beat["status"]["conditions"])
+    assert {"1970-01-01T00:02:00Z"} == {one["lastHeartbeatTime"] for one in beat["status"]["conditions"]}
+
+
+def test_a_condition_that_somebody_overwrote_is_written_again_alone() -> None:
+    first = conditions_patch(_node(), [_MEMORY], Role.SOLE, 60.0)
+    assert first is not None
+    overwritten = [dict(one) for one in first["status"]["conditions"]]
+    overwritten[0] |= {"status": "False", "reason": "KubeletHasSufficientMemory"}
+    patch = conditions_patch(_node(conditions=overwritten), [_MEMORY], Role.SOLE, 90.0)
+    assert patch is not None
+    [told] = patch["status"]["conditions"]
+    assert ("MemoryPressure", "True") == (told["type"], told["status"])
+
+
+def test_a_taint_is_set_noted_and_removed_again() -> None:
+    patch = taints_patch(_node(None, _taint("mine", "NoExecute")), [_MEMORY], 60.0)
+    assert patch is not None
+    assert {"resourceVersion": "5", "annotations": {"reactor/taints": _MEMORY_TAINT}} == patch["metadata"]
+    assert [
+        _taint("mine", "NoExecute"),
+        {**_taint(_MEMORY_TAINT), "timeAdded": "1970-01-01T00:01:00Z"},
+    ] == patch["spec"]["taints"]
+    node = _applied(_node(), patch)
+    assert taints_patch(node, [_MEMORY], 61.0) is None
+    removal = taints_patch(node, [], 62.0)
+    assert removal is not None
+    assert {"reactor/taints": None} == removal["metadata"]["annotations"]
+    assert [_taint("mine", "NoExecute")] == removal["spec"]["taints"]
+
+
+def test_a_taint_of_somebody_elses_is_neither_set_twice_nor_removed() -> None:
+    node = _node(None, _taint(_MEMORY_TAINT))
+    assert taints_patch(node, [_MEMORY], 60.0) is None
+    assert taints_patch(node, [], 60.0) is None
+
+
+def test_a_taint_that_was_removed_under_pressure_is_set_again() -> None:
+    patch = taints_patch(_node(_MEMORY_TAINT), [_MEMORY], 60.0)
+    assert patch is not None
+    assert [_MEMORY_TAINT] == [taint["key"] for taint in patch["spec"]["taints"]]
+
+
+def test_the_same_key_with_another_effect_stays() -> None:
+    node = _node(_MEMORY_TAINT, _taint(_MEMORY_TAINT), _taint(_MEMORY_TAINT, "NoExecute"))
+    patch = taints_patch(node, [], 60.0)
+    assert patch is not None
+    assert [_taint(_MEMORY_TAINT, "NoExecute")] == patch["spec"]["taints"]
+
+
+_CONDITIONS = st.lists(st.sampled_from(list(NodeCondition)), unique=True)
+
+
+@given(
+    others=st.lists(
+        st.sampled_from([_MEMORY_TAINT, "other", "node.kubernetes.io/disk-pressure"]), unique=True
+    ),
+    steps=st.lists(_CONDITIONS, max_size=6),
+)
+def test_only_what_was_set_is_ever_removed(others: list[str], steps: list[list[NodeCondition]]) -> None:
+    node = _node(None, *(_taint(key) for key in others))
+    for wanted in steps:
+        node = _applied(node, taints_patch(node, wanted, 60.0))
+        assert taints_patch(node, wanted, 61.0) is None
+    node = _applied(node, taints_patch(node, [], 62.0))
+    assert others == [taint.key for taint in node.taints]
+    assert frozenset() == node.own_taints
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"metadata": {}, "spec": {"taints": 3}}])
+def test_what_is_no_node_is_refused(document: Any) -> None:
+    with pytest.raises(ConfigError):
+        read_node(document)

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document, refusal, served
+
+from reactor.kube.kubelet import KubeletPods
+from reactor.kube.pods import PodStore
+from reactor.kube.watch import Watch
+
+_PATH = "/api/v1/pods"
+_SELECTOR = {"fieldSelector": "spec.nodeName=one"}
+
+
+def _list(*pods: dict[str, Any], version: str = "10", going_on: str = "") -> Reply:
+    metadata = {"resourceVersion": version, **({"continue": going_on} if going_on else {})}
+    return Reply(body={"kind": "PodList", "metadata": metadata, "items": list(pods)})
+
+
+def _events(*pieces: bytes, cut: bool = False, ends: bool = False) -> Reply:
+    async def write(stream: trio.SocketStream) -> None:
+        for piece in pieces:
+            await stream.send_all(chunk(piece))
+        if ends:
+            await stream.send_all(b"0\r\n\r\n")
+        elif cut:
+            await stream.aclose()
+        else:
+            await trio.sleep_forever()
+
+    return Reply(after=write)
+
+
+def _bookmark(version: str) -> bytes:
+    return line("BOOKMARK", {"metadata": {"resourceVersion": version}})
+
+
+def _changed(name: str, version: str, **changes: Any) -> dict[str, Any]:
+    document = pod_document(name, **changes)
+    document["metadata"]["resourceVersion"] = version
+    return document
+
+
+class _Server:
+    """Replies to lists and watches in turn; the last of each repeats."""
+
+    def __init__(self, lists: list[Reply | None], watches: list[Reply | None]) -> None:
+        self.lists, self.watches = lists, watches
+
+    def __call__(self, asked: Asked) -> Reply | None:
+        replies = self.watches if asked.query.get("watch") else self.lists
+        return replies.pop(0) if len(replies) > 1 else replies[0]
+
+
+async def _followed(
+    script: _Server,
+    until: Callable[[PodStore, Watch, FaultServer], bool],
+) -> tuple[PodStore, Watch, FaultServer]:
+    store = PodStore()
+    async with served(script) as (server, client), trio.open_nursery() as nursery:
+        watch = Watch(client, _PATH, _SELECTOR, store)
+        nursery.start_soon(watch.run)
+        with trio.fail_after(20):
+            while not until(store, watch, server):  # noqa: ASYNC110 - any of several things
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    return store, watch, server
+
+
+def _watches(server: FaultServer) -> list[Asked]:
+    return [asked for asked in server.asked if asked.query.get("watch")]
+
+
+async def test_the_pods_are_listed_and_then_watched_from_the_lists_version() -> None:
+    script = _Server(
+        [_list(pod_document("web"))],
+        [
+            _events(
+                line("ADDED", _changed("db", "11")),
+                line("MODIFIED", _changed("web", "12", status={"phase": "Failed", "reason": "Evicted"})),
+            )
+        ],
+    )
+    _, watch, server = await _followed(
+        script, lambda store, *_: len(store.known) == 2 and store.known["uid-web"].is_evicted
+    )
+    assert "spec.nodeName=one" == server.asked[0].query["fieldSelector"]
+    assert "0" == server.asked[0].query["resourceVersion"]
+    assert "10" == _watches(server)[0].query["resourceVersion"]
+    assert "true" == _watches(server)[0].query["allowWatchBookmarks"]
+    assert 0 < int(_watches(server)[0].query["timeoutSeconds"]) <= 480
+    assert watch.problem is None
+
+
+async def test_a_deleted_pod_is_forgotten() -> None:
+    script = _Server(
+        [_list(pod_document("web"), pod_document("db"))], [_events(line("DELETED", _changed("web", "11")))]
+    )
+    store, *_ = await _followed(script, lambda store, *_: set(store.known) == {"uid-db"})
+    assert {"uid-db"} == set(store.specs)
+
+
+async def test_pages_are_followed_to_the_end() -> None:
+    script = _Server([_list(pod_document("web"), going_on="next"), _list(pod_document("db"))], [_events()])
+    _, _, server = await _followed(script, lambda store, *_: len(store.known) == 2)
+    assert "next" == server.asked[1].query["continue"]
+
+
+@pytest.mark.parametrize("ends", ["cut", "ended", "garbage", "refused", "error event"])
+async def test_a_watch_that_ends_is_resumed_from_the_last_version_and_nothing_is_listed(ends: str) -> None:
+    last = _bookmark("44")
+    first = {
+        "cut": _events(last, cut=True),
+        "ended": _events(last, ends=True),
+        "garbage": _events(last, b"<html>\n"),
+        "refused": refusal(503, "overloaded"),
+        "error event": _events(last, line("ERROR", {"code": 500, "message": "timeout"})),
+    }[ends]
+    script = _Server([_list(pod_document("web"))], [first, _events(line("ADDED", _changed("db", "50")))])
+    _, watch, server = await _followed(script, lambda store, *_: len(store.known) == 2)
+    assert ("10" if ends == "refused" else "44") == _watches(server)[1].query["resourceVersion"]
+    assert 1 == watch.lists
+
+
+@pytest.mark.parametrize(
+    "expired",
+    [
+        refusal(410, "too old"),
+        _events(line("ERROR", {"code": 410, "reason": "Expired", "message": "too old"})),
+    ],
+)
+async def test_a_forgotten_version_means_a_new_list_and_what_it_lacks_is_gone(expired: Reply) -> None:
+    script = _Server(
+        [_list(pod_document("web"), pod_document("db")), _list(pod_document("db"), version="90")],
+        [expired, _events()],
+    )
+    _, watch, server = await _followed(
+        script, lambda _, watch, server: watch.lists == 2 and len(_watches(server)) == 2
+    )
+    relist = [asked for asked in server.asked if not asked.query.get("watch")][1]
+    assert "resourceVersion" not in relist.query  # the newest: nothing older than what was seen comes back
+    assert "90" == _watches(server)[1].query["resourceVersion"]
+    assert watch.problem is None
+
+
+async def test_a_list_that_is_cut_takes_no_pod_away() -> None:
+    async def half(stream: trio.SocketStream) -> None:
+        await stream.send_all(chunk(b'{"metadata": {"resourceVersion": "9"}, "items": ['))
+        await stream.aclose()
+
+    script = _Server(
+        [_list(pod_document("web")), Reply(after=half), _list(pod_document("web"), pod_document("db"))],
+        [refusal(410, "too old"), _events()],
+    )
+    seen: list[int] = []
+
+    def until(store: PodStore, *_: object) -> bool:
+        if store.is_complete:
+            seen.append(len(store.known))
+        return len(store.known) == 2
+
+    await _followed(script, until)
+    assert 0 not in seen
+
+
+async def test_an_unreadable_pod_is_named_and_protected_and_the_others_are_known() -> None:
+    bad = pod_document(
+        "bad", spec={"containers": [{"name": "main", "resources": {"requests": {"memory": "lots"}}}]}
+    )
+    script = _Server([_list(bad, pod_document("web"), {"metadata": {}}, "no pod")], [_events()])
+    store, *_ = await _followed(script, lambda store, *_: len(store.known) == 2)
+    assert "its spec can't be read" == store.known["uid-bad"].pod.critical_because
+    assert "lots" in store.problems["pod default/bad"]
+    assert "'no pod'" in store.problems["a pod of this node"]
+
+
+async def test_a_lost_server_is_a_problem_and_the_pods_stay() -> None:
+    script = _Server([_list(pod_document("web"))], [_events(_bookmark("11"), cut=True), None])
+    store, watch, _ = await _followed(script, lambda _, watch, __: watch.problem is not None)
+    assert {"uid-web"} == set(store.known)
+    assert "GET /api/v1/pods" in (watch.problem or "")
+
+
+async def test_a_missing_rule_is_named_while_it_is_missing() -> None:
+    script = _Server([refusal(403, "forbidden"), _list(pod_document("web"))], [_events()])
+    problems: list[str] = []
+
+    def until(store: PodStore, watch: Watch, _: FaultServer) -> bool:
+        problems.extend([watch.problem] if watch.problem else [])
+        return bool(store.known) and watch.problem is None
+
+    _, watch, _ = await _followed(script, until)
+    assert any('verbs: ["list"]' in problem for problem in problems)
+    assert watch.problem is None
+
+
+async def test_the_kubelets_list_is_polled_and_needs_no_version() -> None:
+    replies = [
+        Reply(body={"kind": "PodList", "metadata": {}, "items": [pod_document("web")]}),
+        refusal(401, "Unauthorized"),
+        Reply(body={"kind": "PodList", "metadata": {}, "items": None}),
+    ]
+    store = PodStore()
+    seen: list[tuple[int, bool]] = []
+
+    def script(_: Asked) -> Reply:
+        return replies.pop(0) if len(replies) > 1 else replies[0]
+
+    async with served(script) as (_, client), trio.open_nursery() as nursery:
+        pods = KubeletPods(client, store, interval_seconds=0.02)
+        nursery.start_soon(pods.run)
+        with trio.fail_after(10):
+            while not (seen and not store.known):
+                if store.known:
+                    seen.append((len(store.known), pods.problem is not None))
+                await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    assert (1, False) in seen
+    assert (1, True) in seen
