@@ -12,19 +12,6 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* Return the victim's cgroup where memory is accounted: in v1's own hierarchy, else in the unified one. */
-static __always_inline struct cgroup *cgroup_of(struct task_struct *victim)
-{
-	__u64 subsystem = bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id);
-	struct css_set *set = BPF_CORE_READ(victim, cgroups);
-	struct cgroup *unified = BPF_CORE_READ(set, dfl_cgrp), *memory;
-	struct cgroup_subsys_state *css = 0;
-
-	bpf_core_read(&css, sizeof(css), &set->subsys[subsystem]);
-	memory = BPF_CORE_READ(css, cgroup);
-	return BPF_CORE_READ(memory, root) == BPF_CORE_READ(unified, root) ? unified : memory;
-}
-
 /* The one place that all OOM kills pass, with the victim chosen and still whole. */
 SEC("fentry/oom_kill_process")
 int BPF_PROG(oom_kill, struct oom_control *oc, const char *message)
@@ -52,7 +39,7 @@ int BPF_PROG(oom_kill, struct oom_control *oc, const char *message)
 	}
 	record->victim_pages = mm ? mm_resident_pages(mm) : 0;
 	BPF_CORE_READ_STR_INTO(&record->comm, victim, comm);
-	cgroup = cgroup_of(victim);
+	cgroup = victim->cgroups->dfl_cgrp;
 #pragma clang loop unroll(full)
 	for (int i = 0; i < OOM_PATH_LEVELS; i++) {
 		record->path[i].id = BPF_CORE_READ(cgroup, kn, id); /* of no cgroup: 0 */

@@ -24,6 +24,7 @@ from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import OnPass
 from reactor.kernel.cgroup import CgroupTree
+from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
@@ -31,6 +32,7 @@ from reactor.observe.filesystems import FilesystemObserver
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
 from reactor.sources.memory import MemorySource
+from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
 from reactor.sources.ticker import TICKER, Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
@@ -53,6 +55,7 @@ class Generation:
         known: Known,
         endings: Endings,
         on_layout: Callable[[Layout], None] = lambda _: None,
+        on_oom_kill: Callable[[OomKill], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.board = SourceBoard(_report)
@@ -61,6 +64,7 @@ class Generation:
         self._usages = PodObserver(tree)
         self._levels = MemoryLevels(tree, settings)
         self._memory = MemorySource(tree, settings, self.wakes, self.board)
+        self._oom = OomSource(tree, settings, self.wakes, self.board, on_oom_kill)
         self._processes = ProcessSource(self.wakes, self.board, enabled=settings.sources.processes)
         self.parts = Parts(
             node=self._node,
@@ -163,7 +167,7 @@ class Generation:
     def _sources(self) -> tuple[Source, ...]:
         """Return the sources, each to run as a task; the ticker last, because it wakes the loop at once."""
         ticker = Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board)
-        return (self._memory, self._processes, self.filesystems, ticker)
+        return (self._memory, self._processes, self._oom, self.filesystems, ticker)
 
 
 class Source(Protocol):

@@ -34,6 +34,7 @@ from reactor.daemon.keeper import StateKeeper
 from reactor.daemon.metrics import Metrics, Reading
 from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
+from reactor.daemon.oom import OomKills
 from reactor.daemon.passes import Known
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
@@ -51,7 +52,7 @@ from reactor.model.signals import Layout, NodeCondition
 from reactor.model.wakes import WakeKind
 
 _LOG: Final = logging.getLogger("reactor.daemon")
-_REMEMBERED: Final = 50
+_REMEMBERED: Final = 100
 _SILENCE_SECONDS: Final = 5.0
 _AT_START_ONLY: Final = ("metrics_address", "socket_path", "state_path", "journal", "realtime")
 
@@ -112,6 +113,7 @@ class Daemon:
             patience_seconds=settings.eviction.in_flight_deadline_seconds,
             hooks=hooks,
         )
+        self._oom = OomKills(self._known, self._journal.write, self._metrics.count_oom_kill)
         self._generation: Generation | None = None
         self._listener: socket.socket | None = None
         self._next: Settings | None = None
@@ -134,6 +136,7 @@ class Daemon:
             usages=generation.parts.usages,
             sources=generation.board.states(),
             recorder=self._recorder,
+            oom=self._oom,
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
             filesystems=generation.filesystems,
@@ -237,9 +240,11 @@ class Daemon:
     async def _remember(self) -> None:
         """Read the journal's tail for `explain`, in a thread: its disk may hang."""
         path = Path(self._settings.journal.path)
-        self._recorder.remember(
-            await trio.to_thread.run_sync(following(read_tail), path, _REMEMBERED, abandon_on_cancel=True)
+        documents = await trio.to_thread.run_sync(
+            following(read_tail), path, _REMEMBERED, abandon_on_cancel=True
         )
+        self._recorder.remember(documents)
+        self._oom.remember(documents)
 
     async def _guard(self, nursery: trio.Nursery, task_status: trio.TaskStatus[Daemon]) -> None:
         """Run one generation after the other, until cancelled."""
@@ -261,7 +266,14 @@ class Daemon:
                 )
             else:
                 endings.adopt(deadline_seconds, dry_run=settings.dry_run)
-            generation = Generation(settings, self._tree, self._known, endings, self._adopt_layout)
+            generation = Generation(
+                settings,
+                self._tree,
+                self._known,
+                endings,
+                self._adopt_layout,
+                self._oom.record,
+            )
             first, self._generation = self._generation is None, generation
             flights = self._known.state.in_flight
             try:

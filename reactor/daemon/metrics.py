@@ -23,6 +23,7 @@ from reactor.daemon.prometheus import (
 )
 from reactor.daemon.record import Ending, PassRecord
 from reactor.model.decisions import PolicyState
+from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation
@@ -95,6 +96,15 @@ class Metrics:
         )
         for result in ("taken", "refused"):
             self._reloads.labels(result)
+        self._oom_kills = Counter(
+            "reactor_oom_kills",
+            "Processes that the kernel's OOM killer ended, by whose limit was met: the node's (it was faster "
+            "than reactor), a pod's own, or one above the guarded node.",
+            ["scope"],
+            registry=self.registry,
+        )
+        for scope in OomScope:
+            self._oom_kills.labels(scope)
         self._state_failures = Counter(
             "reactor_state_write_failures",
             "Writes of the state file that failed.",
@@ -147,6 +157,10 @@ class Metrics:
     def count_reload(self, *, taken: bool) -> None:
         """Count a reload of the configuration."""
         self._reloads.labels("taken" if taken else "refused").inc()
+
+    def count_oom_kill(self, kill: OomKill) -> None:
+        """Count what the kernel killed."""
+        self._oom_kills.labels(kill.scope).inc(kill.kills)
 
     def count_state_failure(self) -> None:
         """Count a failed write of the state file."""

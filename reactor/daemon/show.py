@@ -42,6 +42,8 @@ def show_status(socket_path: Path, output: str) -> int:
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
     screen.print(_decisions(document["decisions"]))
+    if document["oom_kills"]["recent"]:
+        screen.print(_oom_kills(document["oom_kills"]["recent"]))
     for what, why in document["problems"].items():
         screen.print(f"problem: {what}: {why}")
     return 0
@@ -53,12 +55,16 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
     The exit status is 1 for a pod that the daemon does not know.
     """
     document = ask(socket_path, {"command": "explain", "pod": pod})
-    known = "error" not in document and bool(document["ranking"] or document["evictions"])
+    known = "error" not in document and bool(
+        document["ranking"] or document["evictions"] or document["oom_kills"]
+    )
     if _printed_plainly(document, output):
         return 0 if known or pod is None else 1
     screen = console()
     for eviction in document["evictions"]:
         _explain_eviction(screen, eviction)
+    for kill in document["oom_kills"]:
+        screen.print(f"{kill['time']}: {kill['message']}")
     if document["ranking"]:
         screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
     if not known and pod is not None:
@@ -194,6 +200,14 @@ def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Table:
         for one in decisions
     ]
     return table(("DECISION", "TIME", "THRESHOLD", "CONDITIONS", "DONE"), rows)
+
+
+def _oom_kills(kills: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [
+        (one["time"], one["scope"], one["pod"] or one["victim_cgroup"] or "-", one["message"])
+        for one in kills
+    ]
+    return table(("OOM KILL", "SCOPE", "POD", "WHAT HAPPENED"), rows)
 
 
 def _what_was_done(decision: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import reactor
+from reactor.daemon.oom import OomKills
 from reactor.daemon.parts import PodUsages
 from reactor.daemon.passes import Known
 from reactor.daemon.record import instant, standing
@@ -22,7 +23,7 @@ from reactor.policy import rank
 
 _DECISIONS: Final = 10
 _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
-_MEMORY_CHAIN: Final = ("memcg-eventfd", "memory-high", "ticker")
+_MEMORY_CHAIN: Final = ("ebpf", "memcg-eventfd", "memory-high", "ticker")
 
 
 class FilesystemsView(Protocol):
@@ -44,6 +45,7 @@ class View:
     usages: PodUsages
     sources: tuple[SourceState, ...]
     recorder: Recorder
+    oom: OomKills
     started_unix_seconds: float
     problems: Mapping[str, str]
     filesystems: FilesystemsView
@@ -74,6 +76,7 @@ def status(view: View) -> dict[str, Any]:
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
         "sources": [_source(source) for source in view.sources],
         "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
+        "oom_kills": {"counted": dict(view.oom.counted), "recent": view.oom.recent()[-_DECISIONS:]},
         "problems": dict(view.problems),
     }
 
@@ -112,6 +115,7 @@ def explain(view: View, name: str | None) -> dict[str, Any]:
         "ranking": [one for one in ranking if _is_called(one, name)],
         "pods": len(places),
         "evictions": [one for one in evictions if _is_called(one, name)],
+        "oom_kills": view.oom.recent(name),
     }
 
 

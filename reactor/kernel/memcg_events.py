@@ -34,6 +34,14 @@ def register_reclaim(directory: Path) -> int:
     return _register(directory, "memory.pressure_level", "low,hierarchy")
 
 
+def register_oom(directory: Path) -> int:
+    """Return a non-blocking eventfd that counts OOMs at the limit of the cgroup or of one above it.
+
+    Limits below do not count, nor does the machine running out. Raises OSError as `register_usage_level`.
+    """
+    return _register(directory, "memory.oom_control", "")
+
+
 def _register(directory: Path, name: str, arguments: str) -> int:
     event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:

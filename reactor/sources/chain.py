@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.attempts import Backoff, failure_text
 from reactor.sources.wakes import SourceBoard, Wakes
-
-_TICKER_IS_LEFT: Final = "the ticker is left"
 
 
 class Step(Protocol):
@@ -52,8 +50,9 @@ class _Link:
 class Chain:
     """Keeps the first of the steps going that this node has; steps that come first are preferred.
 
-    `allowed` is what the configuration says of each by name. `kind` is of the wake that is given when a step
-    has failed: whatever was crossed while nobody watched is for the loop to find.
+    `allowed` is what the configuration says of each by name; `left` what remains without any. `kind` is of
+    the wake that is given when a step has failed: whatever was crossed while nobody watched is for the loop
+    to find.
     """
 
     def __init__(
@@ -64,10 +63,12 @@ class Chain:
         board: SourceBoard,
         *,
         kind: WakeKind,
+        left: str = "the ticker is left",
     ) -> None:
         self._wakes = wakes
         self._board = board
         self._kind = kind
+        self._left = left
         self._links = [_Link(step, off_because(step, allowed)) for step in steps]
         self._changed = trio.Event()
 
@@ -128,7 +129,7 @@ class Chain:
     def _report(self) -> None:
         standing = self._standing()
         for link in self._links:
-            self._board.set(link.step.name, *_health(link, standing))
+            self._board.set(link.step.name, *_health(link, standing, self._left))
 
     def _wake(self, link: _Link) -> None:
         self._wakes.notify(Wake(source=link.step.name, kind=self._kind, at_ns=time.monotonic_ns()))
@@ -141,7 +142,7 @@ def off_because(step: Step, allowed: Mapping[str, bool]) -> str | None:
     return step.unavailable_because()
 
 
-def _health(link: _Link, standing: _Link | None) -> tuple[SourceHealth, str]:
+def _health(link: _Link, standing: _Link | None, left: str) -> tuple[SourceHealth, str]:
     if link.off_because is not None:
         return SourceHealth.OFF, link.off_because
     if link is standing:
@@ -149,5 +150,5 @@ def _health(link: _Link, standing: _Link | None) -> tuple[SourceHealth, str]:
     if link.error is None:
         return SourceHealth.OFF, f"{standing.step.name} is armed" if standing else "not armed yet"
     if standing is None:
-        return SourceHealth.FAILED, f"{link.error}; {_TICKER_IS_LEFT}"
+        return SourceHealth.FAILED, f"{link.error}; {left}"
     return SourceHealth.DEGRADED, f"{link.error}; {standing.step.name} stands in"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -27,6 +28,7 @@ from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace, failure_text
 from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
 from reactor.sources.levels import MemoryLevel, describe_levels, levels_by_cgroup
+from reactor.sources.loading import in_loader
 from reactor.sources.wakes import SourceBoard, Wakes
 
 EBPF: Final = "ebpf"
@@ -118,8 +120,7 @@ class EbpfMemory:
         """Watch until a cgroup or the probe fails (OSError, BpfError); call `armed` at each re-arming."""
         self._refused = {}
         self._lost = 0
-        # Not abandoned on cancellation: what the thread has loaded always reaches its owner here.
-        probe = await trio.to_thread.run_sync(self._open_probe)
+        probe = await in_loader(self._open_probe)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_armed, probe, armed)
@@ -128,7 +129,7 @@ class EbpfMemory:
             while self._watches:
                 self._watches.popitem()[1].close()
             with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
-                await trio.to_thread.run_sync(probe.close)
+                await in_loader(probe.close)
 
     async def _keep_armed(self, probe: Probe, armed: Callable[[str], None]) -> None:
         while True:
@@ -164,11 +165,11 @@ class EbpfMemory:
     async def _begin(self, probe: Probe, cgroup: str) -> EbpfWatch:
         watch_id, self._next_id = self._next_id, self._next_id + 1
         if cgroup == NODE:
-            await trio.to_thread.run_sync(probe.prepare_node)
+            await in_loader(probe.prepare_node)
             watch = EbpfWatch(cgroup, watch_id, 0, None)
         else:
             directory = self._tree.path(cgroup)
-            addresses = await trio.to_thread.run_sync(probe.counters, directory)
+            addresses = await in_loader(partial(probe.counters, directory))
             if not addresses.memory:
                 raise OSError(19, "the cgroup has no memory controller", str(directory))
             watch = EbpfWatch(cgroup, watch_id, addresses.memory, MemoryCounters(self._tree, cgroup))

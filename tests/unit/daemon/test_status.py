@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from reactor.daemon.oom import OomKills
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View, explain, status
 from reactor.model.pods import PodUsage
@@ -41,6 +42,7 @@ def make_view(make_loop, make_threshold, nursery):
                 usages=loop.usages,
                 sources=sources,
                 recorder=recorder,
+                oom=OomKills(loop.known, lambda _: None, lambda _: None),
                 started_unix_seconds=0.0,
                 problems={"journal": "full"},
                 filesystems=Filesystems(),

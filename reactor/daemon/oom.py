@@ -1,0 +1,127 @@
+"""What is kept of the kernel's own OOM kills: a journal line, a log line, a count, and the last of them.
+
+A kill at a limit that reactor guards means that the kernel was faster, and is said to be so. One at a pod's
+own limit is the kernel doing what that limit asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from reactor.daemon.passes import Known
+from reactor.daemon.record import amount_text, instant
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.pods import Pod
+from reactor.model.signals import Resource
+
+_LOG: Final = logging.getLogger("reactor.oom")
+_KEPT: Final = 20
+KIND: Final = "oom-kill"
+_SAYS: Final = {
+    OomScope.NODE: "the kernel's OOM killer was faster than us",
+    OomScope.OWN_LIMIT: "at a limit of its own, which is the kernel's to hold",
+    OomScope.ABOVE_NODE: "what lies above the guarded node has run out",
+    OomScope.UNKNOWN: "at whose limit the kernel's counters do not tell",
+}
+
+Document = Mapping[str, Any]
+
+
+class OomKills:
+    """Records kills as the source tells them. `write` journals, `count` counts; neither may block."""
+
+    def __init__(
+        self,
+        known: Known,
+        write: Callable[[Callable[[], Document]], object],
+        count: Callable[[OomKill], None],
+    ) -> None:
+        self._known = known
+        self._write = write
+        self._count = count
+        self._recent: deque[Document] = deque(maxlen=_KEPT)
+        self.counted = dict.fromkeys(OomScope, 0)
+
+    def record(self, kill: OomKill) -> None:
+        """Record one kill, or several that were only counted."""
+        document = self._document(kill)
+        self._recent.append(document)
+        self.counted[kill.scope] += kill.kills
+        self._count(kill)
+        self._write(lambda: document)
+        level = logging.ERROR if kill.scope is OomScope.NODE else logging.WARNING
+        _LOG.log(level, "%s; scope=%s decision=%d", document["message"], kill.scope, document["decision"])
+
+    def remember(self, documents: Iterable[Document]) -> None:
+        """Take over the kills of an earlier run's journal, oldest first, before all recorded here."""
+        earlier = [document for document in documents if document.get("kind") == KIND]
+        self._recent = deque([*earlier, *self._recent], maxlen=_KEPT)
+
+    def recent(self, name: str | None = None) -> list[Document]:
+        """Return the last kills, oldest first; those of one pod by its name, namespace/name or uid."""
+        return [one for one in self._recent if name is None or _is_of(one, name)]
+
+    def _document(self, kill: OomKill) -> Document:
+        pod = _pod_in(kill.victim_cgroup, self._known.pods)
+        evicting = pod is not None and any(flight.uid == pod.uid for flight in self._known.state.in_flight)
+        return {
+            "kind": KIND,
+            "time": instant(time.time() - (time.monotonic_ns() - kill.at_ns) / 1e9),
+            "at_ns": kill.at_ns,
+            "decision": self._known.passes,  # the last one before it was told
+            "source": kill.source,
+            "scope": kill.scope,
+            "kills": kill.kills,
+            "pid": kill.pid,
+            "comm": kill.comm,
+            "victim_bytes": kill.victim_bytes,
+            "victim_cgroup": kill.victim_cgroup,
+            "pod": None if pod is None else pod.key,
+            "uid": None if pod is None else pod.uid,
+            "being_evicted": evicting,
+            "limit_cgroup": kill.limit_cgroup,
+            "limit_bytes": kill.limit_bytes,
+            "usage_bytes": kill.usage_bytes,
+            "message": _message(kill, pod, evicting=evicting),
+        }
+
+
+def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
+    """Return what happened as one line."""
+    where = ""
+    if kill.limit_bytes is not None:
+        limit = amount_text(kill.limit_bytes, Resource.MEMORY)
+        where = f" at the limit of {limit} of {kill.limit_cgroup or 'the machine'}"
+    if kill.pid is None:
+        victim = f"{kill.kills} process{'es' if kill.kills > 1 else ''}, by the kernel's count"
+    else:
+        size = amount_text(kill.victim_bytes or 0, Resource.MEMORY)
+        home = pod.key if pod is not None else kill.victim_cgroup or "a cgroup that is not known"
+        victim = (
+            f"{kill.comm} (pid {kill.pid}, {size}) of {home}{', which was being evicted' if evicting else ''}"
+        )
+    return f"OOM kill of {victim}{where}: {_SAYS[kill.scope]}"
+
+
+def _pod_in(cgroup: str | None, pods: Sequence[Pod]) -> Pod | None:
+    """Return the pod that a cgroup is or belongs to."""
+    if cgroup is None:
+        return None
+    return next(
+        (
+            pod
+            for pod in pods
+            if pod.cgroup is not None and (pod.cgroup == cgroup or CgroupTree.contains(pod.cgroup, cgroup))
+        ),
+        None,
+    )
+
+
+def _is_of(document: Document, name: str) -> bool:
+    pod = document.get("pod")
+    return pod is not None and name in {pod, str(pod).rpartition("/")[2], document.get("uid")}

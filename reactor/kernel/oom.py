@@ -1,0 +1,51 @@
+"""How often the kernel's OOM killer has struck, by its counters: how many, and roughly at whose limit.
+
+/proc/vmstat (`oom_kill`, since 4.13) counts the kills of the whole machine. On v2 memory.events counts
+those of a cgroup's subtree, and `oom` in memory.events.local how often its own limit was met for good. On
+v1 memory.oom_control counts the kills of the cgroup alone; whose limit it was, an eventfd on the same file
+tells (`memcg_events.register_oom`). Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.files import parse_field, parse_integer, read_file
+from reactor.kernel.procfs import PROC
+
+
+def machine_kills(proc: Path = PROC) -> int:
+    """Return how many processes were killed on the machine so far, at whatever limit."""
+    path = proc / "vmstat"
+    return parse_field(read_file(path), b"oom_kill", str(path))
+
+
+def subtree_kills(tree: CgroupTree, cgroup: str) -> int:
+    """Return how many processes were killed in a cgroup of v2 and below it. Raises OSError."""
+    return _field(tree.path(cgroup) / "memory.events", b"oom_kill")
+
+
+def subtree_limits_met(tree: CgroupTree, cgroup: str) -> int:
+    """Return how often a limit was met for good in a cgroup of v2 or below it. Raises OSError."""
+    return _field(tree.path(cgroup) / "memory.events", b"oom")
+
+
+def own_limit_met(tree: CgroupTree, cgroup: str) -> int:
+    """Return how often the own limit of a cgroup of v2 was met for good. Raises OSError."""
+    return _field(tree.path(cgroup) / "memory.events.local", b"oom")
+
+
+def own_kills(tree: CgroupTree, cgroup: str) -> int:
+    """Return how many of a v1 cgroup's own processes were killed. Raises OSError where it is gone."""
+    return _field(tree.path(cgroup) / "memory.oom_control", b"oom_kill")
+
+
+def limit_was_met(tree: CgroupTree, cgroup: str) -> bool:
+    """Return whether a v1 cgroup has ever been at its own limit, if only with page cache. Raises OSError."""
+    path = tree.path(cgroup) / "memory.failcnt"
+    return parse_integer(read_file(path), str(path)) > 0
+
+
+def _field(path: Path, key: bytes) -> int:
+    return parse_field(read_file(path), key, str(path))

@@ -1,0 +1,115 @@
+"""The kernel's OOM kills by eBPF: a record of each, written before the victim dies; no cost when idle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from reactor.kernel.bpf import absent_because
+from reactor.kernel.bpf_probes import OomProbe
+from reactor.kernel.bpf_records import OomRecord
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.oom import OomKill
+from reactor.sources.attempts import Pace
+from reactor.sources.ebpf_watch import PAGE_BYTES
+from reactor.sources.loading import in_loader
+from reactor.sources.oom_scope import GuardedNode
+from reactor.sources.wakes import SourceBoard
+
+EBPF_OOM: Final = "ebpf-oom"
+
+
+class Probe(Protocol):
+    """What this source needs of `kernel.bpf_probes.OomProbe`."""
+
+    fd: int
+
+    def take(self) -> Sequence[OomRecord]:
+        """Return the records that have come."""
+
+    def lost(self) -> int:
+        """Return how many records were lost so far."""
+
+    def close(self) -> None:
+        """Detach and unload."""
+
+
+def _absent_because() -> str | None:
+    return absent_because("oom")
+
+
+class EbpfOom:
+    """Tells of every OOM kill that concerns the guarded node."""
+
+    name = EBPF_OOM
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        node: GuardedNode,
+        board: SourceBoard,
+        tell: Callable[[OomKill], None],
+        *,
+        open_probe: Callable[[], Probe] = OomProbe,
+        absent: Callable[[], str | None] = _absent_because,
+    ) -> None:
+        self._tree = tree
+        self._node = node
+        self._board = board
+        self._tell = tell
+        self._open_probe = open_probe
+        self._absent = absent
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it may be tried."""
+        if self._tree.version is CgroupVersion.V1:
+            return "the memory controller is on cgroup v1: eBPF would take 6 MiB for this alone"
+        return self._absent()
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Tell of kills until the probe fails (OSError, BpfError)."""
+        root_id = os.stat(self._tree.memory_root).st_ino
+        lost = 0
+        probe = await in_loader(self._open_probe)
+        try:
+            armed("each kill, with its victim")
+            # A storm of kills is told to the end, at a pace that leaves the loop its time.
+            pace = Pace(burst=32, per_second=100)
+            while True:
+                await trio.lowlevel.wait_readable(probe.fd)
+                for record in probe.take():
+                    kill = self._kill(record, root_id)
+                    if kill is not None:
+                        self._tell(kill)
+                if probe.lost() != lost:
+                    self._board.count_lost(self.name, probe.lost() - lost)
+                    lost = probe.lost()
+                await pace.turn()
+        finally:
+            with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
+                await in_loader(probe.close)
+
+    def _kill(self, record: OomRecord, root_id: int) -> OomKill | None:
+        """Return what a record says, None where it does not concern the guarded node."""
+        at_a_limit = record.limit_cgroup is not None
+        limit = record.cgroup_path(root_id, record.limit_cgroup) if at_a_limit else None
+        victim = record.cgroup_path(root_id)
+        scope = self._node.scope(at_a_limit=at_a_limit, limit=limit, victim=victim)
+        if scope is None:
+            return None
+        return OomKill(
+            source=self.name,
+            scope=scope,
+            at_ns=record.at_ns,
+            pid=record.pid,
+            comm=record.comm,
+            victim_bytes=record.victim_pages * PAGE_BYTES,
+            victim_cgroup=victim,
+            limit_cgroup=limit,
+            limit_bytes=record.limit_pages * PAGE_BYTES,
+            usage_bytes=None if record.usage_pages is None else record.usage_pages * PAGE_BYTES,
+        )

@@ -1,0 +1,202 @@
+"""OOM kills without eBPF: the kernel's counters, looked at with the housekeeping; they name no victim.
+
+On v2 they tell whose limit it was. On v1 an eventfd tells whether it was the node's or that of a parent of
+pods; for the rest there is only whether the victim's cgroup, if it is still there, was ever at a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memcg_events import register_oom
+from reactor.kernel.oom import (
+    limit_was_met,
+    machine_kills,
+    own_kills,
+    own_limit_met,
+    subtree_kills,
+    subtree_limits_met,
+)
+from reactor.kernel.procfs import PROC
+from reactor.model.oom import OomKill, OomScope
+from reactor.sources.oom_scope import GuardedNode
+
+OOM_COUNTERS: Final = "oom-counters"
+_READ_BYTES: Final = 8
+
+
+class OomCounters:
+    """Tells how many kills there were since the last look, if any."""
+
+    name = OOM_COUNTERS
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        node: GuardedNode,
+        tell: Callable[[OomKill], None],
+        *,
+        interval_seconds: float,
+        proc: Path = PROC,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._tree = tree
+        self._node = node
+        self._tell = tell
+        self._interval_seconds = interval_seconds
+        self._proc = proc
+        self._clock_ns = clock_ns
+
+    def unavailable_because(self) -> str | None:
+        """Return None: what the counters need every supported kernel has."""
+        return None
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Look at the counters until they can't be read (OSError, KernelInterfaceError)."""
+        with ExitStack() as owned:
+            count: _Count
+            if self._tree.version is CgroupVersion.V2:
+                count = _CountV2(self._tree, self._node, self._proc)
+            else:
+                count = _CountV1(self._tree, self._node, self._proc, owned)
+            # A registration waits for an RCU grace period, and the walk may be long.
+            await trio.to_thread.run_sync(count.begin)
+            armed(f"counted every {self._interval_seconds:g} s, without victims")
+            while True:
+                await trio.sleep(self._interval_seconds)
+                kills, scope = await trio.to_thread.run_sync(count.since)
+                if kills:
+                    self._tell(OomKill(source=self.name, scope=scope, at_ns=self._clock_ns(), kills=kills))
+
+
+class _Count(Protocol):
+    def begin(self) -> None:
+        """Take the counters as they stand."""
+
+    def since(self) -> tuple[int, OomScope]:
+        """Return how many kills there were since the last time, and at whose limit the worst of them was."""
+
+
+class _CountV2:
+    def __init__(self, tree: CgroupTree, node: GuardedNode, proc: Path) -> None:
+        self._tree = tree
+        self._node = node
+        self._proc = proc
+        self._kills = 0
+        self._guarded = 0
+        self._limits = 0
+
+    def begin(self) -> None:
+        self._kills = self._kills_now()
+        self._guarded, self._limits = self._limits_met()
+
+    def since(self) -> tuple[int, OomScope]:
+        kills = self._kills_now()
+        new, self._kills = kills - self._kills, kills
+        if new <= 0:
+            return 0, OomScope.UNKNOWN
+        guarded_before, limits_before = self._guarded, self._limits
+        self._guarded, self._limits = self._limits_met()
+        if self._guarded > guarded_before:
+            return new, OomScope.NODE
+        if self._limits > limits_before:
+            return new, OomScope.OWN_LIMIT
+        return new, OomScope.NODE if self._node.is_machine else OomScope.ABOVE_NODE
+
+    def _kills_now(self) -> int:
+        if self._node.is_machine:
+            return machine_kills(self._proc)
+        return subtree_kills(self._tree, self._node.node)
+
+    def _limits_met(self) -> tuple[int, int]:
+        """Return how often limits were met for good: those that are guarded, and all in the node."""
+        guarded = sum(_counted(own_limit_met, self._tree, self._node.cgroups))
+        tops = (
+            [f"/{name}" for name in self._tree.children("/")] if self._node.is_machine else [self._node.node]
+        )
+        return guarded, sum(_counted(subtree_limits_met, self._tree, tops))
+
+
+class _CountV1:
+    def __init__(self, tree: CgroupTree, node: GuardedNode, proc: Path, owned: ExitStack) -> None:
+        self._tree = tree
+        self._node = node
+        self._proc = proc
+        self._owned = owned
+        self._guarded: list[int] = []
+        self._machine = 0
+        self._cgroups: dict[str, int] = {}
+
+    def begin(self) -> None:
+        for cgroup in self._node.cgroups:
+            with suppress(OSError):  # a parent of pods that does not exist yet
+                event_fd = register_oom(self._tree.path(cgroup))
+                self._owned.callback(os.close, event_fd)
+                self._guarded.append(event_fd)
+        self._machine = machine_kills(self._proc)
+        self._cgroups = dict(self._walk())
+
+    def since(self) -> tuple[int, OomScope]:
+        machine = machine_kills(self._proc)
+        on_machine, self._machine = machine - self._machine, machine
+        if on_machine <= 0:
+            return 0, OomScope.UNKNOWN
+        before, self._cgroups = self._cgroups, dict(self._walk())
+        struck = {
+            cgroup: kills - before.get(cgroup, 0)
+            for cgroup, kills in self._cgroups.items()
+            if kills > before.get(cgroup, 0)
+        }
+        at_guarded = self._guarded_met()
+        kills = on_machine if self._node.is_machine else sum(struck.values()) or int(at_guarded)
+        if at_guarded:
+            return kills, OomScope.NODE
+        at_a_limit = bool(struck) and all(map(self._was_at_a_limit, struck))
+        return kills, OomScope.OWN_LIMIT if at_a_limit else OomScope.UNKNOWN
+
+    def _guarded_met(self) -> bool:
+        met = False
+        for event_fd in self._guarded:
+            with suppress(BlockingIOError):
+                os.read(event_fd, _READ_BYTES)
+                met = True
+        return met
+
+    def _was_at_a_limit(self, cgroup: str) -> bool:
+        """Return whether a victim's cgroup, or one above it in the node, was ever at its limit."""
+        while cgroup not in {"/", self._node.node}:
+            if cgroup not in self._node.cgroups:
+                with suppress(OSError, ReactorError):
+                    if limit_was_met(self._tree, cgroup):
+                        return True
+            cgroup = os.path.dirname(cgroup)
+        return False
+
+    def _walk(self) -> Iterator[tuple[str, int]]:
+        """Yield each cgroup of the node and how many of its own processes were killed."""
+        waiting = [self._node.node]
+        while waiting:
+            cgroup = waiting.pop()
+            with suppress(OSError, ReactorError):  # gone meanwhile
+                yield cgroup, own_kills(self._tree, cgroup)
+                waiting += [f"{cgroup.rstrip('/')}/{name}" for name in self._tree.children(cgroup)]
+
+
+def _counted(
+    count: Callable[[CgroupTree, str], int],
+    tree: CgroupTree,
+    cgroups: Iterator[str] | list[str] | tuple[str, ...],
+) -> Iterator[int]:
+    for cgroup in cgroups:
+        with suppress(OSError, ReactorError):  # gone, or not there yet
+            yield count(tree, cgroup)

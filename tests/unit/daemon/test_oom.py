@@ -1,0 +1,139 @@
+"""What is kept and told of the kernel's own OOM kills."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from reactor.daemon.journal import encode
+from reactor.daemon.observed import Observed
+from reactor.daemon.oom import OomKills
+from reactor.daemon.passes import Known
+from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.pods import Pod, QosClass
+from reactor.model.signals import Resource
+
+MIB = 1 << 20
+
+
+class Kept:
+    """An OomKills and what it has written and counted."""
+
+    def __init__(self) -> None:
+        self.known = Known(observed=Observed(stale_seconds=10.0), passes=7)
+        self.known.pods = (
+            Pod(
+                name="web",
+                namespace="default",
+                uid="uid-web",
+                priority=0,
+                qos_class=QosClass.BURSTABLE,
+                cgroup="/kubepods/pod-web",
+            ),
+        )
+        self.lines: list[Mapping[str, Any]] = []
+        self.counted: list[OomKill] = []
+        self.kills = OomKills(self.known, self._write, self.counted.append)
+
+    def _write(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self.lines.append(json.loads(encode(make())))
+
+
+def kill(scope: OomScope = OomScope.OWN_LIMIT, **changed: Any) -> OomKill:
+    known = {
+        "pid": 42,
+        "comm": "java",
+        "victim_bytes": 150 * MIB,
+        "victim_cgroup": "/kubepods/pod-web/app",
+        "limit_cgroup": "/kubepods/pod-web",
+        "limit_bytes": 128 * MIB,
+        "usage_bytes": 128 * MIB,
+    }
+    return OomKill(source="ebpf-oom", scope=scope, at_ns=time.monotonic_ns(), **{**known, **changed})
+
+
+def test_kill_at_a_pods_own_limit_is_told_as_such_and_not_as_our_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = Kept()
+    kept.kills.record(kill())
+    (line,) = kept.lines
+    assert line["kind"] == "oom-kill"
+    assert line["scope"] == "own-limit"
+    assert (line["pod"], line["uid"], line["pid"]) == ("default/web", "uid-web", 42)
+    assert line["decision"] == 7
+    assert "java (pid 42, 150Mi) of default/web at the limit of 128Mi of /kubepods/pod-web" in line["message"]
+    assert "faster than us" not in line["message"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_kill_because_the_node_ran_out_is_said_plainly(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    kept.kills.record(kill(OomScope.NODE, limit_cgroup=None, limit_bytes=2048 * MIB, usage_bytes=None))
+    (line,) = kept.lines
+    assert line["message"].endswith("of the machine: the kernel's OOM killer was faster than us")
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+def test_kills_that_were_only_counted_name_no_victim() -> None:
+    kept = Kept()
+    kept.kills.record(OomKill(source="oom-counters", scope=OomScope.UNKNOWN, at_ns=0, kills=3))
+    (line,) = kept.lines
+    assert line["pod"] is None
+    assert line["message"].startswith("OOM kill of 3 processes, by the kernel's count")
+    assert kept.kills.counted[OomScope.UNKNOWN] == 3
+
+
+def test_victim_in_no_known_pod_is_named_by_its_cgroup() -> None:
+    kept = Kept()
+    kept.kills.record(kill(victim_cgroup="/system.slice/cron.service"))
+    kept.kills.record(kill(victim_cgroup="/kubepods/pod-web-2"))
+    kept.kills.record(kill(victim_cgroup=None))
+    assert [line["pod"] for line in kept.lines] == [None, None, None]
+    assert "of /system.slice/cron.service" in kept.lines[0]["message"]
+    assert "of a cgroup that is not known" in kept.lines[2]["message"]
+
+
+def test_victim_that_was_being_evicted_is_told_as_such() -> None:
+    kept = Kept()
+    kept.known.state = PolicyState(
+        in_flight=(InFlight(uid="uid-web", resource=Resource.MEMORY, kill_at_seconds=1, deadline_seconds=2),)
+    )
+    kept.kills.record(kill())
+    assert kept.lines[0]["being_evicted"]
+    assert "which was being evicted" in kept.lines[0]["message"]
+
+
+def test_each_scope_is_counted_for_itself() -> None:
+    kept = Kept()
+    for scope in (OomScope.NODE, OomScope.OWN_LIMIT, OomScope.OWN_LIMIT):
+        kept.kills.record(kill(scope))
+    assert [one.scope for one in kept.counted] == ["node", "own-limit", "own-limit"]
+    assert (kept.kills.counted[OomScope.NODE], kept.kills.counted[OomScope.OWN_LIMIT]) == (1, 2)
+
+
+def test_kills_of_a_pod_are_found_by_name_key_and_uid_and_no_others() -> None:
+    kept = Kept()
+    kept.kills.record(kill())
+    kept.kills.record(kill(victim_cgroup="/elsewhere"))
+    for name in ("web", "default/web", "uid-web"):
+        assert [one["pod"] for one in kept.kills.recent(name)] == ["default/web"]
+    assert kept.kills.recent("elsewhere") == []
+    assert len(kept.kills.recent()) == 2
+
+
+def test_kills_of_an_earlier_run_come_before_those_of_this_one_and_the_last_are_kept() -> None:
+    kept = Kept()
+    kept.kills.record(kill())
+    kept.kills.remember([{"kind": "decision", "id": 1}, {"kind": "oom-kill", "pod": "default/before"}])
+    assert [one["pod"] for one in kept.kills.recent()] == ["default/before", "default/web"]
+    for _ in range(100):
+        kept.kills.record(kill())
+    assert len(kept.kills.recent()) == 20
+    assert kept.kills.counted[OomScope.OWN_LIMIT] == 101

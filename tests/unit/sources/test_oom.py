@@ -1,0 +1,228 @@
+"""OOM kills are told as the kernel tells them, else counted; those of the node wake the loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from reactor.errors import BpfError
+from reactor.kernel.bpf_records import OomRecord
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.settings import Settings, SourceSettings
+from reactor.model.wakes import SourceHealth, WakeKind
+from reactor.sources.ebpf_oom import EBPF_OOM, EbpfOom
+from reactor.sources.oom import OOM_COUNTERS, OomSource
+from reactor.sources.oom_counters import OomCounters
+from reactor.sources.oom_scope import GuardedNode
+from reactor.sources.wakes import SourceBoard, Wakes
+
+PAGE = os.sysconf("SC_PAGESIZE")
+PODS = "/node/pods"
+
+
+class FakeProbe:
+    """The kernel's side: a descriptor that is readable while there are records."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.records: list[OomRecord] = []
+        self.lost_records = 0
+        self.closed = False
+
+    def take(self) -> Sequence[OomRecord]:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+        records, self.records = self.records, []
+        return records
+
+    def lost(self) -> int:
+        return self.lost_records
+
+    def close(self) -> None:
+        self.closed = True
+        os.close(self.fd)
+
+    def tell(self, *path: tuple[int, str], limit: int | None) -> None:
+        self.records.append(
+            OomRecord(
+                at_ns=5,
+                pid=42,
+                comm="java",
+                limit_cgroup=limit,
+                limit_pages=100,
+                usage_pages=None if limit is None else 99,
+                victim_pages=50,
+                path=path,
+            )
+        )
+        os.eventfd_write(self.fd, 1)
+
+
+class Node:
+    """A v2 tree with the node /node and the pods' parent /node/pods, and the source over it."""
+
+    def __init__(self, root: Path, *, ebpf: bool = True) -> None:
+        self.root = root
+        self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
+        self.root_id = root.stat().st_ino
+        self.wakes, self.board = Wakes(), SourceBoard()
+        self.probe = FakeProbe()
+        self.failure: Exception | None = None
+        self.told: list[OomKill] = []
+        self.settings = Settings(node_cgroup="/node", pod_parents=(PODS,), sources=SourceSettings(ebpf=ebpf))
+        for cgroup in ("/node", PODS):
+            self.counts(cgroup)
+
+    def counts(self, cgroup: str, *, kills: int = 0, met: int = 0, met_below: int = 0) -> None:
+        directory = self.root / cgroup.lstrip("/")
+        directory.mkdir(exist_ok=True)
+        (directory / "memory.events").write_text(f"high 0\noom {met + met_below}\noom_kill {kills}\n")
+        (directory / "memory.events.local").write_text(f"high 0\noom {met}\noom_kill 0\n")
+
+    def open_probe(self) -> FakeProbe:
+        if self.failure is not None:
+            raise self.failure
+        return self.probe
+
+    @asynccontextmanager
+    async def source(self) -> AsyncIterator[OomSource]:
+        guarded = GuardedNode("/node", (PODS,))
+        source = OomSource(self.tree, self.settings, self.wakes, self.board, self.told.append, steps=())
+        steps = (
+            EbpfOom(
+                self.tree,
+                guarded,
+                self.board,
+                source.heed,
+                open_probe=self.open_probe,
+                absent=lambda: None,
+            ),
+            OomCounters(self.tree, guarded, source.heed, interval_seconds=0.02),
+        )
+        source = OomSource(self.tree, self.settings, self.wakes, self.board, self.told.append, steps=steps)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(source.run)
+            await self.until(lambda: any(one.health is SourceHealth.ARMED for one in self.board.states()))
+            yield source
+            nursery.cancel_scope.cancel()
+
+    async def until(self, true: object) -> None:
+        assert callable(true)
+        for _ in range(2000):
+            if true():
+                return
+            await trio.sleep(0.005)
+        raise AssertionError("not within 2000 looks")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def chain(node: Node, *names: str, limit: str | None) -> None:
+    """Have the kernel tell of a kill in the cgroup of these names, at the limit of one of them."""
+    path = [(100 + place, name) for place, name in enumerate(names)]
+    limits = {name: place_id for place_id, name in path}
+    node.probe.tell(*reversed(path), (node.root_id, ""), limit=None if limit is None else limits[limit])
+
+
+async def test_kill_at_the_nodes_limit_is_told_and_wakes_the_loop(node: Node) -> None:
+    async with node.source():
+        chain(node, "node", "pods", "web", limit="node")
+        (wake,) = await node.wakes.wait()
+        (kill,) = node.told
+    assert (EBPF_OOM, WakeKind.MEMORY, 5) == (wake.source, wake.kind, wake.at_ns)
+    assert (OomScope.NODE, "/node/pods/web", "/node") == (kill.scope, kill.victim_cgroup, kill.limit_cgroup)
+    assert (42, "java", 50 * PAGE, 100 * PAGE, 99 * PAGE) == (
+        kill.pid,
+        kill.comm,
+        kill.victim_bytes,
+        kill.limit_bytes,
+        kill.usage_bytes,
+    )
+
+
+async def test_kill_at_a_pods_own_limit_is_told_and_wakes_nobody(node: Node) -> None:
+    async with node.source():
+        chain(node, "node", "pods", "web", limit="web")
+        await node.until(lambda: node.told)
+        assert node.board.state(EBPF_OOM).wakes == 0
+    assert [OomScope.OWN_LIMIT] == [kill.scope for kill in node.told]
+
+
+async def test_kill_of_somebody_elses_is_not_told(node: Node) -> None:
+    async with node.source():
+        chain(node, "other", limit="other")
+        chain(node, "node", "pods", "web", limit="pods")
+        await node.until(lambda: node.told)
+    assert [OomScope.NODE] == [kill.scope for kill in node.told]
+
+
+async def test_lost_records_are_counted(node: Node) -> None:
+    async with node.source():
+        node.probe.lost_records = 3
+        chain(node, "node", limit="node")
+        await node.until(lambda: node.told)
+        await node.until(lambda: node.board.state(EBPF_OOM).lost == 3)
+
+
+async def test_probe_is_closed_at_the_end(node: Node) -> None:
+    async with node.source():
+        pass
+    assert node.probe.closed
+
+
+async def test_counters_take_over_where_there_is_no_ebpf(node: Node) -> None:
+    node.failure = BpfError("eBPF object oom", "no BTF")
+    async with node.source():
+        await node.until(lambda: node.board.state(OOM_COUNTERS).health is SourceHealth.ARMED)
+        assert "no BTF" in node.board.state(EBPF_OOM).detail
+        for count, counters in enumerate(
+            (
+                {"kills": 2, "met": 2},
+                {"kills": 3, "met": 2, "met_below": 1},
+                {"kills": 4, "met": 2, "met_below": 1},
+            ),
+            1,
+        ):
+            node.counts("/node", **counters)
+            await node.until(lambda count=count: len(node.told) == count)
+    assert [(OomScope.NODE, 2), (OomScope.OWN_LIMIT, 1), (OomScope.ABOVE_NODE, 1)] == [
+        (kill.scope, kill.kills) for kill in node.told
+    ]
+    node.probe.close()
+
+
+async def test_counters_tell_a_parent_of_pods_at_its_limit_as_the_nodes(tmp_path: Path) -> None:
+    node = Node(tmp_path, ebpf=False)
+    async with node.source():
+        assert node.board.state(EBPF_OOM).detail == "switched off in the configuration"
+        node.counts(PODS, kills=1, met=1)
+        node.counts("/node", kills=1, met_below=1)
+        await node.until(lambda: node.told)
+    assert [OomScope.NODE] == [kill.scope for kill in node.told]
+    node.probe.close()
+
+
+async def test_counters_that_stand_still_tell_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path, ebpf=False)
+    async with node.source():
+        node.counts("/node", met_below=7)  # a limit was met, but nobody was killed
+        await trio.sleep(0.2)
+    assert node.told == []
+    node.probe.close()
+
+
+def test_ebpf_is_not_loaded_for_kills_alone_on_v1(node: Node) -> None:
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=node.root)
+    step = EbpfOom(tree, GuardedNode("/", ()), node.board, node.told.append, absent=lambda: None)
+    assert "cgroup v1" in (step.unavailable_because() or "")
+    node.probe.close()
