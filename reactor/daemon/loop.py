@@ -41,7 +41,7 @@ from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.signals import obey, receiver
 from reactor.daemon.state import StateError, StateFile
 from reactor.daemon.status import View, explain, status
-from reactor.daemon.status_socket import Command, listen, remove, serve
+from reactor.daemon.status_socket import AnotherDaemonError, Command, listen, remove, serve
 from reactor.daemon.turn import turn
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
@@ -79,13 +79,20 @@ async def run(
         async with turn(Path(settings.state_path), stand_by=settings.stand_by):
             await daemon.run(task_status)
         return
+    refused: AnotherDaemonError | None = None
     with receiver() as received:
         daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
         async with trio.open_nursery() as nursery:
             ending = nursery.cancel_scope.cancel
             nursery.start_soon(partial(obey, received, daemon, config_path, ending, dry_run=dry_run))
-            async with turn(Path(settings.state_path), stand_by=settings.stand_by):
-                await daemon.run(task_status)
+            try:
+                async with turn(Path(settings.state_path), stand_by=settings.stand_by):
+                    await daemon.run(task_status)
+            except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
+                refused = error
+                ending()
+    if refused is not None:
+        raise refused
 
 
 class Daemon:

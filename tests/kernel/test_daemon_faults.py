@@ -108,17 +108,23 @@ def test_socket_of_a_dead_daemon_is_replaced(node: VirtualNode, daemon: RunningD
     assert 0o600 == daemon.socket_path.stat().st_mode & 0o777
 
 
-def test_second_daemon_on_the_same_socket_refuses_to_start_and_the_first_stays(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+@pytest.mark.parametrize(
+    ("state_file", "why"),
+    [("state.json", "reactor run --stand-by waits for its turn"), ("other.json", "a daemon answers there")],
+)
+def test_second_daemon_beside_the_same_state_file_or_socket_refuses_in_one_line_and_the_first_stays(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, state_file: str, why: str
 ) -> None:
     daemon.configure(HARD)
     daemon.start()
     second = RunningDaemon(tmp_path, node.cgroup)
     second.log_path = tmp_path / "second.log"
+    second.configure(HARD, {"stateFile": str(tmp_path / state_file)})
 
     assert 1 == second.spawn().wait(20)
 
-    assert "a daemon answers there" in second.log()
+    assert why in second.log()
+    assert "Traceback" not in second.log()
     assert daemon.status()["node_cgroup"] == node.cgroup
 
 
