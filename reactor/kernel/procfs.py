@@ -5,6 +5,7 @@ The parsers take a file's bytes and raise KernelInterfaceError for what proc(5) 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from reactor.kernel.files import parse_integer, read_file
 
 PROC: Final = Path("/proc")
 _KIB: Final = 1024
+_SCORE: Final = re.compile(rb"-?[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,20 @@ def read_status(proc: Path = PROC, pid: int | None = None) -> ProcessStatus:
     """Return the status of a process, by default the caller's."""
     path = proc / ("self" if pid is None else str(pid)) / "status"
     return parse_status(read_file(path), str(path))
+
+
+def read_oom_score_adj(pid: int, proc: Path = PROC) -> int:
+    """Return a process's bias towards being killed for memory, -1000 to 1000."""
+    path = proc / str(pid) / "oom_score_adj"
+    raw = read_file(path).strip()
+    if not _SCORE.fullmatch(raw):
+        raise KernelInterfaceError(str(path), raw[:64], "a number from -1000 to 1000")
+    return int(raw)
+
+
+def read_name(pid: int, proc: Path = PROC) -> str:
+    """Return the name of a process's program, cut off at 15 bytes as the kernel has it."""
+    return read_file(proc / str(pid) / "comm").rstrip(b"\n").decode("utf-8", "replace")
 
 
 def _line(raw: bytes, label: bytes, interface: str) -> bytes:

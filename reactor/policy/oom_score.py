@@ -6,6 +6,7 @@ from reactor.model.pods import QosClass
 
 GUARANTEED = -997
 BEST_EFFORT = 1000
+SANDBOX = -998  # what the runtime gives to a pod's pause container
 
 
 def oom_score_adj(
@@ -24,3 +25,19 @@ def oom_score_adj(
         return BEST_EFFORT
     score = 1000 - 1000 * memory_request_bytes // capacity_bytes
     return min(max(score, 1000 + GUARANTEED), BEST_EFFORT - 1)
+
+
+def requested_bytes(oom_score_adj: int, capacity_bytes: int) -> int | None:
+    """Return what a container has asked for, by its score; None where the score does not tell.
+
+    The score counts in thousandths of the node, so the answer is the middle of what would have given it,
+    half a thousandth off at the most; at the class's ends it may be more.
+    """
+    if oom_score_adj == BEST_EFFORT:
+        return 0
+    if not 1000 + GUARANTEED <= oom_score_adj < BEST_EFFORT:
+        return None
+    thousandths = 1000 - oom_score_adj
+    if thousandths == 1:  # less than one is counted as one
+        return capacity_bytes // 1000
+    return (2 * thousandths + 1) * capacity_bytes // 2000

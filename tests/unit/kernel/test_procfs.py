@@ -12,6 +12,8 @@ from reactor.kernel.procfs import (
     parse_meminfo,
     parse_status,
     read_meminfo,
+    read_name,
+    read_oom_score_adj,
     read_status,
     read_task_count,
     read_task_limit,
@@ -102,3 +104,24 @@ def test_arbitrary_bytes_are_refused_by_name_only(raw: bytes) -> None:
             parse(raw)
         except KernelInterfaceError:
             continue
+
+
+@pytest.mark.parametrize("score", [-1000, -998, 0, 1000])
+def test_a_processs_score_may_be_negative(tmp_path: Path, score: int) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/oom_score_adj").write_text(f"{score}\n")
+    assert score == read_oom_score_adj(7, tmp_path)
+
+
+@pytest.mark.parametrize("raw", ["", "-", "1.5", "12345", "x"])
+def test_a_score_that_is_no_number_is_refused(tmp_path: Path, raw: str) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/oom_score_adj").write_text(raw)
+    with pytest.raises(KernelInterfaceError, match="-1000 to 1000"):
+        read_oom_score_adj(7, tmp_path)
+
+
+def test_a_processs_name_is_read_whatever_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/comm").write_bytes(b"a (\xff) b\n")
+    assert read_name(7, tmp_path) == "a (\ufffd) b"

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from reactor.model.pods import QosClass
 from reactor.policy import oom_score_adj
+from reactor.policy.oom_score import requested_bytes
 
 GI = 1 << 30
 
@@ -38,3 +39,20 @@ def test_who_asked_for_more_is_never_more_expendable(one: int, other: int, capac
     scores = [oom_score_adj(QosClass.BURSTABLE, request, capacity) for request in (less, more)]
     assert scores[0] >= scores[1]
     assert all(2 < score < 1000 for score in scores)
+
+
+@given(st.integers(10**9, 2**50), st.data())
+def test_what_was_asked_for_is_found_in_the_score_to_half_a_thousandth_of_the_node(
+    capacity: int, data: st.DataObject
+) -> None:
+    request = data.draw(st.integers(capacity // 500 + 1, capacity * 996 // 1000))
+    found = requested_bytes(oom_score_adj(QosClass.BURSTABLE, request, capacity), capacity)
+    assert found is not None
+    assert abs(found - request) <= capacity // 2000 + 1
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"), [(1000, 0), (999, GI // 1000), (-997, None), (0, None), (-998, None)]
+)
+def test_a_score_tells_a_request_only_between_the_classes(score: int, expected: int | None) -> None:
+    assert expected == requested_bytes(score, GI)

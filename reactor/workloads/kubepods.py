@@ -1,0 +1,102 @@
+"""The kubelet's cgroup tree: which pods there are, their QoS classes and their containers, from names alone.
+
+    cgroupfs  kubepods/besteffort/podUID/CONTAINER
+    systemd   kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUID.slice/crio-ID.scope
+
+Guaranteed pods lie directly in `kubepods`, the other two classes in a cgroup each. The systemd driver writes
+a uid's dashes as underscores. A container's cgroup ends in its id, which is 64 hexadecimal digits with every
+runtime. Sources: pkg/kubelet/cm/{qos_,pod_}container_manager_linux.go; containerd and CRI-O name the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.pods import QosClass
+
+_CLASSES: Final = {"burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT}
+_SLICE: Final = ".slice"
+_POD: Final = re.compile(r"pod([0-9A-Za-z][0-9A-Za-z._-]*)")
+_POD_SLICE: Final = re.compile(r".*-pod([0-9A-Za-z][0-9A-Za-z._]*)\.slice")
+_CONTAINER: Final = re.compile(r"(?:(.+)-)?([0-9a-f]{64})(?:\.scope)?")
+_MONITOR: Final = "conmon"  # CRI-O's process beside each container: crio-conmon-ID
+# The kubelet calls a static pod by the MD5 of its manifest; every other uid is a UUID.
+_CONFIG_HASH: Final = re.compile(r"[0-9a-f]{32}")
+
+
+class PodCgroup(NamedTuple):
+    """A pod's cgroup; one that is made anew under the same name has another inode.
+
+    A tuple, since a listing lies on the path from a wake to a kill.
+    """
+
+    uid: str
+    qos_class: QosClass
+    cgroup: str
+    inode: int
+
+
+class ContainerCgroup(NamedTuple):
+    """A container's cgroup below its pod's; `is_monitor` where it is not the container but who watches it."""
+
+    id: str
+    cgroup: str
+    is_monitor: bool
+
+
+def pod_cgroups(tree: CgroupTree, kubepods: str) -> Iterator[PodCgroup]:
+    """Yield every pod below the cgroup that holds all pods. Raises OSError where that one can't be listed."""
+    for name, inode in _children(tree, kubepods):
+        qos_class = _class_of(name)
+        if qos_class is None:
+            uid = uid_of(name)
+            if uid is not None:
+                yield PodCgroup(uid, QosClass.GUARANTEED, f"{kubepods}/{name}", inode)
+            continue
+        within = f"{kubepods}/{name}"
+        try:
+            found = _children(tree, within)
+        except FileNotFoundError:
+            continue
+        for pod, pod_inode in found:
+            uid = uid_of(pod)
+            if uid is not None:
+                yield PodCgroup(uid, qos_class, f"{within}/{pod}", pod_inode)
+
+
+def container_cgroups(tree: CgroupTree, pod: str) -> tuple[ContainerCgroup, ...]:
+    """Return what lies in a pod's cgroup, the oldest first. Raises OSError where it is gone."""
+    found = sorted((inode, name) for name, inode in _children(tree, pod))  # kernfs counts inodes upwards
+    return tuple(
+        ContainerCgroup(match[2], f"{pod}/{name}", _MONITOR in (match[1] or ""))
+        for _, name in found
+        if (match := _CONTAINER.fullmatch(name)) is not None
+    )
+
+
+def uid_of(name: str) -> str | None:
+    """Return the uid in the name of a pod's cgroup, None where it is no pod's."""
+    if name.endswith(_SLICE):
+        match = _POD_SLICE.fullmatch(name)
+        return None if match is None else match[1].replace("_", "-")
+    match = _POD.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def is_config_hash(uid: str) -> bool:
+    """Return whether a uid is one that the kubelet made for a static pod."""
+    return _CONFIG_HASH.fullmatch(uid) is not None
+
+
+def _class_of(name: str) -> QosClass | None:
+    """Return the QoS class whose pods the cgroup of that name holds, None where it is none of those."""
+    return _CLASSES.get(name.removesuffix(_SLICE).rpartition("-")[2])
+
+
+def _children(tree: CgroupTree, cgroup: str) -> Sequence[tuple[str, int]]:
+    with os.scandir(tree.path(cgroup)) as entries:
+        return [(entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)]

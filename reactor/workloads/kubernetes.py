@@ -1,0 +1,217 @@
+"""Pods of a Kubernetes node: those in the kubelet's cgroup tree, each with its spec where one is known.
+
+The tree says who is there; the API server (or the kubelet) and the runtime say what is known of them. Each
+of the two may be gone for as long as it likes: what they told last stands, and a pod of which nobody ever
+told is ranked by what the node itself shows of it (unspecified.py). Neither is asked here.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC, read_meminfo
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.workloads.fence import Fence
+from reactor.workloads.inventory import Inventory, RuntimePod
+from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
+from reactor.workloads.node_files import LOG_DIRECTORY, NodeFiles, read_node_files
+from reactor.workloads.pause import spared_cgroups
+from reactor.workloads.unspecified import pod_without_spec
+
+_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
+_STARTING_SECONDS: Final = 60.0
+_SHOWN: Final = 5
+
+Specs = Mapping[str, Pod]  # by uid
+
+
+class _Known(NamedTuple):
+    """A pod as it was made, and from what: a spec or none."""
+
+    pod: Pod
+    inode: int
+    spec: Pod | None
+    first_seen_seconds: float
+
+
+class KubernetesPods:
+    """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
+
+    `specs` and `runtime` return what is known at present, without waiting for anybody. A static pod's spec is
+    found under the hash that the kubelet calls it by, whatever its mirror's uid is.
+    """
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        settings: Settings,
+        *,
+        specs: Callable[[], Specs] = dict,
+        runtime: Callable[[], Inventory] = dict,
+        proc: Path = PROC,
+        log_directory: Path = LOG_DIRECTORY,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tree = tree
+        self._parents = settings.pod_parents
+        self._static_pods_path = settings.static_pods_path
+        self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
+        self._specs = specs
+        self._runtime = runtime
+        self._proc = proc
+        self._log_directory = log_directory
+        self._clock_seconds = clock_seconds
+        self._files = NodeFiles()
+        self._capacity_bytes = 0
+        self._known: dict[str, _Known] = {}
+        self._problems: Mapping[str, str] = {}
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what could not be read when last listed, and whose spec is missing: one line each."""
+        return self._problems
+
+    def pods(self) -> tuple[Pod, ...]:
+        """Return every pod, all of it read afresh. It reads directories on a disk: for a worker thread."""
+        self._files = read_node_files(self._static_pods_path, self._log_directory)
+        return self._listed(afresh=True)
+
+    def glance(self) -> tuple[Pod, ...]:
+        """Return the pods that exist now; only of those that are new anything is read, and no disk.
+
+        As new counts, too, one whose spec has come or changed, and one that is starting: its pause container
+        may not have been there yet.
+        """
+        return self._listed(afresh=False)
+
+    def _listed(self, *, afresh: bool) -> tuple[Pod, ...]:
+        now_seconds = self._clock_seconds()
+        problems: dict[str, str] = {} if afresh else dict(self._problems)
+        specs, inventory = _by_cgroup_uid(self._specs()), self._runtime()
+        known: dict[str, _Known] = {}
+        for found in self._found(problems):
+            before = self._known.get(found.uid)
+            spec = specs.get(found.uid)
+            if before is not None and not afresh and _stands(before, found, spec, now_seconds):
+                known[found.uid] = before
+                continue
+            pod = self._pod(found, spec, inventory.get(found.uid), before, problems)
+            if pod is not None:
+                first_seen_seconds = before.first_seen_seconds if before else now_seconds
+                known[found.uid] = _Known(pod, found.inode, spec, first_seen_seconds)
+        if afresh:
+            problems |= _missing_specs(known)
+        self._known = known
+        self._problems = problems
+        return tuple(one.pod for one in known.values())
+
+    def _found(self, problems: dict[str, str]) -> list[PodCgroup]:
+        """Return the pods' cgroups; where a parent can't be listed, those that were known below it."""
+        found: list[PodCgroup] = []
+        for parent in self._parents:
+            try:
+                found += pod_cgroups(self._tree, parent)
+            except FileNotFoundError:
+                continue  # of two cgroup drivers a node has one; or the kubelet has not started yet
+            except (OSError, ReactorError) as error:
+                # Out of descriptors, say: the very moment at which somebody may have to be evicted.
+                problems[parent] = str(error)
+                found += [
+                    PodCgroup(uid, one.pod.qos_class, one.pod.cgroup or "", one.inode)
+                    for uid, one in self._known.items()
+                    if self._tree.contains(parent, one.pod.cgroup or "")
+                ]
+        return found
+
+    def _pod(
+        self,
+        found: PodCgroup,
+        spec: Pod | None,
+        told: RuntimePod | None,
+        before: _Known | None,
+        problems: dict[str, str],
+    ) -> Pod | None:
+        """Return a pod, None where it is gone. One that can't be read stays as it was known."""
+        try:
+            inside = container_cgroups(self._tree, found.cgroup)
+            spared = spared_cgroups(
+                self._tree,
+                inside,
+                told.sandboxes if told else (),
+                before.pod.spared_cgroups if before else (),
+                proc=self._proc,
+            )
+            own = [one for one in inside if one.cgroup not in spared]
+            pod = spec if spec is not None else self._unspecified(found, own, told)
+        except (OSError, ReactorError) as error:
+            if isinstance(error, OSError) and error.errno in _GONE:
+                return None
+            problems[found.cgroup] = str(error)
+            if before is not None:
+                return before.pod
+            inside, spared, own = (), (), []
+            pod = spec or _unread(found)
+        return replace(
+            pod,
+            uid=found.uid,
+            cgroup=found.cgroup,
+            critical_because=pod.critical_because or self._fence.spared.get(found.cgroup),
+            container_cgroups=_by_name(own, told),
+            spared_cgroups=spared,
+        )
+
+    def _unspecified(
+        self, found: PodCgroup, containers: Sequence[ContainerCgroup], told: RuntimePod | None
+    ) -> Pod:
+        if not self._capacity_bytes:
+            self._capacity_bytes = read_meminfo(self._proc).total_bytes
+        return pod_without_spec(
+            self._tree, found, containers, told, self._files, self._capacity_bytes, proc=self._proc
+        )
+
+
+def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: float) -> bool:
+    """Return whether what was known of a pod need not be read again."""
+    if before.inode != found.inode or before.spec is not spec:
+        return False
+    return bool(before.pod.spared_cgroups) or now_seconds - before.first_seen_seconds > _STARTING_SECONDS
+
+
+def _by_cgroup_uid(specs: Specs) -> Specs:
+    """Return the specs by what the kubelet calls their cgroups: static pods' by their hash."""
+    hashed = {spec.config_hash: spec for spec in specs.values() if spec.config_hash is not None}
+    return {**specs, **hashed} if hashed else specs
+
+
+def _by_name(containers: Sequence[ContainerCgroup], told: RuntimePod | None) -> dict[str, str]:
+    """Return the containers' cgroups by their names, by their ids where the runtime does not tell those."""
+    names = told.containers if told is not None else {}
+    return {names.get(one.id, one.id): one.cgroup for one in containers}
+
+
+def _unread(found: PodCgroup) -> Pod:
+    return Pod(
+        name=f"pod{found.uid}",
+        namespace="kubepods",
+        uid=found.uid,
+        qos_class=found.qos_class,
+        critical_because="its cgroup can't be read",
+    )
+
+
+def _missing_specs(known: Mapping[str, _Known]) -> dict[str, str]:
+    missing = sorted(one.pod.key for one in known.values() if one.spec is None)
+    if not missing:
+        return {}
+    shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+    return {
+        "specs": f"{len(missing)} pods are ranked without their spec, by what their cgroups tell: {shown}"
+    }

@@ -1,0 +1,62 @@
+"""What files tell of pods when nobody else does: the kubelet's log directories, static pods' manifests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.config.documents import load_documents
+from reactor.errors import ConfigError
+
+LOG_DIRECTORY: Final = Path("/var/log/pods")
+_LARGEST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFiles:
+    """Namespace and name of pods by uid, and the uids that static pods' manifests name."""
+
+    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    static_uids: frozenset[str] = frozenset()
+
+
+def read_node_files(static_pods_path: str | None, log_directory: Path = LOG_DIRECTORY) -> NodeFiles:
+    """Return what there is. Reads a disk; what can't be read is left out, since it is only a help."""
+    return NodeFiles(
+        names=dict(_named(log_directory)),
+        static_uids=frozenset() if static_pods_path is None else frozenset(_static_uids(static_pods_path)),
+    )
+
+
+def _named(directory: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield uid, namespace and name of each directory NAMESPACE_NAME_UID; none has an underscore."""
+    with suppress(OSError):
+        for entry in os.listdir(directory):
+            parts = entry.split("_")
+            if len(parts) == 3:
+                yield parts[2], (parts[0], parts[1])
+
+
+def _static_uids(path: str) -> Iterator[str]:
+    """Yield the uids that manifests give; the kubelet makes one of its own where they give none."""
+    where = Path(path)
+    with suppress(OSError):
+        files = sorted(where.iterdir()) if where.is_dir() else [where]
+        for file in files:
+            with suppress(OSError, ValueError, ConfigError):
+                yield from _uids(file)
+
+
+def _uids(file: Path) -> Iterator[str]:
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not hold the caller
+    with os.fdopen(fd, "rb") as opened:
+        text = opened.read(_LARGEST_BYTES).decode()
+    for document in load_documents(text, str(file)):
+        metadata: Any = document.get("metadata") if isinstance(document, Mapping) else None
+        uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
+        if isinstance(uid, str) and uid:
+            yield uid

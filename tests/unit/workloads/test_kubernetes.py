@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pods import Pod, QosClass
+from reactor.model.settings import Settings
+from reactor.model.signals import Resource
+from reactor.workloads.inventory import Inventory, RuntimePod
+from reactor.workloads.kubernetes import KubernetesPods
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree
+
+MIB = 1 << 20
+GIB = 1 << 30
+UID = "0e4a3c0a-1111-4222-8333-0123456789ab"
+HASH = "8ef1c1bd3a0b4f5a9d2e7c6b5a493827"
+BURSTABLE = f"/kubepods/burstable/pod{UID}"
+SANDBOX, APP, SIDECAR = "a" * 64, "b" * 64, "c" * 64
+
+
+@dataclass
+class Node:
+    """A node's cgroup tree and /proc, and what is told of its pods."""
+
+    fake: FakeTree
+    proc: Path
+    logs: Path
+    specs: dict[str, Pod] = field(default_factory=dict)
+    inventory: Inventory = field(default_factory=dict)
+    now_seconds: float = 1000.0
+    next_pid: int = 100
+
+    def list(self, **settings: str) -> KubernetesPods:
+        return KubernetesPods(
+            self.fake.tree,
+            Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),  # type: ignore[arg-type]
+            specs=lambda: self.specs,
+            runtime=lambda: self.inventory,
+            proc=self.proc,
+            log_directory=self.logs,
+            clock_seconds=lambda: self.now_seconds,
+        )
+
+    def run(
+        self, cgroup: str, name: str = "app", score: int = 1000, *, mib: int = 1, processes: int = 1
+    ) -> None:
+        """Have processes live in a container's cgroup."""
+        self.fake.add(cgroup, usage_bytes=mib * MIB)
+        pids = range(self.next_pid, self.next_pid + processes)
+        self.next_pid += processes
+        for pid in pids:
+            (self.proc / str(pid)).mkdir(parents=True)
+            (self.proc / str(pid) / "comm").write_text(f"{name}\n")
+            (self.proc / str(pid) / "oom_score_adj").write_text(f"{score}\n")
+        self.fake.file(cgroup, "cgroup.procs", "".join(f"{pid}\n" for pid in pids))
+
+    def pod(self, cgroup: str, score: int = 1000) -> None:
+        """Make a pod with a pause container and a container of its own."""
+        self.fake.add(cgroup)
+        self.run(f"{cgroup}/{SANDBOX}", "pause", -998)
+        self.run(f"{cgroup}/{APP}", score=score)
+
+
+@pytest.fixture
+def node(fake: FakeTree, tmp_path: Path) -> Node:
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "meminfo").write_text(f"MemTotal: {4 << 20} kB\nMemFree: 1 kB\n")
+    return Node(fake=fake, proc=proc, logs=tmp_path / "logs")
+
+
+def spec(uid: str = UID, **changes: object) -> Pod:
+    made = Pod(name="web", namespace="shop", uid=uid, priority=7, qos_class=QosClass.BURSTABLE)
+    return dataclasses.replace(made, **changes)
+
+
+def only(pods: tuple[Pod, ...]) -> Pod:
+    (pod,) = pods
+    return pod
+
+
+def test_a_pod_with_a_spec_is_that_spec_in_its_cgroup(node: Node) -> None:
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec(requests={Resource.MEMORY: 5})}
+    pods = node.list()
+    found = only(pods.pods())
+    assert ("shop/web", 7, {Resource.MEMORY: 5}, BURSTABLE) == (
+        found.key,
+        found.priority,
+        found.requests,
+        found.cgroup,
+    )
+    assert found.critical_because is None
+    assert pods.problems == {}
+
+
+def test_a_spec_without_a_cgroup_is_no_pod_that_could_be_ended(node: Node) -> None:
+    node.specs = {UID: spec()}
+    assert node.list().pods() == ()
+
+
+def test_with_api_server_and_runtime_gone_from_the_start_pods_are_ranked_by_their_cgroups(node: Node) -> None:
+    """4 GiB in all; a quarter of it asked for gives a score of 750."""
+    node.pod(BURSTABLE, score=750)
+    node.run(f"{BURSTABLE}/{SIDECAR}", score=900)
+    node.pod("/kubepods/besteffort/podb")
+    pods = node.list()
+    by_uid = {pod.uid: pod for pod in pods.pods()}
+    request = by_uid[UID].requests[Resource.MEMORY]
+    assert abs(request - (GIB + 410 * MIB)) <= 2 * (4 * GIB // 2000) + MIB
+    assert by_uid[UID].qos_class is QosClass.BURSTABLE
+    assert by_uid["b"].qos_class is QosClass.BEST_EFFORT
+    assert by_uid["b"].requests == {}
+    assert {None} == {pod.critical_because for pod in by_uid.values()}
+    assert "2 pods are ranked without their spec" in pods.problems["specs"]
+
+
+@pytest.mark.parametrize("fake", [CgroupVersion.V2], indirect=True)
+def test_what_the_kubelet_protects_is_the_request_where_it_protects_any(node: Node) -> None:
+    node.pod(BURSTABLE, score=750)
+    node.fake.file(BURSTABLE, "memory.min", f"{300 * MIB}\n")
+    assert only(node.list().pods()).requests == {Resource.MEMORY: 300 * MIB}
+
+
+def test_a_guaranteed_pod_without_a_spec_asked_for_its_limit_and_is_never_ended(node: Node) -> None:
+    cgroup = f"/kubepods/pod{UID}"
+    node.pod(cgroup, score=-997)
+    node.fake.tree.set_memory_limit(cgroup, 64 * MIB)
+    found = only(node.list().pods())
+    assert found.requests == {Resource.MEMORY: 64 * MIB}
+    assert found.critical_because is not None
+
+
+def test_a_pod_whose_score_says_critical_is_never_ended_without_a_spec(node: Node) -> None:
+    node.pod(BURSTABLE, score=-997)
+    assert "node-critical" in (only(node.list().pods()).critical_because or "")
+
+
+def test_a_pod_whose_score_says_critical_is_ended_where_its_spec_says_that_it_may_be(node: Node) -> None:
+    node.pod(BURSTABLE, score=-997)
+    node.specs = {UID: spec()}
+    assert only(node.list().pods()).critical_because is None
+
+
+def test_a_static_pod_is_never_ended_though_its_mirror_is_missing(node: Node) -> None:
+    node.pod(f"/kubepods/burstable/pod{HASH}")
+    assert only(node.list().pods()).critical_because == "static pod"
+
+
+def test_a_static_pod_is_found_by_its_hash_in_the_spec_of_its_mirror(node: Node) -> None:
+    node.pod(f"/kubepods/burstable/pod{HASH}")
+    node.specs = {UID: spec(config_hash=HASH, critical_because="mirror pod", name="etcd-node")}
+    found = only(node.list().pods())
+    assert ("etcd-node", HASH, "mirror pod") == (found.name, found.uid, found.critical_because)
+
+
+def test_a_static_pod_whose_manifest_gives_it_a_uid_is_never_ended(node: Node, tmp_path: Path) -> None:
+    node.pod(BURSTABLE)
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "broken.yaml").write_text("{")
+    (manifests / "pod.yaml").write_text(f"kind: Pod\nmetadata: {{name: a, uid: {UID}}}\n")
+    assert only(node.list(static_pods_path=str(manifests)).pods()).critical_because == "static pod"
+    assert only(node.list().pods()).critical_because is None
+
+
+def test_what_the_runtime_tells_of_a_pod_is_taken_where_no_spec_is_known(node: Node) -> None:
+    node.pod(BURSTABLE)
+    told = RuntimePod(
+        name="web", namespace="shop", sandboxes=(SANDBOX,), containers={APP: "nginx"}, critical_because=None
+    )
+    node.inventory = {UID: told}
+    found = only(node.list().pods())
+    assert found.key == "shop/web"
+    assert found.container_cgroups == {"nginx": f"{BURSTABLE}/{APP}"}
+    node.inventory = {UID: dataclasses.replace(told, critical_because="static pod (source file)")}
+    assert only(node.list().pods()).critical_because == "static pod (source file)"
+
+
+def test_a_pod_of_the_system_namespace_is_never_ended_without_its_spec(node: Node) -> None:
+    """Pods of system-cluster-critical live there, and nothing on the node tells their priority."""
+    node.pod(BURSTABLE)
+    (node.logs / f"kube-system_coredns-5d78_{UID}").mkdir(parents=True)
+    found = only(node.list().pods())
+    assert found.key == "kube-system/coredns-5d78"
+    assert found.critical_because is not None
+    node.specs = {UID: spec(namespace="kube-system")}
+    assert only(node.list().pods()).critical_because is None
+
+
+def test_a_pods_name_is_read_off_its_log_directory_where_nobody_tells_it(node: Node) -> None:
+    node.pod(BURSTABLE)
+    for name in (f"shop_web_{UID}", "no-pod", "a_b_c_d"):
+        (node.logs / name).mkdir(parents=True)
+    assert only(node.list().pods()).key == "shop/web"
+    shutil.rmtree(node.logs)
+    assert only(node.list().pods()).key == f"kubepods/pod{UID}"
+
+
+def test_the_pause_container_is_spared_by_what_the_runtime_tells_or_by_what_it_looks_like(node: Node) -> None:
+    node.pod(BURSTABLE)
+    assert only(node.list().pods()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
+    node.run("/kubepods/besteffort/podb/" + SANDBOX, "sleeper", 1000)
+    node.run("/kubepods/besteffort/podb/" + APP, "app", 1000)
+    by_uid = {pod.uid: pod for pod in node.list().pods()}
+    assert by_uid["b"].spared_cgroups == ()
+    node.inventory = {"b": RuntimePod(name="b", namespace="n", sandboxes=(SANDBOX,))}
+    by_uid = {pod.uid: pod for pod in node.list().pods()}
+    assert by_uid["b"].spared_cgroups == (f"/kubepods/besteffort/podb/{SANDBOX}",)
+
+
+@pytest.mark.parametrize("looks", [{"processes": 2}, {"mib": 100}])
+def test_a_sandbox_in_which_the_pod_itself_runs_is_not_spared(node: Node, looks: dict[str, int]) -> None:
+    """As with gVisor and Kata."""
+    node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998, **looks)
+    node.inventory = {UID: RuntimePod(name="b", namespace="n", sandboxes=(SANDBOX,))}
+    assert only(node.list().pods()).spared_cgroups == ()
+
+
+def test_cri_os_monitors_are_spared_and_are_no_containers(node: Node) -> None:
+    monitor = f"{BURSTABLE}/crio-conmon-{APP}.scope"
+    node.run(f"{BURSTABLE}/crio-{APP}.scope")
+    node.run(monitor, "conmon", 0)
+    found = only(node.list().pods())
+    assert found.spared_cgroups == (monitor,)
+    assert list(found.container_cgroups.values()) == [f"{BURSTABLE}/crio-{APP}.scope"]
+
+
+def test_a_glance_finds_a_new_pod_and_misses_one_that_has_gone(node: Node) -> None:
+    node.pod(BURSTABLE)
+    pods = node.list()
+    assert only(pods.pods()).uid == UID
+    node.pod("/kubepods/besteffort/podb")
+    assert {UID, "b"} == {pod.uid for pod in pods.glance()}
+    shutil.rmtree(node.fake.directory(BURSTABLE))
+    assert only(pods.glance()).uid == "b"
+
+
+def test_a_glance_reads_nothing_of_a_pod_that_it_knows(node: Node) -> None:
+    node.pod(BURSTABLE)
+    pods = node.list()
+    before = only(pods.pods())
+    node.fake.file(BURSTABLE, "cgroup.procs", "garbage")
+    shutil.rmtree(node.proc)
+    assert only(pods.glance()) is before
+    assert only(pods.glance()).uid == UID
+
+
+def test_a_glance_takes_over_a_spec_that_has_come_or_changed(node: Node) -> None:
+    node.pod(BURSTABLE)
+    pods = node.list()
+    assert only(pods.pods()).priority == 0
+    node.specs = {UID: spec()}
+    assert only(pods.glance()).priority == 7
+    node.specs = {UID: spec(priority=8)}
+    assert only(pods.glance()).priority == 8
+
+
+def test_a_glance_looks_again_for_the_pause_container_of_a_pod_that_is_starting(node: Node) -> None:
+    node.fake.add(BURSTABLE)
+    pods = node.list()
+    assert only(pods.pods()).spared_cgroups == ()
+    node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998)
+    assert only(pods.glance()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
+
+
+def test_a_glance_looks_no_longer_for_a_pause_container_that_has_not_come(node: Node) -> None:
+    """CRI-O runs most pods without one."""
+    node.run(f"{BURSTABLE}/{APP}")
+    pods = node.list()
+    pods.pods()
+    node.now_seconds += 61
+    before = only(pods.glance())
+    assert only(pods.glance()) is before
+
+
+def test_a_pod_made_anew_under_the_same_uid_is_read_anew(node: Node) -> None:
+    node.pod(BURSTABLE)
+    pods = node.list()
+    pods.pods()
+    old = node.fake.directory(BURSTABLE)
+    old.rename(old.parent / "kept")  # so that its inode is not given out again
+    node.run(f"{BURSTABLE}/{SIDECAR}")
+    assert list(only(pods.glance()).container_cgroups) == [SIDECAR]
+
+
+def test_the_reactors_own_pod_is_never_ended(node: Node) -> None:
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec()}
+    own = f"{BURSTABLE}/{APP}"
+    (node.proc / "self").mkdir()
+    (node.proc / "self/cgroup").write_text(f"4:memory:{own}\n0::{own}\n")
+    assert only(node.list().pods()).critical_because == "reactor's own cgroup"
+
+
+def test_a_tree_that_can_not_be_listed_leaves_the_pods_as_they_were_known(node: Node) -> None:
+    node.pod(BURSTABLE)
+    pods = node.list()
+    node.specs = {UID: spec()}
+    before = pods.pods()
+    kubepods = node.fake.directory("/kubepods")
+    kubepods.rename(kubepods.with_name("elsewhere"))
+    os.symlink("elsewhere", kubepods)  # refused, as a name from outside would be
+    assert before == pods.glance()
+    assert "symlink" in pods.problems["/kubepods"]
+
+
+def test_a_node_without_any_pods_yet_has_none_and_no_problem(node: Node) -> None:
+    pods = node.list()
+    assert pods.pods() == ()
+    assert pods.glance() == ()
+    assert pods.problems == {}
