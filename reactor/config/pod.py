@@ -150,6 +150,7 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
             Volume(
                 name=volume.name,
                 is_local=volume.is_local,
+                is_empty_dir=volume.empty_dir is not None,
                 size_limit=volume.empty_dir.size_limit if volume.empty_dir else None,
             )
             for volume in spec.volumes

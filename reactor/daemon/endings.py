@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 
+from reactor.daemon.lingering import ON_DISK
 from reactor.daemon.parts import Kills
 from reactor.daemon.record import Ending
 from reactor.errors import ReactorError
@@ -24,7 +25,8 @@ _COUNTED_POLL_SECONDS: Final = 0.02
 class Endings:
     """Ends pods through `kills`; `on_gone` is told the uid of each that has ended.
 
-    It answers whether the pod counts for nothing any more, and is asked again while it does.
+    It answers whether the pod counts for nothing any more, and is asked again while it does. `empty` removes
+    the files that end with a pod that was evicted for a filesystem's sake, and returns what went wrong.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
@@ -38,8 +40,10 @@ class Endings:
         *,
         deadline_seconds: float,
         dry_run: bool = False,
+        empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
     ) -> None:
         self._nursery = nursery
+        self._empty = empty
         self._on_gone = on_gone
         self._kills = kills
         self.adopt(deadline_seconds, dry_run=dry_run)
@@ -143,11 +147,20 @@ class Endings:
         Memory is given back before a process counts as ended, but its id only when its parent has reaped
         it: of 208 killed processes all were still in pids.current 33 ms later, enough for another victim.
         """
+        eviction = ending.eviction
+        if self._empty is not None and eviction.resource in ON_DISK and eviction.pod.storage:
+            self._nursery.start_soon(self._remove_files, ending, self._empty)
         with trio.move_on_after(self._deadline_seconds):
             while not self._on_gone(ending.eviction.pod.uid):
                 await trio.sleep(_COUNTED_POLL_SECONDS)
                 freed_ns = time.monotonic_ns()
             ending.freed_ns = freed_ns
+
+    async def _remove_files(self, ending: Ending, empty: Callable[[Pod], Awaitable[tuple[str, ...]]]) -> None:
+        problems = await empty(ending.eviction.pod)
+        ending.add_problems(*problems)
+        for problem in problems:
+            _LOG.warning("pod %s: %s", ending.eviction.pod.key, problem)
 
 
 def _failed(ending: Ending, error: Exception) -> None:

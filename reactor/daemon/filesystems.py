@@ -29,6 +29,7 @@ from reactor.sources.wakes import SourceBoard, Wakes
 
 _LOG: Final = logging.getLogger("reactor.filesystems")
 FILESYSTEMS: Final = "filesystems"
+_NEAR_SECONDS: Final = 30.0
 
 
 class Filesystems(Protocol):
@@ -82,7 +83,8 @@ class FilesystemWatch:
     """Follows the filesystems and wakes the loop where a threshold of theirs is crossed.
 
     `on_layout` is told where the devices show another layout than the one in force; where a layout is
-    configured that is only a problem.
+    configured that is only a problem. `on_filling` is told, again and again, where a threshold is near at
+    the present rate: it may soon matter who takes how much.
     """
 
     def __init__(  # noqa: PLR0913 - what it is connected to
@@ -95,6 +97,7 @@ class FilesystemWatch:
         *,
         timeout_seconds: float,
         on_layout: Callable[[Layout], None],
+        on_filling: Callable[[], None],
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -102,6 +105,7 @@ class FilesystemWatch:
         self._wakes = wakes
         self._board = board
         self._on_layout = on_layout
+        self._on_filling = on_filling
         self._clock_seconds = clock_seconds
         self._watched = tuple(
             _Watched(
@@ -176,7 +180,11 @@ class FilesystemWatch:
             seen = await self._look(watched)
             if seen is None:
                 await trio.sleep(longest_seconds)
-            elif self._met(watched, seen) != watched.met:
+                continue
+            left_seconds = _soonest(watched, watched.signals)
+            if left_seconds is not None and left_seconds < _NEAR_SECONDS:
+                self._on_filling()
+            if self._met(watched, seen) != watched.met:
                 self._take(watched, seen)
                 self._board.count_wake(FILESYSTEMS)
                 self._wakes.notify(

@@ -23,6 +23,7 @@ from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_seconds
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import OnPass
+from reactor.daemon.storage import StorageWatch
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
@@ -40,6 +41,7 @@ from reactor.workloads.pods import Workloads
 
 _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
+_RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
 _ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
 _EVICTION: Final = "eviction"
 _GRACE_PERIOD: Final = "grace-period"
@@ -76,6 +78,7 @@ class Generation:
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
         self.passes = Passes(settings.eviction, self.parts, endings, known, dry_run=settings.dry_run)
+        self.storage = StorageWatch(known)
         self.filesystems = FilesystemWatch(
             FilesystemObserver(settings),
             settings,
@@ -84,9 +87,15 @@ class Generation:
             self.board,
             timeout_seconds=_HANGING_SECONDS,
             on_layout=on_layout,
+            on_filling=partial(self.storage.due, urgent=True),
         )
         self.housekeeping = Housekeeping(
-            self.parts, self.passes, self.filesystems, self.wakes, timeout_seconds=_HANGING_SECONDS
+            self.parts,
+            self.passes,
+            self.filesystems,
+            self.storage,
+            self.wakes,
+            timeout_seconds=_HANGING_SECONDS,
         )
         self._scope = trio.CancelScope()
         self._reclaiming = False
@@ -107,6 +116,7 @@ class Generation:
                 for source in self._sources():
                     await nursery.start(source.run)
                 nursery.start_soon(self.housekeeping.run)
+                nursery.start_soon(self.storage.run)
                 nursery.start_soon(self._loop, nursery, on_pass)
                 with trio.move_on_after(_ARMING_SECONDS):
                     await self._memory.wait_armed()
@@ -147,6 +157,8 @@ class Generation:
     def gone(self, uid: str) -> bool:
         """Take note that an evicted pod has ended, and look whether that was enough; see Passes.gone."""
         if not self.passes.gone(uid):
+            if uid in self.passes.known.lingering:
+                self.storage.due(urgent=True)
             return False
         self.housekeeping.due()
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
@@ -160,9 +172,15 @@ class Generation:
 
     async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
         try:
-            on_pass(await self.passes.give_back(asked, self.filesystems.look))
+            on_pass(await self.passes.give_back(asked, self._look_at_disks))
         finally:
             self._reclaiming = False
+
+    async def _look_at_disks(self) -> None:
+        """Observe the filesystems anew, and who takes how much of them: somebody may have to be chosen."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.filesystems.look)
+            nursery.start_soon(self.storage.look, _RANKING_SECONDS)
 
     def _sources(self) -> tuple[Source, ...]:
         """Return the sources, each to run as a task; the ticker last, because it wakes the loop at once."""

@@ -13,6 +13,7 @@ from reactor.daemon.bounded import Bounded
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Passes
+from reactor.daemon.storage import StorageWatch
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.wakes import Wakes
 
@@ -28,6 +29,7 @@ class Housekeeping:
         parts: Parts,
         passes: Passes,
         filesystems: FilesystemWatch,
+        storage: StorageWatch,
         wakes: Wakes,
         *,
         timeout_seconds: float,
@@ -38,12 +40,14 @@ class Housekeeping:
         self._due = trio.Event()
         self._pods = Bounded(parts.pods.pods, timeout_seconds)
         self._filesystems = filesystems
+        self._storage = storage
         self._reported: Mapping[str, str] = {}
 
     @property
     def problems(self) -> dict[str, str]:
         """Return what can't be read or is refused at present, and why."""
-        found = {**self._parts.node.problems, **self._parts.pods.problems, **self._filesystems.problems}
+        found = {**self._parts.node.problems, **self._parts.pods.problems}
+        found |= {**self._filesystems.problems, **self._storage.problems}
         if self._pods.problem is not None:
             found["pods"] = self._pods.problem
         return found
@@ -57,6 +61,7 @@ class Housekeeping:
         while True:
             await self._due.wait()
             self._due = trio.Event()
+            self._storage.due()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.list_pods)
                 nursery.start_soon(self._filesystems.look)

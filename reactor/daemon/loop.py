@@ -24,6 +24,7 @@ from typing import Final
 
 import trio
 
+from reactor.act.empty_dirs import EmptyDirs
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
 from reactor.daemon.endings import Endings
@@ -270,6 +271,7 @@ class Daemon:
                     self._gone,
                     deadline_seconds=deadline_seconds,
                     dry_run=settings.dry_run,
+                    empty=EmptyDirs(self._tree).empty,
                 )
             else:
                 endings.adopt(deadline_seconds, dry_run=settings.dry_run)

@@ -16,6 +16,7 @@ from typing import Final
 from reactor.daemon.candidates import Candidates
 from reactor.daemon.endings import Endings
 from reactor.daemon.giving_back import GivingBack, Observe
+from reactor.daemon.lingering import ON_DISK, Lingering
 from reactor.daemon.observed import PROCESS_SIGNALS, Observed, resources_wanting
 from reactor.daemon.parts import Parts
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
@@ -25,6 +26,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.disk_usage import DiskUsage, with_storage
 from reactor.policy import after_reclaim, decide, record_eviction
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
@@ -35,7 +37,8 @@ _ROUNDING_SECONDS: Final = 0.001
 class Known:
     """What is known from one pass to the next; it outlives a reload.
 
-    `passes` counts them; `reclaimed` is what the node gave back last.
+    `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
+    filesystems, and `lingering` whose files may still be there although they were evicted.
     """
 
     observed: Observed
@@ -43,6 +46,8 @@ class Known:
     pods: tuple[Pod, ...] = ()
     passes: int = 0
     reclaimed: tuple[Reclaimed, ...] = ()
+    storage: DiskUsage = dataclasses.field(default_factory=DiskUsage)
+    lingering: Lingering = dataclasses.field(default_factory=Lingering)
 
 
 class Passes:
@@ -83,6 +88,7 @@ class Passes:
         observed_ns = time.monotonic_ns()
         self.known.state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
+        self.known.lingering.keep(flight.uid for flight in self.known.state.in_flight)
         endings = self._act(decision, now_seconds)
         self._parts.arm_memory(memory)
         times = StageTimes(
@@ -107,8 +113,10 @@ class Passes:
         now_seconds = self._clock_seconds()
         self._observe((), now_seconds)
         after = self._snapshot((), now_seconds)
-        before = dataclasses.replace(asked.snapshot, pods=self._parts.usages.full())
-        pods = self._candidates.of(self._present(), now_seconds)
+        present = self._present()
+        usages = with_storage(self._parts.usages.full(), self.known.storage.usages(present))
+        before = dataclasses.replace(asked.snapshot, pods=usages)
+        pods = self._candidates.of(present, now_seconds)
         observed_ns = time.monotonic_ns()
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
         decided_ns = time.monotonic_ns()
@@ -137,13 +145,17 @@ class Passes:
         False where its processes are still counted, which the policy goes on crediting.
         """
         state = self.known.state
-        if any(flight.uid == uid and flight.resource is Resource.PIDS for flight in state.in_flight):
+        resources = {flight.resource for flight in state.in_flight if flight.uid == uid}
+        if Resource.PIDS in resources:
             used = self._parts.usages.full().get(uid)
             if used is not None and used.process_count:
                 # What was spared (one process each) stays, and is counted with the pod.
                 spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
                 if used.process_count > spared:
                     return False
+        if resources & ON_DISK and not self.known.lingering.is_freed(uid, self.known.storage):
+            return False
+        self.known.lingering.forget(uid)
         self._candidates.ended(uid)
         self.known.state = dataclasses.replace(
             state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)
@@ -168,14 +180,19 @@ class Passes:
             # Counting processes takes longer; nobody is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
             usages = self._parts.usages.full() if counted else self._parts.usages.memory()
+        if not _only_memory(wakes):
+            # Limits of their own hold for pods whether or not the node is short of anything.
+            pods = [pod for pod in self._present() if pod.storage or ON_DISK & wanting]
+            usages = with_storage(usages, self.known.storage.usages(pods))
         return Snapshot(signals=signals, pods=usages)
 
     def _present(self) -> Sequence[Pod]:
         """Return the known pods without those that were gone when they were read: nobody is left to end."""
         vanished = self._parts.usages.vanished
-        if not vanished:
-            return self.known.pods
-        return tuple(pod for pod in self.known.pods if pod.uid not in vanished)
+        pods = self.known.pods
+        if vanished:
+            pods = tuple(pod for pod in pods if pod.uid not in vanished)
+        return self.known.lingering.beside(pods)
 
     def _act(self, decision: Decision, now_seconds: float) -> tuple[Ending, ...]:
         endings = []
@@ -186,6 +203,8 @@ class Passes:
                 self._candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
             else:
                 self.known.state = record_eviction(self._settings, self.known.state, eviction, now_seconds)
+                if eviction.resource in ON_DISK:
+                    self.known.lingering.add(eviction.pod)
         return tuple(endings)
 
     def _record(

@@ -19,6 +19,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
+from reactor.observe.disk_usage import with_storage
 from reactor.policy import rank
 
 _DECISIONS: Final = 10
@@ -92,6 +93,7 @@ def explain(view: View, name: str | None) -> dict[str, Any]:
     met = view.known.state.thresholds_met
     signal = met[0].signal if met else Signal.MEMORY_AVAILABLE
     usages = view.usages.memory() if signal in MEMORY_SIGNALS else view.usages.full()
+    usages = with_storage(usages, view.known.storage.usages(view.known.pods))
     places = rank(view.known.pods, usages, signal, view.settings.eviction.layout)
     resource = RESOURCE[signal]
     ranking = [

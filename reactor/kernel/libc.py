@@ -22,6 +22,8 @@ _IN_MODIFY: Final = 2
 
 # Numbers from 424 on are the same on every architecture; bpf(2) is older.
 _SYS_PROCESS_MRELEASE: Final = 448
+_SYS_QUOTACTL_FD: Final = 443
+_SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
 _SYS_BPF: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 
 _ffi: Final[Any] = _libc_ffi.ffi
@@ -67,6 +69,35 @@ def process_mrelease(pidfd: int) -> None:
     """
     result = _libc.syscall(_SYS_PROCESS_MRELEASE, _ffi.cast("int", pidfd), _ffi.cast("unsigned int", 0))
     _check(result, f"process_mrelease(pidfd {pidfd})")
+
+
+def quotactl_fd(fd: int, command: int, identity: int, size: int) -> bytes:
+    """Return the `size` bytes that a quota command gives for an id on the filesystem of a descriptor.
+
+    Raises OSError: ESRCH where quotas of that type are off, ENOENT where the id has none, ENOSYS before
+    5.14 and where the kernel has no quotas at all. See quotactl(2).
+    """
+    answer = _ffi.new("char[]", size)
+    result = _libc.syscall(
+        _SYS_QUOTACTL_FD,
+        _ffi.cast("int", fd),
+        _ffi.cast("unsigned int", command),
+        _ffi.cast("unsigned int", identity),
+        answer,
+    )
+    _check(result, f"quotactl_fd(fd {fd}, id {identity})")
+    return bytes(_ffi.buffer(answer))
+
+
+def set_io_priority(priority: int) -> None:
+    """Give the calling thread's reads and writes a priority: a class shifted by 13 and a level in it.
+
+    Only some I/O schedulers (bfq, mq-deadline) go by it. Raises OSError; ENOSYS on an architecture that is
+    not known here. See ioprio_set(2).
+    """
+    number = _SYS_IOPRIO_SET.get(os.uname().machine, -1)
+    this_thread = (_ffi.cast("int", 1), _ffi.cast("int", 0))  # IOPRIO_WHO_PROCESS
+    _check(_libc.syscall(number, *this_thread, _ffi.cast("int", priority)), f"ioprio_set({priority})")
 
 
 def bpf(command: int, attributes: bytes) -> int:

@@ -45,12 +45,30 @@ class Volume:
     """A volume of a pod, as far as it takes the node's storage.
 
     `is_local`: its usage is charged to the pod on the node's filesystem (hostPath, configMap, gitRepo and
-    emptyDir on disk). `size_limit` is an emptyDir's of any medium (None: none set).
+    emptyDir on disk). `is_empty_dir` is an emptyDir of any medium, `size_limit` its limit (None: none set).
     """
 
     name: str
     is_local: bool = True
+    is_empty_dir: bool = False
     size_limit: Quantity | None = None
+
+
+class StorageKind(StrEnum):
+    """What a directory holds for a pod."""
+
+    WRITABLE_LAYER = "writable layer"
+    LOGS = "logs"
+    VOLUME = "volume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoragePlace:
+    """A directory of which all that lies below is charged to a pod: to its container or volume `name`."""
+
+    kind: StorageKind
+    name: str
+    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +79,7 @@ class Pod:
     the hierarchy's root where it is known. Below it lie `container_cgroups`, by the containers' names, and
     `spared_cgroups`, which a kill leaves alone: the sandbox's pause container, the runtime's own monitors.
     `config_hash` is what a static pod is called on its node, where its mirror has a uid of its own.
+    `storage` is where its files lie.
     """
 
     name: str
@@ -79,6 +98,7 @@ class Pod:
     container_cgroups: Mapping[str, str] = field(default_factory=dict)
     spared_cgroups: tuple[str, ...] = ()
     config_hash: str | None = None
+    storage: tuple[StoragePlace, ...] = ()
 
     @property
     def key(self) -> str:

@@ -66,6 +66,8 @@ def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
 
 
 def _has_filesystem_statistics(used: PodUsage) -> bool:
-    return bool(used.volumes) or any(
-        container.rootfs is not None or container.logs is not None for container in used.containers
+    return (
+        used.ephemeral_storage_bytes is not None
+        or bool(used.volumes)
+        or any(container.rootfs is not None or container.logs is not None for container in used.containers)
     )

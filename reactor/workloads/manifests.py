@@ -5,14 +5,15 @@
       annotations:
         reactor/cgroup: /system.slice/database.service   # or: reactor/unit: database.service
 
-The specs are for reactor's eyes only; what runs in the cgroup is started by somebody else.
+Where its files lie, other annotations tell (storage.py). The specs are for reactor's eyes only; what runs in
+the cgroup is started by somebody else.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from reactor.config.documents import load_documents
 from reactor.config.pod import annotations_of, pod_from_document
 from reactor.errors import ConfigError, Problem
 from reactor.model.pods import Pod
+from reactor.workloads.storage import storage_places
 
 CGROUP_ANNOTATION: Final = "reactor/cgroup"
 UNIT_ANNOTATION: Final = "reactor/unit"
@@ -142,4 +144,6 @@ def _manifest(document: object, origin: str) -> Manifest:
     if (cgroup is None) == (unit is None):
         where, got = f"{origin}.metadata.annotations", "neither" if cgroup is None else "both"
         raise ConfigError([Problem(path=where, got=got, accepted=_ACCEPTED_ANNOTATION)])
-    return Manifest(pod=pod_from_document(document, root=origin), origin=origin, cgroup=cgroup, unit=unit)
+    pod = pod_from_document(document, root=origin)
+    pod = replace(pod, storage=storage_places(pod, annotations, f"{origin}.metadata.annotations"))
+    return Manifest(pod=pod, origin=origin, cgroup=cgroup, unit=unit)

@@ -68,6 +68,7 @@ class World:
         self.filesystems, self.observed = FakeFilesystems(), Observed(stale_seconds=35)
         self.wakes, self.board = Wakes(), SourceBoard()
         self.layouts = []
+        self.near = 0
         self.watch = FilesystemWatch(
             self.filesystems,
             Settings(
@@ -78,7 +79,11 @@ class World:
             self.board,
             timeout_seconds=timeout_seconds,
             on_layout=self.layouts.append,
+            on_filling=self._note_filling,
         )
+
+    def _note_filling(self) -> None:
+        self.near += 1
 
     def seen(self) -> dict[str, float]:
         import time  # noqa: PLC0415
@@ -161,6 +166,18 @@ async def test_crossing_wakes_the_loop_once_and_so_does_its_end(nursery, make_wo
     await world.watch.look()  # a threshold that is met is looked at by housekeeping alone
     world.filesystems.spaces["/node"] = space(0.8)
     assert 1 == await wakes_within(world, 1.5)
+
+
+async def test_filling_one_is_told_before_its_threshold_and_one_at_rest_is_not(nursery, make_world):
+    world = make_world()
+    world.filesystems.spaces["/node"] = space(1.5)
+    await world.watch.look()
+    await nursery.start(world.watch.run)
+    await trio.sleep(0.7)
+    assert 0 == world.near
+    world.filesystems.spaces["/node"] = space(1.4)
+    await trio.sleep(0.7)
+    assert world.near > 0
 
 
 async def test_what_changes_nothing_is_not_acted_on_again(nursery, make_world):

@@ -24,12 +24,22 @@ class FakeWatch:
         self.looks += 1
 
 
+class FakeStorage:
+    """Storage that is asked to be looked at."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.problems = {}
+
+    def due(self) -> None:
+        self.asked += 1
+
+
 @pytest.fixture
 def make_housekeeping():
-    def make(loop, wakes=None, filesystems=None):
-        return Housekeeping(
-            loop.parts, loop.passes, filesystems or FakeWatch(), wakes or Wakes(), timeout_seconds=5.0
-        )
+    def make(loop, wakes=None, filesystems=None, storage=None):
+        watches = (filesystems or FakeWatch(), storage or FakeStorage())
+        return Housekeeping(loop.parts, loop.passes, *watches, wakes or Wakes(), timeout_seconds=5.0)
 
     return make
 
@@ -37,8 +47,8 @@ def make_housekeeping():
 async def test_housekeeping_finds_pods_looks_at_filesystems_and_wakes_the_loop(
     nursery, make_loop, make_pod, make_housekeeping
 ):
-    loop, wakes, watch = make_loop(), Wakes(), FakeWatch()
-    housekeeping = make_housekeeping(loop, wakes, watch)
+    loop, wakes, watch, storage = make_loop(), Wakes(), FakeWatch(), FakeStorage()
+    housekeeping = make_housekeeping(loop, wakes, watch, storage)
     loop.pods.listed = (make_pod("new"),)
     nursery.start_soon(housekeeping.run)
 
@@ -47,7 +57,7 @@ async def test_housekeeping_finds_pods_looks_at_filesystems_and_wakes_the_loop(
 
     assert wake.source == "housekeeping"
     assert [pod.name for pod in loop.known.pods] == ["new"]
-    assert watch.looks == 1
+    assert (watch.looks, storage.asked) == (1, 1)
     assert housekeeping.problems == watch.problems
 
 

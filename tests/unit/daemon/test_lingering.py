@@ -1,0 +1,97 @@
+"""Evictions for a filesystem's sake, on a node of plain values and a real directory."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from reactor.model.pods import StorageKind, StoragePlace, Volume
+from reactor.model.signals import Signal
+from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.disk_usage import Pace
+
+WAKE = Wake(source="filesystems", kind=WakeKind.HOUSEKEEPING, at_ns=1)
+KIB = 1 << 10
+
+
+@pytest.fixture
+def writer(make_pod, tmp_path: Path):
+    """A pod with 400 KiB in a volume."""
+    (tmp_path / "file").write_bytes(b"x" * 400 * KIB)
+    place = StoragePlace(kind=StorageKind.VOLUME, name="scratch", path=str(tmp_path))
+    return dataclasses.replace(make_pod("writer"), volumes=(Volume(name="scratch"),), storage=(place,))
+
+
+@pytest.fixture
+def disk(make_loop, make_threshold, make_pod, observation, writer):
+    loop = make_loop(make_threshold(100 * KIB, Signal.NODEFS_AVAILABLE))
+
+    def short(available_kib: int) -> None:
+        loop.now_seconds += 1
+        loop.known.storage.look(loop.known.lingering.beside(loop.known.pods), Pace())
+        seen = {Signal.NODEFS_AVAILABLE: observation(available_kib * KIB, 1000 * KIB)}
+        loop.known.observed.take([Signal.NODEFS_AVAILABLE], seen, loop.now_seconds)
+
+    async def evict(available_kib: int) -> list[str]:
+        short(available_kib)
+        asked = loop.passes.make([WAKE])
+        if asked.decision.reclaim:
+
+            async def observe() -> None:
+                short(available_kib)
+
+            await loop.passes.give_back(asked, observe)
+        return list(loop.kills.killed)
+
+    loop.evict = evict
+    loop.have(make_pod("innocent"), writer)
+    return loop
+
+
+async def test_pod_that_takes_most_goes_first_and_one_without_storage_takes_nothing(disk):
+    assert await disk.evict(50) == ["writer"]
+
+
+async def test_what_it_still_takes_is_credited_also_when_its_cgroup_is_gone(disk, make_pod):
+    await disk.evict(50)
+    disk.have(make_pod("innocent"))
+    assert await disk.evict(50) == ["writer"]
+    assert await disk.evict(40) == ["writer"]
+    assert "uid-writer" in disk.known.lingering
+
+
+async def test_pod_whose_files_are_gone_is_waited_for_no_longer(disk, make_pod, tmp_path: Path):
+    await disk.evict(50)
+    assert not disk.passes.gone("uid-writer")
+    disk.have(make_pod("innocent"))
+    (tmp_path / "file").unlink()
+    disk.known.storage.look(list(disk.known.lingering), Pace())
+    assert disk.passes.gone("uid-writer")
+    assert "uid-writer" not in disk.known.lingering
+    assert await disk.evict(50) == ["writer", "innocent"]
+
+
+async def test_pod_whose_files_stay_is_waited_for_until_the_deadline_only(disk, make_pod):
+    await disk.evict(50)
+    disk.have(make_pod("innocent"))
+    disk.now_seconds += 11
+    assert await disk.evict(50) == ["writer", "innocent"]
+
+
+async def test_credit_that_is_not_enough_spares_nobody(disk, make_pod, tmp_path: Path):
+    await disk.evict(50)
+    disk.have(make_pod("innocent"))
+    (tmp_path / "file").write_bytes(b"x" * 20 * KIB)
+    assert await disk.evict(50) == ["writer", "innocent"]
+
+
+async def test_pod_that_takes_nothing_known_spares_the_others_for_as_long(
+    make_loop, make_threshold, make_pod, observation
+):
+    loop = make_loop(make_threshold(100, Signal.PID_AVAILABLE))
+    loop.have(make_pod("one"))
+    loop.known.lingering.add(make_pod("one"))
+    assert not loop.known.lingering.is_freed("uid-one", loop.known.storage)
+    assert loop.known.lingering.is_freed("uid-other", loop.known.storage)

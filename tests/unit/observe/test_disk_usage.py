@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from reactor.config.pod import pod_from_document
+from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
+from reactor.observe.disk_usage import DiskUsage, GivenUpError, Pace, with_storage
+
+SPEC = {
+    "containers": [{"name": "main"}, {"name": "side"}],
+    "volumes": [
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ],
+}
+
+
+def pod(tmp_path: Path, name: str, **places: StorageKind) -> Pod:
+    found = pod_from_document({"metadata": {"name": name, "uid": name}, "spec": SPEC})
+    storage = []
+    for place, kind in places.items():
+        directory = tmp_path / name / place
+        directory.mkdir(parents=True, exist_ok=True)
+        storage.append(StoragePlace(kind=kind, name=place.partition("_")[0], path=str(directory)))
+    return dataclasses.replace(found, storage=tuple(storage))
+
+
+@pytest.fixture
+def full_pod(tmp_path: Path) -> Pod:
+    """Return a pod that has 1 MB in its layer, 2 in its logs, 3 in a volume on disk, 4 in one in memory."""
+    found = pod(
+        tmp_path,
+        "full",
+        main_layer=StorageKind.WRITABLE_LAYER,
+        main_logs=StorageKind.LOGS,
+        scratch=StorageKind.VOLUME,
+        shm=StorageKind.VOLUME,
+    )
+    for number, place in enumerate(found.storage, 1):
+        Path(place.path, "file").write_bytes(b"x" * (1 << 20) * number)
+    return found
+
+
+def look(usage: DiskUsage, *pods: Pod) -> dict[str, PodUsage]:
+    usage.look(pods, Pace())
+    return usage.usages(pods)
+
+
+def mib(usage: FilesystemUsage | None) -> float:
+    return round((usage.used_bytes or 0) / (1 << 20), 1) if usage is not None else -1
+
+
+def test_what_a_pod_takes_is_told_by_layer_logs_and_volumes(full_pod: Pod) -> None:
+    found = look(DiskUsage(), full_pod)["full"]
+    (container,) = found.containers
+    assert ("main", 1.0, 2.0) == (container.name, mib(container.rootfs), mib(container.logs))
+    assert {"scratch": 3.0, "shm": 4.0} == {name: mib(usage) for name, usage in found.volumes.items()}
+    assert 2 == found.volumes["scratch"].inodes_used
+
+
+def test_volume_in_memory_is_no_ephemeral_storage(full_pod: Pod) -> None:
+    found = look(DiskUsage(), full_pod)["full"]
+    assert 6 == found.ephemeral_storage_bytes // (1 << 20)
+
+
+def test_pod_without_a_place_of_its_own_takes_nothing_and_one_never_looked_at_is_unknown(
+    full_pod: Pod, tmp_path: Path
+) -> None:
+    usage = DiskUsage()
+    bare = pod(tmp_path, "bare")
+    assert {"bare": PodUsage(ephemeral_storage_bytes=0)} == usage.usages([bare, full_pod])
+
+
+def test_place_that_is_not_there_takes_nothing_and_is_no_problem(full_pod: Pod) -> None:
+    place = dataclasses.replace(full_pod.storage[0], path="/nowhere/at/all")
+    usage = DiskUsage()
+    found = look(usage, dataclasses.replace(full_pod, storage=(place,)))
+    assert 0 == found["full"].ephemeral_storage_bytes
+    assert {} == usage.problems
+
+
+def test_place_that_can_not_be_read_is_a_problem_and_costs_no_other_one(
+    full_pod: Pod, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    wrong = dataclasses.replace(full_pod.storage[2], path=str(tmp_path / "file"))
+    usage = DiskUsage()
+    found = look(usage, dataclasses.replace(full_pod, storage=(wrong, full_pod.storage[1])))
+    assert 2.0 == mib(found["full"].containers[0].logs)
+    assert "Not a directory" in usage.problems[f"storage {tmp_path}/file"]
+
+
+def test_pods_that_are_gone_are_forgotten(full_pod: Pod) -> None:
+    usage = DiskUsage()
+    look(usage, full_pod)
+    usage.look((), Pace())
+    assert ({}, 0) == (usage.usages([full_pod]), usage.places)
+
+
+def test_filesystem_on_which_nothing_happened_is_not_looked_at_again(
+    full_pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, shown = [1000.0], [(1, 2, 3)]
+    monkeypatch.setattr("reactor.observe.disk_usage._shown", lambda _: shown[0])
+    usage = DiskUsage(clock_seconds=lambda: now[0])
+    look(usage, full_pod)
+    Path(full_pod.storage[2].path, "more").write_bytes(b"x" * (5 << 20))
+    assert 3.0 == mib(look(usage, full_pod)["full"].volumes["scratch"])
+    shown[0] = (1, 2, 4)
+    assert 8.0 == mib(look(usage, full_pod)["full"].volumes["scratch"])
+    Path(full_pod.storage[2].path, "more").unlink()
+    now[0] += 301
+    assert 3.0 == mib(look(usage, full_pod)["full"].volumes["scratch"])
+
+
+def test_look_that_is_stopped_is_given_up(full_pod: Pod) -> None:
+    pace = Pace()
+    pace.stopped = True
+    with pytest.raises(GivenUpError):
+        DiskUsage().look([full_pod], pace)
+
+
+def test_renewed_one_has_published_the_same(full_pod: Pod) -> None:
+    usage = DiskUsage()
+    known = look(usage, full_pod)
+    assert known == usage.renewed().usages([full_pod])
+
+
+def test_storage_joins_memory_and_processes(full_pod: Pod) -> None:
+    taken = PodUsage(ephemeral_storage_bytes=5)
+    both = with_storage(
+        {"a": PodUsage(memory_working_set_bytes=1, process_count=2)}, {"a": taken, "b": taken}
+    )
+    assert {
+        "a": PodUsage(memory_working_set_bytes=1, process_count=2, ephemeral_storage_bytes=5),
+        "b": taken,
+    } == both
