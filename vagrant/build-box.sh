@@ -9,9 +9,11 @@ suite=$1 cache=$(readlink -m "$2")
 box=$cache/$suite.box
 
 # In the guest: Python and a virtual environment for the wheel, a C compiler for the lab's programs, libbpf for
-# the eBPF sources. Unpacking a package under emulation takes longer than building it into the box.
+# the eBPF sources, BCC with the kernel's headers for the same on kernels without BTF. Unpacking a package under
+# emulation takes longer than building it into the box.
 packages=linux-image-cloud-amd64,initramfs-tools,lz4,systemd-sysv,dbus,udev,openssh-server,sudo,rsync,iproute2,\
-ca-certificates,netbase,kmod,procps,attr,python3,python3-venv,gcc,libc6-dev,libbpf1,bpftool
+ca-certificates,netbase,kmod,procps,attr,python3,python3-venv,gcc,libc6-dev,libbpf1,bpftool,\
+python3-bpfcc,linux-headers-cloud-amd64
 
 # The key to the machines of this cache, and to no others: in the place of Vagrant's well-known one.
 mkdir -p "$cache"
