@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 import trio
 
-from reactor.errors import ReactorError
+from reactor.errors import BpfError, ReactorError
 from reactor.model.wakes import SourceHealth
 from reactor.sources.wakes import SourceBoard
 
 FIRST_DELAY_SECONDS: Final = 0.1
 LAST_DELAY_SECONDS: Final = 30.0
+# What a node refuses for want of a package, a capability or a kernel option it refuses the next time too, and
+# each attempt with eBPF costs 0.1 s of a CPU (3 s where it has to be compiled).
+LAST_DELAY_REFUSED_SECONDS: Final = 600.0
 
 
 class Backoff:
-    """Growing pauses between attempts: 0.1 s, doubled each time up to 30 s.
+    """Growing pauses between attempts: 0.1 s, doubled each time up to 30 s, or 10 min where a node refuses.
 
-    An attempt that stood for as long as the longest pause begins anew with the shortest.
+    An attempt that stood armed for 30 s begins anew with the shortest; how long it took to fail says nothing.
     """
 
     def __init__(self) -> None:
         self._delay_seconds = FIRST_DELAY_SECONDS
-        self._began = trio.current_time()
+        self._armed_at: float | None = None
 
     def begin(self) -> None:
         """Note that an attempt begins."""
-        self._began = trio.current_time()
+        self._armed_at = None
 
-    async def pause(self) -> None:
-        """Wait before the next attempt."""
-        if trio.current_time() - self._began >= LAST_DELAY_SECONDS:
+    def armed(self) -> None:
+        """Note that the attempt stands."""
+        if self._armed_at is None:
+            self._armed_at = trio.current_time()
+
+    async def pause(self, error: BaseException | None = None) -> None:
+        """Wait before the next attempt. `error` is what ended this one."""
+        if self._armed_at is not None and trio.current_time() - self._armed_at >= LAST_DELAY_SECONDS:
             self._delay_seconds = FIRST_DELAY_SECONDS
-        delay_seconds = self._delay_seconds
-        self._delay_seconds = min(2 * delay_seconds, LAST_DELAY_SECONDS)
+        longest = LAST_DELAY_REFUSED_SECONDS if _is_refusal(error) else LAST_DELAY_SECONDS
+        delay_seconds = min(self._delay_seconds, longest)
+        self._delay_seconds = min(2 * delay_seconds, longest)
         await trio.sleep(delay_seconds)
 
 
@@ -55,10 +63,19 @@ class Pace:
             await trio.sleep_until(self._paid_until)
 
 
-def failure_text(error: BaseException) -> str:
-    """Return an error as one line; of a group, its first member's."""
+def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    return error
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    return error is not None and isinstance(_first(error), BpfError)
+
+
+def failure_text(error: BaseException) -> str:
+    """Return an error as one line; of a group, its first member's."""
+    error = _first(error)
     text = " ".join(str(error).split())
     return text if isinstance(error, (OSError, ReactorError)) and text else f"{type(error).__name__}: {text}"
 
@@ -85,12 +102,16 @@ async def keep_trying(
             told = True
             task_status.started()
 
+    def armed(detail: str) -> None:
+        backoff.armed()
+        report(SourceHealth.ARMED, detail)
+
     while True:
         backoff.begin()
+        ended: Exception | None = None
         try:
-            await attempt(partial(report, SourceHealth.ARMED))
+            await attempt(armed)
         except Exception as error:  # noqa: BLE001 - a source never takes the daemon down, whatever it met
-            report(SourceHealth.FAILED, failure_text(error))
-        else:
-            report(SourceHealth.FAILED, "ended by itself")
-        await backoff.pause()
+            ended = error
+        report(SourceHealth.FAILED, "ended by itself" if ended is None else failure_text(ended))
+        await backoff.pause(ended)

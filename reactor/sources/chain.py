@@ -1,20 +1,24 @@
 """A chain of ways to be woken, each standing in for the one before.
 
-One step watches at a time. When it fails, the next takes over while the first is tried again with backoff;
-when the first stands again, the next is called off.
+One step watches at a time. When it fails, or takes more than a moment, the next takes over while the first is
+tried again with backoff; when the first stands, the next is called off.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.attempts import Backoff, failure_text
 from reactor.sources.wakes import SourceBoard, Wakes
+
+# How long the next step waits for the first attempt of the one before: programs are loaded in 0.1 s, but
+# compiled in many.
+PATIENCE_SECONDS: Final = 1.0
 
 
 class Step(Protocol):
@@ -35,15 +39,19 @@ class Step(Protocol):
 
 
 class _Link:
-    """A step's place in the chain: standing with `detail`, or down because of `error`."""
+    """A step's place in the chain: standing with `detail`, or down because of `error`, or neither yet.
 
-    __slots__ = ("calls_off", "detail", "error", "off_because", "step")
+    `awaited_until` is for how long the steps after it wait for its first attempt.
+    """
+
+    __slots__ = ("awaited_until", "calls_off", "detail", "error", "off_because", "step")
 
     def __init__(self, step: Step, off_because: str | None) -> None:
         self.step = step
         self.off_because = off_because
         self.detail: str | None = None
         self.error: str | None = None
+        self.awaited_until = float("inf")
         self.calls_off = trio.CancelScope()
 
 
@@ -90,24 +98,36 @@ class Chain:
     async def _keep(self, link: _Link) -> None:
         backoff = Backoff()
         while True:
-            while self._is_spared(link):
-                await self._changed.wait()
+            while (until := self._spared_until(link)) > trio.current_time():
+                with trio.move_on_at(until):
+                    await self._changed.wait()
             backoff.begin()
+            ended: Exception | None = None
             with trio.CancelScope() as link.calls_off:
-                await self._try(link)
+                ended = await self._try(link, backoff)
             if link.calls_off.cancelled_caught:
                 self._set(link, detail=None, error=None)
             else:
                 self._wake(link)
-                await backoff.pause()
+                await backoff.pause(ended)
 
-    async def _try(self, link: _Link) -> None:
+    async def _try(self, link: _Link, backoff: Backoff) -> Exception | None:
+        """Watch until it fails; return what ended it."""
+
+        def armed(detail: str) -> None:
+            backoff.armed()
+            self._set(link, detail=detail, error=None)
+
+        if link.awaited_until == float("inf"):
+            link.awaited_until = trio.current_time() + PATIENCE_SECONDS
+            self._changed_now()
         try:
-            await link.step.watch(lambda detail: self._set(link, detail=detail, error=None))
+            await link.step.watch(armed)
         except Exception as error:  # noqa: BLE001 - a source never takes the daemon down, whatever it met
             self._set(link, detail=None, error=failure_text(error))
-        else:
-            self._set(link, detail=None, error="ended by itself")
+            return error
+        self._set(link, detail=None, error="ended by itself")
+        return None
 
     def _set(self, link: _Link, *, detail: str | None, error: str | None) -> None:
         link.detail, link.error = detail, error
@@ -115,21 +135,29 @@ class Chain:
             for later in self._links[self._links.index(link) + 1 :]:
                 later.calls_off.cancel()
         self._report()
+        self._changed_now()
+
+    def _changed_now(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
     def _standing(self) -> _Link | None:
         return next((link for link in self._links if link.detail is not None), None)
 
-    def _is_spared(self, link: _Link) -> bool:
-        """Return whether an earlier step stands, or has not been tried yet."""
-        earlier = self._links[: self._links.index(link)]
-        return any(before.off_because is None and before.error is None for before in earlier)
+    def _spared_until(self, link: _Link) -> float:
+        """Return for how long a step is not needed: while an earlier one stands, and while its turn comes."""
+        until = float("-inf")
+        for before in self._links[: self._links.index(link)]:
+            if before.off_because is None and before.error is None:
+                until = max(until, float("inf") if before.detail is not None else before.awaited_until)
+        return until
 
     def _report(self) -> None:
         standing = self._standing()
+        before_standing = True
         for link in self._links:
-            self._board.set(link.step.name, *_health(link, standing, self._left))
+            before_standing = before_standing and link is not standing
+            self._board.set(link.step.name, *_health(link, standing, self._left, is_first=before_standing))
 
     def _wake(self, link: _Link) -> None:
         self._wakes.notify(Wake(source=link.step.name, kind=self._kind, at_ns=time.monotonic_ns()))
@@ -142,13 +170,17 @@ def off_because(step: Step, allowed: Mapping[str, bool]) -> str | None:
     return step.unavailable_because()
 
 
-def _health(link: _Link, standing: _Link | None, left: str) -> tuple[SourceHealth, str]:
+def _health(link: _Link, standing: _Link | None, left: str, *, is_first: bool) -> tuple[SourceHealth, str]:
+    """Return a step's state; `is_first` where it comes before the one that stands."""
     if link.off_because is not None:
         return SourceHealth.OFF, link.off_because
     if link is standing:
         return SourceHealth.ARMED, link.detail or ""
-    if link.error is None:
-        return SourceHealth.OFF, f"{standing.step.name} is armed" if standing else "not armed yet"
+    if link.error is None and standing is None:
+        return SourceHealth.OFF, "not armed yet"
+    if link.error is None and standing is not None:
+        name = standing.step.name
+        return SourceHealth.OFF, f"not armed yet; {name} stands in" if is_first else f"{name} is armed"
     if standing is None:
         return SourceHealth.FAILED, f"{link.error}; {left}"
     return SourceHealth.DEGRADED, f"{link.error}; {standing.step.name} stands in"

@@ -5,6 +5,7 @@ import pytest
 import trio
 import trio.testing
 
+from reactor.errors import BpfError
 from reactor.model.wakes import SourceHealth
 from reactor.sources.attempts import Backoff, Pace, failure_text, keep_trying
 from reactor.sources.wakes import SourceBoard
@@ -28,10 +29,38 @@ async def test_an_attempt_that_stood_for_long_begins_anew_with_the_shortest_paus
         backoff.begin()
         await backoff.pause()
     backoff.begin()
+    backoff.armed()
     await trio.sleep(30)
     began = trio.current_time()
     await backoff.pause()
     assert pytest.approx(0.1) == trio.current_time() - began
+
+
+async def test_an_attempt_that_took_long_to_fail_does_not_begin_anew(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    backoff = Backoff()
+    for _ in range(5):
+        backoff.begin()
+        await backoff.pause()
+    backoff.begin()
+    await trio.sleep(40)
+    began = trio.current_time()
+    await backoff.pause()
+    assert pytest.approx(3.2) == trio.current_time() - began
+
+
+async def test_pauses_grow_to_ten_minutes_where_the_node_refuses_and_only_there(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    refusal = ExceptionGroup("", [BpfError("eBPF object memory", "needs CAP_BPF")])
+    backoff, pauses = Backoff(), []
+    for error in [refusal] * 15 + [OSError(19, "gone")] * 2:
+        backoff.begin()
+        began = trio.current_time()
+        await backoff.pause(error)
+        pauses.append(trio.current_time() - began)
+    assert pytest.approx([409.6, 600, 600, 30, 30]) == pauses[12:]
 
 
 async def test_a_burst_passes_at_once_the_rest_at_its_rate(

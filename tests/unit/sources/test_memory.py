@@ -5,6 +5,7 @@ import pytest
 import trio
 import trio.testing
 
+from reactor.errors import BpfError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
@@ -23,6 +24,7 @@ class Step:
         self.name = name
         self.missing = missing
         self.works = True
+        self.takes_seconds = 0.0
         self.watching = False
         self.levels: tuple[object, ...] = ()
         self.fate = trio.Event()
@@ -36,6 +38,7 @@ class Step:
     async def watch(self, armed) -> None:
         if not self.works:
             raise OSError(19, "broken")
+        await trio.sleep(self.takes_seconds)
         self.watching = True
         try:
             armed("here")
@@ -92,6 +95,56 @@ async def test_a_step_that_fails_is_stood_in_for_until_it_works_again(
         await trio.sleep(60)
         assert (True, False) == (first.watching, second.watching)
         assert {"first": "armed", "second": "off"} == chain.healths()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_step_that_takes_long_to_arm_is_stood_in_for_meanwhile(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, second = Step("first"), Step("second")
+    first.takes_seconds = 40
+    chain = Chain(first, second)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        assert "second" == await chain.source.wait_armed()
+        assert trio.current_time() < 2
+        assert {"first": "off", "second": "armed"} == chain.healths()
+        assert "not armed yet; second stands in" == chain.board.state("first").detail
+        await trio.sleep(60)
+        assert (True, False) == (first.watching, second.watching)
+        assert {"first": "armed", "second": "off"} == chain.healths()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_step_that_arms_within_a_moment_is_not_stood_in_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, second = Step("first"), Step("second")
+    first.takes_seconds = 0.5
+    chain = Chain(first, second)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        assert "first" == await chain.source.wait_armed()
+        assert "off" == chain.healths()["second"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_refuses_is_asked_less_and_less_often(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    asked = []
+
+    class Refused(Step):
+        async def watch(self, _) -> None:
+            asked.append(trio.current_time())
+            raise BpfError("eBPF object memory", "needs CAP_BPF")
+
+    chain = Chain(Refused("first"), Step("second"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        await trio.sleep(24 * 3600)
+        assert 600 == pytest.approx(asked[-1] - asked[-2])
+        assert len(asked) < 170
         nursery.cancel_scope.cancel()
 
 
