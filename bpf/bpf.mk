@@ -7,10 +7,11 @@ BPFTOOL ?= $(shell PATH="$$PATH:/usr/sbin:/sbin" command -v bpftool || echo bpft
 VMLINUX_BTF ?= /sys/kernel/btf/vmlinux
 BPF_BUILD := .cache/bpf
 BPF_OBJECTS := $(patsubst bpf/%.bpf.c,reactor/kernel/bpf_objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
+BCC_SOURCES := $(patsubst bpf/bcc/%.bcc.c,reactor/kernel/bpf_objects/%.bcc.c,$(wildcard bpf/bcc/*.bcc.c))
 
 .PHONY: bpf bpf-tools
 
-bpf: bpf-tools $(BPF_OBJECTS) ## Build the eBPF objects (clang, libbpf-dev, bpftool, BTF)
+bpf: bpf-tools $(BPF_OBJECTS) $(BCC_SOURCES) ## Build the eBPF objects (clang, libbpf-dev, bpftool, BTF)
 
 bpf-tools:
 	@command -v $(CLANG) >/dev/null || { echo "make bpf: $(CLANG) is missing (Debian: apt-get install clang)" >&2; exit 1; }
@@ -34,3 +35,9 @@ reactor/kernel/bpf_objects/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)
 	$(CLANG) -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpfel -mcpu=v3 -I$(BPF_BUILD) \
 	  -ffile-prefix-map=$(CURDIR)/= -c $< -o $(BPF_BUILD)/$(@F)
 	$(BPFTOOL) gen object $@ $(BPF_BUILD)/$(@F)
+
+# What BCC compiles where the kernel has no BTF, with the headers of this repository put into it: BCC rewrites
+# the file that it is given, and none that is included.
+reactor/kernel/bpf_objects/%.bcc.c: bpf/bcc/%.bcc.c $(wildcard bpf/bcc/*.h bpf/*.h)
+	@mkdir -p $(@D)
+	$(PYTHON) bpf/bcc/flatten.py $< >$@

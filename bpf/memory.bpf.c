@@ -19,8 +19,6 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-#define RECLAIM_INTERVAL_NS 10000000 /* a limit that is met is met at every charge */
-
 /* By the address of the cgroup's page counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -41,25 +39,14 @@ static __always_inline void look_upwards(struct page_counter *counter)
 	}
 }
 
-/*
- * Usage stands still at a limit while anonymous memory takes the place of page cache: no level is crossed,
- * yet the working set grows. What can be seen is the limit being met; user space then reads the working set.
- */
 static __always_inline void tell_reclaim(struct page_counter *counter)
 {
-	__u64 now = bpf_ktime_get_ns();
-
 	for (int i = 0; i < MAX_CGROUP_DEPTH && counter; i++) {
 		__u64 key = (__u64)counter;
 		struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 
-		if (watch) {
-			__u64 last = watch->reclaim_ns;
-
-			if (now - last > RECLAIM_INTERVAL_NS &&
-			    __sync_val_compare_and_swap(&watch->reclaim_ns, last, now) == last)
-				tell(RECORD_RECLAIM, WATCHED_CGROUP_MEMORY, watch->id, counter->usage.counter, 0, 0);
-		}
+		if (watch)
+			tell_limit_met(watch, counter->usage.counter);
 		counter = counter->parent;
 	}
 }

@@ -73,8 +73,7 @@ static __always_inline __u64 look_at_node(void)
 
 	if (!watch || !watch->capacity || available < 0)
 		return margin;
-	used = watch->capacity > (__u64)available ? watch->capacity - available : 0;
-	look(watch, WATCHED_NODE_MEMORY, used);
+	used = look_at_available(watch, available);
 	for (int i = 0; i < LEVELS_PER_WATCH; i++)
 		if (watch->levels[i].fire > used && watch->levels[i].fire - used < margin)
 			margin = watch->levels[i].fire - used;

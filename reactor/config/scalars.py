@@ -12,7 +12,7 @@ from reactor.config.refused import Refused
 from reactor.model import quantity
 from reactor.model.pods import QosClass
 from reactor.model.quantity import Quantity, parse_quantity
-from reactor.model.settings import PodOrigin, Role
+from reactor.model.settings import EbpfLoader, PodOrigin, Role
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 
 Count = NewType("Count", int)
@@ -113,7 +113,7 @@ def _enumeration(raw: Any, cls: type[StrEnum]) -> StrEnum:
 HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     *(
         (enumeration, _enumeration)
-        for enumeration in (Signal, Filesystem, Layout, Reclaim, QosClass, Role, PodOrigin)
+        for enumeration in (Signal, Filesystem, Layout, Reclaim, QosClass, Role, PodOrigin, EbpfLoader)
     ),
     (Quantity, lambda raw, _: as_quantity(raw)),
     (str, _string),

@@ -22,6 +22,7 @@ from reactor.config.section_scalars import (
     Size,
 )
 from reactor.model.settings import (
+    EbpfLoader,
     JournalSettings,
     KubernetesSettings,
     PodOrigin,
@@ -74,6 +75,12 @@ class _Runtime:
 
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Ebpf:
+    loader: EbpfLoader = EbpfLoader.AUTO
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Kubelet:
     url: HttpsUrl = HttpsUrl(KubernetesSettings().kubelet_url)
     ca_file: AbsolutePath | None = None
@@ -114,6 +121,7 @@ class Section:
     journal: _Journal = field(default_factory=_Journal)
     realtime: _Realtime = field(default_factory=_Realtime)
     sources: _Sources = field(default_factory=_Sources)
+    ebpf: _Ebpf = field(default_factory=_Ebpf)
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)
     dry_run: bool = False

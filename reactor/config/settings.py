@@ -121,6 +121,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         ),
         sources=SourceSettings(
             ebpf=section.sources.ebpf,
+            ebpf_loader=section.ebpf.loader,
             memcg=section.sources.memcg,
             memory_high=section.sources.memory_high,
             psi=section.sources.psi,

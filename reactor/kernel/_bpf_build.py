@@ -35,6 +35,10 @@ int bpf_map__reuse_fd(struct bpf_map *map, int fd);
 int bpf_map_update_elem(int fd, const void *key, const void *value, unsigned long long flags);
 int bpf_map_lookup_elem(int fd, const void *key, void *value);
 int bpf_map_delete_elem(int fd, const void *key);
+int bpf_map_get_next_key(int fd, const void *key, void *next_key);
+int bpf_obj_get(const char *path);
+int bpf_obj_get_info_by_fd(int fd, void *info, unsigned int *size);
+struct map_info { unsigned int type, id, key_size, value_size, max_entries, flags; };
 int bpf_prog_test_run_opts(int fd, void *options);
 struct open_options {
     size_t sz;

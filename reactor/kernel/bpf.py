@@ -16,97 +16,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import BpfError
-from reactor.kernel import _bpf_ffi
-from reactor.kernel.bpf_refusal import BTF, NO_BTF, explain
+from reactor.kernel.bpf_library import LIBRARY, BpfMap, ffi, load_library, messages
+from reactor.kernel.bpf_refusal import NO_BTF, explain, has_btf
 
-LIBRARY: Final = "libbpf.so.1"
 OBJECTS: Final = Path(__file__).with_name("bpf_objects")
 
-_LIBBPF_WARN: Final = 0
-_MESSAGE_BYTES: Final = 4096
 _LOG_BYTES: Final = 1 << 20  # of the verifier's log; the kernel keeps its end, or its beginning before 6.4
 _CGROUP_ITER_SELF_ONLY: Final = 1  # enum bpf_cgroup_iter_order
 _NOT_ATTACHED: Final = ("iter/", "syscall")  # sections of programs that are called instead
 
-_ffi: Final[Any] = _bpf_ffi.ffi
-_uncleared: Final[Any] = _ffi.new_allocator(should_clear_after_alloc=False)  # its pages stay untouched
-_libraries: Final[dict[str, Any]] = {}
-_messages: Final[list[str]] = []
-
-
-def _library(name: str) -> Any:
-    """Return libbpf, its warnings collected in `_messages` where that can be, and never printed to stderr."""
-    if name not in _libraries:
-        try:
-            library = _ffi.dlopen(name)
-        except OSError:
-            raise BpfError(name, "not found; Debian's package libbpf1 has it") from None
-
-        # The third argument is a va_list. Where it is not passed by reference already (an array on x86-64
-        # and s390x, a large struct on arm64) it is itself a pointer: in all of them a void pointer here.
-        def keep(level: int, text_format: Any, arguments: Any) -> int:
-            if level == _LIBBPF_WARN:
-                text = _ffi.new("char[]", _MESSAGE_BYTES)
-                library.vsnprintf(text, _MESSAGE_BYTES, text_format, arguments)
-                _messages.append(_ffi.string(text).decode("utf-8", "replace"))
-            return 0
-
-        try:
-            callback = _ffi.callback("libbpf_print_fn_t", keep)
-        except MemoryError:
-            # systemd's MemoryDenyWriteExecute and the like: C can't be given a Python function. Errors
-            # are then told by their number and the verifier's log, without libbpf's own words.
-            callback = _ffi.NULL
-        library.libbpf_set_print(callback)
-        _libraries[name] = (library, callback)  # the callback lives for as long as the library calls it
-    return _libraries[name][0]
+_uncleared: Final[Any] = ffi.new_allocator(should_clear_after_alloc=False)  # its pages stay untouched
 
 
 def absent_because(name: str, *, directory: Path = OBJECTS, library: str = LIBRARY) -> str | None:
     """Return what an object lacks to be tried at all, as one line; None where the kernel is to be asked."""
     try:
-        _library(library)
+        load_library(library)
         _read_object(directory / f"{name}.bpf.o")
     except BpfError as error:
         return str(error)
-    return None if BTF.exists() else NO_BTF
-
-
-class BpfMap:
-    """A map of a loaded object, keys and values as packed bytes. Its descriptor belongs to the object."""
-
-    __slots__ = ("_library", "fd", "max_entries", "name")
-
-    def __init__(self, library: Any, name: str, fd: int, max_entries: int) -> None:
-        self._library = library
-        self.name = name
-        self.fd = fd
-        self.max_entries = max_entries
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Store a value. Raises OSError with the map's name: E2BIG where the map is full."""
-        self._check(self._library.bpf_map_update_elem(self.fd, key, value, 0))
-
-    def get(self, key: bytes, size: int) -> bytes | None:
-        """Return the value, `size` bytes as the map was declared; None where there is none."""
-        value = _ffi.new("char[]", size)
-        result = self._library.bpf_map_lookup_elem(self.fd, key, value)
-        if result == -errno.ENOENT:
-            return None
-        self._check(result)
-        return bytes(_ffi.buffer(value))
-
-    def delete(self, key: bytes) -> bool:
-        """Remove a value; return whether there was one."""
-        result = self._library.bpf_map_delete_elem(self.fd, key)
-        if result == -errno.ENOENT:
-            return False
-        self._check(result)
-        return True
-
-    def _check(self, result: int) -> None:
-        if result < 0:
-            raise OSError(-result, os.strerror(-result), f"eBPF map {self.name}")
+    return None if has_btf() else NO_BTF
 
 
 class BpfObject:
@@ -126,28 +55,28 @@ class BpfObject:
     ) -> None:
         self.name = name
         self._links: list[Any] = []
-        self._object: Any = _ffi.NULL
-        self._c = _library(library)
+        self._object: Any = ffi.NULL
+        self._c = load_library(library)
         raw = _read_object(directory / f"{name}.bpf.o")
-        _messages.clear()
+        messages.clear()
         self._log = _uncleared("char[]", _LOG_BYTES)
         self._log[0] = b"\0"
-        options = _ffi.new(
+        options = ffi.new(
             "struct open_options *",
             {
-                "sz": _ffi.sizeof("struct open_options"),
+                "sz": ffi.sizeof("struct open_options"),
                 "kernel_log_buf": self._log,
                 "kernel_log_size": _LOG_BYTES,
             },
         )
         self._object = self._c.bpf_object__open_mem(raw, len(raw), options)
-        if self._object == _ffi.NULL:
-            raise self._error(_ffi.errno, "is no eBPF object that libbpf reads")
+        if self._object == ffi.NULL:
+            raise self._error(ffi.errno, "is no eBPF object that libbpf reads")
         try:
             for map_name, shared_map in (shared or {}).items():
                 self._reuse(map_name, shared_map.fd)
             self._check(self._c.bpf_object__load(self._object), "not loaded")
-            self._log = _ffi.new("char[]", 1)  # nothing is verified from here on
+            self._log = ffi.new("char[]", 1)  # nothing is verified from here on
         except BaseException:
             self.close()
             raise
@@ -161,15 +90,15 @@ class BpfObject:
 
     def attach(self) -> None:
         """Attach every program that hooks something. Raises BpfError; then nothing of it is attached."""
-        program = _ffi.NULL
-        while (program := self._c.bpf_object__next_program(self._object, program)) != _ffi.NULL:
+        program = ffi.NULL
+        while (program := self._c.bpf_object__next_program(self._object, program)) != ffi.NULL:
             section = _text(self._c.bpf_program__section_name(program))
             if section.startswith(_NOT_ATTACHED):
                 continue
-            _messages.clear()
+            messages.clear()
             link = self._c.bpf_program__attach(program)
-            if link == _ffi.NULL:
-                number = _ffi.errno
+            if link == ffi.NULL:
+                number = ffi.errno
                 self._detach()
                 raise self._error(number, f"{section} not attached")
             self._links.append(link)
@@ -179,20 +108,20 @@ class BpfObject:
 
         Raises OSError: ENOENT or ENODEV where the cgroup is gone.
         """
-        link_info = _ffi.new(
+        link_info = ffi.new(
             "struct cgroup_link_info *", {"order": _CGROUP_ITER_SELF_ONLY, "cgroup_fd": cgroup_fd}
         )
-        options = _ffi.new(
+        options = ffi.new(
             "struct iter_options *",
             {
-                "sz": _ffi.sizeof("struct iter_options"),
+                "sz": ffi.sizeof("struct iter_options"),
                 "link_info": link_info,
-                "link_info_len": _ffi.sizeof("struct cgroup_link_info"),
+                "link_info_len": ffi.sizeof("struct cgroup_link_info"),
             },
         )
         link = self._c.bpf_program__attach_iter(self._program(program_name), options)
-        if link == _ffi.NULL:
-            raise _os_error(_ffi.errno, f"eBPF iterator {program_name}")
+        if link == ffi.NULL:
+            raise _os_error(ffi.errno, f"eBPF iterator {program_name}")
         try:
             fd = self._c.bpf_iter_create(self._c.bpf_link__fd(link))
             if fd < 0:
@@ -204,24 +133,24 @@ class BpfObject:
 
     def run(self, program_name: str, result_bytes: int) -> bytes:
         """Run a syscall program once; return what it has made of so many zero bytes. Raises BpfError."""
-        context = _ffi.new("char[]", result_bytes)
-        options = _ffi.new(
+        context = ffi.new("char[]", result_bytes)
+        options = ffi.new(
             "struct test_run_options *",
             {
-                "sz": _ffi.sizeof("struct test_run_options"),
+                "sz": ffi.sizeof("struct test_run_options"),
                 "ctx_in": context,
                 "ctx_size_in": result_bytes,  # the kernel copies it back over the input
             },
         )
         fd = self._c.bpf_program__fd(self._program(program_name))
         self._check(self._c.bpf_prog_test_run_opts(fd, options), f"{program_name} not run")
-        return bytes(_ffi.buffer(context))
+        return bytes(ffi.buffer(context))
 
     def close(self) -> None:
         """Detach and unload; a second time is harmless."""
         self._detach()
-        loaded, self._object = self._object, _ffi.NULL
-        if loaded != _ffi.NULL:
+        loaded, self._object = self._object, ffi.NULL
+        if loaded != ffi.NULL:
             self._c.bpf_object__close(loaded)
 
     def _detach(self) -> None:
@@ -233,13 +162,13 @@ class BpfObject:
 
     def _find_map(self, name: str) -> Any:
         found = self._c.bpf_object__find_map_by_name(self._object, name.encode())
-        if found == _ffi.NULL:
+        if found == ffi.NULL:
             raise self._error(errno.ENOENT, f"has no map {name}")
         return found
 
     def _program(self, name: str) -> Any:
         found = self._c.bpf_object__find_program_by_name(self._object, name.encode())
-        if found == _ffi.NULL:
+        if found == ffi.NULL:
             raise self._error(errno.ENOENT, f"has no program {name}")
         return found
 
@@ -249,7 +178,7 @@ class BpfObject:
 
     def _error(self, number: int, what: str) -> BpfError:
         log = _text(self._log)
-        return BpfError(f"eBPF object {self.name}", f"{what}: {explain(number, _messages, log)}", log=log)
+        return BpfError(f"eBPF object {self.name}", f"{what}: {explain(number, messages, log)}", log=log)
 
 
 def _read_object(path: Path) -> bytes:
@@ -276,5 +205,5 @@ def _os_error(number: int, what: str) -> OSError:
 
 
 def _text(c_string: Any) -> str:
-    text: str = _ffi.string(c_string).decode("utf-8", "replace")
+    text: str = ffi.string(c_string).decode("utf-8", "replace")
     return text

@@ -23,24 +23,33 @@ _HINTS: Final = {
 }
 
 
+def has_btf(path: Path = BTF) -> bool:
+    """Return whether the kernel describes its types: whether there is BTF to be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2) in {b"\x9f\xeb", b"\xeb\x9f"}
+    except OSError:
+        return False
+
+
 def explain(number: int, messages: Sequence[str], log: str, *, btf: Path = BTF) -> str:
     """Return why, as one line.
 
     `messages` are libbpf's warnings in order (none where it can't tell), `log` is the verifier's (empty: the
     program never got so far).
     """
-    if not btf.exists():
+    if not has_btf(btf):
         return NO_BTF
     text = os.strerror(number)
     if log:
-        return f"{_last_words(log)} ({text})"
+        return f"{last_words(log)} ({text})"
     if number in _HINTS:
         text += f"; {_HINTS[number]}"
     warning = "" if number in {errno.EPERM, errno.EACCES} else _first(messages)
     return f"{warning} ({text})" if warning else text
 
 
-def _last_words(log: str) -> str:
+def last_words(log: str) -> str:
     """Return the line in which the verifier says what it does not accept."""
     for line in reversed(log.splitlines()):
         if line.strip() and not _STATISTICS.search(line):

@@ -185,14 +185,15 @@ def _btf(node: _Node) -> str:
 def _ebpf_watches(node: _Node) -> str:
     if node.root != Path("/"):
         raise _Absent("only the running kernel can be asked")
-    from reactor.kernel.bpf_probes import MemoryProbe  # noqa: PLC0415 - libbpf is loaded on nodes that ask
+    from reactor.kernel.bpf_loaders import open_memory_probe  # noqa: PLC0415 - only on nodes that ask
 
-    with MemoryProbe() as probe:
+    with open_memory_probe() as probe:
+        made_by = f" ({probe.made_by})" if probe.made_by else ""
         try:
             probe.prepare_node()
         except BpfError as error:
-            return f"on cgroups; not on the machine itself: {error}"
-    return "on cgroups and on the machine itself"
+            return f"on cgroups{made_by}; not on the machine itself: {error}"
+    return f"on cgroups and on the machine itself{made_by}"
 
 
 def _lockdown(node: _Node) -> str:
@@ -265,7 +266,7 @@ _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("BTF", "a kernel with CONFIG_DEBUG_INFO_BTF", _btf),
     (
         "eBPF watches",
-        "needs libbpf1, a kernel from 6.1 on with BTF, CAP_BPF, CAP_PERFMON and CAP_SYSLOG",
+        "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on) or headers for BCC",
         _ebpf_watches,
     ),
     ("lockdown", "boot with lockdown=integrity or none", _lockdown),

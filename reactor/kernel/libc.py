@@ -20,11 +20,19 @@ MCL_FUTURE: Final = 2
 MCL_ONFAULT: Final = 4
 _IN_MODIFY: Final = 2
 
-# Numbers from 424 on are the same on every architecture; bpf(2) is older.
+# Numbers from 424 on are the same on every architecture; bpf(2) and perf_event_open(2) are older.
 _SYS_PROCESS_MRELEASE: Final = 448
 _SYS_QUOTACTL_FD: Final = 443
 _SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
 _SYS_BPF: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+_SYS_PERF_EVENT_OPEN: Final = {
+    "x86_64": 298,
+    "aarch64": 241,
+    "riscv64": 241,
+    "ppc64le": 319,
+    "s390x": 331,
+}
+_PERF_FLAG_FD_CLOEXEC: Final = 8
 
 _ffi: Final[Any] = _libc_ffi.ffi
 _libc: Final[Any] = _ffi.dlopen(None)
@@ -113,6 +121,31 @@ def bpf(command: int, attributes: bytes) -> int:
     )
     _check(result, f"bpf(command {command})")
     return result
+
+
+def perf_event_open(attributes: bytes, cpu: int) -> int:
+    """Return the descriptor of a perf event of all processes on a CPU, for the caller to close.
+
+    `attributes` is the packed struct perf_event_attr. Raises OSError: EACCES without CAP_PERFMON, ENOENT or
+    EINVAL for an event that this kernel has not got. See perf_event_open(2).
+    """
+    number = _SYS_PERF_EVENT_OPEN.get(os.uname().machine, -1)
+    arguments = (("int", -1), ("int", cpu), ("int", -1), ("unsigned long", _PERF_FLAG_FD_CLOEXEC))
+    result: int = _libc.syscall(
+        number, _ffi.new("char[]", attributes), *(_ffi.cast(kind, value) for kind, value in arguments)
+    )
+    _check(result, "perf_event_open")
+    return result
+
+
+class CText:
+    """A string that C can read at `address` for as long as this object lives."""
+
+    __slots__ = ("_text", "address")
+
+    def __init__(self, text: str) -> None:
+        self._text = _ffi.new("char[]", text.encode())
+        self.address = int(_ffi.cast("uintptr_t", self._text))
 
 
 def _check(result: int, what: str) -> None:

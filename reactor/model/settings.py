@@ -79,11 +79,20 @@ class RealtimeSettings:
     oom_score_adj: int | None = -999
 
 
+class EbpfLoader(StrEnum):
+    """Who makes the eBPF programs; libbpf needs the kernel's BTF, BCC its headers."""
+
+    AUTO = "auto"
+    LIBBPF = "libbpf"
+    BCC = "bcc"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
     """Which sources may be used; the ticker always is."""
 
     ebpf: bool = True
+    ebpf_loader: EbpfLoader = EbpfLoader.AUTO
     memcg: bool = True
     memory_high: bool = True
     psi: bool = True

@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import trio
 
 from reactor.errors import ReactorError
-from reactor.kernel.bpf import absent_because
-from reactor.kernel.bpf_probes import MemoryProbe
+from reactor.kernel.bpf_loaders import absent_because, open_memory_probe
 from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC, read_meminfo
+from reactor.model.settings import EbpfLoader
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace, failure_text
 from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
@@ -63,6 +63,10 @@ class Probe(Protocol):
     def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
         """Watch the node at these levels."""
 
+    @property
+    def made_by(self) -> str:
+        """Return who made the programs, "" for the usual."""
+
     def close(self) -> None:
         """Detach and unload."""
 
@@ -85,7 +89,7 @@ class EbpfMemory:
         wakes: Wakes,
         board: SourceBoard,
         *,
-        open_probe: Callable[[], Probe] = MemoryProbe,
+        open_probe: Callable[[], Probe] = open_memory_probe,
         absent: Callable[[], str | None] = _absent_because,
         proc: Path = PROC,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -103,6 +107,15 @@ class EbpfMemory:
         self._next_id = 1
         self._lost = 0
         self._moved = trio.Event()
+
+    @classmethod
+    def loaded_by(cls, loader: EbpfLoader, tree: CgroupTree, wakes: Wakes, board: SourceBoard) -> Self:
+        """Return the source with the loader that the configuration names."""
+        # The compiler of BCC is ended when the daemon ends, or is given another configuration.
+        open_probe = partial(open_memory_probe, loader, interrupt=trio.from_thread.check_cancelled)
+        return cls(
+            tree, wakes, board, open_probe=open_probe, absent=partial(absent_because, "memory", loader)
+        )
 
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it may be tried."""
@@ -139,7 +152,7 @@ class EbpfMemory:
             for cgroup in tuple(self._wanted):
                 if cgroup in self._wanted and not self._is_armed(cgroup):
                     await self._arm_or_refuse(probe, cgroup)
-            armed(self._detail())
+            armed(self._detail(probe.made_by))
             if not self._is_stale():
                 await self._moved.wait()
 
@@ -260,10 +273,10 @@ class EbpfMemory:
         else:
             probe.unwatch(watch.address)
 
-    def _detail(self) -> str:
+    def _detail(self, made_by: str) -> str:
         detail = describe_levels(level for watch in self._watches.values() for level in watch.levels)
         refused = [f"not {cgroup}: {why}" for cgroup, why in self._refused.items()]
-        return "; ".join([detail or "no levels", *refused])
+        return "; ".join([detail or "no levels", *([made_by] if made_by else []), *refused])
 
     def _wake(self, level: MemoryLevel | None, at_ns: int) -> None:
         self._board.count_wake(self.name)

@@ -8,8 +8,7 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.kernel.bpf import absent_because
-from reactor.kernel.bpf_probes import OomProbe
+from reactor.kernel.bpf_loaders import absent_because, open_oom_probe
 from reactor.kernel.bpf_records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -24,7 +23,7 @@ EBPF_OOM: Final = "ebpf-oom"
 
 
 class Probe(Protocol):
-    """What this source needs of `kernel.bpf_probes.OomProbe`."""
+    """What this source needs of `kernel.bpf_probes.OomRecords`."""
 
     fd: int
 
@@ -54,7 +53,7 @@ class EbpfOom:
         board: SourceBoard,
         tell: Callable[[OomKill], None],
         *,
-        open_probe: Callable[[], Probe] = OomProbe,
+        open_probe: Callable[[], Probe] = open_oom_probe,
         absent: Callable[[], str | None] = _absent_because,
     ) -> None:
         self._tree = tree

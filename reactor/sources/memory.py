@@ -66,7 +66,7 @@ class MemorySource:
         }
         if steps is None:
             steps = (
-                EbpfMemory(tree, wakes, board),
+                EbpfMemory.loaded_by(settings.sources.ebpf_loader, tree, wakes, board),
                 MemcgEventfd(tree, wakes, board),
                 MemoryHigh(tree, wakes, board),
             )

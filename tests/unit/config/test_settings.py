@@ -2,7 +2,7 @@ import pytest
 
 from reactor.config import settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.settings import KubernetesSettings, PodOrigin, Role, Settings
+from reactor.model.settings import EbpfLoader, KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Filesystem, Layout
 
 
@@ -37,6 +37,7 @@ def test_the_section_is_read() -> None:
           journal: {path: /tmp/j, maxSize: 1Mi, files: 4}
           realtime: {fifoPriority: 0, lockMemory: false, oomScoreAdj: -5}
           sources: {psi: false}
+          ebpf: {loader: bcc}
           filesystems: {imagefs: /var/lib/images}
           reclaim: {nodefs: [/bin/true, -x], imagefs: [[/bin/a], [/bin/b, c]]}
           reclaimTimeout: 5s
@@ -56,6 +57,7 @@ def test_the_section_is_read() -> None:
         settings.realtime.oom_score_adj,
     )
     assert (False, True, True) == (settings.sources.psi, settings.sources.memcg, settings.dry_run)
+    assert EbpfLoader.BCC is settings.sources.ebpf_loader
     assert {Filesystem.IMAGEFS: "/var/lib/images"} == settings.filesystems
     assert {
         Filesystem.NODEFS: (("/bin/true", "-x"),),
@@ -111,6 +113,7 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{realtime: {fifoPriority: 100}}", "reactor.realtime.fifoPriority"),
         ("{realtime: {lockMemory: 'no'}}", "reactor.realtime.lockMemory"),
         ("{sources: {kprobe: true}}", "reactor.sources.kprobe"),
+        ("{ebpf: {loader: kprobe}}", "reactor.ebpf.loader"),
         ("{filesystems: {tmpfs: /tmp}}", "reactor.filesystems.tmpfs"),
         ("{layout: triple}", "reactor.layout"),
         ("{reclaim: {nodefs: rm -rf /tmp}}", "reactor.reclaim.nodefs"),

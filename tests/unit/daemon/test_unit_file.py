@@ -7,14 +7,20 @@ from pathlib import Path
 import pytest
 
 UNIT = Path(__file__).parents[3] / "deploy" / "reactor.service"
+DROP_IN = UNIT.with_name("reactor-bcc.conf")
 
 
-def test_systemd_takes_the_unit_without_a_complaint(tmp_path):
+@pytest.mark.parametrize("drop_in", [None, DROP_IN], ids=["alone", "with BCC's drop-in"])
+def test_systemd_takes_the_unit_without_a_complaint(tmp_path, drop_in):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze: install Debian's package systemd")
     # Only the program's place is exchanged: it is not installed where the tests run.
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text().replace("/usr/bin/reactor", shutil.which("true") or "/bin/true"))
+    if drop_in is not None:
+        directory = tmp_path / f"{UNIT.name}.d"
+        directory.mkdir()
+        (directory / drop_in.name).write_text(drop_in.read_text())
 
     checked = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False

@@ -27,6 +27,8 @@ PAGES = MIB // os.sysconf("SC_PAGESIZE")
 class FakeProbe:
     """The kernel's side: watches by address, and a descriptor that is readable while there are records."""
 
+    made_by = ""
+
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.watches: dict[int, tuple[int, list[Level]]] = {}

@@ -9,7 +9,8 @@ import guarded
 import probing
 import pytest
 
-from reactor.kernel.bpf_probes import MemoryProbe
+from reactor.kernel.bcc_probes import BccMemoryProbe, BccOomProbe, BccTasksProbe
+from reactor.kernel.bpf_probes import MemoryProbe, OomProbe, OomRecords, TasksProbe
 
 
 @pytest.fixture
@@ -35,7 +36,22 @@ def cgroup() -> Iterator[probing.Cgroup]:
             one.remove()
 
 
-@pytest.fixture(scope="module")
-def memory() -> Iterator[MemoryProbe]:
-    with MemoryProbe() as probe:
+LOADERS = ["libbpf", "bcc"]  # BCC compiles once in a run; what was pinned serves the other tests
+
+
+@pytest.fixture(scope="module", params=LOADERS)
+def memory(request: pytest.FixtureRequest) -> Iterator[MemoryProbe | BccMemoryProbe]:
+    with MemoryProbe() if request.param == "libbpf" else BccMemoryProbe() as probe:
+        yield probe
+
+
+@pytest.fixture(params=LOADERS)
+def tasks(request: pytest.FixtureRequest) -> Iterator[TasksProbe | BccTasksProbe]:
+    with TasksProbe() if request.param == "libbpf" else BccTasksProbe() as probe:
+        yield probe
+
+
+@pytest.fixture(params=LOADERS)
+def oom(request: pytest.FixtureRequest) -> Iterator[OomRecords]:
+    with OomProbe() if request.param == "libbpf" else BccOomProbe() as probe:
         yield probe

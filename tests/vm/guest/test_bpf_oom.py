@@ -10,14 +10,14 @@ from pathlib import Path
 
 from probing import MARKS, MIB, PAGES, ROOT, Cgroup, allocate
 
-from reactor.kernel.bpf_probes import OomProbe
+from reactor.kernel.bpf_probes import OomRecords
 from reactor.kernel.bpf_records import OomRecord
 from reactor.kernel.procfs import read_meminfo
 
 pytestmark = MARKS
 
 
-def kills(probe: OomProbe, pids: Sequence[int]) -> list[OomRecord]:
+def kills(probe: OomRecords, pids: Sequence[int]) -> list[OomRecord]:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         select.select([probe.fd], [], [], 0.2)
@@ -27,12 +27,13 @@ def kills(probe: OomProbe, pids: Sequence[int]) -> list[OomRecord]:
     raise AssertionError(f"no OOM kill of {pids}")
 
 
-def test_kill_at_a_containers_own_limit_names_the_limit_and_the_victim(cgroup: Cgroup) -> None:
+def test_kill_at_a_containers_own_limit_names_the_limit_and_the_victim(
+    oom: OomRecords, cgroup: Cgroup
+) -> None:
     leaf = cgroup.child("container")
     cgroup.write("memory.max", str(50 * MIB))
-    with OomProbe() as probe:
-        pid = leaf.allocate(90)
-        (record,) = kills(probe, [pid])
+    pid = leaf.allocate(90)
+    (record,) = kills(oom, [pid])
     assert (cgroup.path.stat().st_ino, 50 * PAGES) == (record.limit_cgroup, record.limit_pages)
     root = ROOT.stat().st_ino
     assert f"/{cgroup.path.name}/container" == record.cgroup_path(root)
@@ -40,16 +41,14 @@ def test_kill_at_a_containers_own_limit_names_the_limit_and_the_victim(cgroup: C
     assert 30 * PAGES < record.victim_pages < 120 * PAGES  # its libraries count, and are charged elsewhere
 
 
-def test_kill_because_the_node_is_out_of_memory_has_no_limit(cgroup: Cgroup) -> None:
-    with OomProbe() as probe:
+def test_kill_because_the_node_is_out_of_memory_has_no_limit(oom: OomRecords, cgroup: Cgroup) -> None:
+    def take_all() -> list[mmap.mmap]:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+        # in pieces: one mapping of more than there is would be refused at once
+        return [allocate(100) for _ in range(read_meminfo().total_bytes // (100 * MIB) + 1)]
 
-        def take_all() -> list[mmap.mmap]:
-            Path("/proc/self/oom_score_adj").write_text("1000")
-            # in pieces: one mapping of more than there is would be refused at once
-            return [allocate(100) for _ in range(read_meminfo().total_bytes // (100 * MIB) + 1)]
-
-        pid = cgroup.run(take_all)
-        (record,) = kills(probe, [pid])
+    pid = cgroup.run(take_all)
+    (record,) = kills(oom, [pid])
     assert record.limit_cgroup is None
     assert record.usage_pages is None
     assert f"/{cgroup.path.name}" == record.cgroup_path(ROOT.stat().st_ino)

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * Memory watches on any number of cgroups and on the node, as memory.bpf.c and node.bpf.c, for kernels
+ * without BTF: kprobes, which see a charge before it is made.
+ */
+#include <linux/memcontrol.h>
+#include <linux/mmzone.h>
+#include <linux/page_counter.h>
+#include <linux/ptrace.h>
+#include "../records.h"
+#include "bcc.h"
+
+/* By the address of the cgroup's page counter. */
+BPF_HASH(memory_watches, u64, struct counter_watch, 4096);
+
+BPF_ARRAY(node_memory, struct counter_watch, 1);
+
+/* The addresses of vm_zone_stat and vm_node_stat. */
+BPF_ARRAY(node_counters, u64, 2);
+
+static __always_inline s64 node_counter(int which, int item)
+{
+	u64 *address = node_counters.lookup(&which);
+	s64 pages = -1;
+
+	if (!address || !*address || peek(pages, *address + item * sizeof(atomic_long_t)))
+		return -1;
+	return pages > 0 ? pages : 0;
+}
+
+static __always_inline void look_at_node(void)
+{
+	int key = 0;
+	struct counter_watch *watch = node_memory.lookup(&key);
+	s64 free, inactive;
+
+	if (!watch || !watch->capacity)
+		return;
+	free = node_counter(0, NR_FREE_PAGES);
+	inactive = node_counter(1, NR_INACTIVE_FILE);
+	if (free >= 0 && inactive >= 0)
+		look_at_available(watch, free + inactive);
+}
+
+/* The charge has not been made yet: add it. Where it meets a limit, usage stands still instead. */
+static __always_inline void look_upwards(u64 counter, u64 pages, bool limited)
+{
+	bool met = false;
+
+	for (int i = 0; i < MAX_CGROUP_DEPTH && counter; i++) {
+		struct counter_watch *watch = memory_watches.lookup(&counter);
+		u64 parent = 0, usage = 0, limit = 0;
+
+		peek(usage, counter + offsetof(struct page_counter, usage));
+		peek(limit, counter + offsetof(struct page_counter, max));
+		peek(parent, counter + offsetof(struct page_counter, parent));
+		met |= limited && usage + pages > limit;
+		if (watch && met)
+			tell_limit_met(watch, usage);
+		else if (watch)
+			look(watch, WATCHED_CGROUP_MEMORY, usage + pages);
+		counter = parent;
+	}
+}
+
+int memory_try_charge(struct pt_regs *ctx)
+{
+	look_upwards(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), true);
+	look_at_node();
+	return 0;
+}
+
+int memory_charge(struct pt_regs *ctx)
+{
+	look_upwards(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), false);
+	look_at_node();
+	return 0;
+}
+
+/* Much of a node's memory is charged to no cgroup: by a clock of one CPU, every 10 ms. */
+int node_sample(struct bpf_perf_event_data *ctx)
+{
+	look_at_node();
+	return 0;
+}
+
+int memory_removed(struct pt_regs *ctx)
+{
+	u64 key = PT_REGS_PARM1(ctx) + offsetof(struct mem_cgroup, memory);
+	struct counter_watch *watch = memory_watches.lookup(&key);
+	u64 id;
+
+	if (!watch)
+		return 0;
+	id = watch->id;
+	if (!memory_watches.delete(&key))
+		tell(RECORD_REMOVED, WATCHED_CGROUP_MEMORY, id, 0, 0, 0);
+	return 0;
+}
+
+/* Somebody reads a memory.current. */
+int memory_asked(struct pt_regs *ctx)
+{
+	u64 css = PT_REGS_PARM1(ctx);
+	struct counters_record *answer = question_about(css);
+
+	if (answer)
+		answer->memory = css + offsetof(struct mem_cgroup, memory);
+	return 0;
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/* Process-count watches, as processes.bpf.c, for kernels without BTF. */
+#include <linux/cgroup.h>
+#include <linux/ptrace.h>
+#include "../records.h"
+#include "bcc.h"
+
+/* The beginning of struct pids_cgroup, which kernel/cgroup/pids.c keeps to itself. */
+struct pids_cgroup_head {
+	struct cgroup_subsys_state css;
+	atomic64_t counter;
+};
+
+/* By the address of the cgroup's counter. */
+BPF_HASH(task_watches, u64, struct counter_watch, 4096);
+
+BPF_ARRAY(node_tasks, struct counter_watch, 1);
+
+/* The address of nr_threads. */
+BPF_ARRAY(node_counters, u64, 1);
+
+static __always_inline void look_at_node(void)
+{
+	int key = 0;
+	struct counter_watch *watch = node_tasks.lookup(&key);
+	u64 *address = node_counters.lookup(&key);
+	int threads = 0;
+
+	if (!watch || !watch->capacity || !address || !*address)
+		return;
+	if (!peek(threads, *address) && threads > 0)
+		look(watch, WATCHED_NODE_TASKS, threads + 1);
+}
+
+/* pids_can_fork(task, css_set): the task that is about to be made is not counted yet. */
+int tasks_fork(struct pt_regs *ctx)
+{
+	u64 css = 0;
+
+	peek(css, PT_REGS_PARM2(ctx) + offsetof(struct css_set, subsys) + pids_cgrp_id * sizeof(css));
+	for (int i = 0; i < MAX_CGROUP_DEPTH && css; i++) {
+		u64 key = css + offsetof(struct pids_cgroup_head, counter), parent = 0;
+		struct counter_watch *watch = task_watches.lookup(&key);
+		s64 tasks = 0;
+
+		if (watch && !peek(tasks, key) && tasks >= 0)
+			look(watch, WATCHED_CGROUP_TASKS, tasks + 1);
+		peek(parent, css + offsetof(struct cgroup_subsys_state, parent));
+		css = parent;
+	}
+	look_at_node();
+	return 0;
+}
+
+int tasks_removed(struct pt_regs *ctx)
+{
+	u64 key = PT_REGS_PARM1(ctx) + offsetof(struct pids_cgroup_head, counter);
+	struct counter_watch *watch = task_watches.lookup(&key);
+	u64 id;
+
+	if (!watch)
+		return 0;
+	id = watch->id;
+	if (!task_watches.delete(&key))
+		tell(RECORD_REMOVED, WATCHED_CGROUP_TASKS, id, 0, 0, 0);
+	return 0;
+}
+
+/* Somebody reads a pids.current. */
+int tasks_asked(struct pt_regs *ctx)
+{
+	u64 css = PT_REGS_PARM1(ctx);
+	struct counters_record *answer = question_about(css);
+
+	if (answer)
+		answer->tasks = css + offsetof(struct pids_cgroup_head, counter);
+	return 0;
+}

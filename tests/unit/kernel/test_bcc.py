@@ -1,0 +1,183 @@
+"""What BCC's child answers, says and does not do, told in one line. The compiling itself is for tests/vm."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import BpfError
+from reactor.kernel.bcc import BccObject, BccPrograms
+from reactor.kernel.bcc_probes import MEMORY, OOM, TASKS, symbol_addresses
+from reactor.kernel.bpf_library import LIBRARY
+
+SOURCES = Path(__file__).parents[3] / "bpf" / "bcc"
+PROGRAMS = BccPrograms(name="x", kprobes={"f": "some_function"}, maps=("events",))
+
+
+def _has_libbpf() -> bool:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not _has_libbpf(), reason="no libbpf.so.1: apt-get install libbpf1")
+
+
+class Child:
+    """Stands in for the Python that has BCC: a shell script that says what is given."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.pins = directory / "pins"
+        self.python = directory / "python"
+        (directory / "x.bcc.c").write_text("int f(struct pt_regs *ctx) { return 0; }\n")
+
+    def make(self, script: str, **options: object) -> BccObject:
+        self.python.write_text(f"#!/bin/sh\n{script}\n")
+        self.python.chmod(stat.S_IRWXU)
+        return BccObject(
+            PROGRAMS,
+            directory=self.directory,
+            python=str(self.python),
+            pins_root=self.pins,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def refusal(self, script: str, **options: object) -> str:
+        """Return what is told of it, having seen that nothing stays of it."""
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(BpfError) as caught:
+            self.make(script, **options)
+        assert before == len(os.listdir("/proc/self/fd"))
+        assert [] == os.listdir(self.pins)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Child:
+    return Child(tmp_path)
+
+
+def answer(error: str) -> str:
+    return f"""printf '%s\\n' '{{"error": "{error}", "peak_bytes": 1}}'"""
+
+
+def test_python_without_the_module_is_told_with_the_package(tmp_path: Path) -> None:
+    """The child itself, under a Python of which it is known that it has no bcc."""
+    (tmp_path / "x.bcc.c").touch()
+    with pytest.raises(BpfError, match="has no module bcc; Debian's package python3-bpfcc has it"):
+        BccObject(PROGRAMS, directory=tmp_path, python=sys.executable, pins_root=tmp_path / "p")
+
+
+def test_missing_headers_are_named_whatever_else_was_said(child: Child) -> None:
+    said = "modprobe: FATAL: kheaders not found\\nUnable to find kernel headers. Try\\nchdir: No"
+    text = child.refusal(f"printf '{said}\\n' >&2; {answer('Exception: Failed to compile BPF module')}")
+    assert f"no kernel headers for {os.uname().release}" in text
+
+
+def test_first_error_of_the_compiler_is_the_reason(child: Child) -> None:
+    said = (
+        "In file included from x\\n/virtual/main.c:3:1: error: unknown type name 'u65'\\n2 errors generated."
+    )
+    text = child.refusal(f'printf "{said}\\n" >&2; {answer("Exception: Failed to compile BPF module")}')
+    assert text == "BCC programs x: not compiled: unknown type name 'u65'"
+
+
+def test_verifiers_last_words_are_the_reason(child: Child) -> None:
+    said = (
+        "bpf: Failed to load program: Permission denied\\n0: R1\\nR1 invalid mem access\\nprocessed 9 insns"
+    )
+    text = child.refusal(f'printf "{said}\\n" >&2; {answer("Exception: Failed to load BPF program f")}')
+    assert text == "BCC programs x: R1 invalid mem access (Exception: Failed to load BPF program f)"
+
+
+def test_refusal_without_any_log_is_told_as_it_is(child: Child) -> None:
+    text = child.refusal(answer("Exception: Need super-user privileges to run"))
+    assert text == "BCC programs x: Exception: Need super-user privileges to run"
+
+
+def test_child_that_is_killed_for_want_of_memory_is_told_as_such(child: Child) -> None:
+    assert "ended with signal 9; it takes 200 MB" in child.refusal("kill -9 $$")
+
+
+def test_child_that_fails_is_told_with_its_last_words(child: Child) -> None:
+    text = child.refusal("echo Traceback >&2; echo 'OSError: libbcc.so.0' >&2; exit 1")
+    assert text == "BCC programs x: the compiler ended with exit status 1: OSError: libbcc.so.0"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"error": null}', '{"error": null, "peak_bytes": "x"}'])
+def test_answer_that_is_none_is_a_failure(child: Child, text: str) -> None:
+    assert "the compiler ended with exit status 0" in child.refusal(f"echo '{text}'")
+
+
+def test_child_that_pinned_nothing_is_found_out(child: Child) -> None:
+    text = child.refusal("""echo '{"error": null, "peak_bytes": 1}'""")
+    assert "not opened" in text
+
+
+def test_python_that_is_not_there_is_named(child: Child) -> None:
+    with pytest.raises(BpfError, match=r"/nowhere/python3: No such file or directory"):
+        BccObject(
+            PROGRAMS, directory=child.directory, python="/nowhere/python3", pins_root=child.directory / "pins"
+        )
+
+
+def test_library_that_is_not_there_is_told_before_anything_is_compiled(child: Child) -> None:
+    before = time.monotonic()
+    with pytest.raises(BpfError, match=r"libbpf\.so\.99: not found"):
+        child.make("sleep 1000", library="libbpf.so.99")
+    assert not child.pins.exists()
+    assert time.monotonic() - before < 500
+
+
+def test_source_that_was_not_built_says_how_to_build_it(tmp_path: Path) -> None:
+    with pytest.raises(BpfError, match=r"BCC source x\.bcc\.c: No such file or directory: `make bpf`"):
+        BccObject(PROGRAMS, directory=tmp_path, pins_root=tmp_path / "pins")
+
+
+def test_what_interrupts_ends_the_child_and_leaves_nothing(child: Child) -> None:
+    class CancelledError(Exception):
+        pass
+
+    def interrupt() -> None:
+        if (child.directory / "pid").exists():
+            raise CancelledError
+
+    with pytest.raises(CancelledError):
+        child.make(f"echo $$ >{child.directory}/pid; exec sleep 1000", interrupt=interrupt)
+    assert [] == os.listdir(child.pins)
+    pid = int((child.directory / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("programs", [MEMORY, TASKS, OOM], ids=lambda programs: programs.name)
+def test_source_has_every_program_and_map_that_is_asked_of_it(programs: BccPrograms) -> None:
+    text = (SOURCES / f"{programs.name}.bcc.c").read_text() + (SOURCES / "bcc.h").read_text()
+    for program in programs.kprobes:
+        assert f"\nint {program}(struct pt_regs *ctx)" in text
+    for program in programs.sampled:
+        assert f"\nint {program}(struct bpf_perf_event_data *ctx)" in text
+    for name in programs.maps:
+        assert f"({name}, " in text
+
+
+def test_addresses_of_symbols_are_read_and_others_are_not(tmp_path: Path) -> None:
+    listing = tmp_path / "kallsyms"
+    listing.write_text(
+        "ffffffff81000000 T _stext\n"
+        "ffffffff82000010 B vm_zone_stat\n"
+        "ffffffff82000020 B vm_zone_stat_name\n"
+        "ffffffffc0000000 t vm_node_stat\t[module]\n"
+        "0000000000000000 B nr_threads\n"
+    )
+    found = symbol_addresses(["vm_zone_stat", "vm_node_stat", "nr_threads"], listing)
+    assert {"vm_zone_stat": 0xFFFFFFFF82000010, "nr_threads": 0} == found
