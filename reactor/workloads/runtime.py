@@ -67,7 +67,7 @@ class RuntimeWatch:
         pause_seconds = _FIRST_PAUSE_SECONDS
         has_started = False
         while True:
-            answered = await self._ask()
+            answered = await self.ask()
             if not has_started:
                 has_started = True
                 task_status.started()
@@ -80,7 +80,7 @@ class RuntimeWatch:
                 await trio.sleep(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
-    async def _ask(self) -> bool:
+    async def ask(self) -> bool:
         """Ask once; return whether there was an answer."""
         try:
             client = self.client

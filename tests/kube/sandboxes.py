@@ -1,0 +1,229 @@
+"""Pods made through the runtime alone, without a kubelet, in a machine with nothing but containerd in it.
+
+The messages that make sandboxes and containers are the tests' own: the reactor only ends them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import images
+import trio
+from cluster import LOGS
+from machine import Machine
+from node import Node
+
+from reactor.cri.channel import call
+from reactor.cri.client import RuntimeClient
+from reactor.cri.messages import ContainerMetadata, ImageSpec, SandboxMetadata
+from reactor.cri.wire import Message, message, signed, text, text_map, texts
+from reactor.errors import ReactorError
+
+_SECONDS: Final = 60.0
+_HOST: Final = 2  # NamespaceMode NODE
+_BURSTABLE_SCORE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Namespaces(Message):
+    network: int = signed(1)
+    pid: int = signed(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Security(Message):
+    namespaces: _Namespaces | None = message(1, _Namespaces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LinuxSandbox(Message):
+    cgroup_parent: str = text(1)
+    security: _Security | None = message(2, _Security)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SandboxConfig(Message):
+    metadata: SandboxMetadata | None = message(1, SandboxMetadata)
+    log_directory: str = text(3)
+    labels: Mapping[str, str] = text_map(6)
+    annotations: Mapping[str, str] = text_map(7)
+    linux: _LinuxSandbox | None = message(8, _LinuxSandbox)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunSandbox(Message):
+    config: _SandboxConfig | None = message(1, _SandboxConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resources(Message):
+    oom_score_adj: int = signed(5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LinuxContainer(Message):
+    resources: _Resources | None = message(1, _Resources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ContainerConfig(Message):
+    metadata: ContainerMetadata | None = message(1, ContainerMetadata)
+    image: ImageSpec | None = message(2, ImageSpec)
+    command: tuple[str, ...] = texts(3)
+    args: tuple[str, ...] = texts(4)
+    labels: Mapping[str, str] = text_map(9)
+    log_path: str = text(11)
+    linux: _LinuxContainer | None = message(15, _LinuxContainer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CreateContainer(Message):
+    sandbox_id: str = text(1)
+    config: _ContainerConfig | None = message(2, _ContainerConfig)
+    sandbox_config: _SandboxConfig | None = message(3, _SandboxConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Id(Message):
+    id: str = text(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPod:
+    """A pod that runs: its cgroup, its sandbox's id, its containers' ids by name."""
+
+    uid: str
+    name: str
+    cgroup: str
+    sandbox_id: str
+    containers: Mapping[str, str] = field(default_factory=dict)
+
+
+async def until(true: Callable[[], Awaitable[object]], seconds: float = _SECONDS) -> None:
+    """Wait until something holds."""
+    with trio.fail_after(seconds):
+        while not await true():  # noqa: ASYNC110 - nobody tells
+            await trio.sleep(0.05)
+
+
+class Runtime:
+    """The machine, as a context manager. Raises LostError where it doesn't come up, or not all of it goes."""
+
+    def __init__(self) -> None:
+        self.machine = Machine(LOGS.with_name("runtime-logs"))
+
+    def __enter__(self) -> Self:
+        self.machine.__enter__()
+        try:
+            nobody: Any = None  # a node without a kubelet needs no control plane
+            self.node = Node(self.machine, nobody, Path())
+            self.node.start_containerd()
+            for archive in images.archives(self.node.directory):
+                self.node.import_image(archive)
+        except BaseException:
+            self.machine.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.machine.close()
+        assert self.node.containerd is not None
+        self.node.containerd.process.wait(_SECONDS)
+
+    async def start_again(self) -> None:
+        """Start containerd, which was stopped, and wait until it answers."""
+        self.node.start_containerd()
+
+        async def answers() -> bool:
+            try:
+                await self.client().version()
+            except ReactorError:  # "server is not initialized yet", for some hundred milliseconds
+                return False
+            return True
+
+        await until(answers)
+
+    @property
+    def kubepods(self) -> str:
+        """Return the cgroup below which all pods live."""
+        return f"{self.machine.node_cgroup}/kubepods"
+
+    @property
+    def endpoint(self) -> str:
+        """Return the runtime's socket."""
+        return str(self.node.containerd_socket)
+
+    def client(self) -> RuntimeClient:
+        """Return a client of the runtime."""
+        return RuntimeClient(self.endpoint)
+
+    async def run_pod(
+        self,
+        containers: Mapping[str, Sequence[str]],
+        *,
+        qos: str = "burstable",
+        score: int = _BURSTABLE_SCORE,
+        annotations: Mapping[str, str] | None = None,
+        namespace: str = "test",
+    ) -> RunningPod:
+        """Run a pod; `containers` are the arguments of the image LOAD by the containers' names."""
+        uid = str(uuid.uuid4())
+        name = f"pod-{uid[:8]}"
+        labels = {
+            "io.kubernetes.pod.name": name,
+            "io.kubernetes.pod.namespace": namespace,
+            "io.kubernetes.pod.uid": uid,
+        }
+        cgroup = f"{self.kubepods}/{qos}/pod{uid}"
+        config = _SandboxConfig(
+            metadata=SandboxMetadata(name=name, uid=uid, namespace=namespace),
+            log_directory=f"/var/log/pods/{namespace}_{name}_{uid}",
+            labels=labels,
+            annotations=annotations or {},
+            linux=_LinuxSandbox(
+                cgroup_parent=cgroup,
+                security=_Security(namespaces=_Namespaces(network=_HOST, pid=1)),
+            ),
+        )
+        sandbox_id = await self._make("RunPodSandbox", _RunSandbox(config=config))
+        started = {}
+        for container, words in containers.items():
+            request = _CreateContainer(
+                sandbox_id=sandbox_id,
+                config=_ContainerConfig(
+                    metadata=ContainerMetadata(name=container),
+                    image=ImageSpec(image=images.LOAD),
+                    command=tuple(words) if words[0].startswith("/") else (),
+                    args=() if words[0].startswith("/") else tuple(words),
+                    labels={**labels, "io.kubernetes.container.name": container},
+                    log_path=f"{container}/0.log",
+                    linux=_LinuxContainer(resources=_Resources(oom_score_adj=score)),
+                ),
+                sandbox_config=config,
+            )
+            started[container] = await self._make("CreateContainer", request)
+            await self._make("StartContainer", _Id(id=started[container]))
+        return RunningPod(uid=uid, name=name, cgroup=cgroup, sandbox_id=sandbox_id, containers=started)
+
+    async def remove_all(self) -> None:
+        """Remove every pod."""
+        client = self.client()
+        for sandbox in await client.sandboxes():
+            await client.stop_sandbox(sandbox.id)
+            await client.remove_sandbox(sandbox.id)
+
+    def shims(self) -> int:
+        """Return how many shims of this machine's containerd are there: one for each sandbox."""
+        name = f"{self.machine.node_cgroup.lstrip('/')}-system"
+        of_v1 = Path("/sys/fs/cgroup/memory", name, "cgroup.procs")
+        procs = of_v1 if of_v1.exists() else Path("/sys/fs/cgroup", name, "cgroup.procs")
+        names = [Path("/proc", pid, "comm") for pid in procs.read_text().split()]
+        return sum(path.exists() and path.read_text().startswith("containerd-shim") for path in names)
+
+    async def _make(self, method: str, request: Message) -> str:
+        name = f"/runtime.v1.RuntimeService/{method}"
+        return _Id.decode(await call(Path(self.endpoint), name, request.encode(), _SECONDS)).id
