@@ -33,12 +33,16 @@ class FilesystemSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A line of the mount table. `device` is `MAJOR:MINOR`, the same for every mount of one filesystem."""
+    """A line of the mount table. `device` is `MAJOR:MINOR`, the same for every mount of one filesystem.
+
+    `read_only` tells of the filesystem itself: this mount of it may be read-only although others are not.
+    """
 
     mount_point: str
     device: str
     kind: str
     source: str
+    read_only: bool = False
 
 
 def read_space(path: str) -> FilesystemSpace:
@@ -53,7 +57,7 @@ def read_space(path: str) -> FilesystemSpace:
         free_bytes=found.f_bfree * found.f_frsize,
         inodes=found.f_files or None,
         inodes_free=found.f_ffree if found.f_files else None,
-        read_only=bool(found.f_flag & os.ST_RDONLY),
+        read_only=bool(found.f_flag & os.ST_RDONLY) and not _writable_elsewhere(path),
         identity=found.f_fsid,
     )
 
@@ -63,10 +67,17 @@ def read_mounts(path: Path = Path("/proc/self/mountinfo")) -> tuple[Mount, ...]:
     return parse_mountinfo(read_file(path))
 
 
+def _writable_elsewhere(path: str) -> bool:
+    """Return whether only our mount of the filesystem is read-only, as in a pod that may only look."""
+    mount = mount_of(os.path.realpath(path), read_mounts())
+    return mount is not None and not mount.read_only
+
+
 def parse_mountinfo(raw: bytes) -> tuple[Mount, ...]:
     """Return the mounts in their order; broken lines are passed over.
 
-    `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw`: optional fields end with the `-`.
+    `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw`: optional fields end with the `-`, and
+    what follows the source are the filesystem's own options.
     """
     mounts = []
     for line in raw.split(b"\n"):
@@ -79,6 +90,7 @@ def parse_mountinfo(raw: bytes) -> tuple[Mount, ...]:
                     device=os.fsdecode(fields[2]),
                     kind=os.fsdecode(source[0]),
                     source=os.fsdecode(unescape_mount(source[1])),
+                    read_only=b"ro" in b"".join(source[2:3]).split(b","),
                 )
             )
     return tuple(mounts)

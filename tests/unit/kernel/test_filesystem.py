@@ -51,6 +51,11 @@ def test_path_lies_on_the_longest_and_last_mount_above_it(path: str, device: str
     assert device == mount.device
 
 
+def test_filesystem_is_read_only_by_its_own_options_and_not_by_one_mounts() -> None:
+    lines = b"1 0 8:1 / /a ro - ext4 /dev/vda rw\n2 0 8:2 / /b ro - ext4 /dev/vdb ro,errors=remount-ro\n"
+    assert [False, True] == [mount.read_only for mount in parse_mountinfo(lines)]
+
+
 def test_path_lies_nowhere_without_mounts() -> None:
     assert mount_of("/var", ()) is None
 
