@@ -17,9 +17,8 @@ from node import Node
 
 _HERE: Final = Path(__file__).resolve().parent
 REACTOR_USER: Final = "reactor-test-reactor"
-LOGS: Final = Path(
-    os.environ.get("REACTOR_KUBE_LOGS") or _HERE.parents[1] / ".cache" / "kube" / "logs"
-).resolve()
+CACHE: Final = Path(os.environ.get("REACTOR_KUBE_CACHE") or _HERE.parents[1] / ".cache" / "kube").resolve()
+LOGS: Final = CACHE / "logs"
 
 
 def programs() -> Path:
@@ -168,15 +167,17 @@ class Pods:
 
     def remove(self) -> None:
         """Delete the namespace's pods and wait until the kubelet has taken them down."""
+        ours = {pod["metadata"]["uid"] for pod in self.cluster.api.get(self.path)["items"]}
         for name in self.names():
             self.cluster.api.delete(f"{self.path}/{name}", grace_seconds=0)
         wait_until(lambda: not self.names(), f"the pods of {self.namespace} are gone", 60)
-        wait_until(self._cgroups_gone, f"the cgroups of {self.namespace}'s pods are gone", 60)
+        wait_until(lambda: not ours & self._with_cgroups(), f"{self.namespace}'s cgroups are gone", 60)
 
-    def _cgroups_gone(self) -> bool:
+    def _with_cgroups(self) -> set[str]:
+        """Return the uids of the pods that have a cgroup, of whatever namespace."""
         root = Path("/sys/fs/cgroup/memory")
         node = (root if root.exists() else root.parent) / self.cluster.node.cgroup.lstrip("/")
-        return not [path for path in node.glob("kubepods/**/pod*") if path.is_dir()]
+        return {path.name.removeprefix("pod") for path in node.glob("kubepods/**/pod*") if path.is_dir()}
 
 
 def is_running(pod: Object) -> bool:
@@ -188,6 +189,11 @@ def is_running(pod: Object) -> bool:
 def is_evicted(pod: Object) -> bool:
     """Tell whether the pod's status says that it was evicted."""
     return bool(pod["status"].get("phase") == "Failed" and pod["status"].get("reason") == "Evicted")
+
+
+def is_failed(pod: Object) -> bool:
+    """Tell whether the pod has ended by other than its own will."""
+    return bool(pod["status"].get("phase") == "Failed")
 
 
 def namespaced(cluster: Cluster, name: str) -> Pods:

@@ -79,6 +79,9 @@ def _mount(state: Path) -> None:
         ours.parent.mkdir(parents=True, exist_ok=True)
         ours.write_bytes(kernels.read_bytes())
         _bind(ours, kernels, is_directory=False)
+    # As systemd leaves it on every machine: what is mounted later shows in pods that ask for that. It doesn't
+    # show outside, from which the namespace was cut off before.
+    subprocess.run(["mount", "--make-rshared", "/"], check=True)
 
 
 def _bind(source: Path, target: Path, *, is_directory: bool) -> None:

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Make the image's content, and of it an OCI archive, without a container engine.
+
+usage: .venv/bin/python deploy/image/build.py --root DIRECTORY           the content as a directory
+       .venv/bin/python deploy/image/build.py --archive FILE [--tag T]   the content as an OCI archive, which
+                                                       `ctr --namespace k8s.io images import FILE` takes
+
+The content is Python and a few libraries, unpacked from Debian's packages by mmdebstrap without running any of
+their scripts, the dependencies pinned in constraints.txt, and the wheel of this checkout. Shell and package tools
+are left out. The eBPF objects are those of `make bpf`: without them the image has none.
+
+Needs root (a chroot compiles the modules), mmdebstrap, and the checkout's virtual environment (`make setup`).
+Times in the archive are those of SOURCE_DATE_EPOCH, else of the last commit. Exit status 0, or 1 and a line on
+standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Final
+
+from oci import Image, write_archive
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+DEFAULT_TAG: Final = "reactor.example/reactor:dev"
+SUITE: Final = "bookworm"
+PYTHON: Final = "3.11"
+# libbpf1 loads the eBPF objects; libsystemd0 is what cysystemd is linked to.
+PACKAGES: Final = ("python3", "libbpf1", "libsystemd0")
+# Nothing in the image reads or runs these: they are half of its size, or a tool for whoever breaks in.
+LEFT_OUT: Final = (
+    "bin",
+    "sbin",
+    "usr/sbin",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/perl5",
+    "usr/share/bash-completion",
+    "usr/lib/dpkg",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/x86_64-linux-gnu/perl-base",
+    "usr/lib/python3.11/ensurepip",
+    "usr/lib/python3.11/lib2to3",
+    "usr/lib/python3.11/pydoc_data",
+    "usr/lib/python3.11/unittest",
+    "var/cache",
+    "var/lib/apt",
+)
+PROGRAMS: Final = ("python3", "python3.11")
+APPLICATION: Final = "opt/reactor"
+ENTRYPOINT: Final = ("/usr/bin/python3", "-I", "-m", "reactor")
+# Debian 12's glibc is 2.36: whatever was built for one up to that runs in the image.
+_GLIBCS: Final = ("_2_36", "_2_34", "_2_28", "_2_17", "2014")
+_EXTRA: Final = "kubernetes"
+
+
+class BuildError(Exception):
+    """One line for whoever builds."""
+
+
+def main() -> int:
+    """Build what the arguments ask for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--root", metavar="DIRECTORY", type=Path, help="make the content there; it must not exist"
+    )
+    what.add_argument("--archive", metavar="FILE", type=Path, help="make an OCI archive")
+    parser.add_argument("--tag", default=DEFAULT_TAG, help=f"the image's name in the archive ({DEFAULT_TAG})")
+    parser.add_argument(
+        "--mirror", default="http://deb.debian.org/debian", help="where Debian is fetched from"
+    )
+    arguments = parser.parse_args()
+    try:
+        if arguments.root is not None:
+            make_root(arguments.root, arguments.mirror)
+        else:
+            with tempfile.TemporaryDirectory(prefix="reactor-image-") as directory:
+                root = Path(directory) / "root"
+                make_root(root, arguments.mirror)
+                image = Image(tag=arguments.tag, entrypoint=ENTRYPOINT, command=("run",), epoch=_epoch())
+                write_archive(root, image, arguments.archive)
+    except (BuildError, OSError) as error:
+        print(f"image: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_root(root: Path, mirror: str) -> None:
+    """Make the content in a new directory."""
+    if os.geteuid() != 0:
+        raise BuildError("needs root: the modules are compiled in a chroot")
+    root.mkdir(mode=0o755)
+    packages = ",".join(PACKAGES)
+    options = ["--quiet", "--variant=extract", f"--include={packages}", "--format=directory"]
+    source = f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {SUITE} main"
+    _run("mmdebstrap", *options, SUITE, str(root), source)
+    _install(root)
+    # Now, since on a read-only root nothing can be kept: without it each start would compile for a second.
+    _run("chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-q", "-j1",
+         "--invalidation-mode=unchecked-hash", f"/{APPLICATION}", f"/usr/lib/python{PYTHON}")  # fmt: skip
+    for left_out in LEFT_OUT:
+        shutil.rmtree(root / left_out, ignore_errors=True)
+    for program in (root / "usr/bin").iterdir():
+        if program.name not in PROGRAMS:
+            program.unlink()
+    for directory in ("etc/reactor", "run/reactor", "var/log/reactor", "proc", "sys", "dev"):
+        (root / directory).mkdir(parents=True, exist_ok=True)
+
+
+def _install(root: Path) -> None:
+    """Install the wheel of this checkout and what it needs."""
+    application = root / APPLICATION
+    platforms = [f"--platform=manylinux{glibc}_x86_64" for glibc in _GLIBCS]
+    target = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}", *platforms]
+    common = ["--no-deps", "--no-compile", f"--target={application}"]
+    with tempfile.TemporaryDirectory(prefix="reactor-wheel-") as directory:
+        pins = Path(directory) / "requirements.txt"
+        pins.write_text(_pins((CHECKOUT / "constraints.txt").read_text()))
+        _pip("install", "--require-hashes", *common, *target, f"--requirement={pins}")
+        _pip("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={directory}", str(CHECKOUT))
+        wheel = next(Path(directory).glob("reactor-*.whl"))
+        _pip("install", "--no-index", *common, str(wheel))
+    # Isolated mode ignores PYTHONPATH; site reads this file all the same.
+    (root / "usr/lib/python3/dist-packages").mkdir(parents=True, exist_ok=True)
+    (root / "usr/lib/python3/dist-packages/reactor.pth").write_text(f"/{APPLICATION}\n")
+
+
+def _pins(constraints: str) -> str:
+    """Return the part of the constraints, hashes included, that the daemon needs."""
+    names = _closure("reactor", _EXTRA) - {"reactor"}
+    kept, keeping = [], False
+    for line in constraints.splitlines(keepends=True):
+        if line[0].isalnum():
+            name = line.partition("==")[0]
+            keeping = name in names
+            names.discard(name)
+        if keeping:
+            kept.append(line)
+    if names:
+        raise BuildError(f"constraints.txt has no pin for {', '.join(sorted(names))}: run `make lock`")
+    return "".join(kept)
+
+
+def _closure(name: str, extra: str) -> set[str]:
+    """Return the names of all that a package needs, as the installed packages' own metadata says it."""
+    found: set[str] = set()
+    wanted = [(name, extra)]
+    while wanted:
+        name, extra = wanted.pop()
+        if (key := canonicalize_name(name)) in found and not extra:
+            continue
+        found.add(key)
+        for line in requires(name) or ():
+            needed = Requirement(line)
+            environment = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
+            extras = [extra, ""] if extra else [""]
+            if needed.marker is None or any(
+                needed.marker.evaluate({**environment, "extra": each}) for each in extras
+            ):
+                wanted += [(needed.name, each) for each in needed.extras] or [(needed.name, "")]
+    return {str(each) for each in found}
+
+
+def _epoch() -> int:
+    if "SOURCE_DATE_EPOCH" in os.environ:
+        return int(os.environ["SOURCE_DATE_EPOCH"])
+    command = ["git", "-C", str(CHECKOUT), "log", "-1", "--format=%ct"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else 0
+
+
+def _pip(*arguments: str) -> None:
+    options = ("--quiet", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore")
+    _run(sys.executable, "-m", "pip", arguments[0], *options[:3], *arguments[1:])
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    if done.returncode:
+        raise BuildError(f"{' '.join(command[:3])}…: {(done.stderr or done.stdout).strip()[-2000:]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The reactor as it is deployed: deploy/image and the manifests of deploy/kustomize, on the cluster.
+
+There is no DaemonSet controller here: what it would make of the template is made by hand, one pod a node.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from api import ApiError, Object
+from cluster import CACHE, Cluster
+from machine import LostError, wait_until
+from ruamel.yaml import YAML
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+BASE: Final = CHECKOUT / "deploy/kustomize/base"
+IMAGE: Final = "reactor.example/reactor:dev"
+NAMESPACE: Final = "reactor-system"
+_COLLECTIONS: Final = {
+    "Namespace": "/api/v1/namespaces",
+    "ResourceQuota": "/api/v1/namespaces/{namespace}/resourcequotas",
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
+    "DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+}
+# Their numbers in capabilities(7), of those that the manifests name.
+_CAPABILITIES: Final = {
+    "DAC_READ_SEARCH": 2,
+    "KILL": 5,
+    "NET_ADMIN": 12,
+    "IPC_LOCK": 14,
+    "SYS_PTRACE": 19,
+    "SYS_NICE": 23,
+    "SYS_RESOURCE": 24,
+    "SYSLOG": 34,
+    "PERFMON": 38,
+    "BPF": 39,
+}
+
+
+def image_archive() -> Path:
+    """Return the image as an archive, built once for each state of the checkout. Raises LostError."""
+    digest = hashlib.sha256()
+    for path in sorted(_ingredients()):
+        digest.update(str(path).encode() + b"\0" + path.read_bytes())
+    CACHE.mkdir(parents=True, exist_ok=True)
+    archive = CACHE / f"reactor-{digest.hexdigest()[:12]}.tar"
+    if not archive.exists():
+        for old in CACHE.glob("reactor-*.tar"):
+            old.unlink()
+        command = [sys.executable, CHECKOUT / "deploy/image/build.py", "--archive", archive, "--tag", IMAGE]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+        if done.returncode:
+            raise LostError(f"the image can't be built: {done.stderr}")
+    return archive
+
+
+def manifests(directory: Path = BASE) -> list[Object]:
+    """Return the objects that `kubectl apply -k` would create."""
+    done = subprocess.run(
+        ["kubectl", "kustomize", directory], capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode:
+        raise LostError(f"kubectl kustomize: {done.stderr}")
+    return [dict(document) for document in YAML(typ="safe").load_all(done.stdout)]
+
+
+def collection(body: Mapping[str, Any]) -> str:
+    """Return the path of the collection to which an object belongs."""
+    return _COLLECTIONS[body["kind"]].format(namespace=body["metadata"].get("namespace", ""))
+
+
+class Deployment:
+    """The manifests on the cluster, the DaemonSet's template among them; `pod` makes pods of it."""
+
+    def __init__(self, cluster: Cluster, configuration: Mapping[str, Any]) -> None:
+        self.cluster = cluster
+        self.pods_path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        self._objects = {body["kind"]: body for body in manifests()}
+        self._configure(configuration)
+
+    def apply(self) -> None:
+        """Create everything but the DaemonSet, of which the server is only asked whether it is valid."""
+        for kind, body in self._objects.items():
+            if kind == "DaemonSet":
+                continue
+            try:
+                self.cluster.api.create(collection(body), body)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+        self._publish_authority()
+        self.cluster.node.import_image(image_archive())
+
+    def create_pod(self, name: str) -> None:
+        """Create a pod of the DaemonSet's template on the node."""
+        template = copy.deepcopy(self._objects["DaemonSet"]["spec"]["template"])
+        spec = template["spec"]
+        spec["nodeName"] = self.cluster.node.name
+        (container,) = spec["containers"]
+        # What kube-proxy would forward to the server; here the service has no way there.
+        container["env"] += [
+            {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": self.cluster.plane.url.rpartition(":")[2]},
+        ]
+        # What this machine itself is not allowed it can't give; the reactor reports it and goes on.
+        granted = container["securityContext"]["capabilities"]
+        granted["add"] = [name for name in granted["add"] if _have_capability(name)]
+        metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.cluster.api.create(self.pods_path, body)
+
+    def wait_ready(self, name: str) -> None:
+        """Wait until the pod is ready. Raises TimeoutError with its log."""
+        try:
+            wait_until(lambda: self.is_ready(name), f"{name} is ready", 60)
+        except TimeoutError as error:
+            status = self.cluster.api.get(f"{self.pods_path}/{name}")["status"]
+            raise TimeoutError(f"{error}: {status}; its log:\n{self.log(name)}") from None
+
+    def is_ready(self, name: str) -> bool:
+        """Tell whether the pod's condition Ready holds."""
+        status = self.cluster.api.get(f"{self.pods_path}/{name}")["status"]
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+        return conditions.get("Ready") == "True"
+
+    def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
+        """Delete the pod as a controller does, and wait until it is gone."""
+        self.cluster.api.delete(f"{self.pods_path}/{name}", grace_seconds)
+        wait_until(lambda: self.cluster.api.find(f"{self.pods_path}/{name}") is None, f"{name} is gone", 60)
+
+    def log(self, name: str) -> str:
+        """Return what the pod's container has written."""
+        return "\n".join(path.read_text() for path in self.log_paths(name))
+
+    def log_paths(self, name: str) -> list[Path]:
+        """Return the files into which the pod's container writes, one for each start."""
+        logs = self.cluster.machine.path("/var/log/pods/x").parent
+        return sorted(logs.glob(f"{NAMESPACE}_{name}_*/reactor/*.log"))
+
+    def exec(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the pod's container as `kubectl exec` does."""
+        status = self.cluster.api.get(f"{self.pods_path}/{name}")["status"]
+        container = status["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        done: subprocess.CompletedProcess[str] = self.cluster.node.ctr(
+            "tasks", "exec", "--exec-id", f"test-{hash(words) & 0xFFFF}", container, *words
+        )
+        return done
+
+    def remove(self) -> None:
+        """Delete the pods and the objects."""
+        for pod in self.cluster.api.get(self.pods_path)["items"]:
+            self.delete_pod(pod["metadata"]["name"], grace_seconds=0)
+        for kind in ("ClusterRoleBinding", "ClusterRole", "ConfigMap"):
+            body = self._objects[kind]
+            self.cluster.api.delete(f"{collection(body)}/{body['metadata']['name']}")
+
+    def validate_daemon_set(self) -> Object:
+        """Return the DaemonSet as the server would take it, nothing being kept."""
+        body = copy.deepcopy(self._objects["DaemonSet"])
+        # A server older than 1.22 knows no maxSurge, without which maxUnavailable can't be 0.
+        body["spec"]["updateStrategy"]["rollingUpdate"] = {"maxUnavailable": 1}
+        return self.cluster.api.create(f"{collection(body)}?dryRun=All", body)
+
+    def _configure(self, configuration: Mapping[str, Any]) -> None:
+        body = self._objects["ConfigMap"]
+        yaml = YAML()
+        document = yaml.load(body["data"]["config.yaml"])
+        section = {**document["reactor"], **configuration.get("reactor", {})}
+        out = io.StringIO()
+        yaml.dump({**document, **configuration, "reactor": section}, out)
+        body["data"]["config.yaml"] = out.getvalue()
+
+    def _publish_authority(self) -> None:
+        """Create the ConfigMap that a controller keeps in each namespace."""
+        body = {
+            "kind": "ConfigMap",
+            "metadata": {"name": "kube-root-ca.crt", "namespace": NAMESPACE},
+            "data": {"ca.crt": self.cluster.plane.authority.read_text()},
+        }
+        try:
+            self.cluster.api.create(collection(body), body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+
+def _have_capability(name: str) -> bool:
+    effective = Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0]
+    return bool(int(effective, 16) >> _CAPABILITIES[name] & 1)
+
+
+def _ingredients() -> Iterator[Path]:
+    yield from (CHECKOUT / name for name in ("pyproject.toml", "constraints.txt"))
+    yield from (CHECKOUT / "deploy/image").glob("*.py")
+    for pattern in ("**/*.py", "**/*.c", "**/*.bpf.o"):
+        yield from (CHECKOUT / "reactor").glob(pattern)
