@@ -216,12 +216,23 @@ def with_storage(usages: Mapping[str, PodUsage], storage: Mapping[str, PodUsage]
             uid: replace(
                 usages.get(uid, PodUsage()),
                 ephemeral_storage_bytes=taken.ephemeral_storage_bytes,
-                containers=taken.containers,
+                containers=_joined(usages.get(uid, PodUsage()).containers, taken.containers),
                 volumes=taken.volumes,
             )
             for uid, taken in storage.items()
         },
     }
+
+
+def _joined(
+    memory: Sequence[ContainerUsage], storage: Sequence[ContainerUsage]
+) -> tuple[ContainerUsage, ...]:
+    """Return what containers use of memory with what they take of filesystems, by name."""
+    joined = {container.name: container for container in storage}
+    for container in memory:
+        taken = joined.get(container.name, container)
+        joined[container.name] = replace(taken, memory_working_set_bytes=container.memory_working_set_bytes)
+    return tuple(joined.values())
 
 
 def _size(place: _Place) -> float:

@@ -2,24 +2,31 @@
 
 Measured with cgroup v1 on two cores: about 10 us a pod, two thirds of it the kernel's formatting of
 memory.stat. That file is not read for a pod that uses nothing.
+
+What the containers of a pod use is wanted for nothing but the message about it, so it is read only of the
+pods that are about to be chosen: of 110 pods with two containers each that takes 0.25 ms, of all of them 27 ms.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.files import KernelFile, parse_integer
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import ContainerUsage, Pod, PodUsage
+from reactor.model.signals import Resource
 
 _DESCRIPTORS_PER_POD: Final = 3
 # What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
 _DESCRIPTORS_BESIDES: Final = 256
+_DETAILED_PODS: Final = 2
 _GONE: Final = frozenset({errno.ENODEV, errno.ENOENT})
 
 
@@ -55,6 +62,7 @@ class PodObserver:
         self._tree = tree
         self._most_held = most_held
         self._cgroups: dict[str, str] = {}
+        self._with_containers: dict[str, Pod] = {}
         self._counters: dict[str, _PodCounters] = {}
         self._problems: dict[str, str] = {}
         self._vanished: set[str] = set()
@@ -78,6 +86,9 @@ class PodObserver:
         for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:
             self._counters.pop(uid).close()
         self._cgroups = wanted
+        self._with_containers = {
+            pod.uid: pod for pod in pods if pod.container_cgroups and pod.critical_because is None
+        }
         self._problems.clear()
         self._vanished.clear()
         missing = [uid for uid in wanted if uid not in self._counters]
@@ -87,12 +98,12 @@ class PodObserver:
                 self._open(uid)
 
     def memory(self) -> Mapping[str, PodUsage]:
-        """Return each pod's working set by uid."""
-        return self._usages(self._memory)
+        """Return each pod's working set by uid, and its containers' where it is the first to go."""
+        return self._detailed(self._usages(self._memory))
 
     def full(self) -> Mapping[str, PodUsage]:
-        """Return each pod's working set and number of tasks (threads count, as they do for the node)."""
-        return self._usages(self._full)
+        """Return what `memory` does, and the number of tasks (threads count, as they do for the node)."""
+        return self._detailed(self._usages(self._full))
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -114,6 +125,26 @@ class PodObserver:
             except (OSError, ReactorError) as error:
                 self._note(uid, error)
         return usages
+
+    def _detailed(self, usages: dict[str, PodUsage]) -> dict[str, PodUsage]:
+        """Add the containers of the pods that the policy would choose first for memory."""
+
+        def place(uid: str) -> tuple[bool, int, int]:
+            pod = self._with_containers[uid]
+            excess = (usages[uid].memory_working_set_bytes or 0) - pod.requests.get(Resource.MEMORY, 0)
+            return excess > 0, -pod.priority, excess
+
+        for uid in heapq.nlargest(_DETAILED_PODS, usages.keys() & self._with_containers.keys(), key=place):
+            usages[uid] = replace(usages[uid], containers=self._containers(self._with_containers[uid]))
+        return usages
+
+    def _containers(self, pod: Pod) -> tuple[ContainerUsage, ...]:
+        found = []
+        for name, cgroup in pod.container_cgroups.items():
+            with suppress(OSError, ReactorError), closing(MemoryCounters(self._tree, cgroup)) as opened:
+                used_bytes = opened.working_set_bytes()
+                found.append(ContainerUsage(name=name, memory_working_set_bytes=used_bytes))
+        return tuple(found)
 
     @staticmethod
     def _memory(counters: _PodCounters, _cgroup: str) -> PodUsage:

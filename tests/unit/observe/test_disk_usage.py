@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reactor.config.pod import pod_from_document
-from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
+from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
 from reactor.observe.disk_usage import DiskUsage, GivenUpError, Pace, with_storage
 
 SPEC = {
@@ -138,3 +138,19 @@ def test_storage_joins_memory_and_processes(full_pod: Pod) -> None:
         "a": PodUsage(memory_working_set_bytes=1, process_count=2, ephemeral_storage_bytes=5),
         "b": taken,
     } == both
+
+
+def test_what_a_container_uses_of_memory_and_what_it_takes_of_disks_come_together() -> None:
+    taken = FilesystemUsage(used_bytes=5)
+    both = with_storage(
+        {"u": PodUsage(containers=(ContainerUsage(name="a", memory_working_set_bytes=1),))},
+        {
+            "u": PodUsage(
+                containers=(ContainerUsage(name="b", logs=taken), ContainerUsage(name="a", rootfs=taken))
+            )
+        },
+    )
+    assert {
+        "a": ContainerUsage(name="a", memory_working_set_bytes=1, rootfs=taken),
+        "b": ContainerUsage(name="b", logs=taken),
+    } == {one.name: one for one in both["u"].containers}

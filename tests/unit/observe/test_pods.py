@@ -4,11 +4,13 @@ import os
 import resource
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.pods import ContainerUsage, Pod, PodUsage
+from reactor.model.signals import Resource
 from reactor.observe.pods import PodObserver
 
 if TYPE_CHECKING:
@@ -162,4 +164,63 @@ def test_pods_beyond_the_room_for_descriptors_are_read_all_the_same(pods: FakeTr
     assert {"a", "b", "c"} == observer.full().keys()
     assert 3 == descriptors() - before
     observer.close()
+    assert before == descriptors()
+
+
+def with_containers(name: str, **changes: object) -> Pod:
+    cgroups = {f"{name}-{number}": f"/pods/{name}/{number}" for number in (1, 2)}
+    return replace(pod(name), container_cgroups=cgroups, **changes)
+
+
+@pytest.fixture
+def contained(pods: FakeTree) -> FakeTree:
+    for index, name in enumerate(("a", "b", "c")):
+        for number in (1, 2):
+            pods.add(f"/pods/{name}/{number}", usage_bytes=index * MIB + number, inactive_file_bytes=0)
+    return pods
+
+
+def detailed(observer: PodObserver) -> set[str]:
+    return {uid for uid, used in observer.memory().items() if used.containers}
+
+
+def test_containers_are_read_of_the_pods_that_would_go_first(
+    contained: FakeTree, observer: PodObserver
+) -> None:
+    """The least priority first, and then who is the furthest above its request; c uses 3 MiB, a 1 MiB."""
+    observer.track([with_containers(name) for name in "abc"])
+    assert detailed(observer) == {"b", "c"}
+    expected = tuple(
+        ContainerUsage(name=f"c-{number}", memory_working_set_bytes=2 * MIB + number) for number in (1, 2)
+    )
+    assert expected == observer.memory()["c"].containers
+    assert expected == observer.full()["c"].containers
+    observer.track([with_containers("a"), with_containers("b", priority=5), with_containers("c", priority=9)])
+    assert detailed(observer) == {"a", "b"}
+    request = {Resource.MEMORY: 100 * MIB}
+    observer.track([with_containers("a"), with_containers("b"), with_containers("c", requests=request)])
+    assert detailed(observer) == {"a", "b"}
+
+
+def test_containers_are_not_read_of_pods_that_never_go_or_have_none(
+    contained: FakeTree, observer: PodObserver
+) -> None:
+    observer.track([pod("a"), with_containers("b", critical_because="static pod"), with_containers("c")])
+    assert detailed(observer) == {"c"}
+
+
+def test_a_container_that_is_gone_is_left_out_and_its_pod_is_not(
+    contained: FakeTree, observer: PodObserver
+) -> None:
+    observer.track([with_containers("c")])
+    shutil.rmtree(contained.directory("/pods/c/1"))
+    used = observer.memory()["c"]
+    assert used.memory_working_set_bytes == 3 * MIB
+    assert [one.name for one in used.containers] == ["c-2"]
+
+
+def test_reading_containers_leaves_no_descriptor_open(contained: FakeTree, observer: PodObserver) -> None:
+    observer.track([with_containers(name) for name in "abc"])
+    before = descriptors()
+    observer.memory()
     assert before == descriptors()
