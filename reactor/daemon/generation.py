@@ -17,8 +17,7 @@ from reactor.act.reclaim import Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
-from reactor.daemon.levels import MemoryLevels
-from reactor.daemon.observed import process_margin
+from reactor.daemon.levels import MemoryLevels, process_levels
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_seconds
 from reactor.daemon.record import PassRecord
@@ -27,7 +26,7 @@ from reactor.daemon.storage import StorageWatch
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
-from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim
+from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.filesystems import FilesystemObserver
 from reactor.observe.node import NodeObserver
@@ -67,7 +66,7 @@ class Generation:
         self._levels = MemoryLevels(tree, settings)
         self._memory = MemorySource(tree, settings, self.wakes, self.board)
         self._oom = OomSource(tree, settings, self.wakes, self.board, on_oom_kill)
-        self._processes = ProcessSource(self.wakes, self.board, enabled=settings.sources.processes)
+        self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
@@ -134,7 +133,7 @@ class Generation:
             taken = await self._woken()
             record = self.passes.make(taken)
             on_pass(record)
-            self._processes.expect(process_margin(record.snapshot.signals, self.settings.eviction.thresholds))
+            self._expect_processes(record)
             if record.decision.reclaim and not self._reclaiming:
                 self._reclaiming = True
                 nursery.start_soon(self._give_back, record, on_pass)
@@ -142,6 +141,11 @@ class Generation:
                 self.housekeeping.due()
             if all(wake.kind is not WakeKind.MEMORY for wake in taken):
                 gc.collect()  # the collector is off (run): here nothing is known to be urgent
+
+    def _expect_processes(self, record: PassRecord) -> None:
+        seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
+        thresholds = self.settings.eviction.thresholds
+        self._processes.expect(process_levels(seen, thresholds, self._node.processes_of))
 
     async def _woken(self) -> Sequence[Wake]:
         """Return why to look: what the sources say, or what nobody but the loop itself can know of."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
@@ -11,6 +11,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import memory_level
 from reactor.sources.levels import MemoryLevel
+from reactor.sources.process_levels import ProcessLevels
 
 
 class MemoryLevels:
@@ -86,3 +87,20 @@ class MemoryLevels:
             if gone is not None:
                 gone.close()
             return None
+
+
+def process_levels(
+    seen: Observation | None, thresholds: Iterable[Threshold], cgroup: str
+) -> ProcessLevels | None:
+    """Return where a number of tasks crosses the thresholds on pid.available; None where it is not known.
+
+    `cgroup` is whose tasks were counted.
+    """
+    if seen is None or seen.absurdity is not None:
+        return None
+    return ProcessLevels(
+        cgroup=cgroup,
+        limit=seen.capacity,
+        used=seen.capacity - seen.available,
+        thresholds=tuple(one for one in thresholds if one.signal is Signal.PID_AVAILABLE),
+    )

@@ -57,19 +57,6 @@ def resources_wanting(
     )
 
 
-def process_margin(signals: Mapping[Signal, Observation], thresholds: Iterable[Threshold]) -> int | None:
-    """Return how many more processes there may be before the nearest threshold; None where there is none."""
-    seen = signals.get(Signal.PID_AVAILABLE)
-    if seen is None:
-        return None
-    margins = [
-        seen.available - int(threshold.value.of(seen.capacity))
-        for threshold in thresholds
-        if threshold.signal is Signal.PID_AVAILABLE
-    ]
-    return max(0, min(margins)) if margins else None
-
-
 def _wanted(threshold: Threshold, capacity: int) -> int:
     reclaim = threshold.minimum_reclaim
     return int(threshold.value.of(capacity) + (0 if reclaim is None else reclaim.of(capacity))) + 1

@@ -24,6 +24,7 @@ from reactor.policy import rank
 
 _DECISIONS: Final = 10
 _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
+_PROCESS_CHAIN: Final = ("ebpf-pids", "processes", "ticker")
 _MEMORY_CHAIN: Final = ("ebpf", "memcg-eventfd", "memory-high", "ticker")
 
 
@@ -165,10 +166,11 @@ def _threshold(
 
 def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | None:
     """Return the source that would wake the loop for a signal: the first in its chain that is armed."""
+    chain: tuple[str, ...] = ("filesystems", "ticker")
     if signal in MEMORY_SIGNALS:
-        chain: tuple[str, ...] = _MEMORY_CHAIN
-    else:
-        chain = ("processes" if signal == Signal.PID_AVAILABLE else "filesystems", "ticker")
+        chain = _MEMORY_CHAIN
+    elif signal == Signal.PID_AVAILABLE:
+        chain = _PROCESS_CHAIN
     by_name = {source.name: source for source in sources}
     candidates = [by_name[name] for name in chain if name in by_name]
     armed = [source for source in candidates if source.health is SourceHealth.ARMED]

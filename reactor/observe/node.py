@@ -25,6 +25,7 @@ _Found = TypeVar("_Found")
 class NodeObserver:
     """Reads the node afresh with each call; what can't be read is absent from the answer and in `problems`.
 
+    `processes_of` is whose tasks were counted last, the node's cgroup or "/" for the machine.
     Raises OSError where the machine's meminfo can't even be opened.
     """
 
@@ -34,6 +35,7 @@ class NodeObserver:
         self._proc = proc
         self._memory = NodeMemory(tree, settings, proc)
         self._problems: dict[str, dict[str, str]] = {}
+        self.processes_of = "/"
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -70,7 +72,9 @@ class NodeObserver:
         if node is not None:
             limit, current = self._tree.pids_limit(node), self._tree.pids_current(node)
             if limit is not None and current is not None:
+                self.processes_of = node
                 return Observation(available=max(0, limit - current), capacity=limit)
+        self.processes_of = "/"
         limit = read_task_limit(self._proc)
         return Observation(available=max(0, limit - read_task_count(self._proc)), capacity=limit)
 

@@ -1,191 +1,66 @@
-"""Forks wake the loop, so that a fork bomb meets the pid thresholds at once and not at the next tick.
+"""What wakes the loop for processes: a chain, as for memory.
 
-A node may fork tens of thousands of times a second all day long without ever holding many processes. So the
-kernel samples (`kernel.proc_events`): one fork in N, N an eighth of what is left to the nearest threshold,
-which gives eight looks on the way there, however fast. And the socket is left unread between two wakes.
+ebpf-pids    v2   at the fork that crosses a threshold on pid.available
+processes         forks by the process connector, sampled in the kernel
+ticker            whatever else fails (its own source)
 """
 
 from __future__ import annotations
 
-import errno
-import math
-import os
-import socket
-import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Sequence
+from typing import Protocol
 
 import trio
 
-from reactor.errors import KernelInterfaceError
-from reactor.kernel.proc_events import (
-    MAXIMUM_SAMPLE,
-    Acknowledgement,
-    decode_events,
-    open_socket,
-    request,
-    sample_forks,
-)
-from reactor.model.signals import Signal
-from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.sources.attempts import keep_trying
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import SourceSettings
+from reactor.model.wakes import WakeKind
+from reactor.sources.chain import Chain, Step
+from reactor.sources.ebpf_pids import EBPF_PIDS, EbpfPids
+from reactor.sources.proc_connector import PROCESSES, ProcConnector
+from reactor.sources.process_levels import ProcessLevels
 from reactor.sources.wakes import SourceBoard, Wakes
 
-PROCESSES: Final = "processes"
-# A fork bomb at 20,000 a second makes 400 processes meanwhile; a pass each time takes a few percent.
-_REST_SECONDS: Final = 0.02
-# Forks that arrive faster than this many in a rest say no more than fewer would: sample less.
-_CROWD: Final = 8
-_READS: Final = 64  # in a row at most; each costs about 30 us
-_QUIET_SECONDS: Final = 0.5
-_LOOKS_PER_MARGIN: Final = 8
-_ANSWER_SECONDS: Final = 2.0
-_READ_BYTES: Final = 4096  # one event is 76 bytes; netlink gives one a read
-_KERNEL_ADDRESS: Final = (0, 0)
+__all__ = ["EBPF_PIDS", "PROCESSES", "ProcessLevels", "ProcessSource", "ProcessStep"]
 
 
-def sample_for(margin: int | None, crowding: int = 1) -> int:
-    """Return one in how many forks to look at: a power of two, 1 to MAXIMUM_SAMPLE.
+class ProcessStep(Step, Protocol):
+    """One way of being woken for processes."""
 
-    `margin` is how many more processes there may be before the nearest threshold (None: no threshold).
-    `crowding` is a factor for forks that come too fast to be read.
-    """
-    if margin is None:
-        return MAXIMUM_SAMPLE
-    wanted = max(1, margin // _LOOKS_PER_MARGIN) * crowding
-    return min(MAXIMUM_SAMPLE, 1 << (wanted.bit_length() - 1))
+    def expect(self, levels: ProcessLevels | None) -> None:
+        """Take note of the thresholds and of how things stood at the last pass. Never blocks."""
 
 
 class ProcessSource:
-    """Wakes the loop for forks. `expect` tells it, after each pass, how near the threshold is."""
+    """Wakes the loop when forks cross, or come near, a threshold on pid.available.
+
+    `steps` replaces the chain; those that come first are preferred.
+    """
 
     def __init__(
         self,
+        tree: CgroupTree,
+        settings: SourceSettings,
         wakes: Wakes,
         board: SourceBoard,
         *,
-        enabled: bool = True,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
+        steps: Sequence[ProcessStep] | None = None,
     ) -> None:
-        self._wakes = wakes
-        self._board = board
-        self._enabled = enabled
-        self._clock_ns = clock_ns
-        self._margin: int | None = None
-        self._crowding = 1
-        self._one_in = MAXIMUM_SAMPLE
-        self._events: socket.socket | None = None
+        if steps is None:
+            steps = (EbpfPids(tree, wakes, board), ProcConnector(wakes, board))
+        self._steps = steps
+        allowed = {EBPF_PIDS: settings.ebpf and settings.processes, PROCESSES: settings.processes}
+        self._chain = Chain(steps, allowed, wakes, board, kind=WakeKind.PROCESSES)
 
-    def expect(self, margin: int | None) -> None:
-        """Take note of how many processes are left to the nearest pid threshold (None: there is none)."""
-        self._margin = margin
-        if self._resample():
-            self._board.set(PROCESSES, SourceHealth.ARMED, self._detail())
+    def expect(self, levels: ProcessLevels | None) -> None:
+        """Tell, after each pass, what the thresholds are and how near they are (None: not known)."""
+        for step in self._steps:
+            step.expect(levels)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled; started once it listens or knows that it can't."""
-        if not self._enabled:
-            self._board.set(PROCESSES, SourceHealth.OFF, "switched off in the configuration")
-            task_status.started()
-            return
-        await keep_trying(PROCESSES, self._board, self._listen, task_status=task_status)
+        """Keep one step of the chain going until cancelled."""
+        await self._chain.run(task_status=task_status)
 
-    async def _listen(self, armed: Callable[[str], None]) -> None:
-        self._one_in = sample_for(self._margin, self._crowding)
-        token = int.from_bytes(os.urandom(3), "big")
-        with open_socket(one_in=self._one_in) as events:
-            try:
-                events.sendto(request(listen=True, token=token), _KERNEL_ADDRESS)
-                with trio.move_on_after(_ANSWER_SECONDS) as patience:
-                    await _granted(events, token)
-                if patience.cancelled_caught:
-                    raise OSError(
-                        errno.EOPNOTSUPP,
-                        "the process connector does not answer: it needs CONFIG_PROC_EVENTS and the"
-                        " initial pid and user namespaces",
-                    )
-                self._events = events
-                armed(self._detail())
-                self._wake()  # for what was forked while nobody listened
-                await self._keep_waiting(events, armed)
-            finally:
-                self._events = None
-                events.sendto(request(listen=False, token=token), _KERNEL_ADDRESS)
-
-    async def _keep_waiting(self, events: socket.socket, armed: Callable[[str], None]) -> None:
-        while True:
-            count = 0
-            with trio.move_on_after(_QUIET_SECONDS if self._crowding > 1 else math.inf):
-                await trio.lowlevel.wait_readable(events)
-                count = self._drain(events)
-            if count:
-                self._wake()
-            # Forks that come faster than they can be looked at are thinned out further, but only as long
-            # as they do.
-            if count > _CROWD:
-                self._crowding = min(self._crowding * 2, MAXIMUM_SAMPLE)
-            elif count <= 1:
-                self._crowding = max(self._crowding // 2, 1)
-            if self._resample():
-                armed(self._detail())
-            await trio.sleep(_REST_SECONDS)
-
-    def _drain(self, events: socket.socket) -> int:
-        """Read all that is queued; return how many forks it told of, at least one where some were lost."""
-        count = 0
-        while count < _READS:
-            try:
-                count += len(decode_events(events.recv(_READ_BYTES)))
-            except BlockingIOError:
-                return count
-            except KernelInterfaceError:
-                count += 1  # something happened, though it can't be told what
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                self._board.count_lost(PROCESSES)
-                count += _CROWD + 1
-        return count
-
-    def _resample(self) -> bool:
-        """Put the filter right where the sample is no longer what the margin asks for."""
-        one_in = sample_for(self._margin, self._crowding)
-        if one_in == self._one_in or self._events is None:
-            return False
-        sample_forks(self._events, one_in=one_in)
-        self._one_in = one_in
-        return True
-
-    def _detail(self) -> str:
-        return f"one fork in {self._one_in}"
-
-    def _wake(self) -> None:
-        self._board.count_wake(PROCESSES)
-        self._wakes.notify(
-            Wake(
-                source=PROCESSES,
-                kind=WakeKind.PROCESSES,
-                at_ns=self._clock_ns(),
-                signal=Signal.PID_AVAILABLE,
-            )
-        )
-
-
-async def _granted(events: socket.socket, token: int) -> None:
-    """Return once the kernel has granted the request. Raises OSError with its reason where it did not."""
-    while True:
-        await trio.lowlevel.wait_readable(events)
-        try:
-            answers = decode_events(events.recv(_READ_BYTES))
-        except (BlockingIOError, KernelInterfaceError):
-            continue
-        except OSError as error:
-            if error.errno != errno.ENOBUFS:
-                raise
-            continue
-        for answer in answers:
-            if isinstance(answer, Acknowledgement) and answer.token == token:
-                if answer.error_number:
-                    number = answer.error_number
-                    raise OSError(number, os.strerror(number), "process connector")
-                return
+    async def wait_armed(self) -> str:
+        """Return the name of the step that is watching; wait while there is none."""
+        return await self._chain.wait_armed()

@@ -1,18 +1,34 @@
 import shutil
 import subprocess
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import trio
 from source_fixtures import open_descriptors
 
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import SourceSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth
-from reactor.sources.processes import PROCESSES, ProcessSource
+from reactor.sources.processes import PROCESSES, ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
 
 pytestmark = pytest.mark.usefixtures("connector")
+# What eBPF has to say here is tested in the virtual machines.
+SETTINGS = SourceSettings(ebpf=False)
+THRESHOLD = Threshold(signal=Signal.PID_AVAILABLE, value=ThresholdValue(text="0", amount=Fraction(0)))
 FORKER = Path(__file__).with_name("forker.c")
+
+
+def new_source(wakes: Wakes, board: SourceBoard) -> ProcessSource:
+    return ProcessSource(CgroupTree.discover(), SETTINGS, wakes, board)
+
+
+def margin_of(margin: int) -> ProcessLevels:
+    return ProcessLevels(cgroup="/", limit=margin, used=0, thresholds=(THRESHOLD,))
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +38,10 @@ def connector() -> None:
     async def ask() -> str:
         board = SourceBoard()
         async with trio.open_nursery() as nursery:
-            await nursery.start(ProcessSource(Wakes(), board).run)
+            source = new_source(Wakes(), board)
+            await nursery.start(source.run)
+            with trio.move_on_after(3):
+                await source.wait_armed()
             nursery.cancel_scope.cancel()
         state = board.state(PROCESSES)
         return "" if state.health is SourceHealth.ARMED else state.detail
@@ -45,13 +64,14 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def armed(nursery: trio.Nursery, source: ProcessSource, board: SourceBoard) -> None:
     with trio.fail_after(10):
         await nursery.start(source.run)
+        await source.wait_armed()
     assert SourceHealth.ARMED is board.state(PROCESSES).health
 
 
 async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:
     wakes, board = Wakes(), SourceBoard()
-    source = ProcessSource(wakes, board)
-    source.expect(8)
+    source = new_source(wakes, board)
+    source.expect(margin_of(8))
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
         await wakes.wait()  # for what was forked before it listened
@@ -63,10 +83,10 @@ async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:
 
 async def test_a_new_margin_changes_the_sample() -> None:
     board = SourceBoard()
-    source = ProcessSource(Wakes(), board)
+    source = new_source(Wakes(), board)
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
-        source.expect(800)
+        source.expect(margin_of(800))
         assert "one fork in 64" == board.state(PROCESSES).detail
         nursery.cancel_scope.cancel()
 
@@ -76,7 +96,7 @@ async def test_cancellation_leaves_no_descriptor() -> None:
     for _ in range(5):
         board = SourceBoard()
         async with trio.open_nursery() as nursery:
-            await armed(nursery, ProcessSource(Wakes(), board), board)
+            await armed(nursery, new_source(Wakes(), board), board)
             nursery.cancel_scope.cancel()
     assert before == open_descriptors()
 
@@ -86,13 +106,13 @@ async def test_a_fork_storm_wakes_the_loop_a_bounded_number_of_times(
     forker: Path, margin: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wakes, board = Wakes(), SourceBoard()
-    source = ProcessSource(wakes, board)
-    source.expect(margin)
+    source = new_source(wakes, board)
+    source.expect(margin_of(margin))
 
     async def loop() -> None:
         while True:
             await wakes.wait()
-            source.expect(margin)
+            source.expect(margin_of(margin))
 
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.daemon.levels import MemoryLevels
+from reactor.daemon.levels import MemoryLevels, process_levels
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
@@ -72,3 +72,32 @@ def test_parent_that_is_not_there_has_no_level(tree, make_threshold, observation
 
     assert [level.cgroup for level in maker.of({allocatable: observation(400 * MIB)})] == ["/node/a"]
     maker.close()
+
+
+def test_processes_have_a_level_for_each_threshold_on_them_and_for_no_other(make_threshold, observation):
+    thresholds = [
+        make_threshold(20, Signal.PID_AVAILABLE),
+        make_threshold(100 * MIB),
+        make_threshold(40, Signal.PID_AVAILABLE, grace_period_seconds=9),
+    ]
+
+    levels = process_levels(observation(90, 100), thresholds, "/node")
+
+    assert ("/node", 100, 10) == (levels.cgroup, levels.limit, levels.used)
+    assert [81, 61] == [levels.fire(threshold) for threshold in levels.thresholds]
+    assert levels.margin == 50
+
+
+def test_processes_that_are_not_observed_or_absurd_have_no_levels(make_threshold, observation):
+    thresholds = [make_threshold(20, Signal.PID_AVAILABLE)]
+
+    assert process_levels(None, thresholds, "/") is None
+    assert process_levels(observation(101, 100), thresholds, "/") is None
+
+
+@pytest.mark.parametrize(("available", "margin"), [(100, 60), (40, 0), (10, 0)])
+def test_margin_of_processes_is_to_the_nearest_threshold(make_threshold, observation, available, margin):
+    thresholds = [make_threshold(20, Signal.PID_AVAILABLE), make_threshold(40, Signal.PID_AVAILABLE)]
+
+    assert process_levels(observation(available, 100), thresholds, "/").margin == margin
+    assert process_levels(observation(available, 100), [], "/").margin is None

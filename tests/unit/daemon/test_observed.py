@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
 from reactor.daemon.candidates import Candidates
-from reactor.daemon.observed import process_margin, resources_wanting
+from reactor.daemon.observed import resources_wanting
 from reactor.model.signals import Resource, Signal
 
 MIB = 1 << 20
@@ -17,18 +15,6 @@ def test_resources_are_wanted_where_a_threshold_or_its_minimum_reclaim_may_be_me
 
     assert resources_wanting(thresholds, signals) == {Resource.MEMORY}
     assert resources_wanting(thresholds, {}) == frozenset()
-
-
-@pytest.mark.parametrize(("available", "margin"), [(100, 60), (40, 0), (10, 0)])
-def test_margin_of_processes_is_to_the_nearest_threshold(make_threshold, observation, available, margin):
-    thresholds = [make_threshold(20, Signal.PID_AVAILABLE), make_threshold(40, Signal.PID_AVAILABLE)]
-
-    assert process_margin({Signal.PID_AVAILABLE: observation(available, 100)}, thresholds) == margin
-
-
-def test_without_a_threshold_or_an_observation_there_is_no_margin(make_threshold, observation):
-    assert process_margin({Signal.PID_AVAILABLE: observation(5, 100)}, [make_threshold(1)]) is None
-    assert process_margin({}, [make_threshold(20, Signal.PID_AVAILABLE)]) is None
 
 
 def test_emptied_pod_is_left_out_until_it_lives_again_or_is_forgotten(make_pod):

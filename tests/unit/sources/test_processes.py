@@ -1,11 +1,17 @@
+from pathlib import Path
+
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.proc_events import MAXIMUM_SAMPLE
+from reactor.model.settings import SourceSettings
 from reactor.model.wakes import SourceHealth
-from reactor.sources.processes import PROCESSES, ProcessSource, sample_for
+from reactor.sources.proc_connector import sample_for
+from reactor.sources.processes import EBPF_PIDS, PROCESSES, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
 
 
@@ -27,10 +33,11 @@ def test_the_sample_is_always_one_that_the_filter_takes(margin: int | None, crow
     assert 0 == one_in & (one_in - 1)
 
 
-async def test_a_source_that_is_switched_off_says_so_and_ends() -> None:
+async def test_a_source_that_is_switched_off_says_so_and_watches_nothing(tmp_path: Path) -> None:
     board = SourceBoard()
-    source = ProcessSource(Wakes(), board, enabled=False)
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path)
+    source = ProcessSource(tree, SourceSettings(processes=False), Wakes(), board)
     async with trio.open_nursery() as nursery:
         await nursery.start(source.run)
-    source.expect(100)
-    assert SourceHealth.OFF is board.state(PROCESSES).health
+    source.expect(None)
+    assert [SourceHealth.OFF] * 2 == [board.state(name).health for name in (EBPF_PIDS, PROCESSES)]

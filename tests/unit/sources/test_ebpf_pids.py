@@ -1,0 +1,286 @@
+"""Thresholds on pid.available as the source arms them, against a kernel of the test's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import trio
+
+from reactor.errors import BpfError
+from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, Watched, WatchRecord
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.settings import SourceSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Threshold, ThresholdValue
+from reactor.model.wakes import SourceHealth, WakeKind
+from reactor.sources.ebpf_pids import EBPF_PIDS, EbpfPids
+from reactor.sources.proc_connector import PROCESSES
+from reactor.sources.processes import ProcessLevels, ProcessSource
+from reactor.sources.wakes import SourceBoard, Wakes
+
+NODE_ID = 77
+
+
+def threshold(amount: int, grace_seconds: float = 0.0) -> Threshold:
+    value = ThresholdValue(text=str(amount), amount=Fraction(amount))
+    return Threshold(signal=Signal.PID_AVAILABLE, value=value, grace_period_seconds=grace_seconds)
+
+
+HARD, SOFT = threshold(20), threshold(40, 30)
+
+
+class FakeProbe:
+    """The kernel's side: the watches, and a descriptor that is readable while there are records."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.cgroups: dict[int, tuple[int, list[Level]]] = {}
+        self.machine: tuple[int, list[Level]] | None = None
+        self.refusal: BpfError | None = None
+        self.records: list[WatchRecord] = []
+        self.lost_records = 0
+        self.closed = False
+
+    def take(self) -> Sequence[WatchRecord]:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+        records, self.records = self.records, []
+        return records
+
+    def lost(self) -> int:
+        return self.lost_records
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        assert directory.is_dir()
+        return CounterAddresses(cgroup_id=1, memory=0, tasks=NODE_ID)
+
+    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
+        self.cgroups[address] = (watch_id, list(levels))
+
+    def unwatch(self, address: int) -> bool:
+        return self.cgroups.pop(address, None) is not None
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.machine = (watch_id, list(levels))
+
+    def close(self) -> None:
+        self.closed = True
+        os.close(self.fd)
+
+    def tell(self, kind: RecordKind, level: int = 0) -> None:
+        watch_id = self.cgroups[NODE_ID][0]
+        self.records.append(
+            WatchRecord(
+                kind=kind,
+                watched=Watched.CGROUP_TASKS,
+                at_ns=5,
+                watch_id=watch_id,
+                value=81,
+                fire=81,
+                level=level,
+                pid=1,
+                comm="bomb",
+            )
+        )
+        os.eventfd_write(self.fd, 1)
+
+
+class Other:
+    """The step that stands in: it does nothing but be armed."""
+
+    name = PROCESSES
+
+    def unavailable_because(self) -> None:
+        return None
+
+    def expect(self, levels: ProcessLevels | None) -> None:
+        pass
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        armed("standing in")
+        await trio.sleep_forever()
+
+
+class Node:
+    """A v2 cgroup /node with a pids controller, 10 tasks in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "node"
+        self.directory.mkdir()
+        self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root, pids_root=root)
+        self.wakes, self.board = Wakes(), SourceBoard()
+        self.probes: list[FakeProbe] = []
+        self.next_probe = FakeProbe()
+        self.proc = root / "proc"
+        self.proc.mkdir()
+        (self.proc / "loadavg").write_text("0.1 0.2 0.3 1/500 4711\n")
+        self.has(10)
+        step = EbpfPids(
+            self.tree,
+            self.wakes,
+            self.board,
+            open_probe=self.open_probe,
+            absent=lambda: None,
+            proc=self.proc,
+        )
+        self.source = ProcessSource(
+            self.tree, SourceSettings(), self.wakes, self.board, steps=(step, Other())
+        )
+
+    def open_probe(self) -> FakeProbe:
+        self.probes.append(self.next_probe)
+        self.next_probe = FakeProbe()
+        return self.probes[-1]
+
+    @property
+    def probe(self) -> FakeProbe:
+        return self.probes[-1]
+
+    @property
+    def levels(self) -> list[Level]:
+        return self.probe.cgroups[NODE_ID][1]
+
+    def has(self, tasks: int) -> None:
+        (self.directory / "pids.current").write_text(f"{tasks}\n")
+
+    def expect(self, *thresholds: Threshold, used: int = 10, limit: int = 100, cgroup: str = "/node") -> None:
+        self.source.expect(ProcessLevels(cgroup=cgroup, limit=limit, used=used, thresholds=thresholds))
+
+    @asynccontextmanager
+    async def watched(self, *thresholds: Threshold) -> AsyncIterator[None]:
+        self.expect(*thresholds)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.source.run)
+            with trio.fail_after(20):
+                await self.source.wait_armed()
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def until(self, true: Callable[[], object]) -> None:
+        with trio.fail_after(20):
+            while not true():  # noqa: ASYNC110 - of a directory and a fake: nothing tells
+                await trio.sleep(0.005)
+
+    async def wake(self) -> None:
+        with trio.fail_after(20):
+            (wake,) = await self.wakes.wait()
+        assert (EBPF_PIDS, WakeKind.PROCESSES) == (wake.source, wake.kind)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+async def test_each_threshold_is_a_level_of_the_nodes_counter(node: Node) -> None:
+    async with node.watched(HARD, SOFT):
+        assert [81, 61] == [level.fire for level in node.levels]
+        assert [None, None] == [level.told for level in node.levels]
+        assert "/node pid.available<20 at 81 tasks" in node.board.state(EBPF_PIDS).detail
+        assert node.board.state(PROCESSES).detail == "ebpf-pids is armed"
+    assert node.probe.closed
+
+
+async def test_crossing_wakes_the_loop_with_the_time_of_the_fork(node: Node) -> None:
+    async with node.watched(HARD):
+        node.probe.tell(RecordKind.CROSSING)
+        with trio.fail_after(20):
+            (wake,) = await node.wakes.wait()
+    assert (EBPF_PIDS, WakeKind.PROCESSES, Signal.PID_AVAILABLE, 5) == (
+        wake.source,
+        wake.kind,
+        wake.signal,
+        wake.at_ns,
+    )
+
+
+async def test_threshold_that_is_past_when_it_is_armed_wakes_the_loop_once(node: Node) -> None:
+    node.has(90)
+    async with node.watched(HARD, SOFT):
+        await node.wake()
+        assert [90, 90] == [level.told for level in node.levels]
+        node.expect(HARD, SOFT, used=90)
+        await trio.sleep(0.05)
+        assert node.board.state(EBPF_PIDS).wakes == 1
+
+
+async def test_crossing_that_was_undone_is_armed_anew_and_one_that_stands_is_not(node: Node) -> None:
+    async with node.watched(HARD):
+        node.probe.tell(RecordKind.CROSSING)
+        await node.wake()
+        before = node.levels
+        node.expect(HARD, used=85)
+        await trio.sleep(0.05)
+        assert node.levels is before
+        node.expect(HARD, used=50)
+        await node.until(lambda: node.levels is not before)
+
+
+async def test_levels_follow_the_limit_and_stay_where_nothing_changed(node: Node) -> None:
+    async with node.watched(HARD):
+        before = node.levels
+        node.expect(HARD, used=30)
+        await trio.sleep(0.05)
+        assert node.levels is before
+        node.expect(HARD, limit=200)
+        await node.until(lambda: node.levels[0].fire == 181)
+
+
+async def test_machine_is_watched_where_the_node_has_no_limit(node: Node) -> None:
+    async with node.watched(HARD):
+        node.expect(threshold(1000), used=500, limit=2000, cgroup="/")
+        await node.until(lambda: node.probe.machine is not None)
+        assert node.probe.machine is not None
+        assert [1001] == [level.fire for level in node.probe.machine[1]]
+        assert node.probe.cgroups == {}
+
+
+async def test_nothing_is_loaded_without_a_threshold(node: Node) -> None:
+    async with node.watched():
+        node.expect()
+        assert node.probes == []
+        assert node.board.state(EBPF_PIDS).detail == "no threshold on pid.available"
+        node.expect(HARD)
+        await node.until(lambda: node.probes and node.probe.cgroups)
+    node.next_probe.close()
+
+
+async def test_what_the_kernel_hides_has_the_connector_stand_in(node: Node) -> None:
+    node.next_probe.refusal = BpfError("eBPF object processes", "needs CAP_SYSLOG")
+    node.source.expect(ProcessLevels(cgroup="/", limit=2000, used=1, thresholds=(HARD,)))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.source.run)
+        await node.until(lambda: node.board.state(PROCESSES).health is SourceHealth.ARMED)
+        assert node.board.state(EBPF_PIDS).health is SourceHealth.DEGRADED
+        assert "CAP_SYSLOG" in node.board.state(EBPF_PIDS).detail
+        nursery.cancel_scope.cancel()
+
+
+async def test_cgroup_that_goes_is_a_failure_and_its_successor_is_watched(node: Node) -> None:
+    async with node.watched(HARD):
+        first = node.probe
+        first.tell(RecordKind.REMOVED)
+        await node.until(lambda: first.closed)
+        await node.until(lambda: node.probe is not first and node.probe.cgroups)
+
+
+async def test_lost_records_are_counted_and_wake_the_loop(node: Node) -> None:
+    async with node.watched(HARD):
+        node.probe.lost_records = 4
+        os.eventfd_write(node.probe.fd, 1)
+        await node.wake()
+    assert node.board.state(EBPF_PIDS).lost == 4
+
+
+def test_ebpf_is_not_loaded_for_processes_alone_on_v1(node: Node) -> None:
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=node.proc)
+    step = EbpfPids(tree, node.wakes, node.board, absent=lambda: None)
+    assert "cgroup v1" in (step.unavailable_because() or "")
