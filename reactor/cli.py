@@ -92,7 +92,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from reactor.daemon.doctor import examine  # noqa: PLC0415
 
     settings = None if options.config is None else _settings(options.config)
-    return examine(settings, options.output)
+    return examine(settings, options.output, verbose=options.verbose)
 
 
 def _demo(_: argparse.Namespace) -> int:
@@ -188,6 +188,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_config(doctor, default=None)
     _add_output(doctor)
+    doctor.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="with the log of each eBPF program that the kernel refused",
+    )
 
     _command(commands, "demo", _demo, "watch a memory hog being evicted (root)", "sudo reactor demo")
 

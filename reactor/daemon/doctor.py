@@ -13,13 +13,16 @@ from reactor.kernel.features import Feature, probe
 from reactor.model.settings import Settings
 
 EBPF, MEMCG, MEMORY_HIGH, PSI = "ebpf", "memcg-eventfd", "memory-high", "psi"
-PROCESSES, TICKER = "processes", "ticker"
+EBPF_PIDS, PROCESSES, TICKER = "ebpf-pids", "processes", "ticker"
+EBPF_OOM, OOM_COUNTERS = "ebpf-oom", "oom-counters"
 _NEEDS: Final = {
     EBPF: "eBPF watches",
     MEMCG: "memcg eventfd",
     MEMORY_HIGH: "memory.high",
     PSI: "pressure stall information",
+    EBPF_PIDS: "eBPF process counts",
     PROCESSES: "process events",
+    EBPF_OOM: "eBPF OOM kills",
 }
 _CONTROLLER: Final = "cgroup memory controller"
 
@@ -34,8 +37,11 @@ class SourcePlan:
     because: str
 
 
-def examine(settings: Settings | None, output: str) -> int:
-    """Print what there is; the exit status is 1 where reactor can't guard this node at all."""
+def examine(settings: Settings | None, output: str, *, verbose: bool = False) -> int:
+    """Print what there is; the exit status is 1 where reactor can't guard this node at all.
+
+    With `verbose` the verifier's log of each eBPF program that was refused is printed too.
+    """
     features = probe()
     plans = source_plans(settings or Settings(), {feature.name: feature for feature in features})
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
@@ -55,6 +61,9 @@ def examine(settings: Settings | None, output: str) -> int:
     for feature in features:
         if not feature.available and feature.remedy:
             screen.print(f"remedy: {feature.name}: {feature.remedy}")
+    for feature in features:
+        if verbose and feature.log:
+            screen.print(f"log of {feature.name}:\n{feature.log}")
     if not works:
         screen.print("reactor can't guard this node: without a memory controller there are no pods to end")
     return 0 if works else 1
@@ -68,14 +77,33 @@ def source_plans(settings: Settings, features: Mapping[str, Feature]) -> tuple[S
         _plan(MEMCG, "memory, at the crossing itself", features, allowed=sources.memcg),
         _plan(MEMORY_HIGH, "memory, with a brake", features, allowed=sources.memory_high),
     ]
+    pids = _plan(
+        EBPF_PIDS,
+        "process ids, at the crossing itself",
+        features,
+        allowed=sources.ebpf and sources.processes,
+    )
+    oom = _plan(EBPF_OOM, "the kernel's OOM kills, each", features, allowed=sources.ebpf)
     if _there(MEMCG, features):
-        chain[0] = dataclasses.replace(
-            chain[0], used=False, because="cgroup v1 has memory thresholds of its own"
+        on_v1 = "the memory controller is on cgroup v1"
+        chain[0], pids, oom = (
+            dataclasses.replace(plan, used=False, because=on_v1) for plan in (chain[0], pids, oom)
         )
     return (
         *_one_of(chain),
         _plan(PSI, "memory, as a hint", features, allowed=sources.psi),
-        _plan(PROCESSES, "process ids, at each fork", features, allowed=sources.processes),
+        *_one_of((pids, _plan(PROCESSES, "process ids, at each fork", features, allowed=sources.processes))),
+        *_one_of(
+            (
+                oom,
+                SourcePlan(
+                    name=OOM_COUNTERS,
+                    used=True,
+                    purpose="the kernel's OOM kills, counted",
+                    because="every kernel counts them",
+                ),
+            )
+        ),
         SourcePlan(
             name=TICKER,
             used=True,

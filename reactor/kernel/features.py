@@ -39,17 +39,24 @@ _NETLINK_CONNECTOR: Final = 11
 _CN_IDX_PROC: Final = 1
 _BPF_MAP_CREATE: Final = 0
 _NEVER_BYTES: Final = 1 << 62
+_EBPF_NEEDS: Final = (
+    "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on) or headers for BCC"
+)
 _ROOT: Final = "run it as root, or give the unit the capability"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One thing that a kernel may offer. `detail` says what was found, `remedy` how to get it ("": none)."""
+    """One thing that a kernel may offer. `detail` says what was found, `remedy` how to get it ("": none).
+
+    `log` is what the kernel's verifier said of a program that it refused, in full.
+    """
 
     name: str
     available: bool
     detail: str
     remedy: str = ""
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +99,13 @@ def _tried(name: str, remedy: str, look: Callable[[_Node], str], node: _Node) ->
         return Feature(name=name, available=False, detail=str(absent), remedy=absent.remedy or remedy)
     except (OSError, ReactorError) as error:
         needs_root = isinstance(error, PermissionError)
-        return Feature(name=name, available=False, detail=str(error), remedy=_ROOT if needs_root else remedy)
+        return Feature(
+            name=name,
+            available=False,
+            detail=str(error),
+            remedy=_ROOT if needs_root else remedy,
+            log=error.log if isinstance(error, BpfError) else "",
+        )
 
 
 class _Absent(Exception):  # noqa: N818 - an answer, not an error
@@ -182,18 +195,25 @@ def _btf(node: _Node) -> str:
     return f"{path.stat().st_size >> 10} KiB"
 
 
-def _ebpf_watches(node: _Node) -> str:
+def _ebpf_memory(node: _Node) -> str:
+    return _ebpf(node, "memory_watches")
+
+
+def _ebpf_processes(node: _Node) -> str:
+    return _ebpf(node, "process_watches")
+
+
+def _ebpf_oom(node: _Node) -> str:
+    return _ebpf(node, "oom_kills")
+
+
+def _ebpf(node: _Node, name: str) -> str:
     if node.root != Path("/"):
         raise _Absent("only the running kernel can be asked")
-    from reactor.kernel.bpf_loaders import open_memory_probe  # noqa: PLC0415 - only on nodes that ask
+    from reactor.kernel import bpf_features  # noqa: PLC0415 - libbpf is loaded on nodes that ask
 
-    with open_memory_probe() as probe:
-        made_by = f" ({probe.made_by})" if probe.made_by else ""
-        try:
-            probe.prepare_node()
-        except BpfError as error:
-            return f"on cgroups{made_by}; not on the machine itself: {error}"
-    return f"on cgroups and on the machine itself{made_by}"
+    found: str = getattr(bpf_features, name)()
+    return found
 
 
 def _lockdown(node: _Node) -> str:
@@ -264,11 +284,9 @@ _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("pressure stall information", "boot with psi=1", _pressure),
     ("eBPF", "a kernel with CONFIG_BPF_SYSCALL", _bpf),
     ("BTF", "a kernel with CONFIG_DEBUG_INFO_BTF", _btf),
-    (
-        "eBPF watches",
-        "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on) or headers for BCC",
-        _ebpf_watches,
-    ),
+    ("eBPF watches", _EBPF_NEEDS, _ebpf_memory),
+    ("eBPF process counts", _EBPF_NEEDS, _ebpf_processes),
+    ("eBPF OOM kills", _EBPF_NEEDS, _ebpf_oom),
     ("lockdown", "boot with lockdown=integrity or none", _lockdown),
     ("process events", "a kernel with CONFIG_PROC_EVENTS", _process_events),
     ("cgroup.kill", "cgroup v2 on a kernel from 5.14 on", _cgroup_kill),

@@ -21,12 +21,12 @@ def used(settings: Settings, *there: str) -> list[str]:
 
 
 def test_eventfd_comes_first_and_memory_high_stands_in_only_without_it():
-    assert used(Settings(), *EVERYTHING) == ["memcg-eventfd", "psi", "processes", "ticker"]
-    assert used(Settings(), *EVERYTHING[1:]) == ["memory-high", "psi", "processes", "ticker"]
+    assert used(Settings(), *EVERYTHING) == ["memcg-eventfd", "psi", "processes", "oom-counters", "ticker"]
+    assert used(Settings(), *EVERYTHING[1:]) == ["memory-high", "psi", "processes", "oom-counters", "ticker"]
 
 
 def test_ticker_is_left_where_there_is_nothing_else():
-    assert used(Settings()) == ["ticker"]
+    assert used(Settings()) == ["oom-counters", "ticker"]
 
 
 def test_what_is_switched_off_is_not_used_and_says_so():
@@ -44,7 +44,7 @@ def test_doctor_prints_what_it_found_as_json(capsys):
     examine(None, "json")
 
     found = json.loads(capsys.readouterr().out)
-    assert {"name", "available", "detail", "remedy"} == set(found["features"][0])
+    assert {"name", "available", "detail", "remedy", "log"} == set(found["features"][0])
     assert found["sources"][-1]["name"] == "ticker"
 
 
