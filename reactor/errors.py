@@ -55,7 +55,7 @@ class BpfError(ReactorError):
 
     def __init__(self, what: str, why: str, *, log: str = "") -> None:
         self.log = log
-        super().__init__(f"{what}: {why}" + ("; `reactor doctor -v` shows the verifier's log" if log else ""))
+        super().__init__(f"{what}: {why}" + ("; `reactor doctor -v` shows the log" if log else ""))
 
 
 class RuntimeUnavailableError(ReactorError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, Self
 
 import trio
 
@@ -13,6 +14,7 @@ from reactor.kernel.bpf_records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.oom import OomKill
+from reactor.model.settings import EbpfLoader
 from reactor.sources.attempts import Pace
 from reactor.sources.ebpf_watch import PAGE_BYTES
 from reactor.sources.loading import in_loader
@@ -26,6 +28,7 @@ class Probe(Protocol):
     """What this source needs of `kernel.bpf_probes.OomRecords`."""
 
     fd: int
+    made_by: str
 
     def take(self) -> Sequence[OomRecord]:
         """Return the records that have come."""
@@ -63,6 +66,21 @@ class EbpfOom:
         self._open_probe = open_probe
         self._absent = absent
 
+    @classmethod
+    def loaded_by(
+        cls,
+        loader: EbpfLoader,
+        tree: CgroupTree,
+        node: GuardedNode,
+        board: SourceBoard,
+        tell: Callable[[OomKill], None],
+    ) -> Self:
+        """Return the source with the loader that the configuration names."""
+        open_probe = partial(open_oom_probe, loader, interrupt=trio.from_thread.check_cancelled)
+        return cls(
+            tree, node, board, tell, open_probe=open_probe, absent=partial(absent_because, "oom", loader)
+        )
+
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it may be tried."""
         if self._tree.version is CgroupVersion.V1:
@@ -75,7 +93,7 @@ class EbpfOom:
         lost = 0
         probe = await in_loader(self._open_probe)
         try:
-            armed("each kill, with its victim")
+            armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
             # A storm of kills is told to the end, at a pace that leaves the loop its time.
             pace = Pace(burst=32, per_second=100)
             while True:

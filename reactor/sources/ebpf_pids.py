@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import trio
 
-from reactor.kernel.bpf import absent_because
-from reactor.kernel.bpf_probes import TasksProbe
+from reactor.kernel.bpf_loaders import absent_because, open_tasks_probe
 from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC, read_task_count
+from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.model.wakes import Wake, WakeKind
@@ -38,9 +38,10 @@ _STEPS_TO_LIMIT: Final = 16
 
 
 class Probe(Protocol):
-    """What this source needs of `kernel.bpf_probes.TasksProbe`."""
+    """What this source needs of a probe of `kernel.bpf_loaders`."""
 
     fd: int
+    made_by: str
 
     def take(self) -> Sequence[WatchRecord]:
         """Return the records that have come."""
@@ -103,7 +104,7 @@ class EbpfPids:
         wakes: Wakes,
         board: SourceBoard,
         *,
-        open_probe: Callable[[], Probe] = TasksProbe,
+        open_probe: Callable[[], Probe] = open_tasks_probe,
         absent: Callable[[], str | None] = _absent_because,
         proc: Path = PROC,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -119,6 +120,14 @@ class EbpfPids:
         self._watch: _Watch | None = None
         self._next_id = 1
         self._moved = trio.Event()
+
+    @classmethod
+    def loaded_by(cls, loader: EbpfLoader, tree: CgroupTree, wakes: Wakes, board: SourceBoard) -> Self:
+        """Return the source with the loader that the configuration names."""
+        open_probe = partial(open_tasks_probe, loader, interrupt=trio.from_thread.check_cancelled)
+        return cls(
+            tree, wakes, board, open_probe=open_probe, absent=partial(absent_because, "processes", loader)
+        )
 
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it may be tried."""
@@ -156,7 +165,7 @@ class EbpfPids:
             wanted = self._wanted
             if wanted is not None and (self._watch is None or not self._watch.serves(wanted)):
                 await self._arm(probe, wanted)
-            armed(self._detail())
+            armed(self._detail(probe.made_by))
             await self._moved.wait()
 
     async def _arm(self, probe: Probe, wanted: ProcessLevels) -> None:
@@ -235,12 +244,13 @@ class EbpfPids:
         else:
             probe.unwatch(watch.address)
 
-    def _detail(self) -> str:
+    def _detail(self, made_by: str) -> str:
         if self._watch is None or not self._watch.armed:
             return "no threshold on pid.available"
-        return ", ".join(
+        levels = ", ".join(
             f"{self._watch.cgroup} {threshold} at {fire} tasks" for threshold, fire in self._watch.armed
         )
+        return f"{levels}; {made_by}" if made_by else levels
 
     def _wake(self, at_ns: int) -> None:
         self._board.count_wake(self.name)

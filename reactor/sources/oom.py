@@ -9,11 +9,9 @@ A kill at a limit that reactor guards is a crossing that nobody was told of in t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import trio
 
-from reactor.kernel.bpf_loaders import absent_because, open_oom_probe
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import Settings
@@ -48,17 +46,8 @@ class OomSource:
         self._tell = tell
         node = GuardedNode(settings.node_cgroup or "/", settings.pod_parents)
         if steps is None:
-            loader = settings.sources.ebpf_loader
-            ebpf = EbpfOom(
-                tree,
-                node,
-                board,
-                self.heed,
-                open_probe=partial(open_oom_probe, loader, interrupt=trio.from_thread.check_cancelled),
-                absent=partial(absent_because, "oom", loader),
-            )
             steps = (
-                ebpf,
+                EbpfOom.loaded_by(settings.sources.ebpf_loader, tree, node, board, self.heed),
                 OomCounters(tree, node, self.heed, interval_seconds=settings.housekeeping_interval_seconds),
             )
         self._chain = Chain(

@@ -47,7 +47,10 @@ class ProcessSource:
         steps: Sequence[ProcessStep] | None = None,
     ) -> None:
         if steps is None:
-            steps = (EbpfPids(tree, wakes, board), ProcConnector(wakes, board))
+            steps = (
+                EbpfPids.loaded_by(settings.ebpf_loader, tree, wakes, board),
+                ProcConnector(wakes, board),
+            )
         self._steps = steps
         allowed = {EBPF_PIDS: settings.ebpf and settings.processes, PROCESSES: settings.processes}
         self._chain = Chain(steps, allowed, wakes, board, kind=WakeKind.PROCESSES)

@@ -18,6 +18,7 @@ from reactor.kernel.bpf_library import LIBRARY
 
 SOURCES = Path(__file__).parents[3] / "bpf" / "bcc"
 PROGRAMS = BccPrograms(name="x", kprobes={"f": "some_function"}, maps=("events",))
+SHOWN = "; `reactor doctor -v` shows the log"
 
 
 def _has_libbpf() -> bool:
@@ -89,7 +90,7 @@ def test_first_error_of_the_compiler_is_the_reason(child: Child) -> None:
         "In file included from x\\n/virtual/main.c:3:1: error: unknown type name 'u65'\\n2 errors generated."
     )
     text = child.refusal(f'printf "{said}\\n" >&2; {answer("Exception: Failed to compile BPF module")}')
-    assert text == "BCC programs x: not compiled: unknown type name 'u65'"
+    assert text == f"BCC programs x: not compiled: unknown type name 'u65'{SHOWN}"
 
 
 def test_verifiers_last_words_are_the_reason(child: Child) -> None:
@@ -97,7 +98,7 @@ def test_verifiers_last_words_are_the_reason(child: Child) -> None:
         "bpf: Failed to load program: Permission denied\\n0: R1\\nR1 invalid mem access\\nprocessed 9 insns"
     )
     text = child.refusal(f'printf "{said}\\n" >&2; {answer("Exception: Failed to load BPF program f")}')
-    assert text == "BCC programs x: R1 invalid mem access (Exception: Failed to load BPF program f)"
+    assert text == f"BCC programs x: R1 invalid mem access (Exception: Failed to load BPF program f){SHOWN}"
 
 
 def test_refusal_without_any_log_is_told_as_it_is(child: Child) -> None:
@@ -111,7 +112,7 @@ def test_child_that_is_killed_for_want_of_memory_is_told_as_such(child: Child) -
 
 def test_child_that_fails_is_told_with_its_last_words(child: Child) -> None:
     text = child.refusal("echo Traceback >&2; echo 'OSError: libbcc.so.0' >&2; exit 1")
-    assert text == "BCC programs x: the compiler ended with exit status 1: OSError: libbcc.so.0"
+    assert text == f"BCC programs x: the compiler ended with exit status 1: OSError: libbcc.so.0{SHOWN}"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"error": null}', '{"error": null, "peak_bytes": "x"}'])

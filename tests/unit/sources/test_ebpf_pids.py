@@ -38,6 +38,8 @@ HARD, SOFT = threshold(20), threshold(40, 30)
 class FakeProbe:
     """The kernel's side: the watches, and a descriptor that is readable while there are records."""
 
+    made_by = ""
+
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.cgroups: dict[int, tuple[int, list[Level]]] = {}

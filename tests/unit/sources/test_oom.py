@@ -30,6 +30,8 @@ PODS = "/node/pods"
 class FakeProbe:
     """The kernel's side: a descriptor that is readable while there are records."""
 
+    made_by = ""
+
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.records: list[OomRecord] = []

@@ -49,7 +49,7 @@ def test_refusal_is_one_line_and_carries_the_log(refused: Path) -> None:
     with pytest.raises(BpfError, match="R5 !read_ok") as caught:
         OomProbe()
     assert "\n" not in str(caught.value)
-    assert "`reactor doctor -v` shows the verifier's log" in str(caught.value)
+    assert "`reactor doctor -v` shows the log" in str(caught.value)
     assert len(caught.value.log.splitlines()) > 1
 
 
