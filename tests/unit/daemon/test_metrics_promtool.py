@@ -20,6 +20,7 @@ MIB = 1 << 20
 _ROOT = Path(__file__).parents[3]
 
 
+@pytest.fixture
 def promtool() -> str:
     fetched = _ROOT / ".cache" / "promtool"
     found = str(fetched) if fetched.exists() else shutil.which("promtool")
@@ -87,11 +88,11 @@ async def get(port: int, path: str, method: str = "GET") -> str:
     return answer.decode()
 
 
-async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape):
+async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
     body = scrape.partition("\r\n\r\n")[2]
 
     checked = await trio.run_process(
-        [promtool(), "check", "metrics"],
+        [promtool, "check", "metrics"],
         stdin=body.encode(),
         capture_stdout=True,
         capture_stderr=True,

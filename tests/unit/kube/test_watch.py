@@ -171,7 +171,8 @@ async def test_an_unreadable_pod_is_named_and_protected_and_the_others_are_known
         "bad", spec={"containers": [{"name": "main", "resources": {"requests": {"memory": "lots"}}}]}
     )
     script = _Server([_list(bad, pod_document("web"), {"metadata": {}}, "no pod")], [_events()])
-    store, *_ = await _followed(script, lambda store, *_: len(store.known) == 2)
+    store, *_ = await _followed(script, lambda store, *_: store.is_complete)
+    assert {"uid-bad", "uid-web"} == set(store.known)
     assert "its spec can't be read" == store.known["uid-bad"].pod.critical_because
     assert "lots" in store.problems["pod default/bad"]
     assert "'no pod'" in store.problems["a pod of this node"]
