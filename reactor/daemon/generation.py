@@ -18,7 +18,7 @@ from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
 from reactor.daemon.levels import MemoryLevels, process_levels
-from reactor.daemon.parts import Parts
+from reactor.daemon.parts import Parts, PodList
 from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_seconds
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import OnPass
@@ -57,6 +57,7 @@ class Generation:
         endings: Endings,
         on_layout: Callable[[Layout], None] = lambda _: None,
         on_oom_kill: Callable[[OomKill], None] = lambda _: None,
+        pods: PodList | None = None,
     ) -> None:
         self.settings = settings
         self.board = SourceBoard(_report)
@@ -70,7 +71,7 @@ class Generation:
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
-            pods=Workloads(tree, settings),
+            pods=pods or Workloads(tree, settings),
             reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim)}),
             populated=partial(populated, tree),
             arm_memory=lambda memory: self._memory.arm(self._levels.of(memory)),

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -48,14 +48,26 @@ from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
 from reactor.model.decisions import InFlight
+from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, NodeCondition
 from reactor.model.wakes import WakeKind
 
+if TYPE_CHECKING:
+    from reactor.daemon.kubernetes import Cluster
+
 _LOG: Final = logging.getLogger("reactor.daemon")
 _REMEMBERED: Final = 100
 _SILENCE_SECONDS: Final = 5.0
-_AT_START_ONLY: Final = ("metrics_address", "socket_path", "state_path", "journal", "realtime")
+_AT_START_ONLY: Final = (
+    "metrics_address",
+    "socket_path",
+    "state_path",
+    "journal",
+    "realtime",
+    "kubernetes",
+)
+_FIRST_PODS_SECONDS: Final = 1.0  # better known pods than estimates; but memory waits for no API server
 
 
 async def run(
@@ -128,6 +140,7 @@ class Daemon:
         self._problems: dict[str, str] = {}
         self._conditions_told: tuple[NodeCondition, ...] = ()
         self._kills = KillPath(tree, settings.pod_parents)
+        self._cluster = _cluster(settings, tree, self._kills)
 
     @property
     def view(self) -> View:
@@ -136,6 +149,7 @@ class Daemon:
         if generation is None:
             raise RuntimeError("the daemon is not running")
         problems = {**self._problems, **generation.housekeeping.problems}
+        problems |= {} if self._cluster is None else self._cluster.problems
         kept = {"journal": self._journal.problem, "state": self._keeper.problem}
         problems |= {name: why for name, why in kept.items() if why is not None}
         return View(
@@ -190,11 +204,15 @@ class Daemon:
                 self._journal.start()  # only now: its thread takes after this one
                 async with trio.open_nursery() as nursery:
                     self._start_services(nursery)
+                    if self._cluster is not None:
+                        await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
                     await self._guard(nursery, task_status)
         finally:
             self._notice.stopping()
             self._kills.close()
             self._keeper.flush()
+            if self._cluster is not None:
+                self._cluster.close()
             self._journal.close()
             if self._listener is not None:
                 remove(Path(self._settings.socket_path))
@@ -241,6 +259,9 @@ class Daemon:
             nursery.start_soon(
                 serve_metrics, self._metrics.registry, self._settings.metrics_address, self._is_alive
             )
+        if self._cluster is not None:
+            self._cluster.attend(self._pods_changed, lambda: self._known.pods)
+            nursery.start_soon(self._cluster.run)
         nursery.start_soon(self._remember)
         nursery.start_soon(self._keeper.run)
         nursery.start_soon(self._notice.watchdog, self._is_alive)
@@ -266,7 +287,7 @@ class Daemon:
             if endings is None:
                 self._exercise()
                 endings = Endings(
-                    self._kills,
+                    self._kills if self._cluster is None else self._cluster.kills,
                     nursery,
                     self._gone,
                     deadline_seconds=deadline_seconds,
@@ -281,7 +302,8 @@ class Daemon:
                 self._known,
                 endings,
                 self._adopt_layout,
-                self._oom.record,
+                self._oom_killed,
+                None if self._cluster is None else self._cluster.pod_list(settings),
             )
             first, self._generation = self._generation is None, generation
             flights = self._known.state.in_flight
@@ -289,7 +311,7 @@ class Daemon:
                 async with trio.open_nursery() as inner:
                     await inner.start(generation.run, partial(self._record, nursery))
                     if first:
-                        self._resume(endings, flights)
+                        self._resume(endings, flights, nursery)
                         task_status.started(self)
                     self._say_ready()
             finally:
@@ -305,7 +327,7 @@ class Daemon:
             self._problems["kill path"] = problem
             _LOG.error("kill path: %s", problem)
 
-    def _resume(self, endings: Endings, flights: tuple[InFlight, ...]) -> None:
+    def _resume(self, endings: Endings, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
         """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
         if self._settings.dry_run:
             return
@@ -313,13 +335,26 @@ class Daemon:
         now_seconds = time.monotonic()
         for flight in flights:
             if flight in self._known.state.in_flight and flight.uid in pods:
-                endings.resume(pods[flight.uid], flight, now_seconds)
+                ending = endings.resume(pods[flight.uid], flight, now_seconds)
+                if self._cluster is not None:
+                    self._cluster.evicted(ending, nursery)
 
     def _gone(self, uid: str) -> bool:
         return self._generation is None or self._generation.gone(uid)
 
+    def _pods_changed(self) -> None:
+        if self._generation is not None:
+            self._generation.housekeeping.due()
+
+    def _oom_killed(self, kill: OomKill) -> None:
+        self._oom.record(kill)
+        if self._cluster is not None:
+            self._cluster.oom_killed(kill)
+
     def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
         self._last_pass_seconds = time.monotonic()
+        if self._cluster is not None:
+            self._cluster.passed(record, nursery)
         self._recorder.record(record, nursery)
         state = self._known.state
         if self._settings.dry_run:
@@ -354,6 +389,15 @@ class Daemon:
             journal_written=self._journal.written,
             journal_lost=self._journal.lost,
         )
+
+
+def _cluster(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster | None:
+    """Return the daemon's part in a cluster; its client's memory is only taken where there is one."""
+    if settings.kubernetes is None:
+        return None
+    from reactor.daemon.kubernetes import Cluster  # noqa: PLC0415
+
+    return Cluster(settings, tree, kills)
 
 
 @contextmanager

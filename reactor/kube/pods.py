@@ -135,7 +135,8 @@ def read_pod(document: Any, before: KnownPod | None = None) -> KnownPod:
         )
         return KnownPod(pod=spared, api_uid=metadata.uid, unreadable_because=why)
     return KnownPod(
-        pod=pod,
+        # The very same spec, where it is equal: whoever holds it need not look at it again.
+        pod=before.pod if before is not None and before.pod == pod else pod,
         api_uid=metadata.uid,
         phase=status.phase,
         reason=status.reason,
@@ -158,6 +159,7 @@ class PodStore:
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._on_change = on_change
         self._known: Mapping[str, KnownPod] = {}
+        self._specs: Mapping[str, Pod] = {}
         self._uids: dict[str, str] = {}  # the API server's to the cgroup's
         self._taken: set[str] = set()
         self._nameless: str | None = None
@@ -172,7 +174,7 @@ class PodStore:
     @property
     def specs(self) -> Mapping[str, Pod]:
         """Return every pod's spec by the uid of its cgroup."""
-        return {uid: known.pod for uid, known in self._known.items()}
+        return self._specs
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -227,6 +229,7 @@ class PodStore:
             self._tell()
 
     def _tell(self) -> None:
+        self._specs = {uid: known.pod for uid, known in self._known.items()}
         self._changed.set()
         self._changed = trio.Event()
         self._on_change()

@@ -1,0 +1,148 @@
+"""Keeps the node's conditions and taints as the last pass wants them, against whoever writes over them.
+
+The kubelet sends its own conditions every ten seconds where they differ, and the cluster's node controller
+takes away pressure taints that no condition of the kubelet's stands for: what was overwritten is written
+again, at first at once, then with growing pauses, so that a quarrel stays cheap.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import trio
+
+from reactor.errors import ConfigError
+from reactor.kube.backoff import Backoff
+from reactor.kube.client import MERGE_PATCH, ApiClient
+from reactor.kube.documents import node_path
+from reactor.kube.errors import ApiError, BusyError, ConflictError
+from reactor.kube.node import NodeObject, conditions_patch, read_node, taints_patch
+from reactor.model.settings import Role
+from reactor.model.signals import NodeCondition
+
+_LOG: Final = logging.getLogger("reactor.node")
+_HEARTBEAT_SECONDS: Final = 300.0  # as often as a kubelet reports a status that has not changed
+_REWRITE_SECONDS: Final = (0.1, 5.0)
+_QUIET_SECONDS: Final = 20.0
+
+
+class NodeStatus:
+    """Writes to the node object; a Sink of the watch on it. `want` may be called at any time."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node_name: str,
+        role: Role,
+        *,
+        clock_unix_seconds: Callable[[], float] = time.time,
+        heartbeat_seconds: float = _HEARTBEAT_SECONDS,
+    ) -> None:
+        self._client = client
+        self._path = node_path(node_name)
+        self._node_name = node_name
+        self._role = role
+        self._clock_unix_seconds = clock_unix_seconds
+        self._heartbeat_seconds = heartbeat_seconds
+        self._wanted: frozenset[NodeCondition] | None = None
+        self._node: NodeObject | None = None
+        self._taken = False
+        self._changed = trio.Event()
+        self._beat_at = -math.inf
+        self.problem: str | None = None
+        self.missing: str | None = None
+
+    def want(self, conditions: Collection[NodeCondition]) -> None:
+        """Have the node show these conditions, and no others of the reactor's."""
+        wanted = frozenset(conditions)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._changed.set()
+
+    def listing(self) -> None:
+        """Note that a list begins."""
+        self._taken = False
+
+    def take(self, document: Any) -> None:
+        """Note the node as it is now."""
+        try:
+            self._node = read_node(document)
+        except ConfigError as error:
+            self.missing = f"the node object can't be read: {error}"
+            return
+        self._taken = True
+        self.missing = None
+        self._changed.set()
+
+    def drop(self, document: Any) -> None:  # noqa: ARG002 - a Sink is told which; there is only one
+        """Note that the node object was deleted."""
+        self._node = None
+        self.missing = self._unknown()
+
+    def listed(self) -> None:
+        """Note that the list has ended: without an object there is no such node."""
+        if not self._taken:
+            self._node = None
+            self.missing = self._unknown()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        backoff = Backoff(*_REWRITE_SECONDS)
+        quiet_since = trio.current_time()
+        while True:
+            with trio.move_on_after(self._heartbeat_seconds):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            if trio.current_time() - quiet_since > _QUIET_SECONDS:
+                backoff.reset()
+            try:
+                if not await self._write():
+                    continue
+            except ApiError as error:
+                await self._failed(error, backoff)
+                self._changed.set()
+            else:
+                self.problem = None
+                await backoff.pause()
+            quiet_since = trio.current_time()
+
+    async def _write(self) -> bool:
+        """Write what differs; return whether anything did. Raises ApiError."""
+        wanted, node = self._wanted, self._node
+        if node is None or wanted is None:
+            return False
+        patch = taints_patch(node, wanted, self._clock_unix_seconds())
+        if patch is not None:
+            self.take(await self._client.patch(self._path, patch, MERGE_PATCH))
+        is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds
+        status = conditions_patch(node, wanted, self._role, self._clock_unix_seconds(), heartbeat=is_due)
+        if status is not None:
+            self.take(await self._client.patch(f"{self._path}/status", status))
+            if is_due:
+                self._beat_at = trio.current_time()
+        return patch is not None or status is not None
+
+    async def _failed(self, error: ApiError, backoff: Backoff) -> None:
+        if isinstance(error, ConflictError):
+            # Somebody else wrote in between: what the node is now decides what is to be changed.
+            try:
+                self.take(await self._client.get(self._path))
+            except ApiError as again:
+                error = again
+            else:
+                await backoff.pause()
+                return
+        if self.problem is None:
+            _LOG.warning("node %s: conditions and taints not written yet: %s", self._node_name, error)
+        self.problem = str(error)
+        await backoff.pause(error.retry_after_seconds if isinstance(error, BusyError) else None)
+
+    def _unknown(self) -> str:
+        return (
+            f"the API server has no node {self._node_name!r}; accepted: reactor.kubernetes.nodeName or "
+            "NODE_NAME as in `kubectl get nodes`"
+        )

@@ -1,0 +1,288 @@
+"""The daemon's part in a cluster: everything that talks to the API server, in tasks of its own.
+
+    pods        a watch (or the kubelet's list) into a store that outlives whoever told it
+    node        conditions and taints, kept as the last pass wants them
+    announcer   an evicted pod's status and event, until they are there
+    arrivals    pods that the node under pressure does not admit
+
+Nothing here is on the way to a kill: the loop only leaves notes. A part that fails says so and is begun anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from reactor.act.announce import Announcer
+from reactor.act.announcements import Announcement, AnnouncementFile
+from reactor.act.arrivals import Arrivals
+from reactor.act.cleanup import Cleanup
+from reactor.act.kill import KillPath
+from reactor.act.node_events import NodeEvents
+from reactor.act.node_status import NodeStatus
+from reactor.act.runtime import RuntimeKills, stop_sandboxes
+from reactor.act.standing_order import StandingOrder
+from reactor.daemon.parts import PodList
+from reactor.daemon.record import Ending, PassRecord
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.scheduling import following
+from reactor.kube.backoff import Backoff
+from reactor.kube.client import ApiClient
+from reactor.kube.credentials import Credentials, Session, credentials_of
+from reactor.kube.kubeconfig import Access, read_access
+from reactor.kube.kubelet import KubeletPods
+from reactor.kube.pods import PodStore
+from reactor.kube.watch import Watch
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.pods import Pod
+from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
+from reactor.model.signals import RESOURCE, NodeCondition
+from reactor.workloads.kubernetes import KubernetesPods
+from reactor.workloads.runtime import RuntimeWatch
+
+_LOG: Final = logging.getLogger("reactor.kubernetes")
+_ANNOUNCEMENTS: Final = "announcements.json"
+_KUBELET_SECONDS: Final = 5.0
+_REPORT_SECONDS: Final = 5.0
+_NODE_NAME: Final = "NODE_NAME"
+
+Service = Callable[[], Awaitable[None]]
+
+
+class Cluster:
+    """What the loop leaves notes with. Made at the start, run once; a reload leaves it as it is."""
+
+    def __init__(self, settings: Settings, tree: CgroupTree, kills: KillPath) -> None:
+        self._settings = settings
+        self._kubernetes = settings.kubernetes or KubernetesSettings()
+        self._tree = tree
+        self._on_pods: Callable[[], None] = lambda: None
+        self._present: Callable[[], Sequence[Pod]] = tuple
+        self._conditions: tuple[NodeCondition, ...] = ()
+        self.node_name = node_name(self._kubernetes)
+        self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=_in_thread)
+        self._client = ApiClient(self._credentials)
+        self._store = PodStore(self._pods_changed)
+        self._pods = self._pod_source()
+        self._node = NodeStatus(self._client, self.node_name, self._kubernetes.role)
+        selector = {"fieldSelector": f"metadata.name={self.node_name}"}
+        self._node_watch = Watch(self._client, "/api/v1/nodes", selector, self._node)
+        self._file = AnnouncementFile(Path(settings.state_path).with_name(_ANNOUNCEMENTS))
+        self._announcer = Announcer(self._client, self._store, self.node_name, self._file, self)
+        self._arrivals = Arrivals(self._store, self._announcer.announce, time.time)
+        self._events = NodeEvents(self._client, self.node_name)
+        self._cleanup = Cleanup(self._client, self._store, self._kubernetes.evicted_pod_ttl_seconds)
+        self._runtime = RuntimeWatch(
+            settings.runtime_endpoint, settings.housekeeping_interval_seconds, self._inventory_changed
+        )
+        self.kills = RuntimeKills(kills, tree, lambda: self._runtime.client)
+        self._defects: dict[str, str] = {}
+        self._reported: Mapping[str, str] = {}
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong at present, each in one line."""
+        found = {
+            "kubernetes credentials": self._credentials.problem,
+            "kubernetes clock": self._client.clock_problem,
+            "kubernetes pods": self._pods.problem,
+            "kubernetes node": self._node_watch.problem or self._node.missing or self._node.problem,
+            "kubernetes events": self._events.problem,
+            "kubernetes clean-up": self._cleanup.problem,
+            "runtime": self._runtime.state.problem,
+        }
+        told = {name: why for name, why in found.items() if why is not None}
+        return {**told, **self._store.problems, **self._announcer.problems, **self._defects}
+
+    @property
+    def pending(self) -> int:
+        """Return how many evictions the control plane has not heard of yet."""
+        return len(self._announcer.pending)
+
+    def pod_list(self, settings: Settings) -> PodList:
+        """Return what lists the node's pods: the kubelet's cgroups, with what is known of each."""
+        return KubernetesPods(
+            self._tree,
+            settings,
+            specs=lambda: self._store.specs,
+            runtime=lambda: self._runtime.inventory,
+        )
+
+    def attend(self, on_pods: Callable[[], None], present: Callable[[], Sequence[Pod]]) -> None:
+        """Call `on_pods` when pods have changed; `present` tells the pods as the node has them."""
+        self._on_pods = on_pods
+        self._present = present
+
+    def passed(self, record: PassRecord, nursery: trio.Nursery) -> None:
+        """Take note of a pass: whom it ended, what it tried to get back, which conditions are in force."""
+        if record.dry_run:
+            return
+        for ending in record.endings:
+            self.evicted(ending, nursery)
+        acted_on = record.decision.acted_on
+        if acted_on is not None and (record.endings or record.decision.reclaim):
+            self._events.threshold_met(RESOURCE[acted_on.signal])
+        self._conditions = record.decision.conditions
+        self._node.want(self._conditions)
+
+    def evicted(self, ending: Ending, nursery: trio.Nursery) -> None:
+        """Have an eviction told; one with a grace period has an event at once, and a status at its end."""
+        if ending.outcome in {"failed", "dry-run"}:
+            return
+        eviction = ending.eviction
+        uid = api_uid(eviction.pod)
+        grace_period_seconds = eviction.grace_period_seconds
+        self._announcer.announce(
+            Announcement(
+                uid=uid,
+                name=eviction.pod.name,
+                namespace=eviction.pod.namespace,
+                cgroup=eviction.pod.cgroup,
+                spared_cgroups=eviction.pod.spared_cgroups,
+                message=eviction.message,
+                annotations=eviction.annotations,
+                at_unix_seconds=time.time(),
+                grace_period_seconds=grace_period_seconds,
+                is_over=grace_period_seconds == 0,
+            )
+        )
+        if grace_period_seconds > 0:
+            nursery.start_soon(self._when_over, ending, uid)
+
+    def oom_killed(self, kill: OomKill) -> None:
+        """Tell of a kill by the kernel that was the whole node's, as the kubelet does."""
+        if kill.scope is OomScope.NODE and kill.pid is not None:
+            self._events.system_oom(kill.comm or "", kill.pid)
+
+    def close(self) -> None:
+        """Save what is not told yet."""
+        self._file.flush()
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
+        services: dict[str, Service] = {
+            "pods": self._pods.run,
+            "runtime": self._runtime.run,
+            "report": self._report,
+        }
+        if not self._settings.dry_run:
+            services |= {
+                "node watch": self._node_watch.run,
+                "node status": self._node.run,
+                "announcements": self._announcer.run,
+                "node events": self._events.run,
+                "clean-up": self._cleanup.run,
+            }
+        try:
+            async with trio.open_nursery() as nursery:
+                for name, service in services.items():
+                    nursery.start_soon(self._keep_running, name, service)
+        finally:
+            with trio.move_on_after(1, shield=True):
+                await self._client.aclose()
+
+    async def wait_pods(self, timeout_seconds: float) -> None:
+        """Wait for the first list of pods, but not for long: memory is guarded without it."""
+        with trio.move_on_after(timeout_seconds):
+            await self._pods.synced.wait()
+
+    async def _keep_running(self, name: str, service: Service) -> None:
+        """Run a service; a defect of ours costs only itself, and it is begun anew."""
+        backoff = Backoff(1.0, 60.0)
+        while True:
+            try:
+                await service()
+            except Exception as error:  # noqa: BLE001 - memory is defended whatever happens here
+                _LOG.exception("%s: failed; begun anew", name)
+                self._defects[f"kubernetes {name}"] = f"{type(error).__name__}: {error}"
+                await backoff.pause()
+            else:
+                return
+
+    async def _when_over(self, ending: Ending, uid: str) -> None:
+        await ending.ended.wait()
+        self._announcer.over(uid)
+
+    async def hold_down(self, announcement: Announcement) -> None:
+        """Kill again whatever of the pod comes to life; return when its cgroup is gone."""
+        announced = Pod(
+            name=announcement.name,
+            namespace=announcement.namespace,
+            uid=announcement.uid,
+            cgroup=announcement.cgroup,
+            spared_cgroups=announcement.spared_cgroups,
+        )
+
+        def find() -> Pod:
+            """Return the pod as it is now: its sandbox may be another one since."""
+            present = (pod for pod in self._present() if api_uid(pod) == announcement.uid)
+            return next(present, announced)
+
+        await StandingOrder(self._tree, self.kills, find).run()
+
+    async def take_down(self, announcement: Announcement) -> None:
+        """Have the runtime stop the pod's sandbox."""
+        await stop_sandboxes(lambda: self._runtime.client, announcement.uid)
+
+    def _inventory_changed(self) -> None:
+        self._on_pods()
+
+    def _pods_changed(self) -> None:
+        self._runtime.due()
+        if not self._settings.dry_run:
+            self._arrivals.look(self._conditions)
+        self._on_pods()
+
+    def _pod_source(self) -> Watch | KubeletPods:
+        if self._kubernetes.pods_from is PodOrigin.API:
+            selector = {"fieldSelector": f"spec.nodeName={self.node_name}"}
+            return Watch(self._client, "/api/v1/pods", selector, self._store)
+        settings = self._kubernetes
+
+        def kubelet_access() -> Access:
+            """Return the way to the kubelet: its own address and authority, our credentials."""
+            return dataclasses.replace(
+                read_access(settings.kubeconfig_path),
+                server=settings.kubelet_url,
+                server_name=None,
+                verified=settings.kubelet_verified,
+                authority_pem=None,
+                authority_path=settings.kubelet_ca_path,
+            )
+
+        credentials = Credentials(kubelet_access, watched=settings.kubeconfig_path, in_thread=_in_thread)
+        return KubeletPods(ApiClient(credentials), self._store, interval_seconds=_KUBELET_SECONDS)
+
+    async def _report(self) -> None:
+        """Log what has become wrong or right, each thing once."""
+        while True:
+            problems = self.problems
+            for what, why in problems.items():
+                if what not in self._reported:
+                    _LOG.warning("%s: %s", what, why)
+            for what in self._reported.keys() - problems.keys():
+                _LOG.info("%s: well again", what)
+            self._reported = problems
+            await trio.sleep(_REPORT_SECONDS)
+
+
+def node_name(settings: KubernetesSettings) -> str:
+    """Return this node's name at the API server: as configured, as the pod was told, or the host's."""
+    return settings.node_name or os.environ.get(_NODE_NAME) or socket.gethostname().lower()
+
+
+def api_uid(pod: Pod) -> str:
+    """Return the uid by which the API server knows a pod."""
+    return pod.uid.partition("#")[0]
+
+
+async def _in_thread(read: Callable[[], Session]) -> Session:
+    return await trio.to_thread.run_sync(following(read), abandon_on_cancel=True)

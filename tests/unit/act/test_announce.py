@@ -1,0 +1,305 @@
+"""Announcements against an API server that keeps a pod's status, and fails as it is told to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from api_faults import Asked, Reply, pod_document, refusal, served
+
+from reactor.act.announce import Announcer
+from reactor.act.announcements import Announcement, AnnouncementFile
+from reactor.kube.pods import PodStore
+
+_MESSAGE = "The node was low on resource: memory."
+
+
+def announcement(pod: str = "web", **changes: Any) -> Announcement:
+    return Announcement(
+        **{
+            "uid": f"uid-{pod}",
+            "name": pod,
+            "namespace": "default",
+            "cgroup": f"/kubepods/pod{pod}",
+            "message": _MESSAGE,
+            "annotations": {"starved_resource": "memory"},
+            "at_unix_seconds": 60.0,
+            **changes,
+        }
+    )
+
+
+class _Server:
+    """Keeps pods and events; `faults` answer first, one each."""
+
+    def __init__(self, *names: str) -> None:
+        self.pods = {name: pod_document(name) for name in names}
+        self.events: dict[str, Any] = {}
+        self.faults: list[Callable[[Asked], Reply | None]] = []
+        self.patches = 0
+        self.on_patch: Callable[[], None] = lambda: None
+
+    def __call__(self, asked: Asked) -> Reply | None:
+        if self.faults:
+            return self.faults.pop(0)(asked)
+        if asked.path.endswith("/events"):
+            name = asked.body["metadata"]["name"]
+            if name in self.events:
+                return refusal(409, "exists")
+            self.events[name] = asked.body
+            return Reply(status=201, body=asked.body)
+        name = asked.path.split("/")[-2]
+        pod = self.pods.get(name)
+        if pod is None:
+            return refusal(404, "not found")
+        if asked.body["metadata"]["uid"] != pod["metadata"]["uid"]:
+            return refusal(409, "uid mismatch")
+        self.patches += 1
+        pod["status"] = {**pod["status"], **asked.body["status"]}
+        self.on_patch()
+        return Reply(body=pod)
+
+
+class _Node:
+    """Holds down until `let_go`; notes in which order it was asked."""
+
+    def __init__(self) -> None:
+        self.let_go = trio.Event()
+        self.done: list[str] = []
+        self.told: list[bool] = []
+
+    async def hold_down(self, announcement: Announcement) -> None:
+        self.done.append(f"hold {announcement.uid}")
+        await self.let_go.wait()
+
+    async def take_down(self, announcement: Announcement) -> None:
+        self.told.append(announcement.status_written)
+        self.done.append(f"take down {announcement.uid}")
+
+
+class _Run:
+    def __init__(self, server: _Server, store: PodStore, node: _Node, announcer: Announcer) -> None:
+        self.server, self.store, self.node, self.announcer = server, store, node, announcer
+
+    def told_by_watch(self) -> None:
+        """Have the store see the pods as the server has them, as a list would."""
+        self.store.listing()
+        for pod in self.server.pods.values():
+            self.store.take(copy.deepcopy(pod))
+        self.store.listed()
+
+    def overwritten(self, name: str, **status: Any) -> None:
+        """Have a kubelet send its own status over ours."""
+        self.server.pods[name]["status"] = status
+        self.told_by_watch()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        with trio.fail_after(20):
+            while not done():  # noqa: ASYNC110 - any of several things
+                await trio.sleep(0.005)
+
+    def status(self, name: str = "web") -> Any:
+        return self.server.pods[name]["status"]
+
+
+@asynccontextmanager
+async def running(
+    path: Path, server: _Server, *, settled_seconds: float = 30.0, listed: bool = True
+) -> AsyncIterator[_Run]:
+    store, node = PodStore(), _Node()
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        file = AnnouncementFile(path)
+        announcer = Announcer(client, store, "one", file, node, settled_seconds=settled_seconds)
+        run = _Run(server, store, node, announcer)
+        if listed:
+            run.told_by_watch()
+        server.on_patch = run.told_by_watch
+        nursery.start_soon(announcer.run)
+        yield run
+        nursery.cancel_scope.cancel()
+    file.flush()
+
+
+async def test_an_eviction_becomes_a_status_one_event_and_then_the_end_of_its_sandbox(tmp_path: Path) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: len(run.node.done) == 2 and bool(run.server.events))
+        assert ("Failed", "Evicted", _MESSAGE) == tuple(
+            run.status()[k] for k in ("phase", "reason", "message")
+        )
+        [event] = run.server.events.values()
+        assert {"starved_resource": "memory"} == event["metadata"]["annotations"]
+        assert ("Evicted", "Warning", "uid-web") == (
+            event["reason"],
+            event["type"],
+            event["involvedObject"]["uid"],
+        )
+        assert ["hold uid-web", "take down uid-web"] == run.node.done
+        assert [True] == run.node.told
+        assert [] == list(run.announcer.pending)
+        assert {} == run.announcer.problems
+
+
+async def test_the_same_pod_is_announced_once(tmp_path: Path) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(announcement())
+        run.announcer.announce(announcement(message="again"))
+        await run.until(lambda: bool(run.server.events) and run.status()["phase"] == "Failed")
+        assert _MESSAGE == run.status()["message"]
+        assert 1 == len(run.server.events)
+
+
+async def test_a_pod_in_its_grace_period_has_an_event_but_no_status_until_it_is_over(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        soft = announcement(is_over=False, grace_period_seconds=1e12)
+        run.announcer.announce(soft)
+        await run.until(lambda: bool(run.server.events))
+        assert "Running" == run.status()["phase"]
+        assert [] == run.node.done
+        run.announcer.over(soft.uid)
+        await run.until(lambda: run.status()["phase"] == "Failed")
+
+
+async def test_a_status_that_the_kubelet_overwrites_is_written_again(tmp_path: Path) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: run.status()["phase"] == "Failed")
+        run.overwritten("web", phase="Running")
+        await run.until(lambda: run.status().get("reason") == "Evicted")
+        run.overwritten("web", phase="Failed")  # as a kubelet before 1.22: without a reason
+        await run.until(lambda: run.status().get("reason") == "Evicted")
+        assert 1 == len(run.server.events)
+
+
+async def test_a_status_that_stands_is_not_written_again(tmp_path: Path) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: run.status()["phase"] == "Failed")
+        for _ in range(5):
+            run.told_by_watch()
+            await trio.sleep(0.05)
+        assert 1 == run.server.patches
+
+
+async def test_it_is_settled_once_the_kubelet_let_go_and_the_status_stayed(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    async with running(path, _Server("web"), settled_seconds=0.05) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: len(run.node.done) == 2)
+        await trio.sleep(0.2)
+        assert run.announcer.is_announced("uid-web")
+        run.node.let_go.set()
+        await run.until(lambda: not run.announcer.is_announced("uid-web"))
+    assert () == AnnouncementFile(path).load()
+
+
+async def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> None:
+    server = _Server("web")
+    server.faults = [lambda _: None] * 12 + [lambda _: refusal(503, "starting")] * 3
+    async with running(tmp_path / "a.json", server) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: "eviction of web" in run.announcer.problems)
+        assert 1 == len(run.announcer.pending)
+        await run.until(lambda: run.status()["phase"] == "Failed" and bool(run.server.events))
+        await run.until(lambda: not run.announcer.problems)
+
+
+async def test_what_is_untold_at_the_end_is_told_by_the_next_run_and_the_event_is_not_doubled(
+    tmp_path: Path,
+) -> None:
+    path, server = tmp_path / "a.json", _Server("web")
+
+    def answer_lost(asked: Asked) -> None:
+        if not asked.path.endswith("/events"):
+            server.faults.insert(0, answer_lost)
+            return
+        left, server.faults = server.faults, []
+        server(asked)
+        server.faults = left
+
+    server.faults = [answer_lost, *([lambda _: None] * 1000)]
+    async with running(path, server) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: bool(run.announcer.problems))
+    server.faults = []
+    assert [announcement()] == list(AnnouncementFile(path).load())
+    async with running(path, server, listed=False) as run:
+        await run.until(lambda: len(server.events) == 1)
+        await trio.sleep(0.05)
+        assert "Running" == run.status()["phase"]  # nobody knows yet whether there is such a pod
+        run.told_by_watch()
+        await run.until(lambda: run.status()["phase"] == "Failed" and not run.announcer.pending)
+    assert 1 == len(server.events)
+
+
+async def test_a_pod_that_is_gone_has_no_status_to_write(tmp_path: Path) -> None:
+    async with running(tmp_path / "a.json", _Server("other")) as run:
+        run.node.let_go.set()
+        run.announcer.announce(announcement("web"))
+        await run.until(lambda: not run.announcer.is_announced("uid-web"))
+        assert 0 == run.server.patches
+
+
+async def test_another_pod_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
+    server = _Server("web")
+    async with running(tmp_path / "a.json", server) as run:
+        server.pods["web"]["metadata"]["uid"] = "another"
+        run.node.let_go.set()
+        run.announcer.announce(announcement())
+        await run.until(lambda: bool(server.events))
+        await trio.sleep(0.1)
+        assert "Running" == run.status()["phase"]
+
+
+async def test_a_missing_rule_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    server = _Server("web")
+    server.faults = [lambda _: refusal(403, "forbidden")] * 2
+    async with running(tmp_path / "a.json", server) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: bool(run.announcer.problems))
+        assert "missing rule" in run.announcer.problems["eviction of web"]
+        await run.until(lambda: run.status()["phase"] == "Failed" and bool(server.events))
+
+
+async def test_a_pod_known_only_by_its_cgroup_is_announced_once_its_name_is_known(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "a.json", _Server("web"), listed=False) as run:
+        run.announcer.announce(announcement(name="", namespace=""))
+        await trio.sleep(0.05)
+        assert {} == run.server.events
+        run.told_by_watch()
+        await run.until(lambda: run.status()["phase"] == "Failed" and bool(run.server.events))
+
+
+async def test_the_queue_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
+    async with running(tmp_path / "a.json", _Server(), listed=False) as run:
+        for number in range(300):
+            run.announcer.announce(announcement(f"pod-{number}", name="", namespace=""))
+        assert 256 == len(run.announcer.pending)
+        assert not run.announcer.is_announced("uid-pod-0")
+        assert run.announcer.is_announced("uid-pod-299")
+
+
+def test_a_file_that_is_none_of_ours_is_a_problem_and_no_failure(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for text in ("", "{", "[]", '{"version": 9}', '{"version": 1, "announcements": [{}]}', "\x00" * 9):
+        path.write_text(text)
+        file = AnnouncementFile(path)
+        assert () == file.load()
+        assert "started without it" in (file.problem or "")
+    assert () == AnnouncementFile(tmp_path / "gone").load()
+
+
+async def test_a_directory_that_can_not_be_written_is_a_problem_and_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "in-the-way").write_text("")
+    async with running(tmp_path / "in-the-way" / "a.json", _Server("web")) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: "announcements" in run.announcer.problems)
+        await run.until(lambda: run.status()["phase"] == "Failed")

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from api_faults import Asked, Reply, refusal, served
+
+from reactor.act.node_events import NodeEvents
+from reactor.model.signals import Resource
+
+
+class _Server:
+    """Keeps events."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, Any] = {}
+        self.faults: list[Reply | None] = []
+
+    def __call__(self, asked: Asked) -> Reply | None:
+        if self.faults:
+            return self.faults.pop(0)
+        if asked.method == "POST":
+            self.events[asked.body["metadata"]["name"]] = asked.body
+        else:
+            name = asked.path.rpartition("/")[2]
+            if name not in self.events:
+                return refusal(404, "gone")
+            self.events[name] |= asked.body
+        return Reply(body=asked.body)
+
+    def counts(self) -> list[tuple[str, int]]:
+        return [(one["message"], one["count"]) for one in self.events.values()]
+
+
+async def _until(done: Callable[[], bool]) -> None:
+    with trio.fail_after(20):
+        while not done():  # noqa: ASYNC110 - any of several things
+            await trio.sleep(0.005)
+
+
+async def test_what_happens_again_is_counted_in_one_event_as_upstream_words_it() -> None:
+    server = _Server()
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one")
+        nursery.start_soon(events.run)
+        events.threshold_met(Resource.MEMORY)
+        events.threshold_met(Resource.MEMORY)
+        events.system_oom("hog", 42)
+        oom = "System OOM encountered, victim process: hog, pid: 42"
+        await _until(lambda: server.counts() == [("Attempting to reclaim memory", 2), (oom, 1)])
+        events.threshold_met(Resource.MEMORY)
+        await _until(lambda: server.counts()[0][1] == 3)
+        nursery.cancel_scope.cancel()
+    told = next(iter(server.events.values()))
+    assert ("EvictionThresholdMet", "Warning", "Node", "one") == (
+        told["reason"],
+        told["type"],
+        told["involvedObject"]["kind"],
+        told["involvedObject"]["uid"],
+    )
+
+
+async def test_after_a_while_it_is_another_event() -> None:
+    server, now = _Server(), [60.0]
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one", clock_unix_seconds=lambda: now[0])
+        nursery.start_soon(events.run)
+        events.threshold_met(Resource.PIDS)
+        await _until(lambda: len(server.events) == 1)
+        now[0] += 601
+        events.threshold_met(Resource.PIDS)
+        await _until(lambda: len(server.events) == 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_event_that_the_server_has_forgotten_is_made_anew() -> None:
+    server = _Server()
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one")
+        nursery.start_soon(events.run)
+        events.threshold_met(Resource.INODES)
+        await _until(lambda: len(server.events) == 1)
+        server.events.clear()
+        events.threshold_met(Resource.INODES)
+        await _until(lambda: server.counts() == [("Attempting to reclaim inodes", 2)])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_is_away_is_told_later_and_never_more_than_a_bounded_number() -> None:
+    server = _Server()
+    server.faults = [None] * 4
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one")
+        nursery.start_soon(events.run)
+        for number in range(100):
+            events.system_oom("hog", number)
+        await _until(lambda: events.problem is not None)
+        await _until(lambda: len(server.events) == 64 and events.problem is None)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,206 @@
+"""The node's conditions and taints against an API server that keeps a node, and others who write to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from api_faults import Asked, Reply, refusal, served
+
+from reactor.act.node_status import NodeStatus
+from reactor.model.settings import Role
+from reactor.model.signals import NodeCondition
+
+_MEMORY, _DISK, _PID = NodeCondition
+_TAINT = "node.kubernetes.io/memory-pressure"
+
+
+class _Server:
+    """Keeps one node as an API server does; tells the watch of every change, its own among them."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.annotations: dict[str, str] = {}
+        self.taints: list[dict[str, str]] = []
+        self.conditions: dict[str, dict[str, str]] = {}
+        self.faults: list[Callable[[Asked], Reply | None]] = []
+        self.on_change: Callable[[], None] = lambda: None
+        self.writes: list[str] = []
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {
+            "metadata": {
+                "name": "one",
+                "resourceVersion": str(self.version),
+                "annotations": self.annotations,
+            },
+            "spec": {"taints": self.taints},
+            "status": {"conditions": list(self.conditions.values())},
+        }
+
+    def changed(self) -> None:
+        self.version += 1
+        self.on_change()
+
+    def __call__(self, asked: Asked) -> Reply | None:
+        if asked.method == "PATCH":
+            if self.faults:
+                return self.faults.pop(0)(asked)
+            self.writes.append(asked.path)
+            version = asked.body.get("metadata", {}).get("resourceVersion")
+            if version not in {None, str(self.version)}:
+                return refusal(409, "the object has been modified")
+            if asked.path.endswith("/status"):
+                for one in asked.body["status"]["conditions"]:
+                    self.conditions[one["type"]] = {**self.conditions.get(one["type"], {}), **one}
+            else:
+                self.taints = asked.body["spec"]["taints"] or []
+                told = {**self.annotations, **asked.body["metadata"]["annotations"]}
+                self.annotations = {key: value for key, value in told.items() if value is not None}
+            self.changed()
+        return Reply(body=self.document)
+
+    def is_true(self, kind: str) -> bool:
+        return self.conditions.get(kind, {}).get("status") == "True"
+
+    def is_tainted(self) -> bool:
+        return _TAINT in [taint["key"] for taint in self.taints]
+
+
+@asynccontextmanager
+async def keeping(
+    server: _Server, role: Role = Role.ALONGSIDE, heartbeat_seconds: float = 300.0
+) -> AsyncIterator[NodeStatus]:
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        status = NodeStatus(client, "one", role, heartbeat_seconds=heartbeat_seconds)
+        server.on_change = lambda: status.take(server.document)
+        status.listing()
+        status.take(server.document)
+        status.listed()
+        nursery.start_soon(status.run)
+        yield status
+        nursery.cancel_scope.cancel()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    with trio.fail_after(20):
+        while not done():  # noqa: ASYNC110 - any of several things
+            await trio.sleep(0.005)
+
+
+async def test_pressure_is_shown_and_taken_back_again() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("reactor/MemoryPressure") and server.is_tainted())
+        assert {"reactor/taints": _TAINT} == server.annotations
+        status.want([])
+        await until(lambda: not server.is_true("reactor/MemoryPressure") and not server.is_tainted())
+        assert {} == server.annotations
+    assert "MemoryPressure" not in server.conditions
+
+
+async def test_alone_on_the_node_the_kubelets_own_condition_is_kept_against_the_kubelet() -> None:
+    server = _Server()
+    async with keeping(server, Role.SOLE) as status:
+        status.want([_DISK])
+        await until(lambda: server.is_true("DiskPressure"))
+        for _ in range(3):
+            server.conditions["DiskPressure"] = {
+                "type": "DiskPressure",
+                "status": "False",
+                "reason": "Kubelet",
+            }
+            server.changed()
+            await until(lambda: server.is_true("DiskPressure"))
+
+
+async def test_a_taint_that_a_controller_takes_away_is_set_again() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(server.is_tainted)
+        server.taints = []
+        server.changed()
+        await until(server.is_tainted)
+
+
+async def test_what_others_set_stays(autojump_clock: object) -> None:
+    server = _Server()
+    server.taints = [{"key": _TAINT, "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("reactor/MemoryPressure"))
+        status.want([])
+        await until(lambda: not server.is_true("reactor/MemoryPressure"))
+    assert [_TAINT, "mine"] == [taint["key"] for taint in server.taints]
+
+
+async def test_a_change_by_somebody_else_in_between_is_not_lost() -> None:
+    server = _Server()
+
+    def meanwhile(_: Asked) -> Reply:
+        server.taints = [{"key": "mine", "effect": "NoSchedule"}]
+        server.version += 1  # the watch has not told of it yet
+        return refusal(409, "the object has been modified")
+
+    server.faults = [meanwhile]
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(server.is_tainted)
+        assert status.problem is None
+    assert {"mine", _TAINT} == {taint["key"] for taint in server.taints}
+
+
+async def test_a_server_that_fails_is_a_problem_until_it_does_not() -> None:
+    server = _Server()
+    server.faults = [lambda _: refusal(403, "forbidden")] * 2
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(lambda: status.problem is not None)
+        assert 'resources: ["nodes"], verbs: ["patch"]' in (status.problem or "")
+        await until(lambda: server.is_tainted() and status.problem is None)
+
+
+async def test_nothing_is_written_while_nothing_changes() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        status.want([])
+        await until(lambda: len(server.conditions) == 3)
+        written = len(server.writes)
+        for _ in range(5):
+            status.want([])
+            server.changed()
+            await trio.sleep(0.02)
+        assert written == len(server.writes)
+
+
+async def test_conditions_have_a_heartbeat() -> None:
+    server = _Server()
+    async with keeping(server, heartbeat_seconds=0.1) as status:
+        status.want([])
+        await until(lambda: server.writes.count("/api/v1/nodes/one/status") >= 3)
+
+
+async def test_a_node_that_the_server_does_not_have_is_named_and_nothing_is_written() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        status.drop(server.document)
+        status.listing()
+        status.listed()
+        status.want([_PID])
+        await trio.sleep(0.05)
+        assert "no node 'one'" in (status.missing or "")
+        assert [] == server.writes
+        status.take(server.document)
+        await until(lambda: server.is_true("reactor/PIDPressure"))
+        assert status.missing is None
+
+
+async def test_an_unreadable_node_is_named() -> None:
+    status = NodeStatus(None, "one", Role.SOLE)  # type: ignore[arg-type]
+    status.take({"metadata": 3})
+    assert "can't be read" in (status.missing or "")
