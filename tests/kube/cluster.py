@@ -13,7 +13,7 @@ import images
 from api import Api, ApiError, Object
 from control_plane import ControlPlane
 from machine import LostError, Machine, wait_until
-from node import Node
+from node import NODE_BYTES, PODS_BYTES, Node
 
 _HERE: Final = Path(__file__).resolve().parent
 REACTOR_USER: Final = "reactor-test-reactor"
@@ -38,8 +38,11 @@ class Cluster:
     `node.cgroup`/kubepods; `reactor_kubeconfig()` is a user in no group, whose rules a test binds itself.
     """
 
-    def __init__(self, logs: Path = LOGS) -> None:
+    def __init__(
+        self, logs: Path = LOGS, *, node_bytes: int = NODE_BYTES, pods_bytes: int = PODS_BYTES
+    ) -> None:
         self.machine = Machine(logs)
+        self._bytes = {"node_bytes": node_bytes, "pods_bytes": pods_bytes}
 
     def __enter__(self) -> Self:
         programs_directory = programs()
@@ -52,7 +55,7 @@ class Cluster:
             ]
             self.plane = ControlPlane(self.machine, programs_directory, users)
             self.plane.start()
-            self.node = Node(self.machine, self.plane, programs_directory)
+            self.node = Node(self.machine, self.plane, programs_directory, **self._bytes)
             self.node.start()
         except BaseException:
             self.machine.close()

@@ -1,4 +1,4 @@
-"""The images that the tests' pods run: made from two programs compiled here, and Debian's static busybox.
+"""The images that the tests' pods run: made from programs compiled here, and Debian's static busybox.
 
 Archives in the form of `docker save`, which `ctr images import` reads: manifest, configuration, one layer.
 """
@@ -19,13 +19,17 @@ from machine import LostError
 PAUSE: Final = "reactor.test/pause:1"
 LOAD: Final = "reactor.test/load:1"
 _SOURCES: Final = Path(__file__).resolve().parent / "images"
+_LAB: Final = Path(__file__).resolve().parents[2] / "reactor/lab"
 _BUSYBOX: Final = Path("/bin/busybox")
 _APPLETS: Final = ("sh", "cat", "dd", "head", "ls", "mkdir", "rm", "seq", "sleep", "sync", "touch", "true")
 
 
 def archives(directory: Path) -> tuple[Path, ...]:
     """Return the archives of PAUSE and LOAD, made in `directory`. Raises LostError."""
-    pause, load = (_compiled(directory, name) for name in ("pause", "load"))
+    pause, load, allocator = (
+        _compiled(directory, source)
+        for source in (_SOURCES / "pause.c", _SOURCES / "load.c", _LAB / "allocator.c")
+    )
     try:
         busybox = _BUSYBOX.read_bytes()
     except OSError as error:
@@ -35,21 +39,21 @@ def archives(directory: Path) -> tuple[Path, ...]:
         _archive(
             directory,
             LOAD,
-            {"load": load, "bin/busybox": busybox},
+            {"load": load, "allocator": allocator, "bin/busybox": busybox},
             {f"bin/{applet}": "busybox" for applet in _APPLETS},
             ["/load"],
         ),
     )
 
 
-def _compiled(directory: Path, name: str) -> bytes:
-    program = directory / name
-    command = ["gcc", "-O2", "-Wall", "-Werror", "-static", "-o", program, _SOURCES / f"{name}.c"]
+def _compiled(directory: Path, source: Path) -> bytes:
+    program = directory / source.stem
+    command = ["gcc", "-O2", "-Wall", "-Werror", "-static", "-o", program, source]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", error)
-        raise LostError(f"{name}.c can't be compiled (gcc, libc6-dev): {detail}") from error
+        raise LostError(f"{source} can't be compiled (gcc, libc6-dev): {detail}") from error
     return program.read_bytes()
 
 

@@ -1,6 +1,11 @@
 # Tests on a real Kubernetes node: etcd, kube-apiserver, containerd and a kubelet on this machine. See README.md.
-.PHONY: test-kube
+.PHONY: test-kube race-kube
 test-kube: setup ## Run tests/kube, or what PYTEST="…" says of them (root; Error 3: the cluster was lost)
 	tests/kube/install-packages.sh
 	tests/kube/build-kubernetes.sh >/dev/null
 	$(BIN)/pytest tests/kube $(PYTEST)
+
+race-kube: setup ## The same hog evicted by the kubelet, twice, and by the reactor: times and overshoot (root)
+	tests/kube/install-packages.sh
+	tests/kube/build-kubernetes.sh >/dev/null
+	$(BIN)/python tests/kube/race.py $(RACE)

@@ -39,10 +39,23 @@ _NETWORK: Final = '{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": 
 
 
 class Node:
-    """containerd and the kubelet of one node, each of which can be stopped and started again."""
+    """containerd and the kubelet of one node, each of which can be stopped and started again.
 
-    def __init__(self, machine: Machine, plane: ControlPlane, programs: Path) -> None:
+    `node_bytes` is the virtual node's memory, `pods_bytes` what its pods may use of it.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        plane: ControlPlane,
+        programs: Path,
+        *,
+        node_bytes: int = NODE_BYTES,
+        pods_bytes: int = PODS_BYTES,
+    ) -> None:
         self.machine = machine
+        self._node_bytes = node_bytes
+        self._pods_bytes = pods_bytes
         self._plane = plane
         self._programs = programs
         self.name = machine.state.name.replace("_", "-")
@@ -164,13 +177,13 @@ class Node:
             Path("/sys/fs/cgroup", name, "memory.max"),
         ):
             if path.exists():
-                path.write_text(str(NODE_BYTES))
+                path.write_text(str(self._node_bytes))
                 return
         raise LostError("no memory controller to limit the virtual node with")
 
     def _configuration(self) -> Object:
         meminfo = Path("/proc/meminfo").read_text().split()
-        reserved_bytes = int(meminfo[1]) * 1024 - PODS_BYTES
+        reserved_bytes = int(meminfo[1]) * 1024 - self._pods_bytes
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",

@@ -1,0 +1,144 @@
+"""`reactor run` on the cluster's node, as its unit would start it, with the rights that deploy/ gives."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from api import ApiError
+from cluster import REACTOR_USER, Cluster
+from deployed import collection, manifests
+from machine import Program
+
+_READY_SECONDS: Final = 30.0
+
+
+def grant_rights(cluster: Cluster) -> None:
+    """Give REACTOR_USER the ClusterRole that deploy/ gives its service account, and nothing else."""
+    for body in manifests():
+        if body["kind"] == "ClusterRoleBinding":
+            body["metadata"]["name"] = "reactor-test"
+            body["subjects"] = [
+                {"kind": "User", "name": REACTOR_USER, "apiGroup": "rbac.authorization.k8s.io"}
+            ]
+        elif body["kind"] != "ClusterRole":
+            continue
+        try:
+            cluster.api.create(collection(body), body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
+
+class Reactor:
+    """The daemon, its files in a directory of its own; to be configured, started, and stopped or killed."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.journal_path = directory / "journal.jsonl"
+        self.config_path = directory / "reactor.json"
+        self.program: Program | None = None
+
+    def configure(self, thresholds: Mapping[str, Any], section: Mapping[str, Any] | None = None) -> None:
+        """Write the configuration: the kubelet's keys, and those of reactor's own section."""
+        kubernetes = {
+            "nodeName": self.cluster.node.name,
+            "kubeconfig": str(self.cluster.reactor_kubeconfig()),
+            "role": "sole",
+        }
+        given = dict(section or {})
+        document = {
+            "evictionPressureTransitionPeriod": "3s",
+            **thresholds,
+            "reactor": {
+                "nodeCgroup": self.cluster.node.cgroup,
+                "metrics": "off",
+                "housekeepingInterval": "2s",
+                "socket": str(self.directory / "reactor.sock"),
+                "stateFile": str(self.directory / "state.json"),
+                "journal": {"path": str(self.journal_path)},
+                **given,
+                "kubernetes": {**kubernetes, **given.get("kubernetes", {})},
+            },
+        }
+        self.config_path.write_text(json.dumps(document, indent=2))
+
+    def start(self, *arguments: str) -> None:
+        """Start the daemon and wait until it answers, its sources armed."""
+        self.program = self.cluster.machine.start(
+            "reactor",
+            [sys.executable, "-P", "-m", "reactor", "run", "--config", self.config_path, *arguments],
+        )
+        self.program.wait_ready(self._guards, _READY_SECONDS)
+
+    def stop(self) -> int:
+        """End it by SIGTERM and return its exit status."""
+        return 0 if self.program is None else self.program.stop()
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self.program is not None
+        self.program.kill()
+
+    def reload(self) -> None:
+        """Have it read its configuration anew."""
+        assert self.program is not None
+        self.program.signal(signal.SIGHUP)
+
+    def log(self) -> str:
+        """Return what it and those before it have written to standard error."""
+        return "" if self.program is None else self.program.log()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the journal."""
+        if not self.journal_path.exists():
+            return []
+        return [json.loads(line) for line in self.journal_path.read_text().splitlines()]
+
+    def evicted(self) -> list[str]:
+        """Return the names of the pods that it evicted, in order."""
+        return [
+            eviction["pod"].rpartition("/")[2]
+            for line in self.lines()
+            if line["kind"] == "decision"
+            for eviction in line["evictions"]
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """Return what `reactor status` says."""
+        socket = str(self.directory / "reactor.sock")
+        answer = subprocess.run(
+            [sys.executable, "-m", "reactor", "status", "--output", "json", "--socket", socket],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        document: dict[str, Any] = json.loads(answer.stdout)
+        return document
+
+    def rss_mib(self) -> float:
+        """Return its resident memory."""
+        assert self.program is not None
+        text = Path(f"/proc/{self.program.pid}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+    def keep_log(self) -> None:
+        """Keep journal and configuration with the programs' logs: the directory is the test's."""
+        for path in (self.journal_path, self.config_path):
+            if path.exists():
+                shutil.copy(path, self.cluster.machine.logs / path.name)
+
+    def _guards(self) -> bool:
+        try:
+            sources = {each["name"]: each["health"] for each in self.status()["sources"]}
+        except (subprocess.CalledProcessError, KeyError):
+            return False
+        return sources.get("memcg-eventfd") == "armed"
