@@ -11,18 +11,18 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.procfs import PROC, read_meminfo
+from reactor.kernel.procfs import read_meminfo
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.workloads.fence import Fence
 from reactor.workloads.inventory import Inventory, RuntimePod
+from reactor.workloads.kubelet_storage import KubeletStorage
 from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
-from reactor.workloads.node_files import LOG_DIRECTORY, NodeFiles, read_node_files
+from reactor.workloads.node_files import NodeFiles, NodePaths, read_node_files
 from reactor.workloads.pause import spared_cgroups
 from reactor.workloads.unspecified import pod_without_spec
 
@@ -56,19 +56,18 @@ class KubernetesPods:
         *,
         specs: Callable[[], Specs] = dict,
         runtime: Callable[[], Inventory] = dict,
-        proc: Path = PROC,
-        log_directory: Path = LOG_DIRECTORY,
+        paths: NodePaths | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tree = tree
         self._parents = settings.pod_parents
         self._static_pods_path = settings.static_pods_path
-        self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
+        self._paths = paths or NodePaths()
+        self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
         self._specs = specs
         self._runtime = runtime
-        self._proc = proc
-        self._log_directory = log_directory
         self._clock_seconds = clock_seconds
+        self._storage = KubeletStorage(tree, self._paths)
         self._files = NodeFiles()
         self._capacity_bytes = 0
         self._known: dict[str, _Known] = {}
@@ -81,7 +80,7 @@ class KubernetesPods:
 
     def pods(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh. It reads directories on a disk: for a worker thread."""
-        self._files = read_node_files(self._static_pods_path, self._log_directory)
+        self._files = read_node_files(self._static_pods_path, self._paths.logs)
         return self._listed(afresh=True)
 
     def glance(self) -> tuple[Pod, ...]:
@@ -109,6 +108,10 @@ class KubernetesPods:
                 known[found.uid] = _Known(pod, found.inode, spec, first_seen_seconds)
         if afresh:
             problems |= _missing_specs(known)
+            places = self._storage.places({uid: one.pod for uid, one in known.items()})
+            known = {
+                uid: one._replace(pod=replace(one.pod, storage=places[uid])) for uid, one in known.items()
+            }
         self._known = known
         self._problems = problems
         return tuple(one.pod for one in known.values())
@@ -147,7 +150,7 @@ class KubernetesPods:
                 inside,
                 told.sandboxes if told else (),
                 before.pod.spared_cgroups if before else (),
-                proc=self._proc,
+                proc=self._paths.proc,
             )
             own = [one for one in inside if one.cgroup not in spared]
             pod = spec if spec is not None else self._unspecified(found, own, told)
@@ -166,15 +169,16 @@ class KubernetesPods:
             critical_because=pod.critical_because or self._fence.spared.get(found.cgroup),
             container_cgroups=_by_name(own, told),
             spared_cgroups=spared,
+            storage=before.pod.storage if before is not None else (),
         )
 
     def _unspecified(
         self, found: PodCgroup, containers: Sequence[ContainerCgroup], told: RuntimePod | None
     ) -> Pod:
         if not self._capacity_bytes:
-            self._capacity_bytes = read_meminfo(self._proc).total_bytes
+            self._capacity_bytes = read_meminfo(self._paths.proc).total_bytes
         return pod_without_spec(
-            self._tree, found, containers, told, self._files, self._capacity_bytes, proc=self._proc
+            self._tree, found, containers, told, self._files, self._capacity_bytes, proc=self._paths.proc
         )
 
 

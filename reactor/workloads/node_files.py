@@ -11,9 +11,18 @@ from typing import Any, Final
 
 from reactor.config.documents import load_documents
 from reactor.errors import ConfigError
+from reactor.kernel.procfs import PROC
 
-LOG_DIRECTORY: Final = Path("/var/log/pods")
 _LARGEST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePaths:
+    """Where a node keeps what is read of its pods."""
+
+    proc: Path = PROC
+    logs: Path = Path("/var/log/pods")
+    kubelet: Path = Path("/var/lib/kubelet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +33,7 @@ class NodeFiles:
     static_uids: frozenset[str] = frozenset()
 
 
-def read_node_files(static_pods_path: str | None, log_directory: Path = LOG_DIRECTORY) -> NodeFiles:
+def read_node_files(static_pods_path: str | None, log_directory: Path) -> NodeFiles:
     """Return what there is. Reads a disk; what can't be read is left out, since it is only a help."""
     return NodeFiles(
         names=dict(_named(log_directory)),

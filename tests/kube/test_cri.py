@@ -24,7 +24,9 @@ from reactor.kernel.procfs import read_meminfo
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.workloads.kubelet_storage import KubeletStorage
 from reactor.workloads.kubernetes import KubernetesPods
+from reactor.workloads.node_files import NodePaths
 from reactor.workloads.runtime import RuntimeWatch
 
 pytestmark = pytest.mark.trio
@@ -83,7 +85,7 @@ async def listed(runtime: Runtime, tree: CgroupTree, *, with_runtime: bool = Tru
         tree,
         Settings(pod_parents=(runtime.kubepods,)),
         runtime=lambda: watch.inventory if watch else {},
-        log_directory=runtime.machine.path("/var/log/pods"),
+        paths=NodePaths(logs=runtime.machine.path("/var/log/pods")),
     )
     return {pod.uid: pod for pod in pods.pods()}
 
@@ -205,6 +207,25 @@ async def test_the_pods_found_in_the_cgroups_are_the_runtimes(runtime: Runtime, 
     assert (f"test/{pod.name}", QosClass.BURSTABLE, pod.cgroup) == (found.key, found.qos_class, found.cgroup)
     assert {"one", "other"} == set(found.container_cgroups)
     assert found.spared_cgroups == (f"{pod.cgroup}/{pod.sandbox_id}",)
+
+
+async def test_what_a_container_writes_lies_where_it_is_looked_for(
+    runtime: Runtime, tree: CgroupTree
+) -> None:
+    """From within the machine, where the runtime's paths are."""
+    script = "dd if=/dev/zero of=/written bs=1024 count=64; echo said; sleep 600"
+    pod = await runtime.run_pod({"one": ["/bin/sh", "-c", script]})
+    storage = KubeletStorage(tree, NodePaths())
+    layer = storage._layer(f"{pod.cgroup}/{pod.containers['one']}")
+    assert layer is not None
+
+    logs = runtime.machine.path(f"/var/log/pods/test_{pod.name}_{pod.uid}/one/0.log")
+
+    async def written() -> bool:
+        path = runtime.machine.path(layer) / "written"
+        return path.exists() and path.stat().st_size == 64 << 10 and "said" in logs.read_text()
+
+    await until(written)
 
 
 async def test_without_the_runtime_pods_are_found_named_and_their_pause_containers_known(

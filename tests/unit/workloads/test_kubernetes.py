@@ -15,6 +15,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.inventory import Inventory, RuntimePod
 from reactor.workloads.kubernetes import KubernetesPods
+from reactor.workloads.node_files import NodePaths
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -45,8 +46,7 @@ class Node:
             Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),  # type: ignore[arg-type]
             specs=lambda: self.specs,
             runtime=lambda: self.inventory,
-            proc=self.proc,
-            log_directory=self.logs,
+            paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
             clock_seconds=lambda: self.now_seconds,
         )
 

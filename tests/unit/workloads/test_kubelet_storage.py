@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reactor.model.pods import Container, Pod, StorageKind, Volume
+from reactor.workloads.kubelet_storage import KubeletStorage
+from reactor.workloads.node_files import NodePaths
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree
+
+
+class Places:
+    """A node whose directories lie below a temporary one."""
+
+    def __init__(self, fake: FakeTree, directory: Path) -> None:
+        self.fake = fake
+        self.directory = directory
+        paths = NodePaths(proc=directory / "proc", logs=directory / "logs", kubelet=directory / "kubelet")
+        self.storage = KubeletStorage(fake.tree, paths)
+        fake.add("/pod/one")
+        fake.file("/pod/one", "cgroup.procs", "7\n8\n")
+        self.mount(7, self.make("layer"))
+
+    def make(self, path: str) -> str:
+        (self.directory / path).mkdir(parents=True)
+        return str(self.directory / path)
+
+    def mount(self, pid: int, layer: str) -> None:
+        (self.directory / "proc" / str(pid)).mkdir(parents=True)
+        line = f"1 2 0:3 / / rw - overlay overlay rw,lowerdir=/l,upperdir={layer},workdir=/w\n"
+        (self.directory / "proc" / str(pid) / "mountinfo").write_text(line)
+
+    def of(self, pod: Pod) -> set[tuple[StorageKind, str, str]]:
+        (places,) = self.storage.places({pod.uid: pod}).values()
+        return {(one.kind, one.name, one.path) for one in places}
+
+
+@pytest.fixture
+def places(fake: FakeTree, tmp_path: Path) -> Places:
+    return Places(fake, tmp_path / "node")
+
+
+POD = Pod(
+    name="web",
+    namespace="shop",
+    uid="u",
+    containers=(Container(name="one"),),
+    volumes=(
+        Volume(name="scratch", is_empty_dir=True),
+        Volume(name="shm", is_empty_dir=True, is_local=False),
+        Volume(name="config"),
+        Volume(name="token", is_local=False),
+        Volume(name="host"),
+    ),
+    container_cgroups={"one": "/pod/one"},
+)
+
+
+def test_a_pods_places_are_its_layers_its_logs_and_its_local_volumes(places: Places) -> None:
+    logs = places.make("logs/shop_web_u/one")
+    volumes = "kubelet/pods/u/volumes"
+    scratch, shm, config = (
+        places.make(f"{volumes}/{name}")
+        for name in (
+            "kubernetes.io~empty-dir/scratch",
+            "kubernetes.io~empty-dir/shm",
+            "kubernetes.io~configmap/config",
+        )
+    )
+    places.make(f"{volumes}/kubernetes.io~secret/token")
+    assert {
+        (StorageKind.WRITABLE_LAYER, "one", str(places.directory / "layer")),
+        (StorageKind.LOGS, "one", logs),
+        (StorageKind.VOLUME, "scratch", scratch),
+        (StorageKind.VOLUME, "shm", shm),
+        (StorageKind.VOLUME, "config", config),
+    } == places.of(POD)
+
+
+def test_what_is_not_there_is_no_place(places: Places) -> None:
+    (places.directory / "layer").rmdir()
+    assert places.of(POD) == set()
+
+
+def test_a_containers_layer_is_looked_for_once_and_anew_for_another_container(places: Places) -> None:
+    assert len(places.of(POD)) == 1
+    places.fake.file("/pod/one", "cgroup.procs", "")
+    assert len(places.of(POD)) == 1
+    places.storage.places({})
+    assert places.of(POD) == set()
