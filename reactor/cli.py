@@ -112,8 +112,25 @@ def _bench(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     settings = _settings(options.file)
     count = len(settings.eviction.thresholds)
+    _warn_where_nothing_brakes(settings, options.file)
     print(f"{options.file}: ok, {count} thresholds: {', '.join(map(str, settings.eviction.thresholds))}")
     return 0
+
+
+def _warn_where_nothing_brakes(settings: Settings, path: Path) -> None:
+    from reactor.model.settings import BrakeMode  # noqa: PLC0415
+
+    if settings.brake is BrakeMode.OFF:
+        return
+    from reactor.act.brake import unavailable_because  # noqa: PLC0415
+    from reactor.kernel.cgroup import CgroupTree  # noqa: PLC0415
+
+    try:
+        because = unavailable_because(CgroupTree.discover())
+    except (OSError, ReactorError) as error:
+        because = str(error)
+    if because is not None:
+        print(f"reactor: {path}: reactor.brake: has no effect on this machine: {because}", file=sys.stderr)
 
 
 def _settings(path: Path) -> Settings:

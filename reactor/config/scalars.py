@@ -12,7 +12,7 @@ from reactor.config.refused import Refused
 from reactor.model import quantity
 from reactor.model.pods import QosClass
 from reactor.model.quantity import Quantity, parse_quantity
-from reactor.model.settings import EbpfLoader, PodOrigin, Role
+from reactor.model.settings import BrakeMode, EbpfLoader, PodOrigin, Role
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 
 Count = NewType("Count", int)
@@ -105,7 +105,7 @@ def as_quantity(raw: object) -> Quantity:
 
 def _enumeration(raw: Any, cls: type[StrEnum]) -> StrEnum:
     try:
-        return cls(raw)
+        return cls("off" if raw is False else raw)  # what YAML 1.1 makes of off
     except ValueError:
         raise Refused(raw, f"one of {', '.join(cls)}") from None
 
@@ -113,7 +113,17 @@ def _enumeration(raw: Any, cls: type[StrEnum]) -> StrEnum:
 HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     *(
         (enumeration, _enumeration)
-        for enumeration in (Signal, Filesystem, Layout, Reclaim, QosClass, Role, PodOrigin, EbpfLoader)
+        for enumeration in (
+            Signal,
+            Filesystem,
+            Layout,
+            Reclaim,
+            QosClass,
+            Role,
+            PodOrigin,
+            EbpfLoader,
+            BrakeMode,
+        )
     ),
     (Quantity, lambda raw, _: as_quantity(raw)),
     (str, _string),

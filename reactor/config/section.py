@@ -22,6 +22,7 @@ from reactor.config.section_scalars import (
     Size,
 )
 from reactor.model.settings import (
+    BrakeMode,
     EbpfLoader,
     JournalSettings,
     KubernetesSettings,
@@ -122,6 +123,7 @@ class Section:
     realtime: _Realtime = field(default_factory=_Realtime)
     sources: _Sources = field(default_factory=_Sources)
     ebpf: _Ebpf = field(default_factory=_Ebpf)
+    brake: BrakeMode = BrakeMode.OFF
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)
     dry_run: bool = False

@@ -17,6 +17,7 @@ from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
 from reactor.model.settings import (
+    BrakeMode,
     EvictionSettings,
     JournalSettings,
     KubernetesSettings,
@@ -25,7 +26,7 @@ from reactor.model.settings import (
     Settings,
     SourceSettings,
 )
-from reactor.model.signals import Filesystem, Layout
+from reactor.model.signals import Filesystem, Layout, Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
     node = None if section.node_cgroup in {None, "/"} else section.node_cgroup
     parents: tuple[str, ...] = section.pods.parents or _default_parents(kubelet, section, node)
     host, _, port = section.metrics.rpartition(":")
-    return Settings(
+    settings = Settings(
         eviction=by_layout[section.layout or _layout(section.filesystems)],
         node_cgroup=node,
         reserved_memory_bytes=kubelet.reserved_memory_bytes,
@@ -135,9 +136,25 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         ),
         runtime_endpoint=section.runtime.endpoint,
         static_pods_path=kubelet.static_pod_path or None,
+        brake=section.brake,
         dry_run=section.dry_run,
         warnings=kubelet.warnings,
     )
+    return replace(settings, warnings=(*settings.warnings, *_brake_warnings(settings)))
+
+
+def _brake_warnings(settings: Settings) -> tuple[str, ...]:
+    """Return why a brake that is asked for could never be engaged."""
+    hard = {threshold.signal for threshold in settings.eviction.thresholds if threshold.is_hard}
+    on_node = Signal.MEMORY_AVAILABLE in hard and settings.node_cgroup is not None
+    on_pods = Signal.ALLOCATABLE_MEMORY_AVAILABLE in hard and any(
+        parent != "/" for parent in settings.pod_parents
+    )
+    if settings.brake is BrakeMode.OFF or on_node or on_pods:
+        return ()
+    why = "no hard memory threshold is on a cgroup below the root"
+    remedy = "set reactor.nodeCgroup, or reactor.pods.parents with enforceNodeAllocatable: [pods]"
+    return (f"reactor.brake: has no effect: {why} ({remedy})",)
 
 
 def _default_parents(

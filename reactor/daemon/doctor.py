@@ -10,7 +10,7 @@ from typing import Final
 
 from reactor.daemon.show import console, table
 from reactor.kernel.features import Feature, probe
-from reactor.model.settings import Settings
+from reactor.model.settings import BrakeMode, Settings
 
 EBPF, MEMCG, MEMORY_HIGH, PSI = "ebpf", "memcg-eventfd", "memory-high", "psi"
 EBPF_PIDS, PROCESSES, TICKER = "ebpf-pids", "processes", "ticker"
@@ -43,10 +43,16 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     With `verbose` the verifier's log of each eBPF program that was refused is printed too.
     """
     features = probe()
-    plans = source_plans(settings or Settings(), {feature.name: feature for feature in features})
+    by_name = {feature.name: feature for feature in features}
+    plans = source_plans(settings or Settings(), by_name)
+    brake = brake_plan(settings or Settings(), by_name)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
     if output == "json":
-        found = {"features": [asdict(one) for one in features], "sources": [asdict(one) for one in plans]}
+        found = {
+            "features": [asdict(one) for one in features],
+            "sources": [asdict(one) for one in plans],
+            "brake": brake,
+        }
         print(json.dumps(found))
         return 0 if works else 1
     screen = console()
@@ -58,6 +64,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
             [(one.name, _yes(used=one.used), one.purpose, one.because) for one in plans],
         )
     )
+    screen.print(f"brake: {brake}")
     for feature in features:
         if not feature.available and feature.remedy:
             screen.print(f"remedy: {feature.name}: {feature.remedy}")
@@ -67,6 +74,16 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     if not works:
         screen.print("reactor can't guard this node: without a memory controller there are no pods to end")
     return 0 if works else 1
+
+
+def brake_plan(settings: Settings, features: Mapping[str, Feature]) -> str:
+    """Return whether the brake would be used, and why not."""
+    if settings.brake is BrakeMode.OFF:
+        return "not used: switched off in the configuration"
+    if not _there(MEMORY_HIGH, features):
+        feature = features.get(_NEEDS[MEMORY_HIGH])
+        return f"not used: memory.high: {'unknown' if feature is None else feature.detail}"
+    return "used while a hard memory threshold is crossed on a cgroup below the root"
 
 
 def source_plans(settings: Settings, features: Mapping[str, Feature]) -> tuple[SourcePlan, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 import trio
 
+from reactor.act.brake import Brake, Braking
 from reactor.act.commands import CommandReclaim
 from reactor.act.processes import populated
 from reactor.act.reclaim import Reclaims
@@ -25,8 +27,9 @@ from reactor.daemon.recorder import OnPass
 from reactor.daemon.storage import StorageWatch
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill
-from reactor.model.settings import Settings
+from reactor.model.settings import BrakeMode, Settings
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
+from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.filesystems import FilesystemObserver
 from reactor.observe.node import NodeObserver
@@ -46,15 +49,23 @@ _EVICTION: Final = "eviction"
 _GRACE_PERIOD: Final = "grace-period"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """What outlives a generation: what is known, and what is under way."""
+
+    known: Known
+    endings: Endings
+    brake: Brake
+
+
 class Generation:
-    """Owns its observers' descriptors until `close`. Makes its passes over `known`, which outlives it."""
+    """Owns its observers' descriptors until `close`. Makes its passes over what is known."""
 
     def __init__(
         self,
         settings: Settings,
         tree: CgroupTree,
-        known: Known,
-        endings: Endings,
+        lasting: Lasting,
         on_layout: Callable[[Layout], None] = lambda _: None,
         on_oom_kill: Callable[[OomKill], None] = lambda _: None,
         pods: PodList | None = None,
@@ -65,7 +76,10 @@ class Generation:
         self._node = NodeObserver(tree, settings)
         self._usages = PodObserver(tree)
         self._levels = MemoryLevels(tree, settings)
-        self._memory = MemorySource(tree, settings, self.wakes, self.board)
+        self._brake = lasting.brake
+        if settings.brake is BrakeMode.HARD:
+            self._brake.start()
+        self._memory = MemorySource(tree, settings, self.wakes, self.board, self._brake.highs)
         self._oom = OomSource(tree, settings, self.wakes, self.board, on_oom_kill)
         self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
         self.parts = Parts(
@@ -74,10 +88,12 @@ class Generation:
             pods=pods or Workloads(tree, settings),
             reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim)}),
             populated=partial(populated, tree),
+            brake=self._heed_brake,
             arm_memory=lambda memory: self._memory.arm(self._levels.of(memory)),
         )
+        known = lasting.known
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
-        self.passes = Passes(settings.eviction, self.parts, endings, known, dry_run=settings.dry_run)
+        self.passes = Passes(settings.eviction, self.parts, lasting.endings, known, dry_run=settings.dry_run)
         self.storage = StorageWatch(known)
         self.filesystems = FilesystemWatch(
             FilesystemObserver(settings),
@@ -151,7 +167,8 @@ class Generation:
     async def _woken(self) -> Sequence[Wake]:
         """Return why to look: what the sources say, or what nobody but the loop itself can know of."""
         state = self.passes.known.state
-        with trio.move_on_after(max(0.0, look_again_seconds(state, time.monotonic()))):
+        wait_seconds = look_again_seconds(state, time.monotonic(), is_braking=bool(self._brake.reading().on))
+        with trio.move_on_after(max(0.0, wait_seconds)):
             return await self.wakes.wait()
         ended = grace_period_ended(state, time.monotonic())
         if ended - MEMORY_SIGNALS:
@@ -174,6 +191,10 @@ class Generation:
         self._node.close()
         self._usages.close()
         self._levels.close()
+
+    def _heed_brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
+        is_wanted = self.settings.brake is BrakeMode.HARD and not self.settings.dry_run
+        return self._brake.heed(self._levels.crossed(memory) if is_wanted else {})
 
     async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
         try:

@@ -9,7 +9,7 @@ from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy import memory_level
+from reactor.policy import memory_level, thresholds_met
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.process_levels import ProcessLevels
 
@@ -43,6 +43,19 @@ class MemoryLevels:
             if (seen := memory.get(threshold.signal)) is not None and seen.absurdity is None
             for level in self._levels(threshold, seen)
         ]
+
+    def crossed(self, memory: Mapping[Signal, Observation]) -> dict[str, int]:
+        """Return the cgroups that hard thresholds are crossed on, each with the lowest level crossed.
+
+        The root is never among them: it has no control files.
+        """
+        sound = {signal: seen for signal, seen in memory.items() if seen.absurdity is None}
+        levels: dict[str, int] = {}
+        for threshold in thresholds_met((one for one in self._thresholds if one.is_hard), sound):
+            for level in self._levels(threshold, sound[threshold.signal]):
+                if level.cgroup != "/":
+                    levels[level.cgroup] = min(level.level_bytes, levels.get(level.cgroup, level.level_bytes))
+        return levels
 
     def close(self) -> None:
         """Close every descriptor."""

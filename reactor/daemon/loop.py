@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from reactor.act.brake import Brake, put_back_abandoned
 from reactor.act.empty_dirs import EmptyDirs
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
 from reactor.daemon.endings import Endings
-from reactor.daemon.generation import Generation
+from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.http import serve_metrics
 from reactor.daemon.journal import Journal, read_tail
 from reactor.daemon.keeper import StateKeeper
@@ -126,6 +127,7 @@ class Daemon:
         self._journal = Journal(settings.journal)
         self._state_file = StateFile(Path(settings.state_path))
         self._keeper = StateKeeper(self._state_file, self._metrics.count_state_failure)
+        self._brake = Brake(tree)
         self._notice = ServiceNotice()
         self._recorder = Recorder(
             self._journal,
@@ -150,7 +152,8 @@ class Daemon:
             raise RuntimeError("the daemon is not running")
         problems = {**self._problems, **generation.housekeeping.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
-        kept = {"journal": self._journal.problem, "state": self._keeper.problem}
+        brake = self._brake.reading()
+        kept = {"journal": self._journal.problem, "state": self._keeper.problem, "brake": brake.problem}
         problems |= {name: why for name, why in kept.items() if why is not None}
         return View(
             settings=self._settings,
@@ -159,6 +162,7 @@ class Daemon:
             sources=generation.board.states(),
             recorder=self._recorder,
             oom=self._oom,
+            brake=brake,
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
             filesystems=generation.filesystems,
@@ -210,6 +214,7 @@ class Daemon:
         finally:
             self._notice.stopping()
             self._kills.close()
+            self._brake.close()
             self._keeper.flush()
             if self._cluster is not None:
                 self._cluster.close()
@@ -263,6 +268,7 @@ class Daemon:
             self._cluster.attend(self._pods_changed, lambda: self._known.pods)
             nursery.start_soon(self._cluster.run)
         nursery.start_soon(self._remember)
+        nursery.start_soon(put_back_abandoned, self._tree, self._brake.highs)
         nursery.start_soon(self._keeper.run)
         nursery.start_soon(self._notice.watchdog, self._is_alive)
 
@@ -299,8 +305,7 @@ class Daemon:
             generation = Generation(
                 settings,
                 self._tree,
-                self._known,
-                endings,
+                Lasting(known=self._known, endings=endings, brake=self._brake),
                 self._adopt_layout,
                 self._oom_killed,
                 None if self._cluster is None else self._cluster.pod_list(settings),
@@ -386,6 +391,7 @@ class Daemon:
             observations=self._known.observed.at(now_seconds),
             sources=() if generation is None else generation.board.states(),
             pods=len(self._known.pods),
+            brake=self._brake.reading(),
             journal_written=self._journal.written,
             journal_lost=self._journal.lost,
         )

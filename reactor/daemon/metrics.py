@@ -7,10 +7,11 @@ test. Amounts come in three units, so each unit has a metric of its own and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import reactor
+from reactor.act.brake import BrakeReading
 from reactor.daemon.prometheus import (
     Collector,
     CollectorRegistry,
@@ -52,6 +53,7 @@ class Reading:
     observations: dict[Signal, Observation]
     sources: tuple[SourceState, ...]
     pods: int
+    brake: BrakeReading = field(default_factory=BrakeReading)
     journal_written: int = 0
     journal_lost: int = 0
 
@@ -187,6 +189,7 @@ class _Scrape(Collector):
         yield from _ages(reading)
         yield from _conditions(reading)
         yield from _sources(reading.sources)
+        yield from _brake(reading.brake)
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading.pods)
         yield GaugeMetricFamily(
             "reactor_evictions_in_flight",
@@ -263,6 +266,16 @@ def _conditions(reading: Reading) -> Iterator[Metric]:
         "Whether a node condition is in force (1) or not (0).",
         ["condition"],
         *(((condition,), condition in reading.state.conditions) for condition in NodeCondition),
+    )
+
+
+def _brake(brake: BrakeReading) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "reactor_brake_engaged", "Cgroups whose memory.high the brake holds down now.", len(brake.on)
+    )
+    yield CounterMetricFamily("reactor_brake_engagements", "How often the brake was engaged.", brake.times)
+    yield CounterMetricFamily(
+        "reactor_brake_seconds", "How long the brake was engaged, summed over cgroups.", brake.seconds
     )
 
 

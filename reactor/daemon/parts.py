@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from reactor.act.brake import Braking
 from reactor.act.kill import KillReport, ReapReport
 from reactor.act.reclaim import Reclaims
 from reactor.model.pods import Pod, PodUsage
@@ -75,8 +76,9 @@ class Kills(Protocol):
 class Parts:
     """Everything that one run of the loop is made of.
 
-    `populated` tells whether anybody lives in a pod's cgroup. `arm_memory` arms the memory thresholds anew,
-    given the memory signals as just observed.
+    `populated` tells whether anybody lives in a pod's cgroup. `brake` and `arm_memory` are given the memory
+    signals as just observed: the one engages and releases the brake and returns what is on, the other arms
+    the memory thresholds anew.
     """
 
     node: Node
@@ -84,4 +86,5 @@ class Parts:
     pods: PodList
     reclaims: Reclaims
     populated: Callable[[Pod], bool]
+    brake: Callable[[Mapping[Signal, Observation]], tuple[Braking, ...]]
     arm_memory: Callable[[Mapping[Signal, Observation]], None]

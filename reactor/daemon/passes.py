@@ -78,6 +78,7 @@ class Passes:
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         memory = self._observe(wakes, now_seconds)
+        braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
         snapshot = self._snapshot(wakes, now_seconds)
         if snapshot.pods and self.known.state.in_flight:
             # What a dying pod gave back while it was read would count neither as available nor as its own,
@@ -99,7 +100,8 @@ class Passes:
             killed_ns=_killed_ns(endings),
             done_ns=time.monotonic_ns(),
         )
-        return self._record(wakes, snapshot, decision, endings, times)
+        record = self._record(wakes, snapshot, decision, endings, times)
+        return dataclasses.replace(record, braking=braking)
 
     async def give_back(self, asked: PassRecord, observe_filesystems: Observe) -> PassRecord:
         """Have the node give back what a pass asked for, observe anew, and evict if that was not enough."""
@@ -232,19 +234,17 @@ def _only_memory(wakes: Sequence[Wake]) -> bool:
     return all(wake.kind is WakeKind.MEMORY for wake in wakes)
 
 
-def look_again_seconds(state: PolicyState, now_seconds: float) -> float:
+def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bool = False) -> float:
     """Return after how long to look again unasked; infinity where the sources are enough.
 
     A level that stays crossed fires only once. While a killed pod is still giving back its memory others
     may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
-    all: of neither would anybody tell before the ticker.
+    all: of neither would anybody tell before the ticker. A brake is to be released at once.
     """
     awaited = any(flight.resource is Resource.MEMORY for flight in state.in_flight)
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
-    in_flight_seconds = _LOOK_AGAIN_SECONDS if awaited and pressed else math.inf
-    return min(
-        in_flight_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf
-    )
+    soon_seconds = _LOOK_AGAIN_SECONDS if is_braking or (awaited and pressed) else math.inf
+    return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
 
 
 def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Signal]:

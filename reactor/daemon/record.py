@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from reactor.act.brake import Braking
 from reactor.model.decisions import Decision, Eviction, RankedPod, Snapshot
 from reactor.model.quantity import format_bytes
 from reactor.model.signals import Reclaim, Resource, Signal
@@ -111,6 +112,7 @@ class PassRecord:
     times: StageTimes
     endings: tuple[Ending, ...] = ()
     reclaimed: tuple[Reclaimed, ...] = ()
+    braking: tuple[Braking, ...] = ()
     dry_run: bool = False
 
     def document(self, ranking_limit: int | None = None) -> dict[str, Any]:
@@ -135,6 +137,7 @@ class PassRecord:
             "reclaimed": [one.document() for one in self.reclaimed],
             "ranking": [_ranked(place, self.resource) for place in decision.ranking[:ranking_limit]],
             "evictions": [ending_document(ending) for ending in self.endings],
+            "brake": [brake_document(one) for one in self.braking],
             "timing": self._timing(),
         }
 
@@ -165,6 +168,28 @@ def outcome_document(record_id: int, at_unix_seconds: float, ending: Ending) -> 
         "decision": record_id,
         "time": instant(at_unix_seconds),
         **ending_document(ending),
+    }
+
+
+def released_document(record_id: int, at_unix_seconds: float, braking: Braking) -> dict[str, Any]:
+    """Return the journal's line for a brake that was released only after its decision was written."""
+    return {
+        "kind": "brake",
+        "decision": record_id,
+        "time": instant(at_unix_seconds),
+        **brake_document(braking),
+    }
+
+
+def brake_document(braking: Braking) -> dict[str, Any]:
+    """Return one cgroup's brake as plain JSON values."""
+    return {
+        "cgroup": braking.cgroup,
+        "high_bytes": braking.high_bytes,
+        "engaged_ns": braking.engaged_ns,
+        "released_ns": braking.released_ns,
+        "released_because": braking.released_because,
+        "problem": braking.problem,
     }
 
 

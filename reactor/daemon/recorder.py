@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from reactor.daemon.journal import Journal
-from reactor.daemon.record import Ending, PassRecord, outcome_document, standing
+from reactor.daemon.record import Ending, PassRecord, outcome_document, released_document, standing
 from reactor.model.decisions import Decision
 
 _LOG: Final = logging.getLogger("reactor.decision")
@@ -44,8 +44,9 @@ class Meter(Protocol):
 class Recorder:
     """Records passes. A pass that only repeats what the one before it decided is measured, not journaled.
 
-    A decision's line waits until its pods are gone, so that it holds every stage, but no longer than
-    `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`).
+    A decision's line waits until its pods are gone and its brake is released, so that it holds every stage,
+    but no longer than `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`, and
+    `"brake"`).
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Recorder:
         self._recent[number] = record
         self._forget_oldest()
         _log(record)
-        if record.endings:
+        if record.endings or record.braking:
             nursery.start_soon(self._complete, number, record)
         else:
             self._recent[number] = record.document(_KEPT_RANKING)
@@ -107,12 +108,18 @@ class Recorder:
             with trio.move_on_after(self._patience_seconds):
                 for ending in record.endings:
                     await ending.ended.wait()
+                for braking in record.braking:
+                    await braking.released.wait()
         finally:
+            on_still = [braking for braking in record.braking if braking.is_on]
             late = self._patience_over(record)  # at a shutdown too what is known is written
         for ending in late:
             await ending.ended.wait()
             self._account(record, ending)
             self._write(partial(outcome_document, record.id, time.time(), ending))
+        for braking in on_still:
+            await braking.released.wait()
+            self._write(partial(released_document, record.id, time.time(), braking))
         # From here on only the head of the ranking is held: fifty times a thousand pods is too much.
         if number in self._recent:
             self._recent[number] = record.document(_KEPT_RANKING)

@@ -39,6 +39,7 @@ def show_status(socket_path: Path, output: str) -> int:
         screen.print(_reclaimed(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
+    screen.print(_brake(document["brake"]))
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
     screen.print(_decisions(document["decisions"]))
@@ -175,6 +176,13 @@ def _sources(sources: Iterable[Mapping[str, Any]]) -> Table:
     return table(("SOURCE", "STATE", "WAKES", "LOST", "DETAIL"), rows, right="WAKES,LOST")
 
 
+def _brake(brake: Mapping[str, Any]) -> str:
+    if brake["mode"] == "off":
+        return "brake: switched off"
+    on = ", ".join(f"on {one['cgroup']}" for one in brake["on"]) or "released"
+    return f"brake: {on}; engaged {brake['times']} times, {brake['seconds']:.1f} s in all"
+
+
 def _in_flight(flights: Iterable[Mapping[str, Any]]) -> Table:
     rows = [
         (
@@ -219,6 +227,11 @@ def _what_was_done(decision: Mapping[str, Any]) -> str:
     ]
     if decision["reclaim"]:
         done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
+    done += [
+        f"braked {one['cgroup']}{_after(' released', woke_ns, one['released_ns'])}"
+        for one in decision.get("brake") or ()
+        if one["engaged_ns"] is not None
+    ]
     if decision["deferred_because"]:
         done.append(f"waiting: {decision['deferred_because']}")
     return "; ".join(done) or "-"

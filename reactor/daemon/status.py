@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import reactor
+from reactor.act.brake import BrakeReading
 from reactor.daemon.oom import OomKills
 from reactor.daemon.parts import PodUsages
 from reactor.daemon.passes import Known
@@ -48,6 +49,7 @@ class View:
     sources: tuple[SourceState, ...]
     recorder: Recorder
     oom: OomKills
+    brake: BrakeReading
     started_unix_seconds: float
     problems: Mapping[str, str]
     filesystems: FilesystemsView
@@ -77,6 +79,7 @@ def status(view: View) -> dict[str, Any]:
         "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
         "sources": [_source(source) for source in view.sources],
+        "brake": _brake(view),
         "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
         "oom_kills": {"counted": dict(view.oom.counted), "recent": view.oom.recent()[-_DECISIONS:]},
         "problems": dict(view.problems),
@@ -119,6 +122,16 @@ def explain(view: View, name: str | None) -> dict[str, Any]:
         "pods": len(places),
         "evictions": [one for one in evictions if _is_called(one, name)],
         "oom_kills": view.oom.recent(name),
+    }
+
+
+def _brake(view: View) -> dict[str, Any]:
+    brake = view.brake
+    return {
+        "mode": view.settings.brake,
+        "on": [{"cgroup": one.cgroup, "high_bytes": one.high_bytes} for one in brake.on],
+        "times": brake.times,
+        "seconds": round(brake.seconds, 3),
     }
 
 
@@ -219,6 +232,7 @@ def _short(document: Mapping[str, Any]) -> dict[str, Any]:
         "deferred_because",
         "reclaim",
         "timing",
+        "brake",
     )
     threshold = document.get("threshold")
     return {

@@ -79,6 +79,15 @@ def parse_status(raw: bytes, interface: str = "/proc/self/status") -> ProcessSta
     )
 
 
+def parse_start_ticks(raw: bytes, interface: str = "/proc/self/stat") -> int:
+    """Return when a process was started, in clock ticks since boot: with its id it names it for good."""
+    # The name comes in brackets and may hold anything, brackets and blanks included.
+    fields = raw.rpartition(b")")[2].split()
+    if len(fields) < 20:
+        raise KernelInterfaceError(interface, raw[:64], "22 fields and more")
+    return parse_integer(fields[19], interface)
+
+
 def read_meminfo(proc: Path = PROC) -> MemoryInfo:
     """Return the machine's memory now. Raises OSError with the path."""
     path = proc / "meminfo"
@@ -118,6 +127,12 @@ def read_oom_score_adj(pid: int, proc: Path = PROC) -> int:
 def read_name(pid: int, proc: Path = PROC) -> str:
     """Return the name of a process's program, cut off at 15 bytes as the kernel has it."""
     return read_file(proc / str(pid) / "comm").rstrip(b"\n").decode("utf-8", "replace")
+
+
+def read_start_ticks(proc: Path = PROC, pid: int | None = None) -> int:
+    """Return when a process was started, by default the caller."""
+    path = proc / ("self" if pid is None else str(pid)) / "stat"
+    return parse_start_ticks(read_file(path), str(path))
 
 
 def _line(raw: bytes, label: bytes, interface: str) -> bytes:

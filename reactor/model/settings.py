@@ -99,6 +99,13 @@ class SourceSettings:
     processes: bool = True
 
 
+class BrakeMode(StrEnum):
+    """When allocators are slowed down in the kernel: never, or while a hard memory threshold is crossed."""
+
+    OFF = "off"
+    HARD = "hard"
+
+
 class Role(StrEnum):
     """Whether the kubelet evicts too (`ALONGSIDE`), or its eviction is switched off (`SOLE`)."""
 
@@ -160,6 +167,7 @@ class Settings:
     journal: JournalSettings = field(default_factory=JournalSettings)
     realtime: RealtimeSettings = field(default_factory=RealtimeSettings)
     sources: SourceSettings = field(default_factory=SourceSettings)
+    brake: BrakeMode = BrakeMode.OFF
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     runtime_endpoint: str | None = None

@@ -17,7 +17,7 @@ from reactor.policy.images import images_to_collect, unused_images
 from reactor.policy.in_flight import record_eviction
 from reactor.policy.oom_score import oom_score_adj
 from reactor.policy.rank import rank
-from reactor.policy.thresholds import memory_level
+from reactor.policy.thresholds import memory_level, thresholds_met
 
 __all__ = [
     "Admission",
@@ -29,5 +29,6 @@ __all__ = [
     "oom_score_adj",
     "rank",
     "record_eviction",
+    "thresholds_met",
     "unused_images",
 ]

@@ -19,6 +19,7 @@ from typing import Protocol
 import trio
 
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.settings import Settings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.attempts import keep_trying
@@ -44,7 +45,8 @@ class MemoryStep(Step, Protocol):
 class MemorySource:
     """Arms the levels it is given with the best that this node has.
 
-    `steps` and `hints` replace the chain and what runs beside it; steps that come first are preferred.
+    `highs` are shared with whoever else sets memory.high. `steps` and `hints` replace the chain and what
+    runs beside it; steps that come first are preferred.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class MemorySource:
         settings: Settings,
         wakes: Wakes,
         board: SourceBoard,
+        highs: BorrowedHighs | None = None,
         *,
         steps: Sequence[MemoryStep] | None = None,
         hints: Sequence[MemoryStep] | None = None,
@@ -68,7 +71,7 @@ class MemorySource:
             steps = (
                 EbpfMemory.loaded_by(settings.sources.ebpf_loader, tree, wakes, board),
                 MemcgEventfd(tree, wakes, board),
-                MemoryHigh(tree, wakes, board),
+                MemoryHigh(tree, wakes, board, highs or BorrowedHighs()),
             )
         if hints is None:
             hints = (MemcgReclaim(tree, wakes, board), PsiHint(tree, wakes, board))

@@ -7,7 +7,8 @@ and for soft thresholds it is taken off at once. Then the counters are looked at
 memory.high is set to the next level. What the operator had there is put back (`kernel.memory_high`).
 
 systemd writes its own memory.high whenever it realizes a cgroup anew: after a daemon-reload, with the next
-unit that starts in the slice. So the file itself is watched as well, and the level set again.
+unit that starts in the slice. So the file itself is watched as well, and the level set again. Where the
+brake (`reactor.act.brake`) holds the same file lower, that is what stands, until it lets go.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import trio
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.libc import watch_modifications
-from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, levels_by_cgroup, needs_rearming
@@ -51,10 +52,12 @@ class MemoryHigh:
         tree: CgroupTree,
         wakes: Wakes,
         board: SourceBoard,
+        highs: BorrowedHighs,
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._tree = tree
+        self._highs = highs
         self._wakes = wakes
         self._board = board
         self._clock_ns = clock_ns
@@ -106,7 +109,14 @@ class MemoryHigh:
                 errno.EOPNOTSUPP, "the root cgroup has no memory.high (name a nodeCgroup below it)", "/"
             )
         return {
-            cgroup: _Guard(self._tree, cgroup, levels, self._wake, partial(report, cgroup))
+            cgroup: _Guard(
+                self._tree,
+                cgroup,
+                self._highs.of(self._tree.path(cgroup)),
+                levels,
+                self._wake,
+                partial(report, cgroup),
+            )
             for cgroup, levels in guarded.items()
         }
 
@@ -124,6 +134,7 @@ class _Guard:
         self,
         tree: CgroupTree,
         cgroup: str,
+        high: BorrowedHigh,
         levels: list[MemoryLevel],
         wake: Callable[[MemoryLevel], None],
         armed: Callable[[str], None],
@@ -134,7 +145,7 @@ class _Guard:
         self._levels = levels
         self._wake = wake
         self._armed = armed
-        self._high = BorrowedHigh(self._directory)
+        self._high = high
         self._standing: MemoryLevel | None = None
         self._past: set[LevelKey] = set()
         self._moved = trio.Event()
@@ -161,7 +172,7 @@ class _Guard:
             writes_fd = watch_modifications(self._high.path)
             owned.callback(os.close, writes_fd)
             try:
-                await trio.to_thread.run_sync(self._high.put_back)  # what a killed daemon left
+                await trio.to_thread.run_sync(self._high.put_back, MEMORY_HIGH)  # what a killed daemon left
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._answer_writes, writes_fd)
                     while True:
@@ -195,7 +206,7 @@ class _Guard:
             return
         # Assigned first: should the write be cancelled or fail halfway, it still is put back.
         self._standing = following
-        if await trio.to_thread.run_sync(self._high.set, following.level_bytes):
+        if await trio.to_thread.run_sync(self._high.set, following.level_bytes, MEMORY_HIGH):
             self._armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")
         else:
             self._armed("has a lower memory.high already")
@@ -247,5 +258,5 @@ class _Guard:
 
     async def _release(self) -> None:
         if self._standing is not None:
-            await trio.to_thread.run_sync(self._high.put_back)
+            await trio.to_thread.run_sync(self._high.put_back, MEMORY_HIGH)
             self._standing = None

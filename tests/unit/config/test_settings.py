@@ -2,7 +2,7 @@ import pytest
 
 from reactor.config import settings_from_text
 from reactor.errors import ConfigError
-from reactor.model.settings import EbpfLoader, KubernetesSettings, PodOrigin, Role, Settings
+from reactor.model.settings import BrakeMode, EbpfLoader, KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Filesystem, Layout
 
 
@@ -225,3 +225,31 @@ def test_an_endpoint_that_is_no_unix_socket_is_refused(endpoint: str) -> None:
 def test_where_static_pods_come_from_is_taken_from_the_kubelets_own_key() -> None:
     found = settings_from_text("staticPodPath: /etc/kubernetes/manifests", "f")
     assert found.static_pods_path == "/etc/kubernetes/manifests"
+
+
+@pytest.mark.parametrize("off", ["off", "'off'", "false"])
+def test_the_brake_is_off_unless_it_is_asked_for(off: str) -> None:
+    assert BrakeMode.OFF is _read("{}").brake
+    assert BrakeMode.OFF is _read(f"reactor: {{brake: {off}}}").brake
+    assert BrakeMode.HARD is _read("reactor: {nodeCgroup: /node, brake: hard}").brake
+
+
+@pytest.mark.parametrize("wrong", ["soft", "on", "true", "1", "[hard]", "HARD"])
+def test_a_brake_that_is_neither_is_refused(wrong: str) -> None:
+    assert ["reactor.brake"] == _paths(f"reactor: {{brake: {wrong}}}")
+
+
+@pytest.mark.parametrize(
+    ("document", "works"),
+    [
+        ("{reactor: {brake: hard, nodeCgroup: /node}}", True),
+        ("{reactor: {brake: hard, pods: {parents: [/kubepods]}}}", True),
+        ("{reactor: {brake: hard}}", False),
+        ("{reactor: {brake: hard, pods: {parents: [/]}}}", False),
+        ("{reactor: {brake: hard, pods: {parents: [/kubepods]}}, enforceNodeAllocatable: [none]}", False),
+        ("{reactor: {brake: hard, nodeCgroup: /node}, evictionHard: {pid.available: 5%}}", False),
+        ("{reactor: {brake: off}}", True),
+    ],
+)
+def test_a_brake_that_can_never_be_engaged_is_warned_of(document: str, works: bool) -> None:  # noqa: FBT001
+    assert works is not any("reactor.brake" in warning for warning in _read(document).warnings)

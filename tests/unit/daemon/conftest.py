@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 import trio
 
+from reactor.act.brake import Braking
 from reactor.act.kill import KillReport, ReapReport
 from reactor.act.reclaim import ReclaimReport, Reclaims
 from reactor.daemon.endings import Endings
@@ -137,6 +138,8 @@ class FakeLoop:
         self.reclaims: dict[Reclaim, FakeReclaim] = {}
         self.armed: list[Mapping[Signal, Observation]] = []
         self.gone: list[str] = []
+        self.braking: tuple[Braking, ...] = ()
+        self.killed_before_braking: list[str] | None = None
         self.populated: set[str] = set()
         self.known = Known(observed=Observed(stale_seconds=35.0))
         self.parts = Parts(
@@ -145,6 +148,7 @@ class FakeLoop:
             pods=self.pods,
             reclaims=Reclaims(self.reclaims),
             populated=lambda pod: pod.uid in self.populated,
+            brake=self._brake,
             arm_memory=self.armed.append,
         )
         self.endings = Endings(self.kills, nursery, self._is_gone, deadline_seconds=10.0, dry_run=dry_run)
@@ -168,6 +172,10 @@ class FakeLoop:
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
+
+    def _brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
+        self.killed_before_braking = list(self.kills.killed)
+        return self.braking if Signal.MEMORY_AVAILABLE in memory else ()
 
     def _is_gone(self, uid: str) -> bool:
         gone = self.passes.gone(uid)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 
-from reactor.daemon.doctor import examine, source_plans
+from reactor.daemon.doctor import brake_plan, examine, source_plans
 from reactor.kernel.features import Feature
-from reactor.model.settings import Settings, SourceSettings
+from reactor.model.settings import BrakeMode, Settings, SourceSettings
 
 EVERYTHING = ("memcg eventfd", "memory.high", "pressure stall information", "process events")
 
@@ -54,3 +54,11 @@ def test_doctor_prints_a_table_with_the_remedies(capsys):
     printed = capsys.readouterr().out
     assert "FEATURE" in printed
     assert "ticker" in printed
+
+
+def test_doctor_says_whether_the_brake_would_be_used():
+    hard = Settings(brake=BrakeMode.HARD)
+
+    assert brake_plan(hard, features(*EVERYTHING)).startswith("used while")
+    assert brake_plan(hard, features()) == "not used: memory.high: missing"
+    assert "switched off" in brake_plan(Settings(), features(*EVERYTHING))

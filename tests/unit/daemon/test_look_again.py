@@ -25,6 +25,10 @@ def test_memory_that_is_still_coming_back_under_pressure_is_looked_after() -> No
     assert look_again_seconds(_state(Resource.MEMORY, Signal.MEMORY_AVAILABLE), 5.0) < 0.1
 
 
+def test_while_the_brake_is_on_the_loop_looks_for_the_memory_that_would_release_it() -> None:
+    assert look_again_seconds(_state(None, None), 5.0, is_braking=True) < 0.1
+
+
 @pytest.mark.parametrize(
     ("resource", "signal"),
     [

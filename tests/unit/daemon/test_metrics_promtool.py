@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from reactor.act.brake import BrakeReading
 from reactor.daemon.http import serve_metrics
 from reactor.daemon.metrics import Metrics, Reading
 from reactor.model.decisions import InFlight, PolicyState
@@ -55,6 +56,7 @@ def reading(make_threshold) -> Reading:
             SourceState(name="processes", health=SourceHealth.FAILED, wakes=1, lost=7),
         ),
         pods=2,
+        brake=BrakeReading(times=3, seconds=1.5),
         journal_written=4,
         journal_lost=1,
     )
@@ -119,6 +121,9 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         'reactor_source_wakes_total{source="memcg-eventfd"} 3.0',
         'reactor_source_lost_events_total{source="processes"} 7.0',
         "reactor_evictions_in_flight 1.0",
+        "reactor_brake_engaged 0.0",
+        "reactor_brake_engagements_total 3.0",
+        "reactor_brake_seconds_total 1.5",
         "reactor_journal_lost_lines_total 1.0",
         'reactor_config_reloads_total{result="refused"} 1.0',
         'reactor_stage_duration_seconds_count{stage="free"} 1.0',

@@ -6,8 +6,10 @@ import pytest
 import trio
 import trio.testing
 
+from reactor.act.brake import Braking
 from reactor.daemon.record import ending_document
 from reactor.daemon.recorder import Hooks, Recorder
+from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 
@@ -34,6 +36,12 @@ def journal():
 @pytest.fixture
 def make_recorder(journal):
     return lambda hooks=None: Recorder(journal, None, patience_seconds=10.0, hooks=hooks or Hooks())
+
+
+@pytest.fixture
+def braking(tmp_path):
+    high = BorrowedHigh(tmp_path)
+    return Braking(name="brake 1", cgroup="/node", high_bytes=390 * MIB, high=high, engaged_ns=5)
 
 
 async def test_passes_that_decide_nothing_new_are_not_journaled(nursery, make_loop, journal, make_recorder):
@@ -110,6 +118,54 @@ async def test_what_is_known_is_written_at_a_shutdown(
         inner.cancel_scope.cancel()
 
     assert [line["evictions"][0]["outcome"] for line in journal.lines] == ["killed"]
+
+
+async def test_a_decision_waits_for_its_brake_and_says_when_it_was_on(
+    nursery, make_loop, observation, journal, make_recorder, braking
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.braking = (braking,)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    assert journal.lines == []
+
+    braking.released_ns, braking.released_because = 9, "in a test"
+    braking.released.set()
+    await trio.testing.wait_all_tasks_blocked()
+
+    (line,) = journal.lines
+    assert line["brake"] == [
+        {
+            "cgroup": "/node",
+            "high_bytes": 390 * MIB,
+            "engaged_ns": 5,
+            "released_ns": 9,
+            "released_because": "in a test",
+            "problem": None,
+        }
+    ]
+
+
+async def test_a_brake_that_is_on_for_longer_than_the_patience_has_a_line_of_its_own(
+    nursery, make_loop, observation, journal, make_recorder, braking, autojump_clock
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.braking = (braking,)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    await trio.sleep(11)
+    assert [line["brake"][0]["released_ns"] for line in journal.lines] == [None]
+
+    braking.released_ns = 9
+    braking.released.set()
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert [(line["kind"], line.get("released_ns")) for line in journal.lines] == [
+        ("decision", None),
+        ("brake", 9),
+    ]
+    assert journal.lines[1]["decision"] == journal.lines[0]["id"]
 
 
 async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, observation, make_recorder):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from reactor.act.brake import BrakeReading
 from reactor.daemon.oom import OomKills
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View, explain, status
@@ -43,6 +44,7 @@ def make_view(make_loop, make_threshold, nursery):
                 sources=sources,
                 recorder=recorder,
                 oom=OomKills(loop.known, lambda _: None, lambda _: None),
+                brake=BrakeReading(times=2, seconds=1.5),
                 started_unix_seconds=0.0,
                 problems={"journal": "full"},
                 filesystems=Filesystems(),

@@ -10,10 +10,12 @@ from reactor.errors import KernelInterfaceError
 from reactor.kernel.procfs import (
     parse_loadavg_tasks,
     parse_meminfo,
+    parse_start_ticks,
     parse_status,
     read_meminfo,
     read_name,
     read_oom_score_adj,
+    read_start_ticks,
     read_status,
     read_task_count,
     read_task_limit,
@@ -78,6 +80,18 @@ def test_broken_status_is_refused(raw: bytes) -> None:
         parse_status(raw)
 
 
+@pytest.mark.parametrize("name", [b"sh", b"a b) c", b"((", b") 7 7"])
+def test_start_of_a_process_is_found_whatever_its_name_is(name: bytes) -> None:
+    raw = b"12 (%b) S 1 12 12 0 -1 4194304 96 0 1 0 0 0 0 0 20 0 1 0 4711 2400000 100" % name
+    assert 4711 == parse_start_ticks(raw)
+
+
+@pytest.mark.parametrize("raw", [b"", b"12 (sh", b"12 (sh) S 1 2 3", b"12 (a) " + b"x " * 30])
+def test_broken_stat_is_refused(raw: bytes) -> None:
+    with pytest.raises(KernelInterfaceError):
+        parse_start_ticks(raw)
+
+
 def test_limit_of_tasks_is_the_smaller_of_the_two(tmp_path: Path) -> None:
     (tmp_path / "sys/kernel").mkdir(parents=True)
     (tmp_path / "sys/kernel/pid_max").write_text("4194304\n")
@@ -94,12 +108,13 @@ def test_this_kernel_is_understood() -> None:
     assert 0 < read_meminfo().free_bytes <= read_meminfo().total_bytes
     assert 0 < read_task_count() < read_task_limit()
     assert read_status().threads >= 1
+    assert 0 < read_start_ticks(pid=1) <= read_start_ticks()
     assert read_status().resident_bytes > 0
 
 
 @given(st.one_of(st.binary(), st.builds(lambda cut: (MEMINFO + STATUS)[:cut], st.integers(0, 300))))
 def test_arbitrary_bytes_are_refused_by_name_only(raw: bytes) -> None:
-    for parse in (parse_meminfo, parse_loadavg_tasks, parse_status):
+    for parse in (parse_meminfo, parse_loadavg_tasks, parse_status, parse_start_ticks):
         try:
             parse(raw)
         except KernelInterfaceError:

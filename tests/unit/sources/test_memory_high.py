@@ -9,7 +9,7 @@ import trio.testing
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
 from reactor.sources.levels import MemoryLevel
@@ -53,7 +53,7 @@ class FakeNode:
 
     @asynccontextmanager
     async def watched(self, *levels: MemoryLevel) -> AsyncIterator[MemoryHigh]:
-        step = MemoryHigh(self.tree, self.wakes, self.board)
+        step = MemoryHigh(self.tree, self.wakes, self.board, BorrowedHighs())
         step.arm(levels)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
@@ -178,19 +178,19 @@ async def test_once_usage_is_down_again_the_level_is_set_anew(node: FakeNode, le
 
 async def test_what_a_killed_daemon_left_is_put_back(node: FakeNode) -> None:
     node.high = str(900 * MIB)
-    BorrowedHigh(node.directory).set(100 * MIB)
-    BorrowedHigh(node.directory).set(120 * MIB)
+    BorrowedHigh(node.directory).set(100 * MIB, "test")
+    BorrowedHigh(node.directory).set(120 * MIB, "test")
     assert str(120 * MIB) == node.high
-    BorrowedHigh(node.directory).put_back()
+    BorrowedHigh(node.directory).put_back("test")
     assert str(900 * MIB) == node.high
 
 
 async def test_a_daemon_killed_between_the_attribute_and_the_file_loses_nothing(node: FakeNode) -> None:
     node.high = str(900 * MIB)
-    BorrowedHigh(node.directory).set(100 * MIB)
+    BorrowedHigh(node.directory).set(100 * MIB, "test")
     remembered = f"{900 * MIB} {120 * MIB} {100 * MIB}".encode()
     os.setxattr(node.directory, "user.reactor.memory_high", remembered)
-    BorrowedHigh(node.directory).put_back()
+    BorrowedHigh(node.directory).put_back("test")
     assert str(900 * MIB) == node.high
 
 

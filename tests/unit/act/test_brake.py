@@ -1,0 +1,225 @@
+import logging
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from reactor.act.brake import BELOW_PERCENT, Brake, put_back_abandoned, unavailable_because
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
+
+MIB = 1 << 20
+LEVEL = 400 * MIB
+BRAKED = str(LEVEL * (100 - BELOW_PERCENT) // 100 // mmap.PAGESIZE * mmap.PAGESIZE)
+
+
+class FakeNode:
+    """Cgroups /node and /other as directories of files; whoever writes them is the kernel."""
+
+    def __init__(self, root: Path) -> None:
+        self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
+        for name in ("node", "other"):
+            (root / name).mkdir()
+            self.set_high(f"/{name}", "max")
+        try:
+            os.setxattr(root / "node", "user.reactor.probe", b"")
+        except OSError:
+            pytest.skip("needs a temporary directory with user extended attributes (pytest --basetemp)")
+
+    def high(self, cgroup: str = "/node") -> str:
+        return (self.tree.path(cgroup) / "memory.high").read_text().strip()
+
+    def set_high(self, cgroup: str, text: str) -> None:
+        (self.tree.path(cgroup) / "memory.high").write_text(text + "\n")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+@pytest.fixture
+def make_brake(node: FakeNode) -> Iterator[Callable[..., Brake]]:
+    made: list[Brake] = []
+
+    def make(deadline_seconds: float = 600.0, own_cgroup: str = "/system.slice/reactor.service") -> Brake:
+        proc_cgroup = node.tree.memory_root / "proc-self-cgroup"
+        proc_cgroup.write_text(f"0::{own_cgroup}\n")
+        brake = Brake(node.tree, deadline_seconds=deadline_seconds, proc_cgroup=proc_cgroup)
+        brake.start()
+        made.append(brake)
+        return brake
+
+    yield make
+    for brake in made:
+        brake.close()
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("reactor-brake")]
+    assert [] == left
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while True:
+            if condition():
+                return
+            await trio.sleep(0.002)
+
+
+async def test_a_crossing_pulls_memory_high_down_and_its_end_puts_it_back(node: FakeNode, make_brake) -> None:
+    node.set_high("/node", str(900 * MIB))
+    brake = make_brake()
+    (braking,) = brake.heed({"/node": LEVEL})
+    await eventually(lambda: node.high() == BRAKED)
+    assert braking.engaged_ns is not None
+    assert (braking,) == brake.heed({"/node": LEVEL})
+    assert () == brake.heed({})
+    with trio.fail_after(30):
+        await braking.released.wait()
+    assert str(900 * MIB) == node.high()
+    assert braking.released_ns > braking.engaged_ns
+    assert "not crossed any more" in braking.released_because
+
+
+async def test_nothing_is_engaged_where_nothing_is_crossed(node: FakeNode, make_brake) -> None:
+    brake = make_brake()
+    assert () == brake.heed({})
+    assert "max" == node.high()
+    assert (0, 0.0) == (brake.reading().times, brake.reading().seconds)
+
+
+async def test_each_cgroup_is_braked_and_released_by_itself(node: FakeNode, make_brake) -> None:
+    brake = make_brake()
+    brake.heed({"/node": LEVEL, "/other": LEVEL // 2})
+    await eventually(lambda: "max" not in {node.high(), node.high("/other")})
+    brake.heed({"/other": LEVEL // 2})
+    await eventually(lambda: node.high() == "max")
+    assert ["/other"] == [one.cgroup for one in brake.reading().on]
+    assert "max" != node.high("/other")
+
+
+async def test_it_is_released_at_its_deadline_though_nobody_asks(node: FakeNode, make_brake) -> None:
+    brake = make_brake(deadline_seconds=0.05)
+    (braking,) = brake.heed({"/node": LEVEL})
+    with trio.fail_after(30):
+        await braking.released.wait()
+    assert "max" == node.high()
+    assert "its time was over" == braking.released_because
+
+
+async def test_a_crossing_that_outlasts_the_deadline_is_not_braked_again_but_the_next_one_is(
+    node: FakeNode, make_brake
+) -> None:
+    brake = make_brake(deadline_seconds=0.05)
+    (first,) = brake.heed({"/node": LEVEL})
+    with trio.fail_after(30):
+        await first.released.wait()
+    assert () == brake.heed({"/node": LEVEL})
+    await trio.sleep(0.05)
+    assert "max" == node.high()
+    brake.heed({})
+    (second,) = brake.heed({"/node": LEVEL})
+    with trio.fail_after(30):
+        await second.released.wait()
+    assert 2 == brake.reading().times
+
+
+async def test_a_release_that_comes_late_does_not_take_the_next_brake_away(
+    node: FakeNode, make_brake
+) -> None:
+    brake = make_brake()
+    for _ in range(20):
+        brake.heed({"/node": LEVEL})
+        brake.heed({})
+    brake.heed({"/node": LEVEL})
+    await eventually(lambda: node.high() == BRAKED)
+    await trio.sleep(0.05)
+    assert BRAKED == node.high()
+    brake.heed({})
+    await eventually(lambda: node.high() == "max")
+
+
+async def test_at_the_end_what_is_braked_is_put_back(node: FakeNode, make_brake) -> None:
+    brake = make_brake()
+    brake.heed({"/node": LEVEL})
+    await eventually(lambda: node.high() == BRAKED)
+    brake.close()
+    assert "max" == node.high()
+    assert () == brake.reading().on
+
+
+async def test_a_value_that_the_operator_sets_during_the_brake_stays(node: FakeNode, make_brake) -> None:
+    brake = make_brake()
+    (braking,) = brake.heed({"/node": LEVEL})
+    await eventually(lambda: node.high() == BRAKED)
+    node.set_high("/node", str(700 * MIB))
+    brake.heed({})
+    with trio.fail_after(30):
+        await braking.released.wait()
+    assert str(700 * MIB) == node.high()
+
+
+async def test_a_lower_value_of_the_operators_is_left_alone_and_that_is_no_engagement(
+    node: FakeNode, make_brake
+) -> None:
+    node.set_high("/node", str(100 * MIB))
+    brake = make_brake()
+    (braking,) = brake.heed({"/node": LEVEL})
+    with trio.fail_after(30):
+        await braking.released.wait()
+    assert str(100 * MIB) == node.high()
+    assert "as low" in braking.problem
+    assert 0 == brake.reading().times
+
+
+async def test_a_cgroup_that_is_gone_is_a_problem_and_the_others_are_braked(
+    node: FakeNode, make_brake
+) -> None:
+    brake = make_brake()
+    braking = brake.heed({"/gone": LEVEL})[0]
+    with trio.fail_after(30):
+        await braking.released.wait()
+    assert "gone" in braking.problem
+    assert "gone" in brake.reading().problem
+    brake.heed({"/gone": LEVEL, "/node": LEVEL})
+    await eventually(lambda: node.high() == BRAKED)
+    assert brake.reading().problem is None
+
+
+async def test_the_cgroup_that_reactor_lives_in_is_never_braked(node: FakeNode, make_brake) -> None:
+    brake = make_brake(own_cgroup="/node/system/reactor.service")
+    assert () == brake.heed({"/node": LEVEL})
+    assert "reactor itself lives in it" in brake.reading().problem
+    brake.heed({"/node": LEVEL, "/other": LEVEL})
+    await eventually(lambda: node.high("/other") == BRAKED)
+    assert "max" == node.high()
+
+
+async def test_a_brake_that_was_never_started_does_nothing(node: FakeNode) -> None:
+    brake = Brake(node.tree)
+    assert () == brake.heed({"/node": LEVEL})
+    brake.close()
+    assert "max" == node.high()
+
+
+async def test_on_cgroup_v1_it_says_why_it_does_nothing(tmp_path: Path, caplog) -> None:
+    tree = CgroupTree(version=CgroupVersion.V1, memory_root=tmp_path)
+    assert "v1" in unavailable_because(tree)
+    brake = Brake(tree)
+    brake.start()
+    assert () == brake.heed({"/node": LEVEL})
+    assert "v1" in brake.reading().problem
+    assert "v1" in caplog.text
+    brake.close()
+
+
+async def test_what_a_killed_daemon_left_is_put_back_and_logged(node: FakeNode, caplog) -> None:
+    BorrowedHigh(node.tree.path("/node"), owner="1:1").set(100 * MIB, "brake")
+    with caplog.at_level(logging.WARNING):
+        await put_back_abandoned(node.tree, BorrowedHighs())
+    assert "max" == node.high()
+    assert "is max again, as before a crash" in caplog.text

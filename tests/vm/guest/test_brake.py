@@ -1,0 +1,288 @@
+"""The brake: memory.high pulled down while a hard threshold is crossed, and put back whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from guarded import CGROUP, MEMORY, MIB, SLICE, SLICE_MIB, V2, Service, Tenant, eventually, prop, run
+
+THRESHOLD_MIB: Final = 100
+LEVEL_MIB: Final = SLICE_MIB - THRESHOLD_MIB
+HARD: Final = {"evictionHard": {"memory.available": f"{THRESHOLD_MIB}Mi"}}
+BRAKE: Final = {"brake": "hard"}
+HIGH: Final = MEMORY / SLICE / "memory.high"
+HUGE_PAGES: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+NEVER_EVICTED: Final = {"ManagedOOMPreference": "omit"}
+
+pytestmark = pytest.mark.skipif(
+    not V2, reason="memory.high is a file of cgroup v2: run it on bookworm or trixie"
+)
+
+
+def high() -> str:
+    return HIGH.read_text().strip()
+
+
+def set_high(text: str) -> str:
+    """Set memory.high as an operator does, and return what it is then."""
+    HIGH.write_text(text)
+    return high()
+
+
+def is_marked() -> bool:
+    return "user.reactor.memory_high" in os.listxattr(HIGH.parent)
+
+
+def log() -> str:
+    return run("journalctl", "-u", "reactor", "--no-pager", "-o", "cat")
+
+
+def engagements(service: Service) -> int:
+    return int(service.status()["brake"]["times"])
+
+
+def start_and_engage(service: Service, operators: str, *drop_in: str) -> int:
+    """Have a unit cross that nobody may end, so that the brake stays on; return the daemon's process id."""
+    service.configure(HARD, BRAKE)
+    service.start(*drop_in)
+    pid = int(service.prop("MainPID"))
+    hog = Tenant("hog", "hold", "300", properties=NEVER_EVICTED)
+    eventually(hog.holds_its_memory, "the hog's memory")
+    set_high(operators)
+    Tenant("more", "hold", "130", properties=NEVER_EVICTED)
+    _spin_until(lambda: is_marked() and high() != operators, "the brake")
+    return pid
+
+
+def _spin_until(true, what: str) -> None:
+    """Wait without a pause: the brake is on for seconds only, and an emulated guest is slow."""
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, f"not within 60 s: {what}\n{log()}"
+
+
+@pytest.mark.quick
+def test_it_is_on_at_a_hard_crossing_and_off_once_the_memory_is_back(service: Service) -> None:
+    service.configure(HARD, BRAKE)
+    service.start()
+    assert service.status()["brake"] == {"mode": "hard", "on": [], "times": 0, "seconds": 0.0}
+    operators = set_high("max")
+    quiet = Tenant("quiet", "hold", "150")
+    eventually(quiet.holds_its_memory, "the quiet unit's memory")
+    assert 0 == engagements(service)
+    hog = Tenant("hog", "hold", "300")
+    decision = service.wait_for_eviction()
+    assert [hog.pod] == service.evicted()
+    (brake,) = decision["brake"]
+    assert CGROUP == brake["cgroup"]
+    assert brake["high_bytes"] < LEVEL_MIB * MIB
+    assert decision["timing"]["woke_ns"] < brake["engaged_ns"] < brake["released_ns"]
+    assert "not crossed any more" in brake["released_because"]
+    assert (operators, False) == (high(), is_marked())
+    assert quiet.is_alive()
+    status = service.status()["brake"]
+    assert (1, []) == (status["times"], status["on"])
+    assert status["seconds"] > 0
+
+
+def test_it_is_never_on_when_it_is_not_asked_for(service: Service) -> None:
+    service.configure(HARD)
+    service.start()
+    Tenant("hog", "hold", "450")
+    assert [] == service.wait_for_eviction()["brake"]
+    assert 0 == engagements(service)
+    assert "max" == high()
+
+
+def test_it_is_not_on_at_a_soft_crossing(service: Service) -> None:
+    service.configure(
+        {
+            "evictionHard": {"memory.available": "10Mi"},
+            "evictionSoft": {"memory.available": f"{THRESHOLD_MIB}Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "3s"},
+            "evictionMaxPodGracePeriod": 30,
+        },
+        {**BRAKE, "housekeepingInterval": "1s"},
+    )
+    service.start()
+    Tenant("hog", "hold", "430")
+    assert [] == service.wait_for_eviction()["brake"]
+    assert 0 == engagements(service)
+    assert "max" == high()
+
+
+def test_the_machine_itself_is_never_braked(service: Service) -> None:
+    available_mib = int(run("awk", "/^MemAvailable/ {print int($2 / 1024)}", "/proc/meminfo"))
+    service.configure(
+        {
+            "evictionHard": {"memory.available": f"{available_mib - 150}Mi"},
+            "enforceNodeAllocatable": ["none"],
+        },
+        {**BRAKE, "nodeCgroup": "/", "pods": {"parents": [CGROUP]}},
+    )
+    service.start()
+    assert "reactor.brake: has no effect" in log()
+    Tenant("hog", "hold", "350")
+    assert [] == service.wait_for_eviction()["brake"]
+    assert 0 == engagements(service)
+    assert "max" == high()
+
+
+def test_it_ends_with_its_time_where_nobody_can_be_ended_and_is_not_on_again(service: Service) -> None:
+    operators = f"{(SLICE_MIB - 12) * MIB}"
+    start_and_engage(service, operators)
+    eventually(lambda: not is_marked(), "the release")
+    assert operators == high()
+    eventually(lambda: any(line.get("brake") for line in service.lines()), "the decision")
+    (decision,) = (line for line in service.lines() if line.get("brake"))
+    assert "its time was over" == decision["brake"][0]["released_because"]
+    assert [] == decision["evictions"]
+    time.sleep(5)
+    assert (1, operators) == (engagements(service), high())
+
+
+def test_it_is_put_back_at_a_sigterm(service: Service) -> None:
+    operators = f"{(SLICE_MIB - 12) * MIB}"
+    pid = start_and_engage(service, operators, "Restart=no")
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: service.prop("ActiveState") == "inactive", "the end")
+    assert (operators, False) == (high(), is_marked())
+    assert "released: the daemon ends" in log()
+
+
+def test_it_is_put_back_by_the_next_start_after_a_crash_whatever_that_one_guards(service: Service) -> None:
+    operators = f"{(SLICE_MIB - 12) * MIB}"
+    pid = start_and_engage(service, operators, "Restart=no")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: service.prop("ActiveState") == "failed", "the crash")
+    assert is_marked()
+    assert operators != high()
+    service.configure(
+        {"evictionHard": {"pid.available": "10"}}, {"nodeCgroup": "/", "pods": {"parents": ["/system.slice"]}}
+    )
+    service.start("Restart=no")
+    eventually(lambda: not is_marked(), "the undoing")
+    assert operators == high()
+    assert "as before a crash" in log()
+
+
+def test_a_value_that_the_operator_sets_during_the_brake_stays_to_the_letter(service: Service) -> None:
+    start_and_engage(service, "max")
+    operators = set_high(f"{(SLICE_MIB - 8) * MIB}")
+    eventually(lambda: not is_marked(), "the release")
+    assert operators == high()
+
+
+def test_it_is_put_back_at_a_reload_that_switches_it_off(service: Service) -> None:
+    pid = start_and_engage(service, "max")
+    service.configure(HARD)
+    os.kill(pid, signal.SIGHUP)
+    eventually(lambda: not is_marked(), "the release")
+    assert "max" == high()
+    eventually(lambda: service.status()["brake"]["mode"] == "off", "the reload")
+
+
+def test_the_source_that_borrows_the_same_file_goes_on_beside_it(service: Service) -> None:
+    operators = set_high(f"{(SLICE_MIB - 8) * MIB}")
+    service.configure(HARD, {**BRAKE, "sources": {"ebpf": False, "psi": False}})
+    service.start()
+    eventually(lambda: high() == f"{LEVEL_MIB * MIB}", "memory.high at the level")
+    for name in ("first", "second"):
+        hog = Tenant(name, "grow", "450", "200")
+        eventually(lambda hog=hog: hog.pod in service.evicted(), f"the eviction of {name}")
+        eventually(lambda: high() == f"{LEVEL_MIB * MIB}", "memory.high at the level again")
+    assert "memory-high" in {wake["source"] for one in service.evictions() for wake in one["wakes"]}
+    assert all(one["brake"] for one in service.evictions())
+    service.stop()
+    assert (operators, False) == (high(), is_marked())
+
+
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """Have memory handed out by 4 KiB: a huge page alone is 2 MiB of overshoot."""
+    before = HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+    HUGE_PAGES.write_text("never")
+    try:
+        yield
+    finally:
+        HUGE_PAGES.write_text(before)
+
+
+def test_overshoot_with_and_without_it_as_measured(service: Service) -> None:
+    """One unit grows as fast as it can while a larger one is ended for it. Prints; judges only the order."""
+    overshoot_mib = {}
+    with small_pages():
+        for mode in ("off", "hard"):
+            service.configure(HARD, {"brake": mode})
+            service.start()
+            runs = [_crossing(service, f"{mode}{number}") for number in range(4)]
+            service.stop()
+            Path("/var/log/reactor/journal.jsonl").unlink()
+            overshoot_mib[mode] = [past for past, _ in runs]
+            shown = ", ".join(f"{past:.2f}" for past in sorted(overshoot_mib[mode]))
+            kill_ms = ", ".join(f"{_after_ms(decision, 'killed_ns'):.1f}" for _, decision in runs)
+            freed_ms = ", ".join(f"{_after_ms(decision, 'freed_ns'):.0f}" for _, decision in runs)
+            print(
+                f"brake {mode}: past the level by {shown} MiB; killed after {kill_ms} ms, freed {freed_ms} ms"
+            )
+            assert (mode == "hard") is all(decision["brake"] for _, decision in runs)
+            if mode == "hard":
+                on_ms = ", ".join(f"{_on_ms(decision):.0f}" for _, decision in runs)
+                engaged = ", ".join(f"{_engaged_ms(decision):.1f}" for _, decision in runs)
+                print(f"brake on for {on_ms} ms, engaged {engaged} ms after the wake")
+    assert statistics.median(overshoot_mib["hard"]) <= statistics.median(overshoot_mib["off"]) + 1
+
+
+def _after_ms(decision: dict[str, Any], stage: str) -> float:
+    return (decision["timing"][stage] - decision["timing"]["woke_ns"]) / 1e6
+
+
+def _on_ms(decision: dict[str, Any]) -> float:
+    return (decision["brake"][0]["released_ns"] - decision["brake"][0]["engaged_ns"]) / 1e6
+
+
+def _engaged_ms(decision: dict[str, Any]) -> float:
+    return (decision["brake"][0]["engaged_ns"] - decision["timing"]["woke_ns"]) / 1e6
+
+
+def _crossing(service: Service, name: str) -> tuple[float, dict[str, Any]]:
+    """Return how far usage went past the level until the larger unit's memory was back, and the decision."""
+    large = Tenant(f"large-{name}", "hold", "300")
+    eventually(large.holds_its_memory, "the large unit's memory")
+    with _peak() as peak:
+        fast = Tenant(f"fast-{name}", "hold", "180")
+        eventually(lambda: large.pod in service.evicted(), "the eviction")
+    (decision,) = (one for one in service.evictions() if one["evictions"][0]["pod"] == large.pod)
+    run("systemctl", "kill", "--signal=SIGKILL", fast.unit, check=False)
+    eventually(lambda: fast.usage_bytes() == 0 and prop(fast.unit, "ActiveState") != "active", "its end")
+    return peak[0] / MIB - LEVEL_MIB, decision
+
+
+@contextmanager
+def _peak() -> Iterator[list[int]]:
+    """Look at the slice's usage as often as it goes; the list holds the highest."""
+    peak, done = [0], threading.Event()
+    current = os.open(HIGH.parent / "memory.current", os.O_RDONLY)
+
+    def look() -> None:
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        while not done.wait(0.001):
+            peak[0] = max(peak[0], int(os.pread(current, 32, 0)))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
+        os.close(current)
