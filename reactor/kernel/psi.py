@@ -8,44 +8,12 @@ and may be shorter since; without CAP_SYS_RESOURCE only multiples of 2 s are tak
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from reactor.errors import KernelInterfaceError
 from reactor.kernel.files import with_path
 
 UNPRIVILEGED_WINDOW_US: Final = 2_000_000
-_ACCEPTED: Final = "`some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and a line `full` like it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
-    """How long tasks stood still: shares of the last 10, 60 and 300 s, and in all since boot."""
-
-    avg10_percent: float
-    avg60_percent: float
-    avg300_percent: float
-    total_us: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pressure:
-    """Some task stalled; all of them did (None: the file has no such line, as for the cpu before 5.13)."""
-
-    some: Stall
-    full: Stall | None
-
-
-def parse_pressure(raw: bytes, interface: str) -> Pressure:
-    """Return what a pressure file says. Raises KernelInterfaceError where it is not as documented."""
-    stalls: dict[bytes, Stall] = {}
-    for line in raw.splitlines():
-        kind, _, fields = line.partition(b" ")
-        stalls[kind] = _parse_stall(fields, interface)
-    if b"some" not in stalls:
-        raise KernelInterfaceError(interface, raw[:64], _ACCEPTED)
-    return Pressure(some=stalls[b"some"], full=stalls.get(b"full"))
 
 
 def open_trigger(path: Path, kind: Literal["some", "full"], stall_us: int, window_us: int) -> int:
@@ -63,27 +31,3 @@ def open_trigger(path: Path, kind: Literal["some", "full"], stall_us: int, windo
         os.close(fd)
         raise with_path(error, str(path)) from None
     return fd
-
-
-def _parse_stall(fields: bytes, interface: str) -> Stall:
-    try:
-        values = dict(field.split(b"=") for field in fields.split())
-        return Stall(
-            avg10_percent=_parse_percent(values[b"avg10"]),
-            avg60_percent=_parse_percent(values[b"avg60"]),
-            avg300_percent=_parse_percent(values[b"avg300"]),
-            total_us=int(values[b"total"]) if values[b"total"].isdigit() else _refuse(values[b"total"]),
-        )
-    except (KeyError, ValueError):
-        raise KernelInterfaceError(interface, fields[:64], _ACCEPTED) from None
-
-
-def _parse_percent(word: bytes) -> float:
-    whole, dot, hundredths = word.partition(b".")
-    if not (whole.isdigit() and dot and hundredths.isdigit() and len(word) <= 8):
-        _refuse(word)
-    return float(word)
-
-
-def _refuse(word: bytes) -> int:
-    raise ValueError(word)

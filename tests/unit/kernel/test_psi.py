@@ -5,55 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from reactor.errors import KernelInterfaceError
-from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger, parse_pressure
+from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 
 SOME = b"some avg10=0.12 avg60=3.00 avg300=100.00 total=4711\n"
-FULL = b"full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
-
-
-def test_pressure_is_read() -> None:
-    found = parse_pressure(SOME + FULL, "memory.pressure")
-    assert (0.12, 3.0, 100.0, 4711) == (
-        found.some.avg10_percent,
-        found.some.avg60_percent,
-        found.some.avg300_percent,
-        found.some.total_us,
-    )
-    assert found.full is not None
-    assert 0 == found.full.total_us
-
-
-def test_file_without_a_full_line_has_none() -> None:
-    assert parse_pressure(SOME, "cpu.pressure").full is None
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        FULL,
-        SOME[:-20],
-        SOME.replace(b"0.12", b"nan"),
-        SOME.replace(b"0.12", b"-1.0"),
-        SOME.replace(b"4711", b"-1"),
-        SOME.replace(b"avg60=", b"avg60"),
-    ],
-)
-def test_broken_pressure_is_refused_by_name(raw: bytes) -> None:
-    with pytest.raises(KernelInterfaceError, match=r"memory\.pressure"):
-        parse_pressure(raw, "memory.pressure")
-
-
-@given(st.one_of(st.binary(), st.binary().map(lambda raw: b"some " + raw + b"\n")))
-def test_arbitrary_bytes_are_refused_by_name_only(raw: bytes) -> None:
-    try:
-        parse_pressure(raw, "x")
-    except KernelInterfaceError:
-        return
 
 
 def test_trigger_on_this_kernel_is_opened_or_refused_by_name() -> None:
