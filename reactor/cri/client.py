@@ -193,6 +193,12 @@ class RuntimeClient:
         return self._package
 
 
+def described(version: messages.Version, client: RuntimeClient) -> str:
+    """Return what a runtime is, in one line."""
+    name = f"{version.runtime_name} {version.runtime_version}"
+    return f"{name}, CRI {client.api_version}, at {client.endpoint}"
+
+
 @contextmanager
 def _gone_is_fine() -> Iterator[None]:
     """Leave the block where the runtime does not know what is to be ended or removed (any more)."""

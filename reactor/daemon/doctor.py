@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from reactor.daemon.doctor_runtime import runtime_feature
 from reactor.daemon.show import console, table
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import BrakeMode, Settings
@@ -42,7 +43,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
 
     With `verbose` the verifier's log of each eBPF program that was refused is printed too.
     """
-    features = probe()
+    features = (*probe(), runtime_feature(settings or Settings()))
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)

@@ -46,10 +46,12 @@ from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.model.signals import RESOURCE, NodeCondition
 from reactor.workloads.kubernetes import KubernetesPods
+from reactor.workloads.remembered import RememberedSpecs
 from reactor.workloads.runtime import RuntimeWatch
 
 _LOG: Final = logging.getLogger("reactor.kubernetes")
 _ANNOUNCEMENTS: Final = "announcements.json"
+_SPECS: Final = "pods.json"
 _KUBELET_SECONDS: Final = 5.0
 _REPORT_SECONDS: Final = 5.0
 _NODE_NAME: Final = "NODE_NAME"
@@ -71,6 +73,8 @@ class Cluster:
         self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=_in_thread)
         self._client = ApiClient(self._credentials)
         self._store = PodStore(self._pods_changed)
+        self._remembered = RememberedSpecs(Path(settings.state_path).with_name(_SPECS))
+        self._remembered.load()
         self._pods = self._pod_source()
         self._node = NodeStatus(self._client, self.node_name, self._kubernetes.role)
         selector = {"fieldSelector": f"metadata.name={self.node_name}"}
@@ -98,9 +102,15 @@ class Cluster:
             "kubernetes events": self._events.problem,
             "kubernetes clean-up": self._cleanup.problem,
             "runtime": self._runtime.state.problem,
+            "remembered pods": self._remembered.problem,
         }
         told = {name: why for name, why in found.items() if why is not None}
         return {**told, **self._store.problems, **self._announcer.problems, **self._defects}
+
+    @property
+    def runtime(self) -> str | None:
+        """Return what the container runtime called itself last, None where none was ever reached."""
+        return self._runtime.state.description
 
     @property
     def pending(self) -> int:
@@ -112,7 +122,7 @@ class Cluster:
         return KubernetesPods(
             self._tree,
             settings,
-            specs=lambda: self._store.specs,
+            specs=self._specs,
             runtime=lambda: self._runtime.inventory,
         )
 
@@ -165,12 +175,14 @@ class Cluster:
     def close(self) -> None:
         """Save what is not told yet."""
         self._file.flush()
+        self._remembered.flush()
 
     async def run(self) -> None:
         """Take part until cancelled."""
         services: dict[str, Service] = {
             "pods": self._pods.run,
             "runtime": self._runtime.run,
+            "remembered pods": self._remembered.run,
             "report": self._report,
         }
         if not self._settings.dry_run:
@@ -235,7 +247,15 @@ class Cluster:
     def _inventory_changed(self) -> None:
         self._on_pods()
 
+    def _specs(self) -> Mapping[str, Pod]:
+        """Return the specs as they are told; until all have been told, with those remembered."""
+        if self._store.is_complete:
+            return self._store.specs
+        return {**self._remembered.specs, **self._store.specs}
+
     def _pods_changed(self) -> None:
+        if self._store.is_complete:
+            self._remembered.show(self._store.specs)
         self._runtime.due()
         if not self._settings.dry_run:
             self._arrivals.look(self._conditions)

@@ -166,6 +166,7 @@ class Daemon:
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
             filesystems=generation.filesystems,
+            runtime=None if self._cluster is None else self._cluster.runtime,
         )
 
     def reload(self, settings: Settings) -> None:

@@ -33,6 +33,8 @@ def show_status(socket_path: Path, output: str) -> int:
         f"reactor {document['version']}, pid {document['pid']}{dry}: {node}, {document['pods']} pods, "
         f"{document['passes']} passes since {document['started']}"
     )
+    if document["runtime"] is not None:
+        screen.print(f"container runtime: {document['runtime']}")
     screen.print(_signals(document["signals"]))
     screen.print(_filesystems(document))
     if document["reclaimed"]:

@@ -41,7 +41,10 @@ class FilesystemsView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What there is to be told of; `problems` is what is not as it should be, and why."""
+    """What there is to be told of; `problems` is what is not as it should be, and why.
+
+    `runtime` is what the container runtime calls itself, None without one.
+    """
 
     settings: Settings
     known: Known
@@ -53,6 +56,7 @@ class View:
     started_unix_seconds: float
     problems: Mapping[str, str]
     filesystems: FilesystemsView
+    runtime: str | None = None
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -66,6 +70,7 @@ def status(view: View) -> dict[str, Any]:
         "pid": os.getpid(),
         "started": instant(view.started_unix_seconds),
         "dry_run": view.settings.dry_run,
+        "runtime": view.runtime,
         "node_cgroup": view.settings.node_cgroup,
         "pods": len(view.known.pods),
         "passes": view.known.passes,

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from reactor.cri.client import RuntimeClient
+from reactor.cri.client import RuntimeClient, described
 from reactor.cri.endpoint import KNOWN_ENDPOINTS, find_endpoint
 from reactor.errors import ReactorError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
@@ -92,8 +92,7 @@ class RuntimeWatch:
                 self._client = None  # another runtime may have come in its place
             return False
         found = await trio.to_thread.run_sync(following(inventory_of), sandboxes, containers)
-        name = f"{version.runtime_name} {version.runtime_version}"
-        self._note(RuntimeState(description=f"{name}, CRI {client.api_version}, at {client.endpoint}"))
+        self._note(RuntimeState(description=described(version, client)))
         if found != self.inventory:
             self.inventory = found
             self.on_change()

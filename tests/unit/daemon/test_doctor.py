@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import socket
 
 from reactor.daemon.doctor import brake_plan, examine, source_plans
+from reactor.daemon.doctor_runtime import runtime_feature
 from reactor.kernel.features import Feature
-from reactor.model.settings import BrakeMode, Settings, SourceSettings
+from reactor.model.settings import BrakeMode, KubernetesSettings, Settings, SourceSettings
 
 EVERYTHING = ("memcg eventfd", "memory.high", "pressure stall information", "process events")
 
@@ -62,3 +64,20 @@ def test_doctor_says_whether_the_brake_would_be_used():
     assert brake_plan(hard, features(*EVERYTHING)).startswith("used while")
     assert brake_plan(hard, features()) == "not used: memory.high: missing"
     assert "switched off" in brake_plan(Settings(), features(*EVERYTHING))
+
+
+def test_a_runtime_that_is_missing_is_named_with_where_it_was_looked_for(tmp_path):
+    settings = Settings(runtime_endpoint=str(tmp_path / "none.sock"), kubernetes=KubernetesSettings())
+    found = runtime_feature(settings)
+    assert not found.available
+    assert str(tmp_path / "none.sock") in found.detail
+    assert "reactor.runtime.endpoint" in found.remedy
+
+
+def test_a_socket_on_which_no_runtime_answers_is_no_runtime(tmp_path):
+    path = str(tmp_path / "other.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        found = runtime_feature(Settings(runtime_endpoint=path))
+    assert not found.available
+    assert "Connection refused" in found.detail
