@@ -146,7 +146,8 @@ class EbpfPids:
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch until the cgroup or the probe fails (OSError, BpfError); call `armed` at each re-arming."""
         while not _fires(self._wanted):
-            armed("no threshold on pid.available")
+            if self._wanted is not None:
+                armed("no threshold on pid.available")
             await self._moved.wait()
             self._moved = trio.Event()
         probe = await in_loader(self._open_probe)
