@@ -9,7 +9,7 @@ vm-test: setup bpf ## Run tests/vm in VM=…, or in every machine (Error 3: a ma
 	$(PYTHON) tests/vm/run.py test $(VM) $(if $(PYTEST),--pytest="$(PYTEST)")
 
 vm-bench: setup bpf ## Measure each source beside plain polling in VM=…; JSON below .cache/vagrant/logs
-	$(PYTHON) tests/vm/run.py bench $(VM)
+	$(PYTHON) tests/vm/run.py bench --direct $(VM)
 
 vm-destroy: ## Take the machines away and stop what was started for them
 	$(PYTHON) tests/vm/run.py destroy $(VM)

@@ -40,6 +40,7 @@ LOOK_SECONDS: Final = 0.02
 _ANSWER_SECONDS: Final = 0.1
 # memory.high holds usage at the level, not past it, and the counters lag by the kernel's batches.
 _SLACK_BYTES: Final = 1 << 20
+_PASSED_BYTES: Final = -1  # at the level itself nobody is ended yet: `available < threshold`
 
 
 class MemoryHigh:
@@ -147,7 +148,7 @@ class _Guard:
         self._armed = armed
         self._high = high
         self._standing: MemoryLevel | None = None
-        self._past: set[LevelKey] = set()
+        self._met: set[tuple[LevelKey, int]] = set()  # with the slack that it took
         self._moved = trio.Event()
 
     def arm(self, levels: list[MemoryLevel]) -> None:
@@ -244,17 +245,22 @@ class _Guard:
             await trio.sleep(LOOK_SECONDS)
 
     def _note_past(self, counters: MemoryCounters) -> bool:
-        """Wake the loop for levels that are past and were not; return whether a hard one is."""
+        """Wake the loop for levels that are met and were not, and again once they are passed.
+
+        Where usage is held at a level the pass may find it a page short, and end nobody; once the brake is
+        off it goes on. Returns whether a hard level is met.
+        """
         usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.inactive_file_bytes()
-        past = {
-            level.key: level
+        met = {
+            (level.key, slack_bytes): level
             for level in self._levels
-            if level.is_past(usage_bytes=usage_bytes + _SLACK_BYTES, inactive_file_bytes=inactive_file_bytes)
+            for slack_bytes in (_SLACK_BYTES, _PASSED_BYTES)
+            if level.is_past(usage_bytes=usage_bytes + slack_bytes, inactive_file_bytes=inactive_file_bytes)
         }
-        for key in past.keys() - self._past:
-            self._wake(past[key])
-        self._past = set(past)
-        return any(level.threshold.is_hard for level in past.values())
+        for noted in met.keys() - self._met:
+            self._wake(met[noted])
+        self._met = set(met)
+        return any(level.threshold.is_hard for level in met.values())
 
     async def _release(self) -> None:
         if self._standing is not None:

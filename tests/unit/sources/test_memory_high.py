@@ -165,6 +165,20 @@ async def test_page_cache_is_not_braked_and_wakes_nobody(node: FakeNode, level, 
         await eventually(lambda: node.high == str(150 * MIB))
 
 
+async def test_a_level_that_is_met_a_little_short_wakes_the_loop_again_once_it_is_passed(
+    node: FakeNode, level, mock_clock
+) -> None:
+    async with node.watched(level(100, working_set_mib=100)):
+        await eventually(lambda: node.high == str(100 * MIB))
+        (node.directory / "memory.current").write_text(f"{100 * MIB - 4096}\n")
+        node.happens(1)
+        await node.woken()
+        assert await node.quiet()
+        node.uses(101)
+        await node.woken()
+        assert await node.quiet()
+
+
 async def test_once_usage_is_down_again_the_level_is_set_anew(node: FakeNode, level, mock_clock) -> None:
     async with node.watched(level(100, working_set_mib=100)):
         node.uses(110)

@@ -104,6 +104,7 @@ class Service:
         DROP_IN.parent.mkdir(exist_ok=True)
         lines = ["[Service]", "ExecStart=", f"ExecStart={BIN} run --config {CONFIG}", *drop_in]
         DROP_IN.write_text("\n".join(lines) + "\n")
+        self._started = time.time()
         run("systemctl", "daemon-reload")
         run("systemctl", "start", "reactor.service")
 
@@ -119,6 +120,18 @@ class Service:
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(run(BIN, "status", "--output", "json"))
         return found
+
+    def source(self, name: str) -> tuple[str, str]:
+        """Return a source's health and the detail to it, as `reactor status` shows them."""
+        return {one["name"]: (one["health"], one["detail"]) for one in self.status()["sources"]}[name]
+
+    def armed_after(self, name: str) -> None:
+        """Wait until a source is armed."""
+        eventually(lambda: self.source(name)[0] == "armed", f"{name} armed")
+
+    def log(self) -> str:
+        """Return what it has said since its last `start`."""
+        return run("journalctl", "-u", "reactor", "--no-pager", "-o", "cat", f"--since=@{self._started:.0f}")
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the journal."""

@@ -24,7 +24,7 @@ PAGES: Final = MIB // PAGE
 
 MARKS: Final = [
     pytest.mark.skipif(
-        not (ROOT / "cgroup.controllers").exists(), reason="the memory controller is not on cgroup v2 here"
+        not (ROOT / "cgroup.controllers").exists(), reason="needs cgroup v2: run it on bookworm or trixie"
     ),
     # from Python 3.12 on; nothing of what the children do takes a lock
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),

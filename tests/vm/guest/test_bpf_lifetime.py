@@ -75,6 +75,14 @@ def test_ten_thousand_cgroups_come_and_go_with_their_watches(memory: MemoryProbe
     print(f"{removed} removals told, {lost} lost, {len(addresses)} addresses")
     assert removed <= 10_000 <= removed + lost
     assert not any(memory.unwatch(address) for address in addresses)
+    # Others get the memory that the counters lay in: what was watched there before must not tell of them.
+    later = [cgroup.child(f"later-{number}") for number in range(50)]
+    reused = [child for child in later if memory.counters(child.path).memory in addresses]
+    print(f"{len(reused)} of {len(later)} cgroups at an address of one that was removed")
+    for child in reused[:5]:
+        child.allocate(2)
+    time.sleep(1)
+    assert not [record for record in memory.take() if record.kind is RecordKind.CROSSING]
 
 
 def removals(memory: MemoryProbe, first_id: int) -> int:

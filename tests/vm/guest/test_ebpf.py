@@ -12,7 +12,9 @@ from reactor.kernel.bpf import OBJECTS
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 RESIDENT_MIB = 45
 
-pytestmark = pytest.mark.skipif(not V2, reason="the memory controller is not on cgroup v2 here")
+pytestmark = pytest.mark.skipif(
+    not V2, reason="eBPF watches memory on cgroup v2: run it on bookworm or trixie"
+)
 
 
 def sources(service: Service) -> dict[str, tuple[str, str]]:
@@ -42,6 +44,25 @@ def test_machine_itself_is_watched_by_ebpf(service: Service) -> None:
     health, detail = armed_after(service, "ebpf")["ebpf"]
     assert (health, "not /" in detail) == ("armed", False)
     assert "/ memory.available<100Mi" in detail
+
+
+def test_unit_past_the_machines_own_threshold_is_ended_by_a_wake_of_ebpf(service: Service) -> None:
+    section = {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, "sources": {"psi": False}}
+    service.configure({"evictionHard": {"memory.available": "1Mi"}}, section)
+    service.start()
+    quiet = Tenant("quiet", "hold", "50")
+    eventually(quiet.holds_its_memory, "the quiet unit's memory")
+    signals = {one["signal"]: one for one in service.status()["signals"]}
+    available_mib = int(signals["memory.available"]["available"]) >> 20
+    service.stop()
+    service.configure({"evictionHard": {"memory.available": f"{available_mib - 200}Mi"}}, section)
+    service.start()
+    armed_after(service, "ebpf")
+    hog = Tenant("hog", "grow", "380", "100")
+    decision = service.wait_for_eviction()
+    assert [hog.pod] == service.evicted()
+    assert "ebpf" in {wake["source"] for wake in decision["wakes"]}
+    assert quiet.is_alive()
 
 
 def test_unit_past_the_threshold_is_ended_by_a_wake_of_ebpf(service: Service) -> None:
