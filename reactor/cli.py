@@ -105,7 +105,7 @@ def _bench(options: argparse.Namespace) -> int:
     from reactor.lab.bench import bench, bench_by_source  # noqa: PLC0415
 
     if options.by_source:
-        return bench_by_source(options.results, rounds=options.rounds)
+        return bench_by_source(options.results, rounds=options.rounds, skip=options.skip.split(","))
     return bench(options.results, runs=options.runs, idle_seconds=options.idle_seconds)
 
 
@@ -225,6 +225,9 @@ def _parser() -> argparse.ArgumentParser:
         help="instead: each source of wakes beside plain polling, and the cost of the eBPF probes",
     )
     bench.add_argument("--rounds", type=int, default=5, help="with --by-source: turns of each source (5)")
+    bench.add_argument(
+        "--skip", metavar="NAMES", default="", help="with --by-source: not these, such as psi,poll-10s"
+    )
     bench.add_argument("--idle-seconds", type=float, default=60.0, help="how long to watch it idle (60)")
 
     config = _command(

@@ -92,13 +92,17 @@ def bench(results: Path = Path("bench-results"), *, runs: int = 30, idle_seconds
     )
 
 
-def bench_by_source(results: Path = Path("bench-results"), *, rounds: int = 5, runs: int = 3) -> int:
+def bench_by_source(
+    results: Path = Path("bench-results"), *, rounds: int = 5, skip: Sequence[str] = ()
+) -> int:
     """Measure each source of wakes beside the others, and on v2 what the eBPF probes cost; as `bench`."""
-    return _measured(results, lambda tree, tool, directory: _sources(tree, tool, directory, rounds, runs))
+    return _measured(results, lambda tree, tool, directory: _sources(tree, tool, directory, rounds, skip))
 
 
-def _sources(tree: CgroupTree, tool: Path, directory: Path, rounds: int, runs: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"by_source": by_source(tree, tool, directory, rounds, runs)}
+def _sources(
+    tree: CgroupTree, tool: Path, directory: Path, rounds: int, skip: Sequence[str]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"by_source": by_source(tree, tool, directory, rounds, skip)}
     if tree.version is CgroupVersion.V2 and absent_because("memory") is None:
         _say("the probes' cost")
         with bench_node(tree, tool, pods=1) as node:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from reactor.errors import RefusedError
 from reactor.kernel.bpf import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -24,6 +25,7 @@ from reactor.lab.measure import rss_mib, summary
 _ALL_OFF: Final = {"ebpf": False, "memcg": False, "memoryHigh": False, "psi": False, "processes": False}
 _TICKER_OFF: Final = "600s"
 _PODS: Final = 3
+_RUNS: Final = 3  # crossings at each rate in one turn
 _AT_REST_SECONDS: Final = 3.0
 
 
@@ -73,14 +75,28 @@ def _poll(name: str, interval: str, **more: Any) -> Contender:
     return Contender(name=name, section={"sources": _ALL_OFF, "housekeepingInterval": interval}, **more)
 
 
-def by_source(tree: CgroupTree, tool: Path, directory: Path, rounds: int, runs: int) -> dict[str, Any]:
-    """Return the figures of every contender after `rounds` rounds of `runs` crossings at each rate."""
+def by_source(
+    tree: CgroupTree, tool: Path, directory: Path, rounds: int, skip: Sequence[str]
+) -> dict[str, Any]:
+    """Return the figures of every contender but those that `skip` names.
+
+    Raises RefusedError for a name that is none.
+    """
     measured = BySource(tree, tool, directory)
+    wanted = _but(contenders(tree.version), skip)
     for number in range(1, rounds + 1):
-        for contender in contenders(tree.version):
+        for contender in wanted:
             print(f"reactor bench: round {number}: {contender.name}", file=sys.stderr, flush=True)
-            measured.session(contender, runs)
+            measured.session(contender, _RUNS)
     return measured.figures()
+
+
+def _but(found: Sequence[Contender], skip: Sequence[str]) -> list[Contender]:
+    names = [contender.name for contender in found]
+    for name in skip:
+        if name and name not in names:
+            raise RefusedError(f"--skip: {name!r} is none of {', '.join(names)}")
+    return [contender for contender in found if contender.name not in skip]
 
 
 class BySource:

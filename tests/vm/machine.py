@@ -153,14 +153,13 @@ class Machine:
             detail=detail.get(status, f"a test failed (pytest: {status})"),
         )
 
-    def measure(self, rounds: int) -> Result:
+    def measure(self, rounds: int, skip: str) -> Result:
         """Measure by source in it, with the wheel alone; the figures are kept beside the logs, as JSON."""
         started = time.monotonic()
         log = self._fresh_log("bench.log")
         say(f"{self.name}: measuring, {rounds} rounds; progress in {log}")
-        command = (
-            f"sudo {GUEST}/venv/bin/reactor bench --by-source --rounds {rounds} --results {GUEST}/figures"
-        )
+        bench = f"{GUEST}/venv/bin/reactor bench --by-source --rounds {rounds} --results {GUEST}/figures"
+        command = f"sudo {bench} --skip {shlex.quote(skip)}"
         try:
             status: int | None = self.ssh(command, limit_seconds=_BENCH_SECONDS, log=log).returncode
         except subprocess.TimeoutExpired:

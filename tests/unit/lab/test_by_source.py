@@ -3,8 +3,9 @@ import json
 import pytest
 
 from reactor.config.settings import settings_from_text
+from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.by_source import Contender, Seen, _figures, contenders
+from reactor.lab.by_source import Contender, Seen, _but, _figures, contenders
 from reactor.lab.crossing import LEVEL_BYTES, THRESHOLDS, Run
 from reactor.lab.hog import MIB, HogTimes
 from reactor.lab.probe_cost import _percent, _spread
@@ -56,6 +57,14 @@ def test_the_wake_is_the_loop_awake_and_not_the_instant_that_the_kernel_noted() 
     assert {"p50": 2.5, "p99": 2.5, "max": 2.5, "n": 1} == found["crossing_to_wake_ms"]["max"]
     assert (3.0, 8.0) == (found["overshoot_mib"]["max"]["p50"], found["crossing_to_kill_ms"]["max"]["p50"])
     assert (1, {"ebpf": 1}, 31.0) == (found["missed"], found["woken_by"], found["rss_mib"])
+
+
+def test_what_is_skipped_is_left_out_and_an_unknown_name_is_told_with_the_known_ones() -> None:
+    found = contenders(CgroupVersion.V1)
+    assert "psi" not in {contender.name for contender in _but(found, ["psi", "poll-10s"])}
+    assert list(found) == _but(found, [""])
+    with pytest.raises(RefusedError, match=r"'pis' is none of memcg-eventfd, psi"):
+        _but(found, ["pis"])
 
 
 def test_a_cost_is_a_median_with_its_quartiles() -> None:
