@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +24,10 @@ from reactor.lab.measure import rss_mib, summary
 
 _ALL_OFF: Final = {"ebpf": False, "memcg": False, "memoryHigh": False, "psi": False, "processes": False}
 _TICKER_OFF: Final = "600s"
+_BCC: Final = Path("/usr/lib/python3/dist-packages/bcc")  # where Debian's python3-bpfcc has it
 _PODS: Final = 3
 _RUNS: Final = 3  # crossings at each rate in one turn
+_ARMED_SECONDS: Final = 300.0  # BCC compiles, which takes long under emulation
 _AT_REST_SECONDS: Final = 3.0
 
 
@@ -33,10 +35,12 @@ _AT_REST_SECONDS: Final = 3.0
 class Contender:
     """One way of being woken: the daemon's section for it, and how long a crossing may go unseen.
 
+    `source` is the daemon's name for what wakes it.
     `rates` are names of RATES; a slow one makes a single run of each in a round.
     """
 
     name: str
+    source: str
     section: Mapping[str, Any]
     rates: tuple[str, ...] = ("100", "max")
     timeout_seconds: float = 15.0
@@ -48,6 +52,7 @@ class Seen:
     """What one contender has shown so far; `missed` crossings are those that it let be."""
 
     runs: dict[str, list[Run]] = field(default_factory=dict)
+    armed: str = ""
     missed: int = 0
     woken_by: Counter[str] = field(default_factory=Counter)
     rss_mib: list[float] = field(default_factory=list)
@@ -57,22 +62,27 @@ class Seen:
 def contenders(version: CgroupVersion) -> tuple[Contender, ...]:
     """Return what this kernel can be watched by, the preferred source first."""
     if version is CgroupVersion.V1:
-        events = (_alone("memcg-eventfd", "memcg"),)
+        events = [_alone("memcg-eventfd", "memcg")]
     else:
-        ebpf = (_alone("ebpf", "ebpf"),) if absent_because("memory") is None else ()
-        events = (*ebpf, _alone("memory-high", "memoryHigh"))
+        events = [_alone("memory-high", "memoryHigh")]
+        if _BCC.exists():
+            events.insert(0, _alone("ebpf", "ebpf", name="ebpf-bcc", ebpf={"loader": "bcc"}))
+        if absent_because("memory") is None:
+            events.insert(0, _alone("ebpf", "ebpf"))
     # Pressure comes of reclaim, which an allocator below every limit does not cause: nothing is expected.
-    psi = _alone("psi", "psi", rates=("max",), timeout_seconds=5.0, is_slow=True)
-    return (*events, psi, _poll("poll-10ms", "10ms"), _poll("poll-10s", "10s", rates=("max",), is_slow=True))
+    psi = replace(_alone("psi", "psi"), rates=("max",), timeout_seconds=5.0, is_slow=True)
+    slow_poll = replace(_poll("poll-10s", "10s"), rates=("max",), is_slow=True)
+    return (*events, psi, _poll("poll-10ms", "10ms"), slow_poll)
 
 
-def _alone(name: str, key: str, **more: Any) -> Contender:
-    section = {"sources": {**_ALL_OFF, key: True}, "housekeepingInterval": _TICKER_OFF}
-    return Contender(name=name, section=section, **more)
+def _alone(source: str, key: str, *, name: str = "", **section: Any) -> Contender:
+    section |= {"sources": {**_ALL_OFF, key: True}, "housekeepingInterval": _TICKER_OFF}
+    return Contender(name=name or source, source=source, section=section)
 
 
-def _poll(name: str, interval: str, **more: Any) -> Contender:
-    return Contender(name=name, section={"sources": _ALL_OFF, "housekeepingInterval": interval}, **more)
+def _poll(name: str, interval: str) -> Contender:
+    section = {"sources": _ALL_OFF, "housekeepingInterval": interval}
+    return Contender(name=name, source="ticker", section=section)
 
 
 def by_source(
@@ -115,6 +125,7 @@ class BySource:
             bench_node(self._tree, self._tool, _PODS) as node,
             DaemonProcess(self._tool, self._directory, node.cgroup, THRESHOLDS, contender.section) as daemon,
         ):
+            seen.armed = daemon.wait_armed(contender.source, _ARMED_SECONDS)
             percent = cpu_percent(daemon.pid, lambda: time.sleep(_AT_REST_SECONDS))
             seen.at_rest_cpu_percent.append(percent)
             crossings = Crossings(node, daemon, self._tool, self._directory)
@@ -134,6 +145,7 @@ class BySource:
 
 def _figures(seen: Seen) -> dict[str, Any]:
     return {
+        "armed": seen.armed,
         "crossing_to_wake_ms": _by_rate(seen.runs, "to_loop_ms"),
         "crossing_to_kill_ms": _by_rate(seen.runs, "to_kill_ms"),
         "crossing_to_freed_ms": _by_rate(seen.runs, "to_freed_ms"),

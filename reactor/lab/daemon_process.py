@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -100,6 +101,15 @@ class DaemonProcess:
     def log(self) -> str:
         """Return what the daemon has written to standard error."""
         return (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")
+
+    def wait_armed(self, source: str, timeout_seconds: float) -> str:
+        """Return what a source says of itself once it is armed. Raises RefusedError if it isn't in time."""
+        armed = re.compile(rf"source {re.escape(source)}: armed: (.*)")
+        wait_until(lambda: armed.search(self.log()) is not None, timeout_seconds)
+        found = armed.search(self.log())
+        if found is None:
+            raise RefusedError(f"{source} is not armed after {timeout_seconds:g} s:\n{self.log()[-2000:]}")
+        return found[1]
 
     def next_eviction(self, timeout_seconds: float) -> Mapping[str, Any] | None:
         """Return the next decision in the journal that evicts somebody, None where none comes in time.
