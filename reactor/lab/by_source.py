@@ -64,11 +64,12 @@ def contenders(version: CgroupVersion) -> tuple[Contender, ...]:
     if version is CgroupVersion.V1:
         events = [_alone("memcg-eventfd", "memcg")]
     else:
-        events = [_alone("memory-high", "memoryHigh")]
-        if _BCC.exists():
-            events.insert(0, _alone("ebpf", "ebpf", name="ebpf-bcc", ebpf={"loader": "bcc"}))
+        events = []
         if absent_because("memory") is None:
-            events.insert(0, _alone("ebpf", "ebpf"))
+            events += [_alone("ebpf", "ebpf"), _alone("ebpf", "ebpf", name="ebpf-brake", brake="hard")]
+        if _BCC.exists():
+            events += [_alone("ebpf", "ebpf", name="ebpf-bcc", ebpf={"loader": "bcc"})]
+        events += [_alone("memory-high", "memoryHigh")]
     # Pressure comes of reclaim, which an allocator below every limit does not cause: nothing is expected.
     psi = replace(_alone("psi", "psi"), rates=("max",), timeout_seconds=5.0, is_slow=True)
     slow_poll = replace(_poll("poll-10s", "10s"), rates=("max",), is_slow=True)
