@@ -43,7 +43,7 @@ from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.signals import obey, receiver
 from reactor.daemon.state import StateError, StateFile
 from reactor.daemon.status import View, explain, status
-from reactor.daemon.status_socket import AnotherDaemonError, Command, listen, remove, serve
+from reactor.daemon.status_socket import AnotherDaemonError, Command, NoDaemonError, listen, remove, serve
 from reactor.daemon.turn import turn
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
@@ -149,7 +149,7 @@ class Daemon:
         """Return what `reactor status` is told of."""
         generation = self._generation
         if generation is None:
-            raise RuntimeError("the daemon is not running")
+            raise NoDaemonError("the daemon is starting: ask again")
         problems = {**self._problems, **generation.housekeeping.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
         brake = self._brake.reading()

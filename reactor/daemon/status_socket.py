@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import socket
 import stat
@@ -19,6 +20,7 @@ import trio
 
 from reactor.errors import ReactorError
 
+_LOG: Final = logging.getLogger("reactor.daemon")
 _QUESTION_BYTES: Final = 4096
 _ANSWER_BYTES: Final = 64 << 20
 _PATIENCE_SECONDS: Final = 5.0
@@ -143,4 +145,10 @@ def _answer(line: bytes, commands: Mapping[str, Command]) -> Mapping[str, Any]:
     if command is None:
         accepted = ", ".join(json.dumps({"command": name}) for name in commands)
         return {"error": f"got {line[:80]!r}; accepted: {accepted}"}
-    return command(question)
+    try:
+        return command(question)
+    except ReactorError as error:
+        return {"error": str(error)}
+    except Exception:  # noqa: BLE001 - a question must never cost the node its guard
+        _LOG.exception("the question %r can't be answered", question)
+        return {"error": "a defect of reactor's, which its log tells of"}

@@ -109,3 +109,21 @@ def test_daemon_that_answers_nonsense_is_no_daemon(tmp_path, answer):
 
 def test_answers_are_lines_of_json(tmp_path):
     assert json.dumps(_answer(b'{"command": "status"}', COMMANDS)) == '{"asked": {"command": "status"}}'
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer"),
+    [
+        (NoDaemonError("starting"), "starting"),
+        (ZeroDivisionError("oops"), "a defect of reactor's, which its log tells of"),
+    ],
+)
+async def test_question_that_can_not_be_answered_does_not_end_the_daemon(nursery, tmp_path, problem, answer):
+    def command(_):
+        raise problem
+
+    path = tmp_path / "s.sock"
+    nursery.start_soon(serve, listen(path), {"status": command})
+
+    assert await trio.to_thread.run_sync(ask, path, {"command": "status"}) == {"error": answer}
+    assert "accepted" in (await trio.to_thread.run_sync(ask, path, {"command": "x"}))["error"]
