@@ -126,6 +126,7 @@ class Announcer:
         """Tell until cancelled, beginning with what an earlier run left untold."""
         for left in await trio.to_thread.run_sync(self._file.load):
             self._announcements.setdefault(left.uid, left)
+        self._scopes = {}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._file.run)
             while True:
@@ -136,21 +137,33 @@ class Announcer:
                 await self._new.wait()
 
     async def _see_through(self, uid: str) -> None:
-        let_go = trio.Event()
         with self._scopes[uid] as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write_event, uid)
-                await self._wait_over(uid)
-                nursery.start_soon(self._hold_down, uid, let_go)
-                nursery.start_soon(self._keep_status, uid, let_go)
-                await self._wait_told(uid)
-                await self._node.take_down(self._announcements[uid])
+            backoff = Backoff(*_RETRY_SECONDS)
+            while True:
+                try:
+                    await self._see_once(uid)
+                    break
+                except Exception as error:  # noqa: BLE001
+                    # A defect of ours in one must not cost the others; and what it was about stands.
+                    _LOG.exception("pod %s: telling of its eviction failed; begun anew", uid)
+                    self._problems[uid] = f"{type(error).__name__}: {error}"
+                    await backoff.pause()
         if not scope.cancelled_caught:
             del self._announcements[uid]
         self._scopes.pop(uid)
         self._over.pop(uid, None)
         self._problems.pop(uid, None)
         self._show()
+
+    async def _see_once(self, uid: str) -> None:
+        let_go = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_event, uid)
+            await self._wait_over(uid)
+            nursery.start_soon(self._hold_down, uid, let_go)
+            nursery.start_soon(self._keep_status, uid, let_go)
+            await self._wait_told(uid)
+            await self._node.take_down(self._announcements[uid])
 
     async def _wait_over(self, uid: str) -> None:
         """Wait for the pod's end; where nobody tells of it (there was a restart), for its grace period's."""

@@ -67,6 +67,7 @@ class KillPath:
         self._tree = tree
         self.guard(pod_parents)
         self._dying: dict[str, dict[int, int]] = {}  # cgroup -> pidfds by process id, of what was signalled
+        self._reaping: dict[str, trio.Lock] = {}
         self._reserve = Reserve()
 
     def guard(self, pod_parents: Sequence[str]) -> None:
@@ -120,15 +121,20 @@ class KillPath:
             cgroup, members = self._checked(pod)
         problems: dict[str, None] = {}
         freed_ns = None
-        try:
-            with trio.move_on_after(deadline_seconds):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_release, list(self._dying.get(cgroup, {}).values()))
-                    await self._wait_gone(pod, cgroup, members, problems)
-                    freed_ns = time.monotonic_ns()
-                    nursery.cancel_scope.cancel()
-        finally:
-            processes.close_all(self._dying.pop(cgroup, {}).values())
+        # One after the other: no two tasks may wait on a descriptor, nor one close it under the other.
+        turn = self._reaping.setdefault(cgroup, trio.Lock())
+        with trio.move_on_after(deadline_seconds):
+            async with turn:
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(_release, list(self._dying.get(cgroup, {}).values()))
+                        await self._wait_gone(pod, cgroup, members, problems)
+                        freed_ns = time.monotonic_ns()
+                        nursery.cancel_scope.cancel()
+                finally:
+                    processes.close_all(self._dying.pop(cgroup, {}).values())
+        if not turn.locked():
+            self._reaping.pop(cgroup, None)
         if freed_ns is None:
             with self._reserve.lent():
                 problems |= dict.fromkeys(self._standing(cgroup, members, deadline_seconds))

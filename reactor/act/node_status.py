@@ -111,17 +111,21 @@ class NodeStatus:
             quiet_since = trio.current_time()
 
     async def _write(self) -> bool:
-        """Write what differs; return whether anything did. Raises ApiError."""
+        """Write what differs; return whether anything did. Raises ApiError.
+
+        The answers are not looked at: the watch tells the same, in the order in which it happened, while an
+        answer may be older than what the watch has told meanwhile.
+        """
         wanted, node = self._wanted, self._node
         if node is None or wanted is None:
             return False
         patch = taints_patch(node, wanted, self._clock_unix_seconds())
         if patch is not None:
-            self.take(await self._client.patch(self._path, patch, MERGE_PATCH))
+            await self._client.patch(self._path, patch, MERGE_PATCH)
         is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds
         status = conditions_patch(node, wanted, self._role, self._clock_unix_seconds(), heartbeat=is_due)
         if status is not None:
-            self.take(await self._client.patch(f"{self._path}/status", status))
+            await self._client.patch(f"{self._path}/status", status)
             if is_due:
                 self._beat_at = trio.current_time()
         return patch is not None or status is not None
@@ -130,7 +134,7 @@ class NodeStatus:
         if isinstance(error, ConflictError):
             # Somebody else wrote in between: what the node is now decides what is to be changed.
             try:
-                self.take(await self._client.get(self._path))
+                self._take_newer(await self._client.get(self._path))
             except ApiError as again:
                 error = again
             else:
@@ -141,8 +145,21 @@ class NodeStatus:
         self.problem = str(error)
         await backoff.pause(error.retry_after_seconds if isinstance(error, BusyError) else None)
 
+    def _take_newer(self, document: Any) -> None:
+        """Take a node that was asked for, unless the watch has told of a later one since."""
+        before = self._node
+        self.take(document)
+        if before is not None and self._node is not None and _age(before) > _age(self._node):
+            self._node = before
+
     def _unknown(self) -> str:
         return (
             f"the API server has no node {self._node_name!r}; accepted: reactor.kubernetes.nodeName or "
             "NODE_NAME as in `kubectl get nodes`"
         )
+
+
+def _age(node: NodeObject) -> int:
+    """Return how late a version is; they are numbers that rise, though none that a client may make up."""
+    version = node.resource_version
+    return int(version) if version.isdigit() else 0

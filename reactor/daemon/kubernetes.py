@@ -45,6 +45,7 @@ from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.model.signals import RESOURCE, NodeCondition
+from reactor.sources.attempts import failure_text
 from reactor.workloads.kubernetes import KubernetesPods
 from reactor.workloads.remembered import RememberedSpecs
 from reactor.workloads.runtime import RuntimeWatch
@@ -88,6 +89,7 @@ class Cluster:
             settings.runtime_endpoint, settings.housekeeping_interval_seconds, self._inventory_changed
         )
         self.kills = RuntimeKills(kills, tree, lambda: self._runtime.client)
+        self._endings: dict[str, Ending] = {}
         self._defects: dict[str, str] = {}
         self._reported: Mapping[str, str] = {}
 
@@ -150,6 +152,7 @@ class Cluster:
         eviction = ending.eviction
         uid = api_uid(eviction.pod)
         grace_period_seconds = eviction.grace_period_seconds
+        self._endings[uid] = ending
         self._announcer.announce(
             Announcement(
                 uid=uid,
@@ -214,7 +217,7 @@ class Cluster:
                 await service()
             except Exception as error:  # noqa: BLE001 - memory is defended whatever happens here
                 _LOG.exception("%s: failed; begun anew", name)
-                self._defects[f"kubernetes {name}"] = f"{type(error).__name__}: {error}"
+                self._defects[f"kubernetes {name}"] = failure_text(error)
                 await backoff.pause()
             else:
                 return
@@ -225,6 +228,9 @@ class Cluster:
 
     async def hold_down(self, announcement: Announcement) -> None:
         """Kill again whatever of the pod comes to life; return when its cgroup is gone."""
+        ending = self._endings.pop(announcement.uid, None)
+        if ending is not None:
+            await ending.ended.wait()  # until then whoever kills it sees to what is left
         announced = Pod(
             name=announcement.name,
             namespace=announcement.namespace,

@@ -197,6 +197,24 @@ async def test_kill_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath) -
     assert before == open_descriptors()
 
 
+async def test_two_who_wait_for_the_same_pod_both_learn_that_it_is_gone(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod = yard.pod()
+    yard.spawn(pod.cgroup or "", IGNORE_TERM)
+    freed: list[bool] = []
+
+    async def reap() -> None:
+        freed.append((await kill_path.reap(pod)).freed_ns is not None)
+
+    kill_path.kill_now(pod)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reap)
+        nursery.start_soon(reap)
+    assert [True, True] == freed
+    assert {} == kill_path._reaping
+
+
 async def test_a_kill_that_nobody_reaps_leaves_no_descriptor_after_close(
     yard: Yard,
 ) -> None:
