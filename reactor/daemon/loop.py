@@ -208,9 +208,11 @@ class Daemon:
                 self._protect()
                 self._journal.start()  # only now: its thread takes after this one
                 async with trio.open_nursery() as nursery:
-                    self._start_services(nursery)
                     if self._cluster is not None:
+                        self._cluster.attend(self._pods_changed, lambda: self._known.pods)
+                        nursery.start_soon(self._cluster.run)
                         await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
+                    self._start_services(nursery)
                     await self._guard(nursery, task_status)
         finally:
             self._notice.stopping()
@@ -265,9 +267,6 @@ class Daemon:
             nursery.start_soon(
                 serve_metrics, self._metrics.registry, self._settings.metrics_address, self._is_alive
             )
-        if self._cluster is not None:
-            self._cluster.attend(self._pods_changed, lambda: self._known.pods)
-            nursery.start_soon(self._cluster.run)
         nursery.start_soon(self._remember)
         nursery.start_soon(put_back_abandoned, self._tree, self._brake.highs)
         nursery.start_soon(self._keeper.run)
