@@ -9,6 +9,7 @@
 #include <linux/ptrace.h>
 #include "../records.h"
 #include "bcc.h"
+#include "walk.h"
 
 /* By the address of the cgroup's page counter. */
 BPF_HASH(memory_watches, u64, struct counter_watch, 4096);
@@ -43,37 +44,54 @@ static __always_inline void look_at_node(void)
 }
 
 /* The charge has not been made yet: add it. Where it meets a limit, usage stands still instead. */
-static __always_inline void look_upwards(u64 counter, u64 pages, bool limited)
+int memory_step(struct pt_regs *ctx)
 {
-	bool met = false;
+	struct walk *walk = this_walk();
+	u64 counter, usage = 0, limit = 0, parent = 0;
+	struct counter_watch *watch;
 
-	for (int i = 0; i < MAX_CGROUP_DEPTH && counter; i++) {
-		struct counter_watch *watch = memory_watches.lookup(&counter);
-		u64 parent = 0, usage = 0, limit = 0;
+	if (!walk || !walk->at)
+		return 0;
+	counter = walk->at;
+	peek(usage, counter + offsetof(struct page_counter, usage));
+	peek(limit, counter + offsetof(struct page_counter, max));
+	peek(parent, counter + offsetof(struct page_counter, parent));
+	if (walk->limited && usage + walk->pages > limit)
+		walk->met = true;
+	walk->at = parent;
+	watch = memory_watches.lookup(&counter);
+	if (watch && walk->met)
+		tell_limit_met(watch, usage);
+	else if (watch)
+		look(watch, WATCHED_CGROUP_MEMORY, usage + walk->pages);
+	steps.call(ctx, 0);
+	return 0;
+}
 
-		peek(usage, counter + offsetof(struct page_counter, usage));
-		peek(limit, counter + offsetof(struct page_counter, max));
-		peek(parent, counter + offsetof(struct page_counter, parent));
-		met |= limited && usage + pages > limit;
-		if (watch && met)
-			tell_limit_met(watch, usage);
-		else if (watch)
-			look(watch, WATCHED_CGROUP_MEMORY, usage + pages);
-		counter = parent;
-	}
+static __always_inline void begin(struct pt_regs *ctx, bool limited)
+{
+	struct walk *walk = this_walk();
+
+	if (!walk)
+		return;
+	walk->at = PT_REGS_PARM1(ctx);
+	walk->pages = PT_REGS_PARM2(ctx);
+	walk->limited = limited;
+	walk->met = false;
+	steps.call(ctx, 0);
 }
 
 int memory_try_charge(struct pt_regs *ctx)
 {
-	look_upwards(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), true);
 	look_at_node();
+	begin(ctx, true);
 	return 0;
 }
 
 int memory_charge(struct pt_regs *ctx)
 {
-	look_upwards(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), false);
 	look_at_node();
+	begin(ctx, false);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <linux/ptrace.h>
 #include "../records.h"
 #include "bcc.h"
+#include "walk.h"
 
 /* The beginning of struct pids_cgroup, which kernel/cgroup/pids.c keeps to itself. */
 struct pids_cgroup_head {
@@ -32,23 +33,39 @@ static __always_inline void look_at_node(void)
 		look(watch, WATCHED_NODE_TASKS, threads + 1);
 }
 
-/* pids_can_fork(task, css_set): the task that is about to be made is not counted yet. */
+/* The task that is about to be made is not counted yet. */
+int tasks_step(struct pt_regs *ctx)
+{
+	struct walk *walk = this_walk();
+	struct counter_watch *watch;
+	u64 css, key, parent = 0;
+	s64 tasks = 0;
+
+	if (!walk || !walk->at)
+		return 0;
+	css = walk->at;
+	key = css + offsetof(struct pids_cgroup_head, counter);
+	peek(parent, css + offsetof(struct cgroup_subsys_state, parent));
+	walk->at = parent;
+	watch = task_watches.lookup(&key);
+	if (watch && !peek(tasks, key) && tasks >= 0)
+		look(watch, WATCHED_CGROUP_TASKS, tasks + 1);
+	steps.call(ctx, 0);
+	return 0;
+}
+
+/* pids_can_fork(task, css_set) */
 int tasks_fork(struct pt_regs *ctx)
 {
+	struct walk *walk = this_walk();
 	u64 css = 0;
 
-	peek(css, PT_REGS_PARM2(ctx) + offsetof(struct css_set, subsys) + pids_cgrp_id * sizeof(css));
-	for (int i = 0; i < MAX_CGROUP_DEPTH && css; i++) {
-		u64 key = css + offsetof(struct pids_cgroup_head, counter), parent = 0;
-		struct counter_watch *watch = task_watches.lookup(&key);
-		s64 tasks = 0;
-
-		if (watch && !peek(tasks, key) && tasks >= 0)
-			look(watch, WATCHED_CGROUP_TASKS, tasks + 1);
-		peek(parent, css + offsetof(struct cgroup_subsys_state, parent));
-		css = parent;
-	}
 	look_at_node();
+	if (!walk)
+		return 0;
+	peek(css, PT_REGS_PARM2(ctx) + offsetof(struct css_set, subsys) + pids_cgrp_id * sizeof(css));
+	walk->at = css;
+	steps.call(ctx, 0);
 	return 0;
 }
 

@@ -27,8 +27,9 @@ from reactor.errors import BpfError
 from reactor.kernel import bpf_pins
 from reactor.kernel.bpf import OBJECTS
 from reactor.kernel.bpf_library import LIBRARY, BpfMap, load_library, open_map, open_pinned
-from reactor.kernel.bpf_refusal import last_words
-from reactor.kernel.perf import attach_clock, attach_kprobe
+from reactor.kernel.bpf_refusal import explain_errno, last_words
+from reactor.kernel.libc import make_map
+from reactor.kernel.perf import attach_clock, attach_kprobe, open_kprobe
 
 PYTHON: Final = "/usr/bin/python3"
 COMPILE_SECONDS: Final = 300.0  # 3 s on a machine, 70 s where one is emulated beside other load
@@ -38,8 +39,8 @@ _LOG: Final = logging.getLogger("reactor.kernel.bcc")
 _CHILD: Final = Path(__file__).with_name("bcc_child.py")
 _KPROBE: Final = 2  # enum bpf_prog_type
 _PERF_EVENT: Final = 7
-_NO_HEADERS: Final = re.compile(r"Unable to find kernel headers")
-_CLANG_ERROR: Final = re.compile(r"(?:fatal )?error: (.+)")
+_NO_HEADERS: Final = re.compile(r"Unable to find kernel headers|chdir\(/lib/modules/")
+_CLANG_ERROR: Final = re.compile(r":\d+: (?:fatal )?error: (.+)")
 _VERIFIER_LOG: Final = re.compile(r"Failed to load program: .*\n")
 _LONGEST_TEXT: Final = 200
 
@@ -49,13 +50,35 @@ class BccPrograms:
     """One source and what is in it.
 
     `kprobes` are programs with the kernel function at whose call each runs; `sampled` are programs that a
-    clock runs; `maps` are the names of maps.
+    clock runs; `step` is the program that those call out of the map `steps`; `maps` are the names of maps.
     """
 
     name: str
     kprobes: Mapping[str, str]
     sampled: Sequence[str] = ()
+    step: str | None = None
     maps: Sequence[str]
+
+
+def ask_kernel(programs: BccPrograms) -> None:
+    """Raise BpfError or OSError for what the kernel would refuse, before anything is compiled for nothing."""
+    os.close(make_map())
+    for function in programs.kprobes.values():
+        os.close(open_kprobe(function))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """Where the parts are: the Python that has BCC, the sources, bpffs, libbpf; and who asks the kernel."""
+
+    python: str = PYTHON
+    sources: Path = OBJECTS
+    pins: Path = bpf_pins.PINS
+    library: str = LIBRARY
+    ask: Callable[[BccPrograms], None] = ask_kernel
+
+
+DEBIAN: Final = Toolchain()
 
 
 class BccObject:
@@ -70,31 +93,28 @@ class BccObject:
         programs: BccPrograms,
         *,
         interrupt: Callable[[], None] = lambda: None,
-        directory: Path = OBJECTS,
-        library: str = LIBRARY,
-        python: str = PYTHON,
-        pins_root: Path = bpf_pins.PINS,
+        toolchain: Toolchain = DEBIAN,
     ) -> None:
-        load_library(library)  # before anything is compiled for nothing
+        load_library(toolchain.library)  # before anything is compiled for nothing
         self._programs = programs
         self._interrupt = interrupt
-        self._python = python
+        self._toolchain = toolchain
         self._events: list[int] = []
         self._fds: dict[str, int] = {}
         self.compiled = ""
-        text = _read_source(directory / f"{programs.name}.bcc.c")
+        text = _read_source(toolchain.sources / f"{programs.name}.bcc.c")
         # Not hashlib, for whose sake all of OpenSSL would come into memory.
         digest = f"{zlib.crc32(f'{programs}{text}'.encode()):08x}"
         pins = bpf_pins.take(
-            f"{programs.name}_{digest}", lambda path: self._compile(text, path), root=pins_root
+            f"{programs.name}_{digest}", lambda path: self._compile(text, path), root=toolchain.pins
         )
         self._pins: bpf_pins.Pins | None = pins
         self._maps: dict[str, BpfMap] = {}
         try:
             for name in (*programs.kprobes, *programs.sampled):
-                self._fds[name] = open_pinned(pins.path / name, library=library)
+                self._fds[name] = open_pinned(pins.path / name, library=toolchain.library)
             for name in programs.maps:
-                self._maps[name] = open_map(name, pins.path / name, library=library)
+                self._maps[name] = open_map(name, pins.path / name, library=toolchain.library)
                 self._fds[name] = self._maps[name].fd
         except (BpfError, OSError) as error:
             self.close()
@@ -134,17 +154,30 @@ class BccObject:
     def _compile(self, text: str, path: Path) -> None:
         programs = dict.fromkeys(self._programs.kprobes, _KPROBE)
         programs |= dict.fromkeys(self._programs.sampled, _PERF_EVENT)
-        request = json.dumps({"text": text, "programs": programs, "maps": list(self._programs.maps)})
+        request = json.dumps(
+            {
+                "text": text,
+                "programs": programs,
+                "maps": list(self._programs.maps),
+                "step": self._programs.step,
+            }
+        )
         what = f"BCC programs {self._programs.name}"
         began = time.monotonic()
         try:
+            self._toolchain.ask(self._programs)
+        except OSError as error:
+            raise BpfError(what, explain_errno(error.errno or 0)) from None
+        except BpfError as error:
+            raise BpfError(what, str(error)) from None
+        try:
             status, answer, said = _run_child(
-                [self._python, "-I", str(_CHILD), str(path)], request, self._interrupt
+                [self._toolchain.python, "-I", str(_CHILD), str(path)], request, self._interrupt
             )
         except subprocess.TimeoutExpired:
             raise BpfError(what, f"not compiled within {COMPILE_SECONDS:g} s") from None
         except OSError as error:
-            raise BpfError(what, f"{self._python}: {error.strerror}") from None
+            raise BpfError(what, f"{self._toolchain.python}: {error.strerror}") from None
         why, peak_bytes = _outcome(status, answer, said)
         if why is not None:
             raise BpfError(what, why, log=said)

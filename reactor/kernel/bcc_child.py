@@ -6,8 +6,9 @@ imported here, and whatever LLVM takes (200 MB) goes with this process.
     bcc_child.py DIRECTORY PARENT_PID <REQUEST
 
 The request is JSON: `text` the programs in C, `programs` their names with their types (enum bpf_prog_type),
-`maps` the maps' names. The answer is JSON in one line: `error` or null, `peak_bytes` the most memory that was
-held. What BCC, clang and the verifier say is on stderr.
+`maps` the maps' names, `step` null or the program that is called out of the map `steps`. The answer is JSON
+in one line: `error` or null, `peak_bytes` the most memory that was held. What BCC, clang and the verifier say
+is on stderr.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
+_KPROBE = 2  # enum bpf_prog_type
 
 
 class _PinError(Exception):
@@ -32,6 +34,8 @@ def main() -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # of all that could be ended for want of memory, this is missed the least
     request = json.load(sys.stdin)
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)  # some of what BCC says is said on stdout
     error = None
     try:
         _pin(directory, request)
@@ -39,7 +43,8 @@ def main() -> None:
         error = str(refused)
     except Exception as refused:  # noqa: BLE001 - BCC raises nothing more specific
         error = f"{type(refused).__name__}: {refused}"
-    print(json.dumps({"error": error, "peak_bytes": _peak_bytes()}), flush=True)
+    ctypes.CDLL(None).fflush(None)
+    os.write(answer_fd, json.dumps({"error": error, "peak_bytes": _peak_bytes()}).encode())
     os._exit(0)  # BCC's own clearing up would only take time
 
 
@@ -55,6 +60,17 @@ def _pin(directory: str, request: "dict[str, Any]") -> None:
         _pin_one(module.load_func(name.encode(), program_type).fd, directory, name)
     for name in request["maps"]:
         _pin_one(lib.bpf_table_fd(module.module, name.encode()), directory, name)
+    if request["step"] is not None:
+        step_fd = module.load_func(request["step"].encode(), _KPROBE).fd
+        _fill_steps(lib.bpf_table_fd(module.module, b"steps"), step_fd)
+
+
+def _fill_steps(steps_fd: int, program_fd: int) -> None:
+    """Put the program into the map out of which it is called: by itself, too."""
+    place, program = ctypes.c_int(0), ctypes.c_int(program_fd)
+    library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    if library.bpf_map_update_elem(steps_fd, ctypes.byref(place), ctypes.byref(program), ctypes.c_uint64(0)):
+        raise _PinError(f"map steps not filled: {os.strerror(ctypes.get_errno())}")
 
 
 def _pin_one(fd: int, directory: str, name: str) -> None:

@@ -29,7 +29,8 @@ MEMORY: Final = BccPrograms(
         "memory_asked": "memory_current_read",
     },
     sampled=("node_sample",),
-    maps=("events", "lost", "asked", "memory_watches", "node_memory", "node_counters"),
+    step="memory_step",
+    maps=("events", "lost", "asked", "steps", "memory_watches", "node_memory", "node_counters"),
 )
 TASKS: Final = BccPrograms(
     name="processes",
@@ -38,7 +39,8 @@ TASKS: Final = BccPrograms(
         "tasks_removed": "pids_css_free",
         "tasks_asked": "pids_current_read",
     },
-    maps=("events", "lost", "asked", "task_watches", "node_tasks", "node_counters"),
+    step="tasks_step",
+    maps=("events", "lost", "asked", "steps", "task_watches", "node_tasks", "node_counters"),
 )
 OOM: Final = BccPrograms(
     name="oom", kprobes={"oom_kill": "oom_kill_process"}, maps=("events", "lost", "asked")

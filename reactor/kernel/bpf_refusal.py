@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final
 
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
+LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
 NO_BTF: Final = f"no {BTF}: this kernel was built without CONFIG_DEBUG_INFO_BTF"
 
+_LOCKED_DOWN: Final = "the kernel is locked down (confidentiality), and shows nobody its memory"
 # The verifier's last words are statistics, and its own account of the program's states.
 _STATISTICS: Final = re.compile(r"processed \d+ insns|peak_states|stack depth|verification time")
 _LONGEST_TEXT: Final = 200
@@ -32,7 +34,17 @@ def has_btf(path: Path = BTF) -> bool:
         return False
 
 
-def explain(number: int, messages: Sequence[str], log: str, *, btf: Path = BTF) -> str:
+def locked_down(path: Path = LOCKDOWN) -> bool:
+    """Return whether the kernel lets nobody read its memory, root neither."""
+    try:
+        return "[confidentiality]" in path.read_text()
+    except OSError:
+        return False
+
+
+def explain(
+    number: int, messages: Sequence[str], log: str, *, btf: Path = BTF, lockdown: Path = LOCKDOWN
+) -> str:
     """Return why, as one line.
 
     `messages` are libbpf's warnings in order (none where it can't tell), `log` is the verifier's (empty: the
@@ -40,13 +52,20 @@ def explain(number: int, messages: Sequence[str], log: str, *, btf: Path = BTF) 
     """
     if not has_btf(btf):
         return NO_BTF
-    text = os.strerror(number)
     if log:
-        return f"{last_words(log)} ({text})"
-    if number in _HINTS:
-        text += f"; {_HINTS[number]}"
+        hint = f"; {_LOCKED_DOWN}" if locked_down(lockdown) else ""
+        return f"{last_words(log)} ({os.strerror(number)}){hint}"
+    text = explain_errno(number, lockdown=lockdown)
     warning = "" if number in {errno.EPERM, errno.EACCES} else _first(messages)
     return f"{warning} ({text})" if warning else text
+
+
+def explain_errno(number: int, *, lockdown: Path = LOCKDOWN) -> str:
+    """Return an errno of the eBPF system calls with what it means there."""
+    text = os.strerror(number)
+    if number in {errno.EPERM, errno.EACCES} and locked_down(lockdown):
+        return f"{text}; {_LOCKED_DOWN}"
+    return f"{text}; {_HINTS[number]}" if number in _HINTS else text
 
 
 def last_words(log: str) -> str:

@@ -37,7 +37,6 @@ CAPABILITIES: Final = {
 }
 _NETLINK_CONNECTOR: Final = 11
 _CN_IDX_PROC: Final = 1
-_BPF_MAP_CREATE: Final = 0
 _NEVER_BYTES: Final = 1 << 62
 _EBPF_NEEDS: Final = (
     "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on) or headers for BCC"
@@ -181,9 +180,7 @@ def _pressure(node: _Node) -> str:
 
 
 def _bpf(_: _Node) -> str:
-    # An array of one element: map_type, key_size, value_size, max_entries (union bpf_attr).
-    attributes = b"".join(number.to_bytes(4, "little") for number in (2, 4, 4, 1)).ljust(72, b"\0")
-    os.close(libc.bpf(_BPF_MAP_CREATE, attributes))
+    os.close(libc.make_map())
     return "a map was made"
 
 

@@ -8,6 +8,7 @@ used from there.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ _SYS_PERF_EVENT_OPEN: Final = {
     "s390x": 331,
 }
 _PERF_FLAG_FD_CLOEXEC: Final = 8
+_BPF_MAP_CREATE: Final = 0
 
 _ffi: Final[Any] = _libc_ffi.ffi
 _libc: Final[Any] = _ffi.dlopen(None)
@@ -121,6 +123,15 @@ def bpf(command: int, attributes: bytes) -> int:
     )
     _check(result, f"bpf(command {command})")
     return result
+
+
+def make_map() -> int:
+    """Return the descriptor of an eBPF map of one number, for the caller to close. Raises OSError."""
+    # An array of one element: map_type, key_size, value_size, max_entries (union bpf_attr).
+    return bpf(
+        _BPF_MAP_CREATE,
+        b"".join(number.to_bytes(4, sys.byteorder) for number in (2, 4, 4, 1)).ljust(72, b"\0"),
+    )
 
 
 def perf_event_open(attributes: bytes, cpu: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import BpfError
+from reactor.kernel.bpf_refusal import explain_errno
 from reactor.kernel.libc import CText, perf_event_open
 
 KPROBE_TYPE: Final = Path("/sys/bus/event_source/devices/kprobe/type")
@@ -26,44 +27,52 @@ _IOC_ENABLE: Final = 0x2400
 _IOC_SET_BPF: Final = 0x40042408
 
 
-def attach_kprobe(program_fd: int, function: str) -> int:
-    """Run a program at each call of a kernel function, on every CPU; return the descriptor that keeps it.
+def open_kprobe(function: str) -> int:
+    """Return the descriptor of a perf event at each call of a kernel function, on every CPU.
 
-    Raises BpfError where there is no such function, or no kprobes.
+    Raises BpfError where there is no such function, or no kprobes, or they are not allowed.
     """
+    what = f"kprobe {function}"
     try:
         kind = int(KPROBE_TYPE.read_text())
     except (OSError, ValueError):
-        raise BpfError(f"kprobe {function}", "this kernel has no kprobes (CONFIG_KPROBE_EVENTS)") from None
+        raise BpfError(what, "this kernel has no kprobes (CONFIG_KPROBE_EVENTS)") from None
     name = CText(function)
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, 0, 1, 0, 0, 0, 1, 0, name.address, 0)
-    return _attached(program_fd, attributes, 0, f"kprobe {function}")
+    return _opened(attributes, 0, what)
+
+
+def attach_kprobe(program_fd: int, function: str) -> int:
+    """Run a program at each call of a function; return the descriptor that keeps it. Raises BpfError."""
+    return _attached(open_kprobe(function), program_fd, f"kprobe {function}")
 
 
 def attach_clock(program_fd: int, period_ns: int) -> int:
     """Run a program at this period on one CPU, also when it is idle; return the descriptor that keeps it."""
     attributes = _ATTRIBUTES.pack(_TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns, *[0] * 7)
     first_cpu = int(ONLINE.read_text().split(",")[0].split("-")[0])
-    return _attached(program_fd, attributes, first_cpu, "CPU clock")
+    return _attached(_opened(attributes, first_cpu, "CPU clock"), program_fd, "CPU clock")
 
 
-def _attached(program_fd: int, attributes: bytes, cpu: int, what: str) -> int:
-    fd = -1
+def _opened(attributes: bytes, cpu: int, what: str) -> int:
     try:
-        fd = perf_event_open(attributes, cpu)
-        fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
-        fcntl.ioctl(fd, _IOC_ENABLE, 0)
+        return perf_event_open(attributes, cpu)
     except OSError as error:
-        if fd >= 0:
-            os.close(fd)
+        raise BpfError(what, _reason(error)) from None
+
+
+def _attached(event_fd: int, program_fd: int, what: str) -> int:
+    try:
+        fcntl.ioctl(event_fd, _IOC_SET_BPF, program_fd)
+        fcntl.ioctl(event_fd, _IOC_ENABLE, 0)
+    except OSError as error:
+        os.close(event_fd)
         raise BpfError(what, f"not attached: {_reason(error)}") from None
-    return fd
+    return event_fd
 
 
 def _reason(error: OSError) -> str:
-    text = os.strerror(error.errno or 0)
-    if error.errno in {errno.EACCES, errno.EPERM}:
-        return f"{text}; needs CAP_PERFMON, and a kernel that allows tracing"
-    if error.errno in {errno.ENOENT, errno.EINVAL, errno.EADDRNOTAVAIL}:
-        return f"{text}; this kernel has no such function, or none that can be probed"
-    return text
+    number = error.errno or 0
+    if number in {errno.ENOENT, errno.EINVAL, errno.EADDRNOTAVAIL}:
+        return f"{os.strerror(number)}; this kernel has no such function, or none that can be probed"
+    return explain_errno(number)

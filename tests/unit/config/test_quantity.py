@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from reactor.config.duration import parse_duration
@@ -62,6 +62,7 @@ def test_any_text_is_a_quantity_within_64_bits_or_refused(text: str) -> None:
 def test_a_duration_is_the_sum_of_its_parts(parts: list[tuple[str, str]], is_negative: bool) -> None:  # noqa: FBT001 - hypothesis gives it by position
     text = "".join(number + unit for number, unit in parts)
     expected = sum(Fraction(number) * UNITS[unit] for number, unit in parts)
+    assume(expected < 290 * 365 * 24 * 3600)  # what is longer is refused
     assert float(-expected if is_negative else expected) == parse_duration("-" * is_negative + text)
 
 

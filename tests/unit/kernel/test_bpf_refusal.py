@@ -66,3 +66,18 @@ def test_error_without_any_message_is_still_told(btf: Path) -> None:
 def test_log_of_statistics_alone_is_still_a_refusal(btf: Path) -> None:
     log = "processed 53 insns (limit 1000000) max_states_per_insn 0\n"
     assert explain(errno.E2BIG, [], log, btf=btf) == "refused by the verifier (Argument list too long)"
+
+
+def test_locked_down_kernel_is_named_with_what_it_refused(btf: Path, tmp_path: Path) -> None:
+    lockdown = tmp_path / "lockdown"
+    lockdown.write_text("none integrity [confidentiality]\n")
+    refused = explain(errno.EPERM, [], "", btf=btf, lockdown=lockdown)
+    assert refused.startswith("Operation not permitted; the kernel is locked down (confidentiality)")
+    verified = explain(errno.EINVAL, [], LOG, btf=btf, lockdown=lockdown)
+    assert "; the kernel is locked down (confidentiality)" in verified
+
+
+def test_lockdown_that_allows_ebpf_is_no_reason(btf: Path, tmp_path: Path) -> None:
+    lockdown = tmp_path / "lockdown"
+    lockdown.write_text("none [integrity] confidentiality\n")
+    assert "locked down" not in explain(errno.EPERM, [], "", btf=btf, lockdown=lockdown)
