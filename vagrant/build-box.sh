@@ -4,8 +4,10 @@
 # Build CACHE/SUITE.box for vagrant-libvirt from Debian's packages alone, unless the one there was made by this
 # very script. No box is downloaded, no loop device and no KVM is needed; root is, for the chroot.
 # The kernel and its initrd travel in the box: the machines boot them directly, without a boot loader.
+# A suite of backports is the suite itself with the kernel, its headers and bpftool of the backports.
 set -euo pipefail
 suite=$1 cache=$(readlink -m "$2")
+release=${suite%-backports}
 box=$cache/$suite.box
 
 # In the guest: Python and a virtual environment for the wheel, a C compiler for the lab's programs, libbpf for
@@ -71,6 +73,13 @@ rm -f "$r"/var/cache/apt/archives/*.deb
 HOOK
 chmod +x "$work/customize"
 
+sources=()
+if [ "$suite" != "$release" ]; then
+  printf '%s\n' 'Package: linux-image-* linux-headers-* linux-kbuild-* linux-base* linux-modules-* bpftool' \
+    "Pin: release n=$suite" 'Pin-Priority: 990' >"$work/preferences"
+  sources=("deb http://deb.debian.org/debian $release main" "deb http://deb.debian.org/debian $suite main")
+fi
+
 say "packages"
 # shellcheck disable=SC2016  # mmdebstrap's hooks expand $1
 PUBLIC_KEY=$cache/key.pub mmdebstrap --quiet --mode=root --variant=minbase --format=directory \
@@ -80,10 +89,11 @@ PUBLIC_KEY=$cache/key.pub mmdebstrap --quiet --mode=root --variant=minbase --for
   --aptopt='Acquire::Languages "none"' \
   --skip=download/empty --skip=essential/unlink \
   --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
+  --setup-hook="! [ -s '$work/preferences' ] || cp '$work/preferences' \"\$1/etc/apt/preferences.d/backports\"" \
   --setup-hook="sync-in '$cache/apt-$suite' /var/cache/apt/archives" \
   --customize-hook="sync-out /var/cache/apt/archives '$cache/apt-$suite'" \
   --customize-hook="$work/customize" \
-  "$suite" "$root"
+  "$release" "$root" "${sources[@]}"
 
 say "image"
 content=$work/box

@@ -2,7 +2,7 @@
 .PHONY: vm-up vm-test vm-bench vm-destroy
 VM ?=
 
-vm-up: setup bpf ## Boot VM=… (bookworm, bookworm-v1, trixie) and install the wheel in it
+vm-up: setup bpf ## Boot VM=… (vagrant/machines.json) and install the wheel in it
 	$(PYTHON) tests/vm/run.py up $(VM)
 
 vm-test: setup bpf ## Run tests/vm in VM=…, or in every machine (Error 3: a machine was lost)

@@ -15,12 +15,16 @@ MEMORY_MIB: Final[int] = _DOCUMENT["memory_mib"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One machine: its Debian suite, that suite's Python, its kernel's command line."""
+    """One machine: its Debian suite, that suite's Python, its kernel's command line.
+
+    `tests` are pytest's arguments there, where not all of the tests are for it.
+    """
 
     name: str
     suite: str
     python: str
     arguments: str
+    tests: tuple[str, ...] = ()
 
 
 MACHINES: Final = {
@@ -29,6 +33,7 @@ MACHINES: Final = {
         suite=machine["suite"],
         python=machine["python"],
         arguments=f"{_DOCUMENT['arguments']} {machine['arguments']}".strip(),
+        tests=tuple(machine.get("tests", "").split()),
     )
     for name, machine in _DOCUMENT["machines"].items()
 }

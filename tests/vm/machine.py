@@ -18,6 +18,7 @@ from host import ASK_SECONDS, CACHE, ROOT, GuestLostError, HostError, run, say
 GUEST: Final = "/opt/reactor"
 _INSTALL_SECONDS: Final = 300
 _TESTS_SECONDS: Final = 3600
+_NONE_CHOSEN: Final = 5  # pytest's exit status
 _BENCH_SECONDS: Final = 3600
 _STATE: Final = (
     "systemctl --no-pager --failed; free -m; df -h; ps -eo pid,ppid,stat,rss,cgroup:60,args; "
@@ -135,7 +136,8 @@ class Machine:
         """Run the guest's tests and print what they print."""
         started = time.monotonic()
         log = self._fresh_log("tests.log")
-        command = f"cd {GUEST}/tests && sudo {GUEST}/venv/bin/pytest {shlex.join(arguments)}"
+        chosen = shlex.join([*arguments, *self.definition.tests])
+        command = f"cd {GUEST}/tests && sudo {GUEST}/venv/bin/pytest {chosen}"
         say(f"{self.name}: testing; output in {log}")
         try:
             status: int | None = self.ssh(command, limit_seconds=_TESTS_SECONDS, log=log).returncode
@@ -145,6 +147,8 @@ class Machine:
         print(log.read_text(errors="replace"), flush=True)
         if status in {None, 255} and not self.answers():
             raise GuestLostError(f"it stopped answering after {seconds:.0f} s of tests")
+        if status == _NONE_CHOSEN and self.definition.tests:
+            status = 0  # what was asked for is not for this machine
         detail = {0: "passed", None: f"the tests were not done after {_TESTS_SECONDS} s"}
         return Result(
             machine=self.name,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
-from guarded import HERE, V2, Service, Tenant, eventually, run
+from guarded import HERE, V2, Service, Tenant, clear, eventually, run, start_slice
 
 PINS: Final = Path("/sys/fs/bpf/reactor")
+STASH: Final = Path("/sys/fs/bpf/reactor-test")
 DROP_IN: Final = [
     line
     for line in (HERE.parent / "deploy/reactor-bcc.conf").read_text().splitlines()
@@ -52,66 +56,121 @@ def refused(service: Service) -> str:
     return sources(service)["ebpf"][1]
 
 
-def pinned() -> list[str]:
-    return sorted(path.name for path in PINS.glob("*"))
+def pinned(start: str = "") -> list[str]:
+    return sorted(path.name for path in PINS.glob(f"{start}*"))
 
 
-def loaded() -> int:
-    return run("bpftool", "prog", "list").count("memory_try_char")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class First:
+    """What was seen of a daemon that had the programs compiled, used them, and was killed."""
+
+    meanwhile: str
+    detail: str
+    resident_mib: float
+    mapped: str
+    woken_by: frozenset[str]
+    pinned: list[str]
+    pinned_when_killed: list[str]
 
 
-def test_unit_past_the_threshold_is_ended_by_a_wake_of_bcc_and_the_daemon_stays_small(
-    service: Service,
-) -> None:
-    service.configure(HARD, BCC)
-    service.start(*DROP_IN)
-    eventually(lambda: sources(service)["memory-high"][0] == "armed", "memory.high meanwhile")
-    detail = armed(service)
-    assert "by BCC, compiled in" in detail
-    print(detail)
-    process = Path(f"/proc/{service.prop('MainPID')}")
-    resident_mib = int((process / "status").read_text().split("VmRSS:")[1].split()[0]) / 1024
-    print(f"resident {resident_mib:.1f} MiB")
-    assert resident_mib < RESIDENT_MIB
-    assert "LLVM" not in (process / "maps").read_text()
-    assert sources(service)["memory-high"] == ("off", "ebpf is armed")
-    Tenant("hog", "hold", "450")
-    decision = service.wait_for_eviction()
-    assert "ebpf" in {wake["source"] for wake in decision["wakes"]}
-
-
-def test_pins_of_a_daemon_that_was_killed_are_taken_over_and_none_outlives_the_service(
-    service: Service,
-) -> None:
+@pytest.fixture(scope="module")
+def first() -> Iterator[First]:
+    """Compile once for several tests; the programs stay pinned in STASH."""
+    clear()
+    start_slice()
+    service = Service()
     service.configure(HARD, BCC)
     service.start(*DROP_IN, "Restart=no")
-    armed(service)
-    armed(service, name="ebpf-oom")
-    ours = pinned()
-    assert ["memory", "oom"] == [name.partition("_")[0] for name in ours]
+    eventually(lambda: "stands in" in sources(service)["ebpf"][1], "memory.high meanwhile")
+    meanwhile = sources(service)["memory-high"][0]
+    detail = armed(service)
+    process = Path(f"/proc/{service.prop('MainPID')}")
+    resident_kib = int((process / "status").read_text().split("VmRSS:")[1].split()[0])
+    mapped = (process / "maps").read_text()
+    Tenant("hog", "hold", "450")
+    woken_by = frozenset(wake["source"] for wake in service.wait_for_eviction()["wakes"])
+    (name,) = pinned("memory_")
+    (STASH / name).mkdir(parents=True)
+    for pin in (PINS / name).iterdir():
+        os.link(pin, STASH / name / pin.name)
     service.kill("SIGKILL")
     eventually(lambda: service.prop("ActiveState") == "failed", "the daemon gone")
-    assert pinned() == ours
+    seen = First(
+        meanwhile=meanwhile,
+        detail=detail,
+        resident_mib=resident_kib / 1024,
+        mapped=mapped,
+        woken_by=woken_by,
+        pinned=[name],
+        pinned_when_killed=pinned("memory_"),
+    )
+    clear()
+    try:
+        yield seen
+    finally:
+        for pin in (STASH / name).iterdir():
+            pin.unlink()
+        (STASH / name).rmdir()
+        STASH.rmdir()
+
+
+@pytest.fixture
+def left_behind(first: First) -> list[str]:
+    """The pins are there as a daemon leaves them that is killed."""
+    for name in first.pinned:
+        if not (PINS / name).exists():
+            (PINS / name).mkdir()
+            for pin in (STASH / name).iterdir():
+                os.link(pin, PINS / name / pin.name)
+    return first.pinned
+
+
+def test_unit_past_the_threshold_is_ended_by_a_wake_of_bcc(first: First) -> None:
+    assert "by BCC, compiled in" in first.detail
+    print(first.detail)
+    assert "ebpf" in first.woken_by
+
+
+def test_memory_high_stands_in_while_bcc_compiles(first: First) -> None:
+    assert first.meanwhile == "armed"
+
+
+def test_daemon_stays_small_and_holds_no_compiler(first: First) -> None:
+    print(f"resident {first.resident_mib:.1f} MiB")
+    assert first.resident_mib < RESIDENT_MIB
+    assert "LLVM" not in first.mapped
+
+
+def test_daemon_that_is_killed_leaves_its_pins_and_attaches_nothing(first: First) -> None:
+    assert first.pinned == first.pinned_when_killed
+
+
+def test_pins_of_a_killed_daemon_are_taken_over_and_none_outlives_the_service(
+    service: Service, left_behind: list[str]
+) -> None:
     (PINS / "memory_01234567_01234567").mkdir()  # of another version of the programs
     (PINS / "new_memory_01234567_01234567").mkdir()  # of a child that was killed
-    service.start(*DROP_IN, "Restart=no")
+    service.configure(HARD, BCC)
+    service.start(*DROP_IN)
     assert "by BCC, compiled earlier" in armed(service, 60)
-    armed(service, 60, name="ebpf-oom")
-    assert pinned() == ours
+    assert pinned("memory_") == left_behind
+    assert pinned("new_memory_") == []
     Tenant("hog", "hold", "450")
     assert "ebpf" in {wake["source"] for wake in service.wait_for_eviction()["wakes"]}
     service.stop()
     assert pinned() == []
-    eventually(lambda: loaded() == 0, "the programs gone")
 
 
-def test_kernel_without_btf_is_watched_by_bcc_the_machine_itself_too(service: Service) -> None:
+def test_kernel_without_btf_is_watched_by_bcc_the_machine_itself_too(
+    service: Service, left_behind: list[str]
+) -> None:
     service.configure(HARD, {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}})
     service.start(*DROP_IN, "InaccessiblePaths=/sys/kernel/btf")
-    detail = armed(service)
+    detail = armed(service, 60)
     assert "by BCC" in detail
     assert "/ memory.available<100Mi" in detail
     assert "not /" not in detail
+    assert pinned("memory_") == left_behind
 
 
 def test_service_that_ends_while_bcc_compiles_leaves_neither_child_nor_pin(service: Service) -> None:
@@ -146,7 +205,8 @@ def test_memory_high_takes_over_where_bcc_lacks_something(
     detail = refused(service)
     print(detail)
     assert why in detail
-    assert pinned() == []
     assert service.prop("NRestarts") == "0"
     Tenant("hog", "hold", "450")
     service.wait_for_eviction()
+    service.stop()
+    assert pinned() == []

@@ -115,6 +115,23 @@ def test_memory_high_takes_over_where_the_object_is_broken_or_missing(
         path.write_bytes(whole)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "why"),
+    [
+        ("/sys/kernel/btf", "no /sys/kernel/btf/vmlinux: this kernel was built without"),
+        ("-/usr/lib/x86_64-linux-gnu/libbpf.so.1", "libbpf.so.1: not found; Debian's package libbpf1 has it"),
+    ],
+)
+def test_memory_high_takes_over_where_there_is_no_btf_or_no_libbpf(
+    service: Service, hidden: str, why: str
+) -> None:
+    service.configure(HARD, {"ebpf": {"loader": "libbpf"}})
+    service.start(f"InaccessiblePaths={hidden}")
+    assert why in armed_after(service, "memory-high")["ebpf"][1]
+    Tenant("hog", "hold", "450")
+    service.wait_for_eviction()
+
+
 def test_daemon_that_is_killed_leaves_no_program_loaded(service: Service) -> None:
     service.configure(HARD)
     service.start("Restart=no")
