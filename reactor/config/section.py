@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reactor.config.decode import strict
-from reactor.config.scalars import Seconds
+from reactor.config.scalars import Count, Seconds
 from reactor.config.section_scalars import (
     AbsolutePath,
     Address,
@@ -72,6 +72,7 @@ class _Sources:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runtime:
     endpoint: Endpoint | None = None
+    keep_dead_containers: Count = Count(0)
 
 
 @strict

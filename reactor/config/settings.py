@@ -135,6 +135,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
             pause_seconds=section.reclaim_pause,
         ),
         runtime_endpoint=section.runtime.endpoint,
+        dead_containers_kept=section.runtime.keep_dead_containers,
         static_pods_path=kubelet.static_pod_path or None,
         brake=section.brake,
         dry_run=section.dry_run,

@@ -15,7 +15,7 @@ import trio
 from reactor.act.brake import Brake, Braking
 from reactor.act.commands import CommandReclaim
 from reactor.act.processes import populated
-from reactor.act.reclaim import Reclaims
+from reactor.act.reclaim import NodeReclaim, Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
@@ -69,6 +69,7 @@ class Generation:
         on_layout: Callable[[Layout], None] = lambda _: None,
         on_oom_kill: Callable[[OomKill], None] = lambda _: None,
         pods: PodList | None = None,
+        reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
     ) -> None:
         self.settings = settings
         self.board = SourceBoard(_report)
@@ -86,7 +87,7 @@ class Generation:
             node=self._node,
             usages=self._usages,
             pods=pods or Workloads(tree, settings),
-            reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim)}),
+            reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim), **(reclaims or {})}),
             populated=partial(populated, tree),
             brake=self._heed_brake,
             arm_memory=lambda memory: self._memory.arm(self._levels.of(memory)),

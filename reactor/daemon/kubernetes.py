@@ -28,8 +28,10 @@ from reactor.act.cleanup import Cleanup
 from reactor.act.kill import KillPath
 from reactor.act.node_events import NodeEvents
 from reactor.act.node_status import NodeStatus
-from reactor.act.runtime import RuntimeKills, stop_sandboxes
+from reactor.act.runtime import stop_sandboxes
 from reactor.act.standing_order import StandingOrder
+from reactor.daemon.image_watch import Observed
+from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.parts import PodList
 from reactor.daemon.record import Ending, PassRecord
 from reactor.kernel.cgroup import CgroupTree
@@ -48,7 +50,6 @@ from reactor.model.signals import RESOURCE, NodeCondition
 from reactor.sources.attempts import failure_text
 from reactor.workloads.kubernetes import KubernetesPods
 from reactor.workloads.remembered import RememberedSpecs
-from reactor.workloads.runtime import RuntimeWatch
 
 _LOG: Final = logging.getLogger("reactor.kubernetes")
 _ANNOUNCEMENTS: Final = "announcements.json"
@@ -85,10 +86,15 @@ class Cluster:
         self._arrivals = Arrivals(self._store, self._announcer.announce, time.time)
         self._events = NodeEvents(self._client, self.node_name)
         self._cleanup = Cleanup(self._client, self._store, self._kubernetes.evicted_pod_ttl_seconds)
-        self._runtime = RuntimeWatch(
-            settings.runtime_endpoint, settings.housekeeping_interval_seconds, self._inventory_changed
+        self._observed: Observed = dict
+        self.runtime = NodeRuntime(
+            settings,
+            tree,
+            kills,
+            exists=lambda uid: uid in self._store.specs or not self._store.is_complete,
+            observed=lambda: self._observed(),  # noqa: PLW0108 - attend puts in another one
+            on_change=lambda: self._on_pods(),  # noqa: PLW0108
         )
-        self.kills = RuntimeKills(kills, tree, lambda: self._runtime.client)
         self._endings: dict[str, Ending] = {}
         self._defects: dict[str, str] = {}
         self._reported: Mapping[str, str] = {}
@@ -103,16 +109,11 @@ class Cluster:
             "kubernetes node": self._node_watch.problem or self._node.missing or self._node.problem,
             "kubernetes events": self._events.problem,
             "kubernetes clean-up": self._cleanup.problem,
-            "runtime": self._runtime.state.problem,
+            **self.runtime.problems,
             "remembered pods": self._remembered.problem,
         }
         told = {name: why for name, why in found.items() if why is not None}
         return {**told, **self._store.problems, **self._announcer.problems, **self._defects}
-
-    @property
-    def runtime(self) -> str | None:
-        """Return what the container runtime called itself last, None where none was ever reached."""
-        return self._runtime.state.description
 
     @property
     def pending(self) -> int:
@@ -125,13 +126,16 @@ class Cluster:
             self._tree,
             settings,
             specs=self._specs,
-            runtime=lambda: self._runtime.inventory,
+            runtime=lambda: self.runtime.watch.inventory,
         )
 
-    def attend(self, on_pods: Callable[[], None], present: Callable[[], Sequence[Pod]]) -> None:
-        """Call `on_pods` when pods have changed; `present` tells the pods as the node has them."""
+    def attend(
+        self, on_pods: Callable[[], None], present: Callable[[], Sequence[Pod]], observed: Observed
+    ) -> None:
+        """Call `on_pods` when pods have changed; `present` and `observed` tell how the node has them."""
         self._on_pods = on_pods
         self._present = present
+        self._observed = observed
 
     def passed(self, record: PassRecord, nursery: trio.Nursery) -> None:
         """Take note of a pass: whom it ended, what it tried to get back, which conditions are in force."""
@@ -184,7 +188,7 @@ class Cluster:
         """Take part until cancelled."""
         services: dict[str, Service] = {
             "pods": self._pods.run,
-            "runtime": self._runtime.run,
+            **self.runtime.services,
             "remembered pods": self._remembered.run,
             "report": self._report,
         }
@@ -244,14 +248,11 @@ class Cluster:
             present = (pod for pod in self._present() if api_uid(pod) == announcement.uid)
             return next(present, announced)
 
-        await StandingOrder(self._tree, self.kills, find).run()
+        await StandingOrder(self._tree, self.runtime.kills, find).run()
 
     async def take_down(self, announcement: Announcement) -> None:
         """Have the runtime stop the pod's sandbox."""
-        await stop_sandboxes(lambda: self._runtime.client, announcement.uid)
-
-    def _inventory_changed(self) -> None:
-        self._on_pods()
+        await stop_sandboxes(self.runtime.client, announcement.uid)
 
     def _specs(self) -> Mapping[str, Pod]:
         """Return the specs as they are told; until all have been told, with those remembered."""
@@ -262,7 +263,7 @@ class Cluster:
     def _pods_changed(self) -> None:
         if self._store.is_complete:
             self._remembered.show(self._store.specs)
-        self._runtime.due()
+        self.runtime.watch.due()
         if not self._settings.dry_run:
             self._arrivals.look(self._conditions)
         self._on_pods()

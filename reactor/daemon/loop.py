@@ -166,7 +166,7 @@ class Daemon:
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
             filesystems=generation.filesystems,
-            runtime=None if self._cluster is None else self._cluster.runtime,
+            runtime=None if self._cluster is None else self._cluster.runtime.watch.state.description,
         )
 
     def reload(self, settings: Settings) -> None:
@@ -209,7 +209,11 @@ class Daemon:
                 self._journal.start()  # only now: its thread takes after this one
                 async with trio.open_nursery() as nursery:
                     if self._cluster is not None:
-                        self._cluster.attend(self._pods_changed, lambda: self._known.pods)
+                        self._cluster.attend(
+                            self._pods_changed,
+                            lambda: self._known.pods,
+                            lambda: self._known.observed.at(time.monotonic()),
+                        )
                         nursery.start_soon(self._cluster.run)
                         await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
                     self._start_services(nursery)
@@ -293,7 +297,7 @@ class Daemon:
             if endings is None:
                 self._exercise()
                 endings = Endings(
-                    self._kills if self._cluster is None else self._cluster.kills,
+                    self._kills if self._cluster is None else self._cluster.runtime.kills,
                     nursery,
                     self._gone,
                     deadline_seconds=deadline_seconds,
@@ -309,6 +313,7 @@ class Daemon:
                 self._adopt_layout,
                 self._oom_killed,
                 None if self._cluster is None else self._cluster.pod_list(settings),
+                {} if self._cluster is None else self._cluster.runtime.reclaims(settings),
             )
             first, self._generation = self._generation is None, generation
             flights = self._known.state.in_flight

@@ -150,7 +150,8 @@ class Settings:
     it is empty where a layout is configured.
     `reserved_memory_bytes` is kept from pods for the system: the pods' cgroup, where it has no limit of its
     own, may use the rest of the node. `kubernetes` None is a plain Linux node. `runtime_endpoint` None
-    looks for the container runtime's socket; `static_pods_path` is where the kubelet finds its static pods.
+    looks for the container runtime's socket; of each container of a pod `dead_containers_kept` dead ones are
+    not removed for the sake of space; `static_pods_path` is where the kubelet finds its static pods.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
@@ -171,6 +172,7 @@ class Settings:
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     runtime_endpoint: str | None = None
+    dead_containers_kept: int = 0
     static_pods_path: str | None = None
     dry_run: bool = False
     stand_by: bool = False

@@ -1,0 +1,121 @@
+"""Which images are on the node, since when, and when each was last in use: as observed, over restarts too.
+
+The runtime tells neither. So an image is detected when it is first seen, and was used whenever a container,
+dead ones included, was of it. Source: image_gc_manager.go, detectImages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.cri import messages
+from reactor.model.pods import Image
+
+_VERSION: Final = 1
+_MAX_BYTES: Final = 4 << 20
+_PAUSE: Final = "/pause:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """When an image was first seen, and last in use (None: never), by the Unix clock."""
+
+    first_unix_seconds: float
+    used_unix_seconds: float | None = None
+
+
+class ImageHistory:
+    """Remembers images at `path`. Nothing raises: what can't be read or written is a `problem`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: dict[str, Seen] = {}
+        self.problem: str | None = None
+
+    def load(self) -> None:
+        """Take over what an earlier run left. Blocks on the disk."""
+        try:
+            with self._path.open("rb") as file:
+                self._seen = _parsed(file.read(_MAX_BYTES + 1))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self.problem = f"{self._path}: started without it: {type(error).__name__}: {error}"
+
+    def take(
+        self, images: Iterable[messages.Image], in_use: Collection[str], now_unix_seconds: float
+    ) -> tuple[Image, ...]:
+        """Note what is there now, and return it; images that are gone are forgotten.
+
+        `in_use` are names of images, by id, tag or digest.
+        """
+        found = []
+        seen = {}
+        for image in images:
+            is_used = is_named(image, in_use)
+            before = self._seen.get(image.id, Seen(first_unix_seconds=now_unix_seconds))
+            # A clock that was set back must not make an image younger than it is, or last used in the future.
+            first = min(before.first_unix_seconds, now_unix_seconds)
+            used = now_unix_seconds if is_used else before.used_unix_seconds
+            used = None if used is None else min(used, now_unix_seconds)
+            seen[image.id] = Seen(first_unix_seconds=first, used_unix_seconds=used)
+            found.append(
+                Image(
+                    id=image.id,
+                    size_bytes=image.size_bytes,
+                    first_detected_seconds=first,
+                    last_used_seconds=used,
+                    in_use=is_used,
+                    pinned=image.pinned or any(_PAUSE in tag for tag in image.repo_tags),
+                )
+            )
+        self._seen = seen
+        return tuple(found)
+
+    def save(self) -> None:
+        """Keep what is known. Blocks on the disk."""
+        document = {"version": _VERSION, "images": {uid: asdict(one) for uid, one in self._seen.items()}}
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            beside = self._path.with_name(f".{self._path.name}.new")
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "w") as file:
+                json.dump(document, file)
+            beside.replace(self._path)
+        except OSError as error:
+            self.problem = str(error)
+        else:
+            self.problem = None
+
+
+def is_named(image: messages.Image, names: Collection[str]) -> bool:
+    """Return whether one of the names is the image's: its id, a tag or a digest of it."""
+    return image.id in names or any(name in names for name in (*image.repo_tags, *image.repo_digests))
+
+
+def names_in_use(containers: Iterable[messages.Container]) -> frozenset[str]:
+    """Return the names of the images that containers are of."""
+    names = {
+        name
+        for one in containers
+        for name in (one.image_id, one.image_ref, one.image.image if one.image else "")
+    }
+    return frozenset(names - {""})
+
+
+def _parsed(content: bytes) -> dict[str, Seen]:
+    document: Mapping[str, Any] = json.loads(content)
+    if len(content) > _MAX_BYTES or document["version"] != _VERSION:
+        raise ValueError(f"no images of version {_VERSION}, or more than {_MAX_BYTES} bytes of them")
+    return {
+        str(uid): Seen(
+            first_unix_seconds=float(one["first_unix_seconds"]),
+            used_unix_seconds=None if one["used_unix_seconds"] is None else float(one["used_unix_seconds"]),
+        )
+        for uid, one in document["images"].items()
+    }

@@ -1,0 +1,217 @@
+"""What a container runtime can give back before a pod is evicted: dead containers, then unused images.
+
+In upstream's order, and as it does it (kuberuntime_gc.go, image_gc_manager.go): containers first, since an
+image counts as used as long as a dead container is of it.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from reactor.act.images import ImageHistory, names_in_use
+from reactor.act.reclaim import ReclaimReport
+from reactor.cri.client import RuntimeClient
+from reactor.cri.messages import Container, ContainerState, Sandbox, SandboxState
+from reactor.errors import ReactorError
+from reactor.kernel.scheduling import following
+from reactor.model.pods import Image
+from reactor.model.settings import ImageGcSettings
+from reactor.model.signals import Filesystem
+from reactor.model.thresholds import Observation
+from reactor.policy.images import images_to_collect, unused_images
+
+_LOG: Final = logging.getLogger("reactor.reclaim")
+_STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
+_SHOWN: Final = 3
+_MOST_SECONDS: Final = 60.0  # then somebody has to be evicted, whatever is still to be had here
+_LATE: Final = f"not done within {_MOST_SECONDS:g} s"
+
+Client = Callable[[], RuntimeClient]  # raises RuntimeUnavailableError where there is none
+
+
+class ContainerReclaim:
+    """Removes dead containers with their logs, and sandboxes that are down, the oldest first.
+
+    Of each container of a pod the `kept` youngest dead ones stay, and of a pod that `exists` its youngest
+    sandbox: the kubelet would make a new one for it.
+    """
+
+    def __init__(self, client: Client, exists: Callable[[str], bool], logs: Path, *, kept: int = 0) -> None:
+        self._client = client
+        self._exists = exists
+        self._logs = logs
+        self._kept = kept
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of it
+        """Remove what is dead; see NodeReclaim.run."""
+        client = self._client()
+        removed, gone, problems = set[str](), list[str](), list[str]()
+        with trio.move_on_after(_MOST_SECONDS) as scope:
+            containers = await client.containers()
+            for one in _dead_containers(containers, self._kept, time.time_ns()):
+                if await self._remove(client, one, problems):
+                    removed.add(one.id)
+            left = {one.sandbox_id for one in containers if one.id not in removed}
+            for sandbox in _idle_sandboxes(await client.sandboxes(), left, self._exists):
+                if await _tried(_remove_sandbox(client, sandbox.id), problems):
+                    gone.append(sandbox.id)
+        problems += [_LATE] if scope.cancelled_caught else []
+        if not removed and not gone and not problems:
+            return None
+        did = (f"removed {len(removed)} dead containers", f"removed {len(gone)} sandboxes")
+        return ReclaimReport(did=did, problems=_shortened(problems))
+
+    async def _remove(self, client: RuntimeClient, container: Container, problems: list[str]) -> bool:
+        log_path = ""
+        with suppress(ReactorError):
+            answer = await client.container_status(container.id)
+            log_path = answer.status.log_path if answer.status else ""
+        if not await _tried(client.remove_container(container.id), problems):
+            return False
+        if log_path:
+            problem = await trio.to_thread.run_sync(following(_remove_log), Path(log_path), self._logs)
+            problems += [] if problem is None else [problem]
+        return True
+
+
+class ImageReclaim:
+    """Removes images that nobody uses. `watched_since` is when looking at them began, by the Unix clock."""
+
+    def __init__(self, client: Client, history: ImageHistory, gc: ImageGcSettings) -> None:
+        self._client = client
+        self._history = history
+        self._gc = gc
+        self._watched_since = time.time()
+        self._sandbox_images: dict[str, str] = {}
+
+    async def look(self) -> tuple[Image, ...]:
+        """Return the images on the node, and remember them. Raises ReactorError."""
+        client = self._client()
+        images = await client.images()
+        names = names_in_use(await client.containers()) | await self._of_sandboxes(client)
+        found = self._history.take(images, names, time.time())
+        await trio.to_thread.run_sync(following(self._history.save))
+        return found
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them
+        """Remove every image that may go; see NodeReclaim.run."""
+        return await self._remove(unused_images(await self.look(), self._gc, time.time()))
+
+    async def collect(self, image_filesystem: Observation | None) -> ReclaimReport | None:
+        """Remove what regular garbage collection does, by watermarks and age; None where that is nothing."""
+        images = await self.look()
+        chosen = images_to_collect(
+            images, self._gc, image_filesystem, time.time(), watched_since_seconds=self._watched_since
+        )
+        return await self._remove(chosen)
+
+    async def _remove(self, images: Sequence[Image]) -> ReclaimReport | None:
+        if not images:
+            return None
+        client, removed, problems = self._client(), list[Image](), list[str]()
+        with trio.move_on_after(_MOST_SECONDS) as scope:
+            for one in images:
+                if await _tried(client.remove_image(one.id), problems):
+                    removed.append(one)
+        problems += [_LATE] if scope.cancelled_caught else []
+        size_bytes = sum(one.size_bytes for one in removed)
+        did = f"removed {len(removed)} of {len(images)} unused images of {size_bytes} bytes"
+        return ReclaimReport(did=(did,), problems=_shortened(problems))
+
+    async def _of_sandboxes(self, client: RuntimeClient) -> frozenset[str]:
+        """Return the images that pause containers are of; asked once of each, as nothing else tells it."""
+        sandboxes = [one.id for one in await client.sandboxes()]
+        known = {one: self._sandbox_images[one] for one in sandboxes if one in self._sandbox_images}
+        for sandbox_id in sandboxes:
+            if sandbox_id not in known:
+                with suppress(ReactorError):
+                    answer = await client.sandbox_status(sandbox_id, verbose=True)
+                    known[sandbox_id] = _image_of(answer.info.get("info", ""))
+        self._sandbox_images = known
+        return frozenset(known.values()) - {""}
+
+
+def _dead_containers(containers: Iterable[Container], kept: int, now_ns: int) -> list[Container]:
+    """Return the containers that may go, the oldest first; of each name in a sandbox the youngest stay."""
+    by_name: dict[tuple[str, str], list[Container]] = {}
+    for one in sorted(containers, key=lambda one: one.created_at_ns):
+        is_left_over = one.state is ContainerState.CREATED and now_ns - one.created_at_ns > _STARTING_NS
+        if one.state is ContainerState.EXITED or is_left_over:
+            name = one.metadata.name if one.metadata else one.id
+            by_name.setdefault((one.sandbox_id, name), []).append(one)
+    dead = [one for same in by_name.values() for one in same[: max(0, len(same) - kept)]]
+    return sorted(dead, key=lambda one: one.created_at_ns)
+
+
+def _idle_sandboxes(
+    sandboxes: Iterable[Sandbox], with_containers: Collection[str], exists: Callable[[str], bool]
+) -> list[Sandbox]:
+    """Return the sandboxes that may go, the oldest first."""
+    by_pod: dict[str, list[Sandbox]] = {}
+    for one in sorted(sandboxes, key=lambda one: one.created_at_ns):
+        by_pod.setdefault(one.metadata.uid if one.metadata else one.id, []).append(one)
+    idle = []
+    for uid, same in by_pod.items():
+        candidates = same[:-1] if exists(uid) else same
+        idle += [
+            one for one in candidates if one.state is SandboxState.NOT_READY and one.id not in with_containers
+        ]
+    return sorted(idle, key=lambda one: one.created_at_ns)
+
+
+async def _remove_sandbox(client: RuntimeClient, sandbox_id: str) -> None:
+    await client.stop_sandbox(sandbox_id)  # gives back its network, where that was not done
+    await client.remove_sandbox(sandbox_id)
+
+
+async def _tried(call: Awaitable[None], problems: list[str]) -> bool:
+    """Return whether a call went well; else it is a problem, and the others are tried all the same."""
+    try:
+        await call
+    except ReactorError as error:
+        problems.append(str(error))
+        return False
+    return True
+
+
+def _remove_log(path: Path, logs: Path) -> str | None:
+    """Remove a container's log and what was rotated from it; return what went wrong.
+
+    Nothing is removed outside the directory of all logs, whatever the path says.
+    """
+    try:
+        directory = path.parent.resolve(strict=True)
+        if not directory.is_relative_to(logs.resolve(strict=True)):
+            return f"{path}: its log is left alone: not below {logs}"
+        for found in (directory / path.name, *directory.glob(f"{glob.escape(path.name)}.*")):
+            found.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _image_of(info: str) -> str:
+    """Return the image in what the runtime says of a sandbox besides; containerd and CRI-O name it alike."""
+    try:
+        found = json.loads(info)
+    except ValueError:
+        return ""
+    image = found.get("image") if isinstance(found, dict) else None
+    return image if isinstance(image, str) else ""
+
+
+def _shortened(problems: Sequence[str]) -> tuple[str, ...]:
+    if len(problems) <= _SHOWN:
+        return tuple(problems)
+    return (*problems[:_SHOWN], f"and {len(problems) - _SHOWN} more like these")

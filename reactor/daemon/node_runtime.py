@@ -1,0 +1,85 @@
+"""The daemon's part with the container runtime: who is watched, ended and tidied up through it.
+
+watch    what it tells of pods, kept at hand
+kills    grace periods, asked of it
+images   when each was last used; collected where no kubelet does that
+reclaims dead containers and unused images, given back before a pod is evicted for a disk
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from reactor.act.images import ImageHistory
+from reactor.act.kill import KillPath
+from reactor.act.reclaim import NodeReclaim
+from reactor.act.runtime import RuntimeKills
+from reactor.act.runtime_reclaim import ContainerReclaim, ImageReclaim
+from reactor.cri.client import RuntimeClient
+from reactor.daemon.image_watch import ImageWatch, Observed
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import Role, Settings
+from reactor.model.signals import Reclaim
+from reactor.workloads.node_files import NodePaths
+from reactor.workloads.runtime import RuntimeWatch
+
+_IMAGES: Final = "images.json"
+
+
+class NodeRuntime:
+    """Made at the start; a reload changes what it goes by where `reclaims` is asked for anew.
+
+    `exists` tells whether a pod of a uid is still to be; `on_change` is called when what the runtime tells
+    has changed.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tree: CgroupTree,
+        kills: KillPath,
+        *,
+        exists: Callable[[str], bool],
+        observed: Observed,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.watch = RuntimeWatch(
+            settings.runtime_endpoint, settings.housekeeping_interval_seconds, on_change
+        )
+        self.kills = RuntimeKills(kills, tree, self.client)
+        self._exists = exists
+        self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
+        self._history.load()
+        is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
+        self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run)
+
+    @property
+    def problems(self) -> Mapping[str, str | None]:
+        """Return what is wrong at present, None where nothing is."""
+        return {
+            "runtime": self.watch.state.problem,
+            "images": self._images.problem if self.watch.state.problem is None else None,
+            "remembered images": self._history.problem,
+        }
+
+    @property
+    def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return what is to run for as long as the daemon does."""
+        return {"runtime": self.watch.run, "images": self._images.run}
+
+    def client(self) -> RuntimeClient:
+        """Return what calls the runtime. Raises RuntimeUnavailableError where there is none."""
+        return self.watch.client
+
+    def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
+        """Return what the runtime can give back, as these settings have it."""
+        images = ImageReclaim(self.client, self._history, settings.eviction.image_gc)
+        self._images.images = images
+        return {
+            Reclaim.CONTAINERS: ContainerReclaim(
+                self.client, self._exists, NodePaths().logs, kept=settings.dead_containers_kept
+            ),
+            Reclaim.IMAGES: images,
+        }

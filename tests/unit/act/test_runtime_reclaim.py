@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from reactor.act import runtime_reclaim
+from reactor.cri.messages import (
+    Container,
+    ContainerMetadata,
+    ContainerState,
+    Sandbox,
+    SandboxMetadata,
+    SandboxState,
+)
+
+NOW_NS = time.time_ns()
+
+
+def container(
+    identity: str, name: str = "a", *, age_seconds: int = 100, state: ContainerState = ContainerState.EXITED
+) -> Container:
+    return Container(
+        id=identity,
+        sandbox_id="s",
+        metadata=ContainerMetadata(name=name),
+        state=state,
+        created_at_ns=NOW_NS - age_seconds * 10**9,
+    )
+
+
+def dead(containers: list[Container], kept: int = 0) -> list[str]:
+    return [one.id for one in runtime_reclaim._dead_containers(containers, kept, NOW_NS)]
+
+
+def sandbox(
+    identity: str, uid: str, age_seconds: int, state: SandboxState = SandboxState.NOT_READY
+) -> Sandbox:
+    return Sandbox(
+        id=identity,
+        metadata=SandboxMetadata(uid=uid),
+        state=state,
+        created_at_ns=NOW_NS - age_seconds * 10**9,
+    )
+
+
+def test_dead_containers_go_the_oldest_first() -> None:
+    containers = [
+        container("young", "a", age_seconds=1),
+        container("old", "b"),
+        container("older", age_seconds=300),
+    ]
+    assert dead(containers) == ["older", "old", "young"]
+
+
+def test_containers_that_run_or_are_about_to_stay() -> None:
+    containers = [
+        container("running", state=ContainerState.RUNNING),
+        container("unknown", state=ContainerState.UNKNOWN),
+        container("starting", state=ContainerState.CREATED, age_seconds=5),
+        container("left over", state=ContainerState.CREATED, age_seconds=100),
+    ]
+    assert dead(containers) == ["left over"]
+
+
+def test_the_youngest_dead_ones_of_each_container_are_kept_where_that_is_configured() -> None:
+    containers = [container(str(age), age_seconds=age) for age in (10, 20, 30)]
+    containers.append(container("other", "b", age_seconds=40))
+    assert dead(containers, kept=1) == ["30", "20"]
+    assert dead(containers, kept=5) == []
+
+
+def test_sandboxes_go_when_they_are_down_and_empty_the_oldest_first() -> None:
+    sandboxes = [
+        sandbox("down", "u", 10),
+        sandbox("older", "v", 20),
+        sandbox("full", "w", 30),
+        sandbox("up", "x", 40, SandboxState.READY),
+    ]
+    gone = runtime_reclaim._idle_sandboxes(sandboxes, {"full"}, lambda _: False)
+    assert [one.id for one in gone] == ["older", "down"]
+
+
+def test_the_youngest_sandbox_of_a_pod_that_exists_stays() -> None:
+    sandboxes = [sandbox("young", "u", 10), sandbox("old", "u", 20), sandbox("gone", "v", 5)]
+    gone = runtime_reclaim._idle_sandboxes(sandboxes, (), lambda uid: uid == "u")
+    assert [one.id for one in gone] == ["old", "gone"]
+
+
+def test_a_log_goes_with_what_was_rotated_from_it_and_nothing_else_does(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    (logs / "pod/a").mkdir(parents=True)
+    for name in ("0.log", "0.log.20260101-000000", "0.log.1.gz", "1.log", "00.log"):
+        (logs / "pod/a" / name).write_text("said")
+    assert runtime_reclaim._remove_log(logs / "pod/a/0.log", logs) is None
+    assert {"1.log", "00.log"} == {path.name for path in (logs / "pod/a").iterdir()}
+    assert runtime_reclaim._remove_log(logs / "gone/a/0.log", logs) is None
+
+
+def test_no_log_outside_the_directory_of_logs_goes(tmp_path: Path) -> None:
+    logs, outside = tmp_path / "logs", tmp_path / "outside"
+    logs.mkdir()
+    outside.mkdir()
+    (outside / "0.log").write_text("kept")
+    os.symlink(outside, logs / "pod")
+    for path in (outside / "0.log", logs / "pod/0.log", logs / "../outside/0.log"):
+        assert "left alone" in (runtime_reclaim._remove_log(path, logs) or "")
+    assert (outside / "0.log").exists()
+
+
+def test_a_sandboxs_image_is_found_in_what_the_runtime_says_besides_if_it_is_there() -> None:
+    assert runtime_reclaim._image_of('{"image": "pause:3.9", "pid": 1}') == "pause:3.9"
+    for info in ("", "{", "[]", '{"image": 5}', "{}"):
+        assert runtime_reclaim._image_of(info) == ""
+
+
+def test_many_problems_are_told_as_few() -> None:
+    assert runtime_reclaim._shortened(["a"]) == ("a",)
+    assert runtime_reclaim._shortened(list("abcde")) == ("a", "b", "c", "and 2 more like these")
