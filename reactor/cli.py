@@ -76,6 +76,20 @@ def _simulate(options: argparse.Namespace) -> int:
     return run_scenario_file(options.scenario, options.output)
 
 
+def _record(options: argparse.Namespace) -> int:
+    from reactor.simulate.recording import RecordOptions, record  # noqa: PLC0415
+
+    return record(
+        RecordOptions(
+            config=options.config,
+            output=options.output_file,
+            interval_seconds=options.interval_seconds,
+            seconds=options.seconds,
+            journal=options.journal,
+        )
+    )
+
+
 def _status(options: argparse.Namespace) -> int:
     from reactor.daemon.show import show_status  # noqa: PLC0415
 
@@ -182,6 +196,23 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("scenario", metavar="SCENARIO", help="the scenario's file, - for standard input")
     _add_output(simulate)
 
+    record = _command(
+        commands,
+        "record",
+        _record,
+        "turn this node's statistics and pods into a scenario for simulate",
+        "reactor record --config /etc/reactor/config.yaml --seconds 600 node.json",
+    )
+    record.add_argument("output_file", metavar="SCENARIO", help="the file to write, - for standard output")
+    _add_config(record, default=DEFAULT_CONFIG)
+    record.add_argument(
+        "--interval-seconds", type=_positive, default=10.0, help="how often the kubelet is asked (10)"
+    )
+    record.add_argument("--seconds", type=_positive, help="for how long (until Ctrl-C)")
+    record.add_argument(
+        "--journal", metavar="FILE", type=Path, help="take the reactor's own journal instead of the kubelet"
+    )
+
     status = _command(commands, "status", _status, "show how the node stands", "reactor status --output json")
     explain = _command(
         commands,
@@ -242,6 +273,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("file", metavar="FILE", type=Path, help="the configuration")
     return parser
+
+
+def _positive(text: str) -> float:
+    """Return a number of seconds above zero. Raises ValueError, which argparse reports."""
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(text)
+    return seconds
 
 
 def _command(

@@ -1,0 +1,152 @@
+"""`reactor record`: a node's Summary API and pods, polled into a scenario that `reactor simulate` replays."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import trio
+
+from reactor.config import load_settings
+from reactor.config.documents import load_document
+from reactor.errors import ConfigError, Problem
+from reactor.kube.client import ApiClient
+from reactor.kube.credentials import Credentials
+from reactor.kube.errors import ApiError
+from reactor.kube.kubeconfig import read_access
+from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH
+from reactor.model.settings import KubernetesSettings, Settings
+from reactor.model.signals import Layout
+from reactor.simulate.from_journal import steps_of_journal
+from reactor.simulate.reduced import is_active, reduced_pod, reduced_summary
+from reactor.simulate.scenario_file import ScenarioFile, at
+
+_LARGEST_CONFIG_BYTES: Final = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions:
+    """What to record and for how long; `seconds` None is until SIGINT or SIGTERM. `output` `-` is stdout."""
+
+    config: Path
+    output: str = "-"
+    interval_seconds: float = 10.0
+    seconds: float | None = None
+    journal: Path | None = None
+
+
+def record(options: RecordOptions) -> int:
+    """Record and return the exit status. Raises ConfigError, ApiError where nothing can be had, OSError."""
+    settings = load_settings(options.config)
+    header = _header(options.config, settings)
+    with _opened(options.output) as file:
+        if options.journal is not None:
+            scenario = ScenarioFile(file, f"recorded from {options.journal.name}", header)
+            for step in steps_of_journal(options.journal):
+                scenario.add(step)
+        else:
+            if settings.kubernetes is None:
+                raise ConfigError(
+                    [
+                        Problem(
+                            path="reactor.kubernetes",
+                            got="nothing",
+                            accepted="the section, or --journal for a recording of the reactor's own",
+                        )
+                    ]
+                )
+            scenario = ScenarioFile(file, "recorded from the kubelet", header)
+            trio.run(_poll, settings.kubernetes, scenario, options)
+        scenario.close()
+    print(f"reactor: {scenario.steps} steps recorded", file=sys.stderr)
+    return 0 if scenario.steps else 1
+
+
+def step_of(
+    seconds: float, summary: Any, pods: list[Any] | None, pods_before: list[Any] | None
+) -> dict[str, Any]:
+    """Return a step; `summary` None could not be read, pods that are as before are left out."""
+    step: dict[str, Any] = {"at": at(seconds)}
+    if pods is not None and pods != pods_before:
+        step["pods"] = pods
+    if summary is None:
+        return {**step, "statsError": True}
+    return {**step, "summary": reduced_summary(summary)}
+
+
+async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: RecordOptions) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
+        client = ApiClient(Credentials(lambda: _kubelet_access(settings), watched=settings.kubeconfig_path))
+        began = trio.current_time()
+        pods_before: list[Any] | None = None
+        with trio.move_on_after(float("inf") if options.seconds is None else options.seconds):
+            while True:
+                now = trio.current_time()
+                summary, pods = await _ask(client, first=scenario.steps == 0)
+                scenario.add(step_of(now - began, summary, pods, pods_before))
+                pods_before = pods if pods is not None else pods_before
+                await trio.sleep_until(now + options.interval_seconds)
+        with trio.move_on_after(1, shield=True):
+            await client.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def _ask(client: ApiClient, *, first: bool) -> tuple[Any, list[Any] | None]:
+    """Return statistics and pods, each None where it can't be had; raises ApiError if that is so at first."""
+    try:
+        summary = await client.get(SUMMARY_PATH)
+        listed = await client.get(PODS_PATH)
+    except ApiError as error:
+        if first:
+            raise
+        print(f"reactor: {error}", file=sys.stderr)
+        return None, None
+    items = listed.get("items") if isinstance(listed, Mapping) else None
+    return summary, [reduced_pod(pod) for pod in items or () if is_active(pod)]
+
+
+async def _stop_at_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+        async for _ in received:
+            scope.cancel()
+
+
+def _kubelet_access(settings: KubernetesSettings) -> Any:
+    return dataclasses.replace(
+        read_access(settings.kubeconfig_path),
+        server=settings.kubelet_url,
+        server_name=None,
+        verified=settings.kubelet_verified,
+        authority_pem=None,
+        authority_path=settings.kubelet_ca_path,
+    )
+
+
+def _header(path: Path, settings: Settings) -> dict[str, Any]:
+    """Return what stands before the steps: the thresholds in force, and how the filesystems lie."""
+    with path.open("rb") as file:
+        raw = load_document(file.read(_LARGEST_CONFIG_BYTES).decode(), str(path)) or {}
+    layout = settings.eviction.layout
+    return {
+        "kubeletConfiguration": {key: value for key, value in raw.items() if key != "reactor"},
+        "filesystems": {
+            "dedicatedImageFs": layout is not Layout.SINGLE,
+            "splitImageFs": layout is Layout.SPLIT,
+        },
+        "pods": [],
+    }
+
+
+@contextmanager
+def _opened(output: str) -> Iterator[BinaryIO]:
+    if output == "-":
+        yield sys.stdout.buffer
+        return
+    with open(output, "wb") as file:
+        yield file
