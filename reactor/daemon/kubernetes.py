@@ -74,6 +74,7 @@ class Cluster:
         self.node_name = node_name(self._kubernetes)
         self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=_in_thread)
         self._client = ApiClient(self._credentials)
+        self._clients = [self._client]
         self._store = PodStore(self._pods_changed)
         self._remembered = RememberedSpecs(Path(settings.state_path).with_name(_SPECS))
         self._remembered.load()
@@ -206,7 +207,8 @@ class Cluster:
                     nursery.start_soon(self._keep_running, name, service)
         finally:
             with trio.move_on_after(1, shield=True):
-                await self._client.aclose()
+                for client in self._clients:
+                    await client.aclose()
 
     async def wait_pods(self, timeout_seconds: float) -> None:
         """Wait for the first list of pods, but not for long: memory is guarded without it."""
@@ -286,7 +288,8 @@ class Cluster:
             )
 
         credentials = Credentials(kubelet_access, watched=settings.kubeconfig_path, in_thread=_in_thread)
-        return KubeletPods(ApiClient(credentials), self._store, interval_seconds=_KUBELET_SECONDS)
+        self._clients.append(ApiClient(credentials))
+        return KubeletPods(self._clients[-1], self._store, interval_seconds=_KUBELET_SECONDS)
 
     async def _report(self) -> None:
         """Log what has become wrong or right, each thing once."""

@@ -1,4 +1,4 @@
-"""The kubelet's own API: its statistics and pods recorded, and its list of pods in place of the API server's."""
+"""The kubelet's own API: its statistics and pods recorded; its list of pods in the API server's place."""
 
 from __future__ import annotations
 
