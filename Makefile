@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests promtool coverage bench lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ promtool: ## Fetch promtool from Debian's package into .cache, without installin
 
 kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
 	$(BIN)/pytest tests/kernel
+
+test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; needs xfsprogs for xfs)
+	$(BIN)/pytest tests/disk
 
 bench: setup ## Measure, print and store the figures as JSON
 	$(BIN)/reactor bench

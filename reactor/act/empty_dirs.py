@@ -17,7 +17,7 @@ import trio
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
-from reactor.model.pods import Pod, StorageKind
+from reactor.model.pods import Pod
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DEEPEST: Final = 200
@@ -50,11 +50,8 @@ class EmptyDirs:
 
 
 def empty_dirs(pod: Pod) -> Iterator[str]:
-    """Yield the paths of a pod's emptyDirs."""
-    names = {volume.name for volume in pod.volumes if volume.is_empty_dir}
-    for place in pod.storage:
-        if place.kind is StorageKind.VOLUME and place.name in names:
-            yield place.path
+    """Return the paths of a pod's emptyDirs that are not the kubelet's to remove."""
+    return (place.path for place in pod.storage if place.ends_with_pod)
 
 
 def empty_directory(path: str) -> str | None:

@@ -1,15 +1,16 @@
 """Watches the filesystems: each from a task and a thread of its own, as often as it fills.
 
-A look that hangs makes no other one stale. What a look shows is taken over where it matters, that is where
-a threshold comes to be met or ceases to be; the rest only sets the pace, so that a disk which is looked at
-twenty times a second is not acted on twenty times a second. Housekeeping takes over everything there is.
+A look that hangs makes no other one stale. What a look shows is taken over where it matters: where a
+threshold comes to be met or ceases to be, or a signal to be known. The rest only sets the pace, so that a
+disk which is looked at twenty times a second is not acted on twenty times a second. Housekeeping takes over
+everything there is.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -59,6 +60,7 @@ class _Watched:
         self.looked = trio.Event()
         self.last: Look | None = None
         self.met: tuple[Threshold, ...] = ()
+        self.shown: Collection[Signal] = ()
 
     @property
     def name(self) -> str:
@@ -184,7 +186,7 @@ class FilesystemWatch:
             left_seconds = _soonest(watched, watched.signals)
             if left_seconds is not None and left_seconds < _NEAR_SECONDS:
                 self._on_filling()
-            if self._met(watched, seen) != watched.met:
+            if self._met(watched, seen) != watched.met or seen.keys() != watched.shown:
                 self._take(watched, seen)
                 self._board.count_wake(FILESYSTEMS)
                 self._wakes.notify(
@@ -206,7 +208,7 @@ class FilesystemWatch:
         return seen
 
     def _take(self, watched: _Watched, seen: Mapping[Signal, Observation]) -> None:
-        watched.met = self._met(watched, seen)
+        watched.met, watched.shown = self._met(watched, seen), seen.keys()
         self._observed.take(watched.signals, seen, self._clock_seconds())
 
     @staticmethod

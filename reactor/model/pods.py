@@ -64,11 +64,15 @@ class StorageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoragePlace:
-    """A directory of which all that lies below is charged to a pod: to its container or volume `name`."""
+    """A directory of which all that lies below is charged to a pod: to its container or volume `name`.
+
+    `ends_with_pod`: what lies there is ours to remove once the pod has been evicted.
+    """
 
     kind: StorageKind
     name: str
     path: str
+    ends_with_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -51,12 +50,13 @@ class _Key:
 class _Place:
     """What is known of one place, and what its filesystem showed before it was looked at."""
 
-    __slots__ = ("looked_at_seconds", "problem", "shown", "tree", "usage")
+    __slots__ = ("looked_at_seconds", "problem", "project", "shown", "tree", "usage")
 
     def __init__(self, tree: TreeUsage) -> None:
         self.tree = tree
         self.usage: FilesystemUsage | None = None
         self.problem: str | None = None
+        self.project: int | None = None
         self.shown: tuple[int, int, int] | None = None
         self.looked_at_seconds = -math.inf
 
@@ -142,15 +142,14 @@ class DiskUsage:
                 self._places[key] = _Place(TreeUsage(key.place.path, self._budget))
             uids = {key.uid for key in wanted}
             self._published = {uid: one for uid, one in self._published.items() if uid in uids}
-            projects = _own_projects(wanted)
             for key in sorted(wanted, key=lambda key: _size(self._places[key])):
                 pace()
                 self.looking_at = key.place.path
-                if self._look_at(self._places[key], projects.get(key), pace):
+                if self._look_at(self._places[key], pace):
                     self._publish(wanted[key])
             self.looking_at = None
 
-    def _look_at(self, place: _Place, project: int | None, pace: Pace) -> bool:
+    def _look_at(self, place: _Place, pace: Pace) -> bool:
         """Look at one place where that may tell something new; return whether it was looked at."""
         began_seconds = self._clock_seconds()
         try:
@@ -158,7 +157,7 @@ class DiskUsage:
             known = place.usage is not None and place.shown == shown
             if known and began_seconds - place.looked_at_seconds < _TRUSTED_SECONDS:
                 return False
-            place.usage = None if project is None else _by_quota(place.tree.path, project)
+            place.usage = self._by_quota(place)
             if place.usage is None:
                 place.tree.look(pace)
                 place.usage = place.tree.usage
@@ -171,6 +170,20 @@ class DiskUsage:
         else:
             place.problem, place.shown, place.looked_at_seconds = None, shown, began_seconds
         return True
+
+    def _by_quota(self, place: _Place) -> FilesystemUsage | None:
+        """Return a place's usage as its filesystem counts it, None where it doesn't, or not for itself."""
+        fd = os.open(place.tree.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            place.project = project_of(fd)
+            others = [other.project for other in self._places.values() if other is not place]
+            if place.project is None or place.project in others:
+                return None
+            return project_usage(fd, place.project)
+        except OSError:  # its quotas are off
+            return None
+        finally:
+            os.close(fd)
 
     def _publish(self, pod: Pod) -> None:
         usages = {place: self._known(_Key(pod.uid, place)) for place in pod.storage}
@@ -245,33 +258,6 @@ def _shown(path: str) -> tuple[int, int, int]:
     """Return what a path's filesystem shows, the same as long as nothing is allocated or freed on it."""
     found = os.statvfs(path)
     return found.f_fsid, found.f_bfree, found.f_ffree
-
-
-def _own_projects(keys: Mapping[_Key, Pod]) -> dict[_Key, int]:
-    """Return the project ids of the places that have one that no other place has."""
-    found: dict[_Key, int] = {}
-    for key in keys:
-        with suppress(OSError):
-            fd = os.open(key.place.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                project = project_of(fd)
-            finally:
-                os.close(fd)
-            if project is not None:
-                found[key] = project
-    times = Counter(found.values())
-    return {key: project for key, project in found.items() if times[project] == 1}
-
-
-def _by_quota(path: str, project: int) -> FilesystemUsage | None:
-    """Return a project's usage as the filesystem counts it, None where it doesn't."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return project_usage(fd, project)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 @contextmanager

@@ -29,11 +29,13 @@ def storage_places(pod: Pod, annotations: Mapping[str, str], where: str) -> tupl
     for key, kind in ANNOTATIONS.items():
         owners = pod.volumes if kind is StorageKind.VOLUME else pod.containers
         names = [owner.name for owner in owners]
+        ending = {volume.name for volume in pod.volumes if volume.is_empty_dir and owners is pod.volumes}
         for item in filter(None, (part.strip() for part in annotations.get(key, "").split(","))):
             name, _, path = item.partition("=")
             accepted = _refusal(name, path, names, {(place.kind, place.name) for place in places}, kind)
             if accepted is None:
-                places.append(StoragePlace(kind=kind, name=name, path=os.path.normpath(path)))
+                path = os.path.normpath(path)
+                places.append(StoragePlace(kind=kind, name=name, path=path, ends_with_pod=name in ending))
             else:
                 problems.append(Problem(path=f'{where}["{key}"]', got=repr(item), accepted=accepted))
     problems += _overlaps(places, where)

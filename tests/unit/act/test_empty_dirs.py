@@ -36,7 +36,8 @@ def pod(tmp_path: Path) -> Pod:
     ):
         (tmp_path / name / "deep" / "deeper").mkdir(parents=True)
         (tmp_path / name / "deep" / "file").write_text("x")
-        places.append(StoragePlace(kind=kind, name=name, path=str(tmp_path / name)))
+        path = str(tmp_path / name)
+        places.append(StoragePlace(kind=kind, name=name, path=path, ends_with_pod=name == "scratch"))
     return dataclasses.replace(found, storage=tuple(places))
 
 

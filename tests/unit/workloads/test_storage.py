@@ -10,7 +10,11 @@ POD = pod_from_document(
         "metadata": {"name": "batch"},
         "spec": {
             "containers": [{"name": "main"}],
-            "volumes": [{"name": "scratch"}, {"name": "cache", "emptyDir": {}}],
+            "volumes": [
+                {"name": "scratch"},
+                {"name": "cache", "emptyDir": {}},
+                {"name": "data", "hostPath": {}},
+            ],
         },
     }
 )
@@ -18,13 +22,14 @@ POD = pod_from_document(
 
 def test_annotations_name_the_directories() -> None:
     annotations = {
-        "reactor/volumes": "scratch=/srv/batch/scratch, cache=/srv/batch//cache/",
+        "reactor/volumes": "scratch=/srv/batch/scratch, cache=/srv/batch//cache/,data=/srv/batch/data",
         "reactor/rootfs": "main=/var/lib/machines/batch",
         "reactor/logs": "main=/var/log/batch",
     }
     assert (
-        StoragePlace(kind=StorageKind.VOLUME, name="scratch", path="/srv/batch/scratch"),
-        StoragePlace(kind=StorageKind.VOLUME, name="cache", path="/srv/batch/cache"),
+        StoragePlace(kind=StorageKind.VOLUME, name="scratch", path="/srv/batch/scratch", ends_with_pod=True),
+        StoragePlace(kind=StorageKind.VOLUME, name="cache", path="/srv/batch/cache", ends_with_pod=True),
+        StoragePlace(kind=StorageKind.VOLUME, name="data", path="/srv/batch/data"),
         StoragePlace(kind=StorageKind.WRITABLE_LAYER, name="main", path="/var/lib/machines/batch"),
         StoragePlace(kind=StorageKind.LOGS, name="main", path="/var/log/batch"),
     ) == storage_places(POD, annotations, "batch.yaml")
@@ -37,7 +42,7 @@ def test_pod_without_them_has_no_place() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "accepted"),
     [
-        ("reactor/volumes", "srv=/srv/batch", "one of the pod's volumes: scratch, cache"),
+        ("reactor/volumes", "srv=/srv/batch", "one of the pod's volumes: scratch, cache, data"),
         ("reactor/volumes", "/srv/batch", "NAME=/PATH"),
         ("reactor/volumes", "scratch=srv/batch", "absolute path"),
         ("reactor/volumes", "scratch=/srv/../etc", "without .."),

@@ -1,0 +1,165 @@
+"""Filesystems of a few hundred MiB on loop devices, pods that fill them, and a daemon that guards them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_fixtures import RunningDaemon
+
+from reactor.lab.virtual_node import VirtualNode
+
+MIB = 1 << 20
+_PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
+_FILL = """
+import os, signal, sys, time
+directory, what, count, pause_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+try:
+    if what == "bytes":
+        with open(os.path.join(directory, "file"), "wb", buffering=0) as file:
+            for _ in range(count):
+                file.write(bytes(1 << 20))
+                time.sleep(pause_seconds)
+    else:
+        for number in range(count):
+            os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_WRONLY))
+            time.sleep(pause_seconds if number % 100 == 0 else 0)
+except OSError as error:
+    print("full", error, file=sys.stderr)
+print("written", flush=True)
+signal.pause()
+"""
+
+
+def fill(directory: Path, *, mib: int = 0, files: int = 0, pause_seconds: float = 0.0) -> list[str]:
+    """Return the command of a process that writes so much, and then stays."""
+    what = ["bytes", str(mib)] if mib else ["files", str(files)]
+    return [sys.executable, "-S", "-c", _FILL, str(directory), *what, str(pause_seconds)]
+
+
+@contextmanager
+def mounted(directory: Path, kind: str, mib: int, *options: str, mount: str = "loop") -> Iterator[Path]:
+    """Make a filesystem in an image file and mount it; skip, and say why, where this machine can't."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount filesystems; run as root")
+    maker = shutil.which(f"mkfs.{kind}", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if maker is None:
+        pytest.skip(f"no mkfs.{kind}; install {_PACKAGES[kind]}")
+    image, point = directory / f"{kind}.image", directory / kind
+    with image.open("wb") as file:
+        file.truncate(mib * MIB)
+    point.mkdir()
+    subprocess.run([maker, "-q", *options, str(image)], check=True, timeout=60)
+    done = subprocess.run(
+        ["mount", "-o", mount, str(image), str(point)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if done.returncode:
+        pytest.skip(f"{kind} with {mount} can't be mounted here: {done.stderr.strip()}")
+    try:
+        yield point
+    finally:
+        with suppress(subprocess.CalledProcessError):
+            subprocess.run(["umount", str(point)], check=True, timeout=60, capture_output=True)
+        if os.path.ismount(point):
+            subprocess.run(["umount", "-l", str(point)], check=True, timeout=60)
+        image.unlink()
+
+
+def leave(disk: Path, mib: int) -> Path:
+    """Fill a disk but for so many MiB; return the file that does it."""
+    ballast = disk / "ballast"
+    found = os.statvfs(disk)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - mib * MIB)
+    return ballast
+
+
+class Guarded:
+    """A virtual node whose disk is `disk`: pods with a volume on it, and the daemon over them."""
+
+    def __init__(self, node: VirtualNode, daemon: RunningDaemon, disk: Path, manifests: Path) -> None:
+        self.node = node
+        self.daemon = daemon
+        self.disk = disk
+        self.manifests = manifests
+        self._conditions: list[str] = []
+
+    def add_pod(
+        self,
+        name: str,
+        *,
+        priority: int = 0,
+        volume: Mapping[str, Any] | None = None,
+        limits: Mapping[str, str] | None = None,
+        requests: Mapping[str, str] | None = None,
+        where: str = "reactor/volumes",
+        path: Path | None = None,
+    ) -> Path:
+        """Make a pod with a directory of its own, charged as `where` says; return the directory."""
+        if path is None:  # one that is given is not touched: it may hang
+            path = self.disk / name
+            path.mkdir()
+        cgroup = self.node.add_pod(name)
+        owner = "scratch" if where == "reactor/volumes" else "main"
+        manifest = {
+            "metadata": {
+                "name": name,
+                "annotations": {"reactor/cgroup": cgroup, where: f"{owner}={path}"},
+            },
+            "spec": {
+                "priority": priority,
+                "containers": [
+                    {"name": "main", "resources": {"limits": limits or {}, "requests": requests or {}}}
+                ],
+                "volumes": [{"name": "scratch", "emptyDir": dict(volume or {})}],
+            },
+        }
+        (self.manifests / f"{name}.json").write_text(json.dumps(manifest))
+        return path
+
+    def start(self, configuration: Mapping[str, Any], section: Mapping[str, Any] | None = None) -> None:
+        """Start the daemon with thresholds for this disk."""
+        self.daemon.configure(
+            {"evictionPressureTransitionPeriod": "1s", **configuration},
+            {
+                "filesystems": {"nodefs": str(self.disk)},
+                "housekeepingInterval": "1s",
+                "pods": {"manifests": str(self.manifests)},
+                **(section or {}),
+            },
+        )
+        self.daemon.start()
+
+    def run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        """Run a command in a pod."""
+        return self.node.spawn(f"{self.node.cgroup}/{name}", command)
+
+    def evicted(self) -> list[str]:
+        """Return who was evicted, in order."""
+        return [
+            one["pod"].rpartition("/")[2] for line in self.daemon.evictions() for one in line["evictions"]
+        ]
+
+    def messages(self) -> list[str]:
+        """Return the messages of the evictions."""
+        return [one["message"] for line in self.daemon.evictions() for one in line["evictions"]]
+
+    def under_pressure(self) -> bool:
+        """Return whether DiskPressure is in force."""
+        return any(
+            one["in_force"]
+            for one in self.daemon.status()["conditions"]
+            if one["condition"] == "DiskPressure"
+        )

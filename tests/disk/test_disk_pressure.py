@@ -1,0 +1,136 @@
+"""The kubelet's end-to-end scenarios of disk and inode pressure, on real filesystems of a plain node."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from daemon_fixtures import PAUSE, eventually
+from disks import MIB, Guarded, fill, leave
+
+LOW_SPACE = {"evictionHard": {"nodefs.available": "100Mi"}}
+
+
+def test_disk_hog_is_evicted_and_the_innocent_lives(guarded: Guarded) -> None:
+    innocent, hog = guarded.add_pod("innocent"), guarded.add_pod("hog")
+    guarded.start(LOW_SPACE)
+    quiet = guarded.run("innocent", fill(innocent, mib=30))
+    loud = guarded.run("hog", fill(hog, mib=1000, pause_seconds=0.002))
+
+    loud.wait(60)
+
+    eventually(lambda: guarded.evicted() == ["hog"], "the hog's line in the journal")
+    assert guarded.messages()[0].startswith("The node was low on resource: ephemeral-storage.")
+    eventually(lambda: not guarded.under_pressure(), "the end of the pressure")
+    assert quiet.poll() is None
+    assert [] == os.listdir(hog)  # an emptyDir ends with its pod
+    assert os.stat(innocent / "file").st_size == 30 * MIB
+    time.sleep(2)
+    assert guarded.evicted() == ["hog"]
+
+
+@pytest.mark.parametrize("kind", ["ext4"], indirect=False)
+@pytest.mark.parametrize("where", ["reactor/volumes", "reactor/rootfs"])
+def test_inode_hog_is_evicted_whether_in_a_volume_or_in_its_container(guarded: Guarded, where: str) -> None:
+    innocent, hog = guarded.add_pod("innocent"), guarded.add_pod("hog", where=where)
+    guarded.start({"evictionHard": {"nodefs.inodesFree": "1000"}})
+    quiet = guarded.run("innocent", fill(innocent, mib=50))
+    guarded.run("hog", fill(hog, files=10_000, pause_seconds=0.05)).wait(60)
+
+    eventually(lambda: guarded.evicted() == ["hog"], "the hog's line in the journal")
+    assert guarded.messages()[0].startswith("The node was low on resource: inodes.")
+    assert quiet.poll() is None
+
+
+def test_soft_threshold_evicts_after_its_grace_period_and_not_before(guarded: Guarded) -> None:
+    hog = guarded.add_pod("hog")
+    guarded.start(
+        {
+            "evictionHard": {"nodefs.available": "10Mi"},
+            "evictionSoft": {"nodefs.available": "150Mi"},
+            "evictionSoftGracePeriod": {"nodefs.available": "4s"},
+            "evictionMaxPodGracePeriod": 1,
+        }
+    )
+    process = guarded.run("hog", fill(hog, mib=280))
+    eventually(guarded.under_pressure, "the condition")
+    began = time.monotonic()
+    process.wait(60)
+    assert time.monotonic() - began > 2.5
+    eventually(lambda: guarded.evicted() == ["hog"], "the hog's line in the journal")
+    assert guarded.daemon.evictions()[0]["threshold"]["grace_period_seconds"] == 4
+
+
+def test_low_priority_goes_before_high_and_within_its_request_last(guarded: Guarded) -> None:
+    paths = {
+        "low": guarded.add_pod("low"),
+        "high": guarded.add_pod("high", priority=1000),
+        "modest": guarded.add_pod("modest", requests={"ephemeral-storage": "200Mi"}),
+    }
+    # Each goes only when what the one before left is not enough.
+    running = {
+        name: guarded.run(name, fill(path, mib=mib))
+        for (name, path), mib in zip(paths.items(), (20, 60, 40), strict=True)
+    }
+    for name, path in paths.items():
+        wanted = {"low": 20, "high": 60, "modest": 40}[name] * MIB
+        eventually(lambda path=path, wanted=wanted: _size(path) == wanted, f"what {name} writes")
+    leave(guarded.disk, 60)
+    guarded.start(
+        {"evictionHard": {"nodefs.available": "130Mi"}},
+        {"inFlightDeadline": "2s"},
+    )
+    eventually(lambda: guarded.evicted() == ["low", "high"], "both, the low one first")
+    eventually(lambda: not guarded.under_pressure(), "the end of the pressure")
+    assert running["modest"].poll() is None
+
+
+def _size(directory: Path) -> int:
+    file = directory / "file"
+    return file.stat().st_size if file.exists() else 0
+
+
+def test_what_a_command_frees_spares_everybody_and_is_told(guarded: Guarded, tmp_path: Path) -> None:
+    writer = guarded.add_pod("writer")
+    cache = guarded.disk / "cache"
+    cache.mkdir()
+    (cache / "old").write_bytes(bytes(150 * MIB))
+    guarded.start(LOW_SPACE, {"reclaim": {"nodefs": ["/bin/rm", "-r", str(cache)]}})
+    process = guarded.run("writer", fill(writer, mib=200, pause_seconds=0.001))
+
+    eventually(lambda: bool(guarded.daemon.status()["reclaimed"]), "the reclaim")
+    eventually(lambda: not guarded.under_pressure(), "the end of the pressure")
+    (given,) = guarded.daemon.status()["reclaimed"]
+    assert (given["kind"], given["unit"], given["problems"]) == ("commands", "bytes", [])
+    assert given["freed"] > 50 * MIB  # of 150, while the writer wrote on
+    assert given["wanted"] >= 0
+    assert process.poll() is None
+    assert guarded.evicted() == []
+    assert "RECLAIMED LAST" in guarded.daemon.ask("status").stdout
+    assert [line["reclaimed"][0]["kind"] for line in guarded.daemon.lines() if line.get("reclaimed")] == [
+        "commands"
+    ]
+
+
+def test_command_that_frees_too_little_is_followed_by_an_eviction(guarded: Guarded) -> None:
+    hog = guarded.add_pod("hog")
+    guarded.start(LOW_SPACE, {"reclaim": {"nodefs": [["/bin/true"], ["/bin/false"]]}})
+    guarded.run("hog", fill(hog, mib=1000, pause_seconds=0.002)).wait(60)
+
+    eventually(lambda: guarded.evicted() == ["hog"], "the hog's line in the journal")
+    (line,) = guarded.daemon.evictions()
+    assert line["reclaimed"][0]["problems"] == ["/bin/false: exit status 1"]
+
+
+def test_pods_that_take_nothing_known_go_one_after_the_other_and_not_all_at_once(guarded: Guarded) -> None:
+    for name in ("a", "b"):
+        guarded.node.add_pod(name)
+        guarded.run(name, PAUSE)
+    leave(guarded.disk, 50)
+    guarded.start(LOW_SPACE, {"inFlightDeadline": "5s"})
+    eventually(lambda: len(guarded.evicted()) == 1, "the first")
+    began = time.monotonic()
+    eventually(lambda: len(guarded.evicted()) == 2, "the second")
+    assert time.monotonic() - began > 1
