@@ -7,7 +7,7 @@ latest until the eviction's deadline, which bounds it in the policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
@@ -43,7 +43,7 @@ class Lingering:
             kept = set(uids)
             self._pods = {uid: pod for uid, pod in self._pods.items() if uid in kept}
 
-    def beside(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
+    def beside(self, pods: Sequence[Pod]) -> Sequence[Pod]:
         """Return the pods, and those held that are not among them."""
         if not self._pods:
             return pods

@@ -85,11 +85,10 @@ class Passes:
             # and another would go for it. Read in this order it counts as both, until the next look.
             memory = self._observe(wakes, now_seconds)
             snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
-        pods = self._candidates.of(self._present(), now_seconds)
+        pods = self._to_decide_over(now_seconds)
         observed_ns = time.monotonic_ns()
         self.known.state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
-        self.known.lingering.keep(flight.uid for flight in self.known.state.in_flight)
         endings = self._act(decision, now_seconds)
         self._parts.arm_memory(memory)
         times = StageTimes(
@@ -115,10 +114,9 @@ class Passes:
         now_seconds = self._clock_seconds()
         self._observe((), now_seconds)
         after = self._snapshot((), now_seconds)
-        present = self._present()
-        usages = with_storage(self._parts.usages.full(), self.known.storage.usages(present))
+        pods = self._to_decide_over(now_seconds)
+        usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods))
         before = dataclasses.replace(asked.snapshot, pods=usages)
-        pods = self._candidates.of(present, now_seconds)
         observed_ns = time.monotonic_ns()
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
         decided_ns = time.monotonic_ns()
@@ -155,10 +153,10 @@ class Passes:
                 spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
                 if used.process_count > spared:
                     return False
+        self._candidates.ended(uid)
         if resources & ON_DISK and not self.known.lingering.is_freed(uid, self.known.storage):
             return False
         self.known.lingering.forget(uid)
-        self._candidates.ended(uid)
         self.known.state = dataclasses.replace(
             state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)
         )
@@ -184,9 +182,16 @@ class Passes:
             usages = self._parts.usages.full() if counted else self._parts.usages.memory()
         if not _only_memory(wakes):
             # Limits of their own hold for pods whether or not the node is short of anything.
-            pods = [pod for pod in self._present() if pod.storage or ON_DISK & wanting]
+            present = self.known.lingering.beside(self._present())
+            pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
             usages = with_storage(usages, self.known.storage.usages(pods))
         return Snapshot(signals=signals, pods=usages)
+
+    def _to_decide_over(self, now_seconds: float) -> Sequence[Pod]:
+        """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
+        flights = self.known.state.in_flight
+        self.known.lingering.keep(flight.uid for flight in flights if now_seconds < flight.deadline_seconds)
+        return self.known.lingering.beside(self._candidates.of(self._present(), now_seconds))
 
     def _present(self) -> Sequence[Pod]:
         """Return the known pods without those that were gone when they were read: nobody is left to end."""
@@ -194,7 +199,7 @@ class Passes:
         pods = self.known.pods
         if vanished:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
-        return self.known.lingering.beside(pods)
+        return pods
 
     def _act(self, decision: Decision, now_seconds: float) -> tuple[Ending, ...]:
         endings = []

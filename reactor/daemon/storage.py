@@ -8,6 +8,7 @@ hangs is left alone until it answers again; the others are looked at without it.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -104,7 +105,7 @@ class StorageWatch:
                 self._known.storage = usage.renewed()
                 scope.cancel()
 
-    def _pods(self) -> tuple[Pod, ...]:
+    def _pods(self) -> Sequence[Pod]:
         return self._known.lingering.beside(self._known.pods)
 
     def _without_hanging(self, pod: Pod) -> Pod:

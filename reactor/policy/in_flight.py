@@ -13,12 +13,13 @@ from dataclasses import replace
 from reactor.model.decisions import Eviction, InFlight, PolicyState
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, RESOURCE
+from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
 _RATE_WINDOW_SECONDS = 60.0
+_ON_DISK = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 
 
 def record_eviction(
@@ -101,6 +102,9 @@ def _awaited(
     if not names:
         return None
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
+    if not credit and RESOURCE[threshold.signal] in _ON_DISK:
+        # Files go some time after their pod, when somebody removes them: nobody knows yet what it brought.
+        return f"in flight: {', '.join(names)} was ended, and what that gives back is not known yet"
     # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
     if is_met(threshold, credited, with_minimum_reclaim=True):
         return None

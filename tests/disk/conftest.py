@@ -60,6 +60,6 @@ def guarded(disk: Path, node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 
 @pytest.fixture(autouse=True)
 def _no_mount_is_left(tmp_path: Path) -> Iterator[None]:
-    """Loop devices go with their last mount; a mount namespace that somebody else made meanwhile has a copy."""
+    """Loop devices go with their last mount, and a mount namespace made meanwhile has a copy of ours."""
     yield
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text()

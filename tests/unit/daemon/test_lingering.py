@@ -87,6 +87,18 @@ async def test_credit_that_is_not_enough_spares_nobody(disk, make_pod, tmp_path:
     assert await disk.evict(50) == ["writer", "innocent"]
 
 
+async def test_pods_that_take_nothing_known_go_one_at_a_deadline_and_none_goes_twice(disk, make_pod):
+    disk.have(make_pod("a"), make_pod("b"))
+    assert await disk.evict(50) == ["a"]
+    assert await disk.evict(50) == ["a"]
+    assert not disk.passes.gone("uid-a")
+    disk.now_seconds += 11
+    assert await disk.evict(50) == ["a", "b"]
+    assert not disk.passes.gone("uid-b")
+    disk.now_seconds += 11
+    assert await disk.evict(50) == ["a", "b"]
+
+
 async def test_pod_that_takes_nothing_known_spares_the_others_for_as_long(
     make_loop, make_threshold, make_pod, observation
 ):
