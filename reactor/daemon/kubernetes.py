@@ -131,9 +131,17 @@ class Cluster:
         )
 
     def attend(
-        self, on_pods: Callable[[], None], present: Callable[[], Sequence[Pod]], observed: Observed
+        self,
+        on_pods: Callable[[], None],
+        present: Callable[[], Sequence[Pod]],
+        observed: Observed,
+        on_filesystems: Callable[[], None],
     ) -> None:
-        """Call `on_pods` when pods have changed; `present` and `observed` tell how the node has them."""
+        """Call `on_pods` when pods have changed; `present` and `observed` tell how the node has them.
+
+        `on_filesystems` is called when the runtime's filesystems lie elsewhere than before.
+        """
+        self.runtime.watch.on_filesystems = on_filesystems
         self._on_pods = on_pods
         self._present = present
         self._observed = observed

@@ -190,6 +190,12 @@ class Daemon:
         if self._generation is not None:
             self._generation.stop()
 
+    def _begin_anew(self) -> None:
+        """Go on with the same settings where something that they come down to is known better now."""
+        self._next = self._next or self._settings
+        if self._generation is not None:
+            self._generation.stop()
+
     def refuse_reload(self, error: ConfigError) -> None:
         """Keep the present configuration, and say so."""
         self._metrics.count_reload(taken=False)
@@ -213,6 +219,7 @@ class Daemon:
                             self._pods_changed,
                             lambda: self._known.pods,
                             lambda: self._known.observed.at(time.monotonic()),
+                            self._begin_anew,
                         )
                         nursery.start_soon(self._cluster.run)
                         await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
@@ -307,7 +314,7 @@ class Daemon:
             else:
                 endings.adopt(deadline_seconds, dry_run=settings.dry_run)
             generation = Generation(
-                settings,
+                settings if self._cluster is None else self._cluster.runtime.placed(settings),
                 self._tree,
                 Lasting(known=self._known, endings=endings, brake=self._brake),
                 self._adopt_layout,

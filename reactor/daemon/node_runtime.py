@@ -9,6 +9,7 @@ reclaims dead containers and unused images, given back before a pod is evicted f
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +73,10 @@ class NodeRuntime:
     def client(self) -> RuntimeClient:
         """Return what calls the runtime. Raises RuntimeUnavailableError where there is none."""
         return self.watch.client
+
+    def placed(self, settings: Settings) -> Settings:
+        """Return the settings with the paths of filesystems that the runtime tells; configured ones hold."""
+        return replace(settings, filesystems={**self.watch.filesystems, **settings.filesystems})
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
         """Return what the runtime can give back, as these settings have it."""

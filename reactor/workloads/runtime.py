@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,8 +12,10 @@ import trio
 
 from reactor.cri.client import RuntimeClient, described
 from reactor.cri.endpoint import KNOWN_ENDPOINTS, find_endpoint
+from reactor.cri.messages import FilesystemUsage, ImageFilesystems
 from reactor.errors import ReactorError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
+from reactor.model.signals import Filesystem
 from reactor.workloads.inventory import Inventory, inventory_of
 
 _LOG: Final = logging.getLogger("reactor.runtime")
@@ -34,13 +37,16 @@ class RuntimeWatch:
 
     `inventory` is what it told last, for as long as it tells nothing new. While it gives no answer it is
     asked again with a growing pause, found anew where its endpoint is not configured; that is logged when it
-    begins and when it ends. `on_change` is called when the inventory has changed.
+    begins and when it ends. `on_change` is called when the inventory has changed, `on_filesystems` when
+    `filesystems` has: paths on those that hold images and writable layers, as far as they are seen from here.
     """
 
     endpoint: str | None
     interval_seconds: float
     on_change: Callable[[], None] = lambda: None
+    on_filesystems: Callable[[], None] = lambda: None
     inventory: Inventory = field(default_factory=dict)
+    filesystems: Mapping[Filesystem, str] = field(default_factory=dict)
     state: RuntimeState = field(default_factory=RuntimeState)
     _client: RuntimeClient | None = None
     _due: trio.Event = field(default_factory=trio.Event)
@@ -86,6 +92,7 @@ class RuntimeWatch:
             client = self.client
             version = await client.version()
             sandboxes, containers = await client.sandboxes(), await client.containers()
+            told = await client.image_filesystems()
         except ReactorError as error:
             self._note(RuntimeState(description=self.state.description, problem=str(error)))
             if self.endpoint is None:
@@ -96,6 +103,10 @@ class RuntimeWatch:
         if found != self.inventory:
             self.inventory = found
             self.on_change()
+        paths = await trio.to_thread.run_sync(following(_paths), told, abandon_on_cancel=True)
+        if paths != self.filesystems:
+            self.filesystems = paths
+            self.on_filesystems()
         return True
 
     def _note(self, state: RuntimeState) -> None:
@@ -108,3 +119,18 @@ class RuntimeWatch:
         elif state.description != self.state.description:
             _LOG.info("%s", state.description)
         self.state = state
+
+
+def _paths(told: ImageFilesystems) -> dict[Filesystem, str]:
+    """Return a path on each filesystem that the runtime names and that is seen from here."""
+    found = {
+        Filesystem.IMAGEFS: _first(told.image_filesystems),
+        Filesystem.CONTAINERFS: _first(told.container_filesystems),
+    }
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _first(usages: Sequence[FilesystemUsage]) -> str | None:
+    """Return the first path that is a directory here; in a pod only what was mounted into it is."""
+    paths = (one.filesystem.mountpoint for one in usages if one.filesystem is not None)
+    return next((path for path in paths if os.path.isdir(path)), None)
