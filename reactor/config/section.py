@@ -87,6 +87,7 @@ class _Kubelet:
     url: HttpsUrl = HttpsUrl(KubernetesSettings().kubelet_url)
     ca_file: AbsolutePath | None = None
     insecure: bool = False
+    config: AbsolutePath = AbsolutePath(KubernetesSettings().kubelet_config_path)
 
 
 @strict

@@ -178,6 +178,7 @@ def _kubernetes(section: Kubernetes) -> KubernetesSettings:
         kubelet_url=section.kubelet.url,
         kubelet_ca_path=section.kubelet.ca_file,
         kubelet_verified=not section.kubelet.insecure,
+        kubelet_config_path=section.kubelet.config,
         evicted_pod_ttl_seconds=section.evicted_pod_ttl,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from reactor.daemon.doctor_kubernetes import kubernetes_features
 from reactor.daemon.doctor_runtime import runtime_feature
 from reactor.daemon.show import console, table
 from reactor.kernel.features import Feature, probe
@@ -43,7 +44,8 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
 
     With `verbose` the verifier's log of each eBPF program that was refused is printed too.
     """
-    features = (*probe(), runtime_feature(settings or Settings()))
+    wanted = settings or Settings()
+    features = (*probe(), runtime_feature(wanted), *kubernetes_features(wanted))
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)

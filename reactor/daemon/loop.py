@@ -45,7 +45,7 @@ from reactor.daemon.state import StateError, StateFile
 from reactor.daemon.status import View, explain, status
 from reactor.daemon.status_socket import AnotherDaemonError, Command, NoDaemonError, listen, remove, serve
 from reactor.daemon.turn import turn
-from reactor.errors import ConfigError
+from reactor.errors import ConfigError, Problem
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
 from reactor.model.decisions import InFlight
@@ -413,8 +413,11 @@ def _cluster(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster |
     """Return the daemon's part in a cluster; its client's memory is only taken where there is one."""
     if settings.kubernetes is None:
         return None
-    from reactor.daemon.kubernetes import Cluster  # noqa: PLC0415
-
+    try:
+        from reactor.daemon.kubernetes import Cluster  # noqa: PLC0415
+    except ImportError as error:
+        accepted = "reactor with its extra: pip install 'reactor[kubernetes]'"
+        raise ConfigError([Problem(path="reactor.kubernetes", got=str(error), accepted=accepted)]) from error
     return Cluster(settings, tree, kills)
 
 

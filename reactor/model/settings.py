@@ -126,7 +126,8 @@ class KubernetesSettings:
 
     `node_name` None is NODE_NAME from the environment, else the host's name. `kubeconfig_path` None takes
     the credentials that a pod is given. `kubelet_ca_path` None is the system's authorities; the kubelet's
-    certificate is looked at only where `kubelet_verified`. A TTL of 0 keeps evicted pods.
+    certificate is looked at only where `kubelet_verified`, its configuration only by `reactor doctor`. A TTL
+    of 0 keeps evicted pods.
     """
 
     node_name: str | None = None
@@ -136,6 +137,7 @@ class KubernetesSettings:
     kubelet_url: str = "https://127.0.0.1:10250"
     kubelet_ca_path: str | None = None
     kubelet_verified: bool = True
+    kubelet_config_path: str = "/var/lib/kubelet/config.yaml"
     evicted_pod_ttl_seconds: float = 0.0
 
 
