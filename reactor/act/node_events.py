@@ -56,6 +56,14 @@ class NodeEvents:
         """Tell that the kernel's OOM killer ended a process. Source: realWatcher.Start."""
         self._tell("SystemOOM", f"System OOM encountered, victim process: {process_name}, pid: {process_id}")
 
+    def free_disk_space_failed(self, message: str) -> None:
+        """Tell that image garbage collection found too little. Source: image_gc_manager.go."""
+        self._tell("FreeDiskSpaceFailed", message)
+
+    def image_gc_failed(self, message: str) -> None:
+        """Tell that image garbage collection failed again. Source: Kubelet.StartGarbageCollection."""
+        self._tell("ImageGCFailed", message)
+
     async def run(self) -> None:
         """Write until cancelled."""
         backoff = Backoff()

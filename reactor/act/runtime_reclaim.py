@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ from reactor.model.pods import Image
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
 from reactor.model.thresholds import Observation
-from reactor.policy.images import images_to_collect, unused_images
+from reactor.policy.images import images_to_collect, unused_images, wanted_bytes
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
 _STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
@@ -83,6 +84,15 @@ class ContainerReclaim:
         return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What regular collection was to free and did, by the images' sizes; no report where it did nothing."""
+
+    wanted_bytes: int
+    freed_bytes: int
+    report: ReclaimReport | None
+
+
 class ImageReclaim:
     """Removes images that nobody uses. `watched_since` is when looking at them began, by the Unix clock."""
 
@@ -104,28 +114,31 @@ class ImageReclaim:
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them
         """Remove every image that may go; see NodeReclaim.run."""
-        return await self._remove(unused_images(await self.look(), self._gc, time.time()))
+        chosen = unused_images(await self.look(), self._gc, time.time())
+        return _report(chosen, *await self._remove(chosen))
 
-    async def collect(self, image_filesystem: Observation | None) -> ReclaimReport | None:
-        """Remove what regular garbage collection does, by watermarks and age; None where that is nothing."""
+    async def collect(self, image_filesystem: Observation | None) -> Collected:
+        """Remove what regular garbage collection does, by watermarks and age."""
         images = await self.look()
         chosen = images_to_collect(
             images, self._gc, image_filesystem, time.time(), watched_since_seconds=self._watched_since
         )
-        return await self._remove(chosen)
+        removed, problems = await self._remove(chosen)
+        return Collected(
+            wanted_bytes=wanted_bytes(self._gc, image_filesystem),
+            freed_bytes=sum(one.size_bytes for one in removed),
+            report=_report(chosen, removed, problems),
+        )
 
-    async def _remove(self, images: Sequence[Image]) -> ReclaimReport | None:
-        if not images:
-            return None
-        client, removed, problems = self._client(), list[Image](), list[str]()
+    async def _remove(self, images: Sequence[Image]) -> tuple[list[Image], list[str]]:
+        """Return which of the images were removed, and what went wrong with the others."""
+        removed, problems = list[Image](), list[str]()
         with trio.move_on_after(_MOST_SECONDS) as scope:
             for one in images:
-                if await _tried(client.remove_image(one.id), problems):
+                if await _tried(self._client().remove_image(one.id), problems):
                     removed.append(one)
         problems += [_LATE] if scope.cancelled_caught else []
-        size_bytes = sum(one.size_bytes for one in removed)
-        did = f"removed {len(removed)} of {len(images)} unused images of {size_bytes} bytes"
-        return ReclaimReport(did=(did,), problems=_shortened(problems))
+        return removed, problems
 
     async def _of_sandboxes(self, client: RuntimeClient) -> frozenset[str]:
         """Return the images that pause containers are of; asked once of each, as nothing else tells it."""
@@ -138,6 +151,16 @@ class ImageReclaim:
                     known[sandbox_id] = _image_of(answer.info.get("info", ""))
         self._sandbox_images = known
         return frozenset(known.values()) - {""}
+
+
+def _report(
+    chosen: Sequence[Image], removed: Sequence[Image], problems: Sequence[str]
+) -> ReclaimReport | None:
+    if not chosen:
+        return None
+    size_bytes = sum(one.size_bytes for one in removed)
+    did = f"removed {len(removed)} of {len(chosen)} unused images of {size_bytes} bytes"
+    return ReclaimReport(did=(did,), problems=_shortened(problems))
 
 
 def _dead_containers(containers: Iterable[Container], kept: int, now_ns: int) -> list[Container]:

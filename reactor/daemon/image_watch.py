@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -19,18 +20,32 @@ _LOOK_SECONDS: Final = 60.0
 Observed = Callable[[], Mapping[Signal, Observation]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Who is told where collection was not enough, and where it failed more than once in a row."""
+
+    not_enough: Callable[[str], None] = lambda _: None
+    failed: Callable[[str], None] = lambda _: None
+
+
 class ImageWatch:
     """Looks at the images, and where it `collects`, removes what garbage collection would.
 
     Beside a kubelet that does the same it only looks. `images` is put in by each configuration. `problem` is
-    why it could not look the last time.
+    why it could not look the last time. Source: Kubelet.StartGarbageCollection.
     """
 
     def __init__(
-        self, observed: Observed, *, collects: bool, interval_seconds: float = _LOOK_SECONDS
+        self,
+        observed: Observed,
+        *,
+        collects: bool,
+        told: Told | None = None,
+        interval_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self._observed = observed
         self._collects = collects
+        self._told = told or Told()
         self._interval_seconds = interval_seconds
         self.images: ImageReclaim | None = None
         self.problem: str | None = None
@@ -39,20 +54,31 @@ class ImageWatch:
         """Look until cancelled."""
         while True:
             if self.images is not None:
-                await self._look(self.images)
+                problem = await self._look(self.images)
+                if problem is not None and self.problem is not None and self._collects:
+                    self._told.failed(problem)
+                self.problem = problem
             await trio.sleep(self._interval_seconds)
 
-    async def _look(self, images: ImageReclaim) -> None:
+    async def _look(self, images: ImageReclaim) -> str | None:
+        """Return what went wrong, None where nothing did."""
         try:
             if not self._collects:
                 await images.look()
-                return
-            report = await images.collect(self._observed().get(Signal.IMAGEFS_AVAILABLE))
+                return None
+            collected = await images.collect(self._observed().get(Signal.IMAGEFS_AVAILABLE))
         except ReactorError as error:
-            self.problem = str(error)
-            return
-        self.problem = None
+            return str(error)
+        report = collected.report
         if report is not None:
             _LOG.info("image garbage collection: %s", "; ".join(report.did))
-            for problem in report.problems:
-                _LOG.warning("image garbage collection: %s", problem)
+        if collected.freed_bytes < collected.wanted_bytes:
+            # Upstream's words.
+            message = (
+                "Failed to garbage collect required amount of images. "
+                f"Attempted to free {collected.wanted_bytes} bytes, "
+                f"but only found {collected.freed_bytes} bytes eligible to free."
+            )
+            self._told.not_enough(message)
+            return message
+        return None if report is None or not report.problems else "; ".join(report.problems)

@@ -30,7 +30,7 @@ from reactor.act.node_events import NodeEvents
 from reactor.act.node_status import NodeStatus
 from reactor.act.runtime import stop_sandboxes
 from reactor.act.standing_order import StandingOrder
-from reactor.daemon.image_watch import Observed
+from reactor.daemon.image_watch import Observed, Told
 from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.parts import PodList
 from reactor.daemon.record import Ending, PassRecord
@@ -95,6 +95,7 @@ class Cluster:
             exists=lambda uid: uid in self._store.specs or not self._store.is_complete,
             observed=lambda: self._observed(),  # noqa: PLW0108 - attend puts in another one
             on_change=lambda: self._on_pods(),  # noqa: PLW0108
+            told=Told(not_enough=self._events.free_disk_space_failed, failed=self._events.image_gc_failed),
         )
         self._endings: dict[str, Ending] = {}
         self._defects: dict[str, str] = {}

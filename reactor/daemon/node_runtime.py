@@ -19,7 +19,7 @@ from reactor.act.reclaim import NodeReclaim
 from reactor.act.runtime import RuntimeKills
 from reactor.act.runtime_reclaim import ContainerReclaim, ImageReclaim
 from reactor.cri.client import RuntimeClient
-from reactor.daemon.image_watch import ImageWatch, Observed
+from reactor.daemon.image_watch import ImageWatch, Observed, Told
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Role, Settings
 from reactor.model.signals import Reclaim
@@ -33,7 +33,7 @@ class NodeRuntime:
     """Made at the start; a reload changes what it goes by where `reclaims` is asked for anew.
 
     `exists` tells whether a pod of a uid is still to be; `on_change` is called when what the runtime tells
-    has changed.
+    has changed; `told` are those who want to know of image collection.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class NodeRuntime:
         exists: Callable[[str], bool],
         observed: Observed,
         on_change: Callable[[], None],
+        told: Told,
     ) -> None:
         self.watch = RuntimeWatch(
             settings.runtime_endpoint, settings.housekeeping_interval_seconds, on_change
@@ -54,7 +55,7 @@ class NodeRuntime:
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()
         is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
-        self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run)
+        self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run, told=told)
 
     @property
     def problems(self) -> Mapping[str, str | None]:

@@ -41,6 +41,16 @@ def images_to_collect(
     return (*old, *_for_space(rest, gc, image_filesystem, now_seconds, freed_bytes=freed_bytes))
 
 
+def wanted_bytes(gc: ImageGcSettings, filesystem: Observation | None) -> int:
+    """Return how much of the images' filesystem regular collection is to free; 0 where that is nothing."""
+    if filesystem is None or filesystem.absurdity is not None:
+        return 0
+    used_bytes = filesystem.capacity - filesystem.available
+    if used_bytes * 100 <= filesystem.capacity * gc.high_threshold_percent:
+        return 0
+    return used_bytes - filesystem.capacity * gc.low_threshold_percent // 100
+
+
 def _too_old(
     images: Sequence[Image], gc: ImageGcSettings, now_seconds: float, watched_since_seconds: float
 ) -> tuple[Image, ...]:
@@ -69,12 +79,7 @@ def _for_space(
     freed_bytes: int,
 ) -> tuple[Image, ...]:
     """Return what goes for the sake of space, `freed_bytes` of which have been freed already."""
-    if filesystem is None or filesystem.absurdity is not None:
-        return ()
-    used_bytes = filesystem.capacity - filesystem.available
-    if used_bytes * 100 <= filesystem.capacity * gc.high_threshold_percent:
-        return ()
-    to_free = used_bytes - filesystem.capacity * gc.low_threshold_percent / 100 - freed_bytes
+    to_free = wanted_bytes(gc, filesystem) - freed_bytes
     chosen: list[Image] = []
     for image in unused_images(images, gc, now_seconds):
         if to_free <= 0:

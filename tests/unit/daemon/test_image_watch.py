@@ -5,9 +5,9 @@ from pathlib import Path
 import trio
 
 from reactor.act.images import ImageHistory
-from reactor.act.runtime_reclaim import ImageReclaim
+from reactor.act.runtime_reclaim import Collected, ImageReclaim
 from reactor.cri.client import RuntimeClient
-from reactor.daemon.image_watch import ImageWatch
+from reactor.daemon.image_watch import ImageWatch, Told
 from reactor.model.settings import ImageGcSettings
 
 
@@ -25,6 +25,40 @@ async def test_a_runtime_that_is_not_there_is_a_problem_and_asked_again(
         nursery.start_soon(watch.run)
         await trio.sleep(200)
         assert "none.sock" in (watch.problem or "")
+
+
+async def test_a_collection_that_fails_again_and_again_is_told(
+    tmp_path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    failures: list[str] = []
+    watch = ImageWatch(dict, collects=True, told=Told(failed=failures.append), interval_seconds=60)
+    watch.images = images(tmp_path)
+    nursery.start_soon(watch.run)
+    await trio.sleep(59)
+    assert failures == []
+    await trio.sleep(60)
+    assert len(failures) == 1
+    assert "none.sock" in failures[0]
+
+
+class Images:
+    """Images of which too few can go."""
+
+    async def collect(self, _: object) -> Collected:
+        return Collected(wanted_bytes=100, freed_bytes=30, report=None)
+
+
+async def test_a_collection_that_frees_too_little_is_told_in_upstreams_words(nursery: trio.Nursery) -> None:
+    shortages: list[str] = []
+    watch = ImageWatch(dict, collects=True, told=Told(not_enough=shortages.append))
+    watch.images = Images()  # type: ignore[assignment]
+    nursery.start_soon(watch.run)
+    await trio.testing.wait_all_tasks_blocked()
+    [message] = shortages
+    assert message.startswith(
+        "Failed to garbage collect required amount of images. Attempted to free 100 bytes"
+    )
+    assert message.endswith("but only found 30 bytes eligible to free.")
 
 
 async def test_before_there_is_a_configuration_nothing_is_looked_at(
