@@ -1,0 +1,62 @@
+"""The counters of the OOM killer, as each version of cgroups has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import KernelInterfaceError
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.oom import (
+    limit_was_met,
+    machine_kills,
+    own_kills,
+    own_limit_met,
+    subtree_kills,
+    subtree_limits_met,
+)
+
+EVENTS = "low 0\nhigh 7\nmax 40\noom {}\noom_kill {}\noom_group_kill 0\n"
+
+
+def test_v2_counts_the_subtree_and_the_cgroups_own_limit(make_tree):
+    fake = make_tree(CgroupVersion.V2)
+    fake.add("/node")
+    fake.file("/node", "memory.events", EVENTS.format(3, 2))
+    fake.file("/node", "memory.events.local", EVENTS.format(1, 0))
+
+    assert subtree_kills(fake.tree, "/node") == 2
+    assert subtree_limits_met(fake.tree, "/node") == 3
+    assert own_limit_met(fake.tree, "/node") == 1
+
+
+@pytest.mark.parametrize(("failcnt", "met"), [("0\n", False), ("12\n", True)])
+def test_v1_counts_the_cgroups_own_and_remembers_whether_it_was_full(make_tree, failcnt, met):
+    fake = make_tree(CgroupVersion.V1)
+    fake.add("/node")
+    fake.file("/node", "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
+    fake.file("/node", "memory.failcnt", failcnt)
+
+    assert own_kills(fake.tree, "/node") == 5
+    assert limit_was_met(fake.tree, "/node") is met
+
+
+def test_machine_counts_every_kill(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 9\nnuma_pte_updates 0\n")
+
+    assert machine_kills(tmp_path) == 9
+
+
+def test_kernel_that_does_not_count_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\n")
+
+    with pytest.raises(KernelInterfaceError, match=r"vmstat.*a line 'oom_kill'"):
+        machine_kills(tmp_path)
+
+
+def test_cgroup_that_is_gone_is_an_error_with_its_path(make_tree):
+    fake = make_tree(CgroupVersion.V2)
+
+    with pytest.raises(FileNotFoundError, match=r"memory\.events"):
+        subtree_kills(fake.tree, "/gone")
