@@ -166,7 +166,8 @@ class Cluster:
         eviction = ending.eviction
         uid = api_uid(eviction.pod)
         grace_period_seconds = eviction.grace_period_seconds
-        self._endings[uid] = ending
+        under_way = {other: one for other, one in self._endings.items() if not one.ended.is_set()}
+        self._endings = {**under_way, uid: ending}
         self._announcer.announce(
             Announcement(
                 uid=uid,
