@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cluster import Cluster, Pods, namespaced
 from machine import LostError
+from reactor_daemon import HARD, Reactor, grant_rights
 
 LOST = 3
 _CLUSTER = pytest.StashKey[Cluster]()
@@ -52,3 +54,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and call.when in {"setup", "call"} and made is not None and (lost := made.lost()):
         pytest.exit(f"LOST during {item.nodeid}: {lost}", returncode=LOST)
     return report
+
+
+@pytest.fixture
+def reactor(cluster: Cluster, tmp_path: Path) -> Iterator[Reactor]:
+    """Return a daemon for the node, not yet started; after the test it has ended and the node is calm."""
+    grant_rights(cluster)
+    made = Reactor(cluster, tmp_path)
+    yield made
+    made.stop()
+    made.keep_log()
+    cluster.node.calm()
+
+
+@pytest.fixture
+def guarded(reactor: Reactor) -> Reactor:
+    """Return the daemon, started, with the hard threshold HARD."""
+    reactor.configure({"evictionHard": HARD})
+    reactor.start()
+    return reactor

@@ -19,7 +19,7 @@ from typing import Any, Final
 import images
 from api import ApiError, Object
 from control_plane import ControlPlane, free_ports
-from machine import LostError, Machine, Program
+from machine import LostError, Machine, Program, wait_until
 
 MIB: Final = 1 << 20
 NODE_BYTES: Final = 768 * MIB
@@ -34,6 +34,7 @@ NO_EVICTION: Final[Mapping[str, str]] = {
     "pid.available": "0%",
 }
 
+_KUBELETS_CONDITIONS: Final = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure"})
 # A pod in the host's network never calls a plugin, but the runtime wants one configured to call itself ready.
 _NETWORK: Final = '{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "none"}]}'
 
@@ -148,6 +149,13 @@ class Node:
         if done.returncode:
             raise LostError(f"ctr images import {archive}: {done.stderr}")
 
+    def start_outside_pods(self, name: str, command: list[str]) -> Program:
+        """Start images/load.c with these arguments in the node's cgroup, beside its pods."""
+        path = self._memory_cgroup() / name
+        path.mkdir()
+        enter = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(path / "cgroup.procs")]
+        return self.machine.start(name, [*enter, self.directory / "load", *command])
+
     def ctr(self, *words: str) -> Any:
         """Run containerd's own client in the kubelet's namespace of containers."""
         return self.machine.run(["ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *words])
@@ -166,20 +174,45 @@ class Node:
         """Return the node as the API server knows it."""
         return self._plane.api.get(f"/api/v1/nodes/{self.name}")
 
+    def conditions(self) -> dict[str, str]:
+        """Return the status of each condition of the node."""
+        return {each["type"]: each["status"] for each in self.state()["status"].get("conditions", [])}
+
+    def taints(self) -> set[str]:
+        """Return the keys of the node's taints."""
+        return {each["key"] for each in self.state()["spec"].get("taints", [])}
+
+    def calm(self) -> None:
+        """Take off what pressure has left on the node: taints, and conditions that are not the kubelet's."""
+        path = f"/api/v1/nodes/{self.name}"
+        self._plane.api.patch(path, {"spec": {"taints": None}, "metadata": {"annotations": None}})
+        others = [each for each in self.conditions() if each not in _KUBELETS_CONDITIONS]
+        removed = [{"type": each, "$patch": "delete"} for each in others]
+        self._plane.api.patch(f"{path}/status", {"status": {"conditions": removed}})
+        wait_until(
+            lambda: (
+                {self.conditions()[each] for each in _KUBELETS_CONDITIONS} == {"True", "False"}
+                and self.conditions()["MemoryPressure"] == "False"
+            ),
+            "the kubelet has said its own word again",
+            30,
+        )
+
     def configuration_path(self) -> Path:
         """Return the kubelet's configuration file."""
         return self.directory / "kubelet.json"
 
-    def _limit_memory(self) -> None:
+    def _memory_cgroup(self) -> Path:
         name = self.cgroup.lstrip("/")
-        for path in (
-            Path("/sys/fs/cgroup/memory", name, "memory.limit_in_bytes"),
-            Path("/sys/fs/cgroup", name, "memory.max"),
-        ):
+        for path in (Path("/sys/fs/cgroup/memory", name), Path("/sys/fs/cgroup", name)):
             if path.exists():
-                path.write_text(str(self._node_bytes))
-                return
+                return path
         raise LostError("no memory controller to limit the virtual node with")
+
+    def _limit_memory(self) -> None:
+        directory = self._memory_cgroup()
+        name = "memory.max" if (directory / "memory.max").exists() else "memory.limit_in_bytes"
+        (directory / name).write_text(str(self._node_bytes))
 
     def _configuration(self) -> Object:
         meminfo = Path("/proc/meminfo").read_text().split()

@@ -14,8 +14,10 @@ from typing import Any, Final
 from api import ApiError
 from cluster import REACTOR_USER, Cluster
 from deployed import collection, manifests
-from machine import Program
+from machine import Program, wait_until
 
+# The pods may use 640 MiB: 512 of them until this is met.
+HARD: Final[Mapping[str, str]] = {"memory.available": "128Mi"}
 _READY_SECONDS: Final = 30.0
 
 
@@ -102,20 +104,30 @@ class Reactor:
             return []
         return [json.loads(line) for line in self.journal_path.read_text().splitlines()]
 
+    def evictions(self) -> list[dict[str, Any]]:
+        """Return the decisions in the journal that evict somebody."""
+        return [line for line in self.lines() if line["kind"] == "decision" and line["evictions"]]
+
     def evicted(self) -> list[str]:
-        """Return the names of the pods that it evicted, in order."""
-        return [
-            eviction["pod"].rpartition("/")[2]
-            for line in self.lines()
-            if line["kind"] == "decision"
-            for eviction in line["evictions"]
-        ]
+        """Return the names of the pods that it evicted, in order.
+
+        A decision is written when its pods have ended: there is one to wait for.
+        """
+        wait_until(self.evictions, "the journal tells of an eviction", 30)
+        return [each["pod"].rpartition("/")[2] for line in self.evictions() for each in line["evictions"]]
 
     def status(self) -> dict[str, Any]:
         """Return what `reactor status` says."""
+        return self._ask("status")
+
+    def explain(self, pod: str) -> dict[str, Any]:
+        """Return what `reactor explain` says of a pod."""
+        return self._ask("explain", pod)
+
+    def _ask(self, *question: str) -> dict[str, Any]:
         socket = str(self.directory / "reactor.sock")
         answer = subprocess.run(
-            [sys.executable, "-m", "reactor", "status", "--output", "json", "--socket", socket],
+            [sys.executable, "-m", "reactor", *question, "--output", "json", "--socket", socket],
             capture_output=True,
             text=True,
             check=True,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import IO
 
 import pytest
-from cluster import Cluster, Pods, is_failed
+from cluster import Cluster, Pods, is_evicted
 from deployed import Deployment
 from machine import wait_until
 
@@ -59,7 +59,7 @@ def test_a_pod_of_the_template_guards_the_node_with_what_it_is_granted(
     assert "forbidden" not in deployment.log("reactor-a")
 
     pods.create("hog", ["grow", "700", "200"])
-    pods.wait("hog", is_failed, "is evicted")
+    pods.wait("hog", is_evicted, "is evicted")
     assert deployment.is_ready("reactor-a")
 
 
@@ -91,7 +91,7 @@ def test_a_rolling_update_leaves_the_node_alone_for_less_than_a_pods_start(
     assert surge_seconds < anew_seconds
 
     pods.create("hog", ["grow", "700", "200"])
-    pods.wait("hog", is_failed, "is ended")
+    pods.wait("hog", is_evicted, "is ended")
 
 
 def unwatched_seconds(deployment: Deployment, old: str, new: str) -> float:
