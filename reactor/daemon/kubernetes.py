@@ -122,6 +122,12 @@ class Cluster:
         """Return how many evictions the control plane has not heard of yet."""
         return len(self._announcer.pending)
 
+    @property
+    def watches(self) -> dict[str, bool]:
+        """Return whether each of the watches is well."""
+        followed = {"pods": self._pods, "node": self._node_watch}
+        return {name: one.synced.is_set() and one.problem is None for name, one in followed.items()}
+
     def pod_list(self, settings: Settings) -> PodList:
         """Return what lists the node's pods: the kubelet's cgroups, with what is known of each."""
         return KubernetesPods(

@@ -33,6 +33,7 @@ from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.http import serve_metrics
 from reactor.daemon.journal import Journal, read_tail
 from reactor.daemon.keeper import StateKeeper
+from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.metrics import Metrics, Reading
 from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
@@ -275,6 +276,8 @@ class Daemon:
             nursery.start_soon(serve, self._listener, commands)
         if self._settings.metrics_address is not None:
             self._metrics.read_from(self._reading)
+            if self._cluster is not None:
+                self._metrics.registry.register(ClusterMetrics(self._cluster))
             nursery.start_soon(
                 serve_metrics, self._metrics.registry, self._settings.metrics_address, self._is_alive
             )

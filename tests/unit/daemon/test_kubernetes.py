@@ -17,6 +17,8 @@ from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
 from reactor.act.kill import KillPath
 from reactor.daemon import loop
 from reactor.daemon.kubernetes import Cluster, api_uid, node_name
+from reactor.daemon.kubernetes_metrics import ClusterMetrics
+from reactor.daemon.prometheus import CollectorRegistry
 from reactor.daemon.record import Ending, PassRecord, StageTimes
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
@@ -183,6 +185,15 @@ async def test_only_a_kill_for_the_nodes_sake_is_a_system_oom(tmp_path: Path) ->
         assert ["System OOM encountered, victim process: node, pid: 7"] == [
             one["message"] for one in server.events
         ]
+
+
+async def test_metrics_tell_whether_the_cluster_is_heard(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    async with _running(tmp_path, _Server()) as (cluster, _):
+        registry.register(ClusterMetrics(cluster))
+        await _until(lambda: cluster.watches == {"pods": True, "node": True})
+        assert 1.0 == registry.get_sample_value("reactor_kubernetes_connected", {"watch": "pods"})
+        assert 0.0 == registry.get_sample_value("reactor_kubernetes_untold_evictions")
 
 
 async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: Path) -> None:
