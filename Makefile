@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ test-disk: setup ## Disk and inode pressure on real filesystems in image files (
 
 bench: setup ## Measure, print and store the figures as JSON
 	$(BIN)/reactor bench
+
+bench-disk: setup ## Measure how soon a full disk is answered and what counting a million files costs (root, minutes)
+	$(BIN)/python -m reactor.lab.bench_disk
 
 lock: setup ## Resolve the dependencies anew into constraints.txt
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \
