@@ -119,6 +119,7 @@ class Passes:
         before = dataclasses.replace(asked.snapshot, pods=usages)
         observed_ns = time.monotonic_ns()
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
+        self._acted_on(after)
         decided_ns = time.monotonic_ns()
         endings = self._act(decision, now_seconds)
         times = StageTimes(
@@ -186,6 +187,12 @@ class Passes:
             pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
             usages = with_storage(usages, self.known.storage.usages(pods))
         return Snapshot(signals=signals, pods=usages)
+
+    def _acted_on(self, seen: Snapshot) -> None:
+        """Take note that these observations have been decided over: the next pass is not to do it again."""
+        at = {signal: observation.taken_at_seconds for signal, observation in seen.signals.items()}
+        state = self.known.state
+        self.known.state = dataclasses.replace(state, observed_at={**state.observed_at, **at})
 
     def _to_decide_over(self, now_seconds: float) -> Sequence[Pod]:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""

@@ -110,3 +110,16 @@ async def test_dry_run_gives_nothing_back(make_disk, make_reclaim):
     record = await disk.give_back()
     assert [] == commands.asked
     assert ["dry-run"] == [ending.outcome for ending in record.endings]
+
+
+async def test_what_was_seen_after_a_reclaim_is_acted_on_once(make_disk, make_reclaim):
+    disk = make_disk()
+    commands = disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(10))
+    await disk.give_back()
+    assert ["writer"] == disk.loop.kills.killed
+    assert not disk.loop.passes.make([WAKE]).decision.reclaim  # nothing newer was seen
+    await disk.observe()
+    disk.loop.now_seconds += 11
+    await disk.observe()
+    assert disk.loop.passes.make([WAKE]).decision.reclaim
+    assert len(commands.asked) == 1

@@ -1,0 +1,84 @@
+"""Project quotas: what the filesystem counts by itself, on kernels that have them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from disks import MIB, mounted
+
+from reactor.kernel.quota import project_of, project_usage
+from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
+from reactor.observe.disk_usage import DiskUsage, Pace
+
+OPTIONS = {"ext4": ("-O", "project,quota"), "xfs": ()}
+
+
+@pytest.fixture
+def with_quotas(tmp_path: Path, kind: str) -> Iterator[Path]:
+    with mounted(tmp_path, kind, 400, *OPTIONS[kind], mount="loop,prjquota") as point:
+        yield point
+
+
+def with_project(directory: Path, project: int) -> Path:
+    directory.mkdir()
+    subprocess.run(["chattr", "-p", str(project), "+P", str(directory)], check=True)
+    return directory
+
+
+def place(directory: Path) -> Pod:
+    name = directory.name
+    there = StoragePlace(kind=StorageKind.VOLUME, name="data", path=str(directory))
+    return Pod(name=name, namespace="x", uid=name, volumes=(Volume(name="data"),), storage=(there,))
+
+
+def du(path: Path) -> FilesystemUsage:
+    def figure(unit: str) -> int:
+        done = subprocess.run(["du", "-sx", unit, str(path)], capture_output=True, text=True, check=True)
+        return int(done.stdout.split()[0])
+
+    return FilesystemUsage(used_bytes=figure("-B1"), inodes_used=figure("--inodes"))
+
+
+def test_project_is_counted_as_du_counts_it(with_quotas: Path) -> None:
+    directory = with_project(with_quotas / "pod", 4711)
+    (directory / "below").mkdir()
+    for number in range(50):
+        (directory / "below" / str(number)).write_bytes(bytes(number * 10_000))
+    os.sync()
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        assert project_of(fd) == 4711
+        assert du(directory) == project_usage(fd, 4711)
+    finally:
+        os.close(fd)
+
+
+def test_place_with_a_project_of_its_own_is_counted_without_being_walked(
+    with_quotas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = with_project(with_quotas / "pod", 4712)
+    (directory / "file").write_bytes(bytes(5 * MIB))
+    os.sync()
+    monkeypatch.setattr(os, "scandir", None)
+    usage, pods = DiskUsage(), [place(directory)]
+    usage.look(pods, Pace())
+    assert du(directory) == usage.usages(pods)["pod"].volumes["data"]
+
+
+def test_places_that_share_a_project_are_walked_each(with_quotas: Path) -> None:
+    pods = []
+    for name, mib in (("one", 3), ("two", 7)):
+        directory = with_project(with_quotas / name, 4713)
+        (directory / "file").write_bytes(bytes(mib * MIB))
+        pods.append(place(directory))
+    os.sync()
+    usage = DiskUsage()
+    for _ in range(2):  # that the second has the same is known from the first look on
+        (with_quotas / "touched").touch()
+        usage.look(pods, Pace())
+    for pod in pods:
+        assert du(with_quotas / pod.name) == usage.usages(pods)[pod.uid].volumes["data"]
