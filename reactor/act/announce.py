@@ -216,7 +216,11 @@ class Announcer:
             self._note(replace(self._announcements[uid], event_written=True))
 
     async def _keep_status(self, uid: str, let_go: trio.Event) -> None:
-        """Write the status, and again where it was overwritten; return once it is settled or the pod gone."""
+        """Write the status, and again where it was overwritten; return once it is settled or the pod gone.
+
+        A conflict is either a quarrel over the status, and tried again, or another pod by that name: of that
+        the watch tells.
+        """
         retry, rewrite = Backoff(*_RETRY_SECONDS), Backoff(*_REWRITE_SECONDS)
         while True:
             announcement = self._named(uid)
@@ -233,8 +237,8 @@ class Announcer:
                 before = self._pods.known[uid]
                 try:
                     await self._write_status(announcement)
-                except (NotFoundError, ConflictError):
-                    return  # the pod is gone, or another has its name
+                except NotFoundError:
+                    return
                 except ApiError as error:
                     await self._failed(uid, error, retry)
                 else:

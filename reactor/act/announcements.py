@@ -18,6 +18,7 @@ import trio
 from reactor.kernel.scheduling import following
 
 _LOG: Final = logging.getLogger("reactor.announce")
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20
 
@@ -49,8 +50,9 @@ class Announcement:
 class AnnouncementFile:
     """Keeps the announcements at `path`. Nothing raises: a file that can't be had is a `problem`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, boot_id: Path = BOOT_ID) -> None:
         self._path = path
+        self._boot_id = boot_id.read_text().strip()
         self._latest: tuple[Announcement, ...] = ()
         self._changed = trio.Event()
         self.problem: str | None = None
@@ -60,7 +62,7 @@ class AnnouncementFile:
         try:
             with self._path.open("rb") as file:
                 content = file.read(_MAX_BYTES + 1)
-            return _parsed(content)
+            return _parsed(content, self._boot_id)
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -87,6 +89,7 @@ class AnnouncementFile:
     def _save(self, announcements: tuple[Announcement, ...]) -> None:
         document = {
             "version": _VERSION,
+            "boot_id": self._boot_id,
             "announcements": [_CONVERTER.unstructure(one) for one in announcements],
         }
         try:
@@ -104,10 +107,12 @@ class AnnouncementFile:
             self.problem = None
 
 
-def _parsed(content: bytes) -> tuple[Announcement, ...]:
+def _parsed(content: bytes, boot_id: str) -> tuple[Announcement, ...]:
     document = json.loads(content)
     if len(content) > _MAX_BYTES or document["version"] != _VERSION:
         raise ValueError(f"no announcements of version {_VERSION}, or more than {_MAX_BYTES} bytes of them")
+    if document["boot_id"] != boot_id:
+        return ()  # a pod that its kubelet has started since the reboot was evicted by nobody
     return tuple(_CONVERTER.structure(one, Announcement) for one in document["announcements"])
 
 

@@ -125,7 +125,9 @@ class Cluster:
     @property
     def watches(self) -> dict[str, bool]:
         """Return whether each of the watches is well."""
-        followed = {"pods": self._pods, "node": self._node_watch}
+        followed: dict[str, Watch | KubeletPods] = {"pods": self._pods}
+        if not self._settings.dry_run:
+            followed["node"] = self._node_watch
         return {name: one.synced.is_set() and one.problem is None for name, one in followed.items()}
 
     def pod_list(self, settings: Settings) -> PodList:

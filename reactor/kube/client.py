@@ -127,7 +127,6 @@ class ApiClient:
                 if renewed:
                     raise
                 renewed = True
-                self._sessions.distrust()
             except UnreachableError:
                 if not attempts_left:
                     raise
@@ -219,6 +218,8 @@ class ApiClient:
                 method, url, headers=headers, content=content, extensions=extensions
             ) as answer:
                 self._compare_clocks(answer)
+                if answer.status == 401:
+                    self._sessions.distrust()
                 if answer.status >= 300:
                     raise await _refusal(answer, method, path, query)
                 yield answer

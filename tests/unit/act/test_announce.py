@@ -287,6 +287,25 @@ async def test_the_queue_is_bounded_and_the_oldest_goes_first(tmp_path: Path) ->
         assert run.announcer.is_announced("uid-pod-299")
 
 
+async def test_a_conflict_over_the_status_is_tried_again(tmp_path: Path) -> None:
+    server = _Server("web")
+    server.faults = [lambda _: refusal(409, "the object has been modified")] * 3
+    async with running(tmp_path / "a.json", server) as run:
+        run.announcer.announce(announcement())
+        await run.until(lambda: run.status()["phase"] == "Failed")
+
+
+async def test_what_was_untold_before_a_reboot_is_forgotten(tmp_path: Path) -> None:
+    path, boot_id = tmp_path / "a.json", tmp_path / "boot_id"
+    boot_id.write_text("one\n")
+    file = AnnouncementFile(path, boot_id=boot_id)
+    file.show((announcement(),))
+    file.flush()
+    assert (announcement(),) == AnnouncementFile(path, boot_id=boot_id).load()
+    boot_id.write_text("two\n")
+    assert () == AnnouncementFile(path, boot_id=boot_id).load()
+
+
 def test_a_file_that_is_none_of_ours_is_a_problem_and_no_failure(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     for text in ("", "{", "[]", '{"version": 9}', '{"version": 1, "announcements": [{}]}', "\x00" * 9):

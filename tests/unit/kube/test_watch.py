@@ -198,6 +198,18 @@ async def test_a_missing_rule_is_named_while_it_is_missing() -> None:
     assert watch.problem is None
 
 
+async def test_credentials_that_have_expired_are_read_anew_before_the_next_attempt() -> None:
+    script = _Server([refusal(401, "Unauthorized"), _list(pod_document("web"))], [_events()])
+    store = PodStore()
+    async with served(script) as (_, client), trio.open_nursery() as nursery:
+        watch = Watch(client, _PATH, _SELECTOR, store)
+        nursery.start_soon(watch.run)
+        with trio.fail_after(10):
+            await watch.synced.wait()
+        assert 1 == client._sessions.distrusted  # type: ignore[attr-defined]
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_kubelets_list_is_polled_and_needs_no_version() -> None:
     replies = [
         Reply(body={"kind": "PodList", "metadata": {}, "items": [pod_document("web")]}),
