@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from reactor.act.processes import populated
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
@@ -34,17 +35,18 @@ class EmptyDirs:
 
         Where somebody lives in the pod's cgroup again, its files are theirs and stay.
         """
-        if self._lives(pod):
+        paths = tuple(empty_dirs(pod))
+        if paths and self._lives(pod):
             return ("its volumes were not emptied: it runs again",)
         problems: list[str] = []
-        for path in empty_dirs(pod):
+        for path in paths:
             found = await trio.to_thread.run_sync(following(empty_directory), path, abandon_on_cancel=True)
             problems += [f"{path} was not emptied: {found}"] if found is not None else []
         return tuple(problems)
 
     def _lives(self, pod: Pod) -> bool:
         try:
-            return pod.cgroup is not None and bool(self._tree.processes(pod.cgroup))
+            return populated(self._tree, pod)
         except (OSError, ReactorError):
             return False
 

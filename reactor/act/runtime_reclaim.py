@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import json
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -33,6 +34,9 @@ from reactor.policy.images import images_to_collect, unused_images, wanted_bytes
 _LOG: Final = logging.getLogger("reactor.reclaim")
 _STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
 _SHOWN: Final = 3
+_GIVEN_BACK_SECONDS: Final = 5.0
+_BETWEEN_LOOKS_SECONDS: Final = 0.2
+_NOTABLE_BYTES: Final = 1 << 20
 _MOST_SECONDS: Final = 60.0  # then somebody has to be evicted, whatever is still to be had here
 _LATE: Final = f"not done within {_MOST_SECONDS:g} s"
 
@@ -43,13 +47,23 @@ class ContainerReclaim:
     """Removes dead containers with their logs, and sandboxes that are down, the oldest first.
 
     Of each container of a pod the `kept` youngest dead ones stay, and of a pod that `exists` its youngest
-    sandbox: the kubelet would make a new one for it.
+    sandbox: the kubelet would make a new one for it. `layers` are paths on the filesystems on which writable
+    layers lie.
     """
 
-    def __init__(self, client: Client, exists: Callable[[str], bool], logs: Path, *, kept: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        exists: Callable[[str], bool],
+        logs: Path,
+        layers: Callable[[], Collection[str]] = tuple,
+        *,
+        kept: int = 0,
+    ) -> None:
         self._client = client
         self._exists = exists
         self._logs = logs
+        self._layers = layers
         self._kept = kept
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of it
@@ -57,6 +71,7 @@ class ContainerReclaim:
         client = self._client()
         removed, gone, problems = set[str](), list[str](), list[str]()
         with trio.move_on_after(_MOST_SECONDS) as scope:
+            free_bytes = await self._free_bytes()
             containers = await client.containers()
             for one in _dead_containers(containers, self._kept, time.time_ns()):
                 if await self._remove(client, one, problems):
@@ -65,11 +80,34 @@ class ContainerReclaim:
             for sandbox in _idle_sandboxes(await client.sandboxes(), left, self._exists):
                 if await _tried(_remove_sandbox(client, sandbox.id), problems):
                     gone.append(sandbox.id)
+            if removed:
+                await self._wait_given_back(free_bytes)
         problems += [_LATE] if scope.cancelled_caught else []
         if not removed and not gone and not problems:
             return None
         did = (f"removed {len(removed)} dead containers", f"removed {len(gone)} sandboxes")
         return ReclaimReport(did=did, problems=_shortened(problems))
+
+    async def _wait_given_back(self, before_bytes: int) -> None:
+        """Wait until what was removed shows as free, for some seconds at the most.
+
+        containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later
+        on an idle machine. Who looked at the disk before that would evict somebody for nothing.
+        """
+        with trio.move_on_after(_GIVEN_BACK_SECONDS):
+            seen_bytes = before_bytes
+            while True:
+                await trio.sleep(_BETWEEN_LOOKS_SECONDS)
+                free_bytes = await self._free_bytes()
+                has_begun = seen_bytes - before_bytes >= _NOTABLE_BYTES
+                if has_begun and free_bytes - seen_bytes < _NOTABLE_BYTES:
+                    return
+                seen_bytes = free_bytes
+
+    async def _free_bytes(self) -> int:
+        """Return what is free where the layers lie; 0 where nobody knows."""
+        call = following(_free_bytes)
+        return await trio.to_thread.run_sync(call, tuple(self._layers()), abandon_on_cancel=True)
 
     async def _remove(self, client: RuntimeClient, container: Container, problems: list[str]) -> bool:
         log_path = ""
@@ -204,6 +242,15 @@ async def _tried(call: Awaitable[None], problems: list[str]) -> bool:
         problems.append(str(error))
         return False
     return True
+
+
+def _free_bytes(paths: Iterable[str]) -> int:
+    free_bytes = 0
+    for path in paths:
+        with suppress(OSError):
+            found = os.statvfs(path)
+            free_bytes += found.f_bfree * found.f_frsize
+    return free_bytes
 
 
 def _remove_log(path: Path, logs: Path) -> str | None:

@@ -85,7 +85,11 @@ class NodeRuntime:
         self._images.images = images
         return {
             Reclaim.CONTAINERS: ContainerReclaim(
-                self.client, self._exists, NodePaths().logs, kept=settings.dead_containers_kept
+                self.client,
+                self._exists,
+                NodePaths().logs,
+                lambda: tuple(self.watch.filesystems.values()),
+                kept=settings.dead_containers_kept,
             ),
             Reclaim.IMAGES: images,
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerMetadata, ImageSpec, SandboxMetadata
 from reactor.cri.wire import Message, message, signed, text, text_map, texts
 from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
 
 _SECONDS: Final = 60.0
 _HOST: Final = 2  # NamespaceMode NODE
@@ -119,6 +121,7 @@ class Runtime:
     def __enter__(self) -> Self:
         self.machine.__enter__()
         try:
+            self.prepare()
             nobody: Any = None  # a node without a kubelet needs no control plane
             self.node = Node(self.machine, nobody, Path())
             self.node.start_containerd()
@@ -133,6 +136,9 @@ class Runtime:
         self.machine.close()
         assert self.node.containerd is not None
         self.node.containerd.process.wait(_SECONDS)
+
+    def prepare(self) -> None:
+        """Do what has to be done in the machine before containerd is started in it."""
 
     async def start_again(self) -> None:
         """Start containerd, which was stopped, and wait until it answers."""
@@ -215,6 +221,11 @@ class Runtime:
         for sandbox in await client.sandboxes():
             await client.stop_sandbox(sandbox.id)
             await client.remove_sandbox(sandbox.id)
+        tree = CgroupTree.discover()
+        for path in (tree.path(self.kubepods), tree.path(self.kubepods, "freezer")):
+            for pod in path.glob("*/pod*"):  # the kubelet's to remove, if there were one
+                with suppress(OSError):
+                    pod.rmdir()
 
     def shims(self) -> int:
         """Return how many shims of this machine's containerd are there: one for each sandbox."""
