@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -129,6 +129,15 @@ class Cluster:
         if not self._settings.dry_run:
             followed["node"] = self._node_watch
         return {name: one.synced.is_set() and one.problem is None for name, one in followed.items()}
+
+    def document(self) -> dict[str, Any]:
+        """Return how it stands, as plain JSON values."""
+        return {
+            "node": self.node_name,
+            "role": self._kubernetes.role,
+            "watches": self.watches,
+            "untold_evictions": self.pending,
+        }
 
     def pod_list(self, settings: Settings) -> PodList:
         """Return what lists the node's pods: the kubelet's cgroups, with what is known of each."""

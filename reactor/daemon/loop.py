@@ -168,6 +168,7 @@ class Daemon:
             problems=problems,
             filesystems=generation.filesystems,
             runtime=None if self._cluster is None else self._cluster.runtime.watch.state.description,
+            cluster=None if self._cluster is None else self._cluster.document(),
         )
 
     def reload(self, settings: Settings) -> None:

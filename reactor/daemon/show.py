@@ -33,6 +33,8 @@ def show_status(socket_path: Path, output: str) -> int:
         f"reactor {document['version']}, pid {document['pid']}{dry}: {node}, {document['pods']} pods, "
         f"{document['passes']} passes since {document['started']}"
     )
+    if document["kubernetes"] is not None:
+        screen.print(_kubernetes(document["kubernetes"]))
     if document["runtime"] is not None:
         screen.print(f"container runtime: {document['runtime']}")
     screen.print(_signals(document["signals"]))
@@ -103,6 +105,16 @@ def table(
     for row in rows:
         found.add_row(*(str(cell) for cell in row))
     return found
+
+
+def _kubernetes(told: Mapping[str, Any]) -> str:
+    heard = ", ".join(
+        f"{name} {'told' if is_well else 'NOT told'}" for name, is_well in told["watches"].items()
+    )
+    return (
+        f"kubernetes: node {told['node']}, {told['role']}; {heard}; "
+        f"{told['untold_evictions']} evictions not told yet"
+    )
 
 
 def _signals(signals: Iterable[Mapping[str, Any]]) -> Table:

@@ -43,7 +43,8 @@ class FilesystemsView(Protocol):
 class View:
     """What there is to be told of; `problems` is what is not as it should be, and why.
 
-    `runtime` is what the container runtime calls itself, None without one.
+    `runtime` is what the container runtime calls itself, `cluster` how the daemon takes part in one; None
+    without.
     """
 
     settings: Settings
@@ -57,6 +58,7 @@ class View:
     problems: Mapping[str, str]
     filesystems: FilesystemsView
     runtime: str | None = None
+    cluster: Mapping[str, Any] | None = None
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -71,6 +73,7 @@ def status(view: View) -> dict[str, Any]:
         "started": instant(view.started_unix_seconds),
         "dry_run": view.settings.dry_run,
         "runtime": view.runtime,
+        "kubernetes": None if view.cluster is None else dict(view.cluster),
         "node_cgroup": view.settings.node_cgroup,
         "pods": len(view.known.pods),
         "passes": view.known.passes,

@@ -15,7 +15,7 @@ import trio
 from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
 
 from reactor.act.kill import KillPath
-from reactor.daemon import loop
+from reactor.daemon import loop, show
 from reactor.daemon.kubernetes import Cluster, api_uid, node_name
 from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.prometheus import CollectorRegistry
@@ -192,6 +192,12 @@ async def test_metrics_tell_whether_the_cluster_is_heard(tmp_path: Path) -> None
     async with _running(tmp_path, _Server()) as (cluster, _):
         registry.register(ClusterMetrics(cluster))
         await _until(lambda: cluster.watches == {"pods": True, "node": True})
+        assert {
+            "node": "one",
+            "role": "alongside",
+            "watches": {"pods": True, "node": True},
+            "untold_evictions": 0,
+        } == cluster.document()
         assert 1.0 == registry.get_sample_value("reactor_kubernetes_connected", {"watch": "pods"})
         assert 0.0 == registry.get_sample_value("reactor_kubernetes_untold_evictions")
 
@@ -270,3 +276,10 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(
     with pytest.raises(ConfigError, match=r"pip install 'reactor\[kubernetes\]'"):
         loop._cluster(Settings(kubernetes=KubernetesSettings()), tree, KillPath(tree, ()))
     assert loop._cluster(Settings(), tree, KillPath(tree, ())) is None
+
+
+def test_status_prints_the_cluster_in_one_line() -> None:
+    watches = {"pods": True, "node": False}
+    told = {"node": "one", "role": "sole", "watches": watches, "untold_evictions": 2}
+    line = "kubernetes: node one, sole; pods told, node NOT told; 2 evictions not told yet"
+    assert line == show._kubernetes(told)
