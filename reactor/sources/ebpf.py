@@ -28,7 +28,7 @@ from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace, failure_text
 from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
 from reactor.sources.levels import MemoryLevel, describe_levels, levels_by_cgroup
-from reactor.sources.loading import in_loader
+from reactor.sources.loading import in_loader, of_probe
 from reactor.sources.wakes import SourceBoard, Wakes
 
 EBPF: Final = "ebpf"
@@ -142,7 +142,7 @@ class EbpfMemory:
             while self._watches:
                 self._watches.popitem()[1].close()
             with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
-                await in_loader(probe.close)
+                await of_probe(probe, probe.close)
 
     async def _keep_armed(self, probe: Probe, armed: Callable[[str], None]) -> None:
         while True:
@@ -178,11 +178,11 @@ class EbpfMemory:
     async def _begin(self, probe: Probe, cgroup: str) -> EbpfWatch:
         watch_id, self._next_id = self._next_id, self._next_id + 1
         if cgroup == NODE:
-            await in_loader(probe.prepare_node)
+            await of_probe(probe, probe.prepare_node)
             watch = EbpfWatch(cgroup, watch_id, 0, None)
         else:
             directory = self._tree.path(cgroup)
-            addresses = await in_loader(partial(probe.counters, directory))
+            addresses = await of_probe(probe, partial(probe.counters, directory))
             if not addresses.memory:
                 raise OSError(19, "the cgroup has no memory controller", str(directory))
             watch = EbpfWatch(cgroup, watch_id, addresses.memory, MemoryCounters(self._tree, cgroup))

@@ -17,7 +17,7 @@ from reactor.model.oom import OomKill
 from reactor.model.settings import EbpfLoader
 from reactor.sources.attempts import Pace
 from reactor.sources.ebpf_watch import PAGE_BYTES
-from reactor.sources.loading import in_loader
+from reactor.sources.loading import in_loader, of_probe
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard
 
@@ -108,7 +108,7 @@ class EbpfOom:
                 await pace.turn()
         finally:
             with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
-                await in_loader(probe.close)
+                await of_probe(probe, probe.close)
 
     def _kill(self, record: OomRecord, root_id: int) -> OomKill | None:
         """Return what a record says, None where it does not concern the guarded node."""

@@ -27,7 +27,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
-from reactor.sources.loading import in_loader
+from reactor.sources.loading import in_loader, of_probe
 from reactor.sources.process_levels import ProcessLevels
 from reactor.sources.wakes import SourceBoard, Wakes
 
@@ -158,7 +158,7 @@ class EbpfPids:
         finally:
             self._watch = None
             with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
-                await in_loader(probe.close)
+                await of_probe(probe, probe.close)
 
     async def _keep_armed(self, probe: Probe, armed: Callable[[str], None]) -> None:
         while True:
@@ -199,7 +199,7 @@ class EbpfPids:
         address = 0
         if cgroup != MACHINE:
             directory = self._tree.path(cgroup, "pids")
-            address = (await in_loader(partial(probe.counters, directory))).tasks
+            address = (await of_probe(probe, partial(probe.counters, directory))).tasks
             if not address:
                 raise OSError(errno.ENODEV, "the cgroup has no pids controller", str(directory))
         self._watch = _Watch(cgroup, address, self._next_id)
