@@ -1,7 +1,7 @@
 """eBPF on kernels without BTF: BCC compiles the programs against the kernel's headers, in a child.
 
 The child (`bcc_child`) runs under the system's Python with Debian's package python3-bpfcc, pins what it made
-(`bpf_pins`) and ends, so that LLVM's 200 MB are there for some seconds only and never in this process. What
+(`bpf_pins`) and ends, so that LLVM's 250 MiB are there for some seconds only and never in this process. What
 is pinned is opened here through libbpf, and attached here: perf events go with their descriptors, on every
 kernel, where a pinned link would need 5.15.
 
@@ -242,7 +242,7 @@ def _ended(status: int, said: str) -> str:
     """Return how a child ended that gave no answer."""
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
-    killed = "; it takes 200 MB (see deploy/reactor-bcc.conf)" if status == -9 else ""
+    killed = "; it takes 250 MiB (see deploy/reactor-bcc.conf)" if status == -9 else ""
     return f"the compiler ended with {how}{killed}{f': {last[:_LONGEST_TEXT]}' if last else ''}"
 
 

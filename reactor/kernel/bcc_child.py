@@ -1,7 +1,7 @@
 """Compiles eBPF programs with BCC, pins them and their maps below /sys/fs/bpf, and ends.
 
 Run by `bcc` with the system's Python, which has Debian's package python3-bpfcc: nothing of reactor can be
-imported here, and whatever LLVM takes (200 MB) goes with this process.
+imported here, and whatever LLVM takes (250 MiB) goes with this process.
 
     bcc_child.py DIRECTORY PARENT_PID <REQUEST
 
@@ -21,6 +21,8 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _KPROBE = 2  # enum bpf_prog_type
+# The kernel's headers name structs inside structs without a member's name since 6.19; BCC 0.31 does not know.
+_FLAGS = ["-fms-extensions", "-w"]
 
 
 class _PinError(Exception):
@@ -55,7 +57,7 @@ def _pin(directory: str, request: "dict[str, Any]") -> None:
     except ImportError as error:
         message = "{} has no module bcc; Debian's package python3-bpfcc has it ({})"
         raise _PinError(message.format(sys.executable, error)) from None
-    module = BPF(text=request["text"].encode())
+    module = BPF(text=request["text"].encode(), cflags=_FLAGS)
     for name, program_type in request["programs"].items():
         _pin_one(module.load_func(name.encode(), program_type).fd, directory, name)
     for name in request["maps"]:

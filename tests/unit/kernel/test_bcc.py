@@ -107,7 +107,7 @@ def test_refusal_without_any_log_is_told_as_it_is(child: Child) -> None:
 
 
 def test_child_that_is_killed_for_want_of_memory_is_told_as_such(child: Child) -> None:
-    assert "ended with signal 9; it takes 200 MB" in child.refusal("kill -9 $$")
+    assert "ended with signal 9; it takes 250 MiB" in child.refusal("kill -9 $$")
 
 
 def test_child_that_fails_is_told_with_its_last_words(child: Child) -> None:
