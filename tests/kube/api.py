@@ -73,6 +73,14 @@ class Api:
         answer: Object = json.loads(self.request("POST", path, body))
         return answer
 
+    def create_unless_there(self, path: str, body: Object) -> None:
+        """Create an object in a collection, or leave the one that is there as it is."""
+        try:
+            self.create(path, body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+
     def patch(self, path: str, body: Object) -> Object:
         """Change an object and return it."""
         answer: Object = json.loads(self.request("PATCH", path, body, _PATCH))

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import images
-from api import Api, ApiError, Object
+from api import Api, Object
 from control_plane import ControlPlane
 from machine import LostError, Machine, wait_until
 from node import NODE_BYTES, PODS_BYTES, Node
@@ -201,9 +201,5 @@ def is_failed(pod: Object) -> bool:
 
 def namespaced(cluster: Cluster, name: str) -> Pods:
     """Return the pods of a new namespace."""
-    try:
-        cluster.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    except ApiError as error:
-        if error.status != 409:
-            raise
+    cluster.api.create_unless_there("/api/v1/namespaces", {"metadata": {"name": name}})
     return Pods(cluster, name)

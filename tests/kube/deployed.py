@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from api import ApiError, Object
+from api import Object
 from cluster import CACHE, Cluster
 from machine import LostError, wait_until
 from ruamel.yaml import YAML
@@ -93,11 +93,7 @@ class Deployment:
         for kind, body in self._objects.items():
             if kind == "DaemonSet":
                 continue
-            try:
-                self.cluster.api.create(collection(body), body)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
+            self.cluster.api.create_unless_there(collection(body), body)
         self._publish_authority()
         self.cluster.node.import_image(image_archive())
 
@@ -187,11 +183,7 @@ class Deployment:
             "metadata": {"name": "kube-root-ca.crt", "namespace": NAMESPACE},
             "data": {"ca.crt": self.cluster.plane.authority.read_text()},
         }
-        try:
-            self.cluster.api.create(collection(body), body)
-        except ApiError as error:
-            if error.status != 409:
-                raise
+        self.cluster.api.create_unless_there(collection(body), body)
 
 
 def _have_capability(name: str) -> bool:

@@ -92,6 +92,9 @@ def _bind(source: Path, target: Path, *, is_directory: bool) -> None:
 
 def _make(cgroup: Path) -> None:
     cgroup.mkdir()
+    if cgroup.name.endswith("-system"):
+        with suppress(OSError):  # v1 with CONFIG_RT_GROUP_SCHED: without it no program may be real-time
+            (cgroup / "cpu.rt_runtime_us").write_text("300000")
     for name in ("cpuset.cpus", "cpuset.mems"):  # v1: empty at first, and then nothing may enter
         if (cgroup / name).exists() and not (cgroup / name).read_text().strip():
             (cgroup / name).write_text((cgroup.parent / name).read_text())

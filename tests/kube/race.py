@@ -8,6 +8,7 @@ kubelet with kernelMemcgNotification (an eventfd of cgroup v1), and the reactor 
 off. The hog grows at a steady rate through the level at which the pods' memory crosses the threshold, and
 goes on until it is stopped. All instants are the hog's and an observer's own (reactor/lab/allocator.c), none
 is a contender's word:
+- stopped: the hog has touched its last page;
 - killed: a second container of the pod, with nothing to tear down, has died;
 - back: the pods' memory is what it was before;
 - overshoot: the most that was used past the level, as the kernel's own watermark says.
@@ -155,6 +156,7 @@ def document(laps: Mapping[str, Sequence[Lap]], runs: int, rate_mib: int) -> dic
 def summary(laps: Sequence[Lap]) -> dict[str, dict[str, float | None]]:
     """Return median and maximum of each figure; None where a lap had none."""
     figures = {
+        "crossing_to_stop_ms": [lap.stopped_ms for lap in laps],
         "crossing_to_kill_ms": [lap.killed_ms for lap in laps],
         "crossing_to_memory_back_ms": [lap.back_ms for lap in laps],
         "overshoot_mib": [lap.overshoot_mib for lap in laps],
@@ -171,17 +173,21 @@ def summary(laps: Sequence[Lap]) -> dict[str, dict[str, float | None]]:
 
 def table(laps: Mapping[str, Sequence[Lap]]) -> str:
     """Return the result for people."""
-    head = f"{'':30}{'crossing to kill, ms':>24}{'to memory back, ms':>24}{'overshoot, MiB':>22}"
-    lines = [head, f"{'':30}{'p50':>14}{'max':>10}{'p50':>14}{'max':>10}{'p50':>12}{'max':>10}"]
+    heads = ("hog stopped, ms", "pod dead, ms", "memory back, ms", "overshoot, MiB")
+    lines = [
+        "From the crossing:".ljust(30) + "".join(f"{head:>22}" for head in heads),
+        " " * 30 + f"{'p50':>12}{'max':>10}" * len(heads),
+    ]
     for name, found in laps.items():
-        widths = iter((14, 10, 14, 10, 12, 10))
         cells = [
-            f"{'none' if value is None else f'{value:,.1f}':>{next(widths)}}"
-            for figure in summary(found).values()
-            for value in figure.values()
+            f"{_cell(figure['p50']):>12}{_cell(figure['max']):>10}" for figure in summary(found).values()
         ]
         lines.append(f"{name:30}{''.join(cells)}")
     return "\n".join(lines)
+
+
+def _cell(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.1f}"
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ _BACK_SLACK_BYTES: Final = 8 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Lap:
-    """What one hog measured; None is what did not happen within a minute."""
+    """What one hog measured; None is what did not happen within a minute. Times are from the crossing."""
 
+    stopped_ms: float | None
     killed_ms: float | None
     back_ms: float | None
     overshoot_mib: float | None
@@ -76,10 +77,11 @@ class Course:
         return Lap(**{**lap, "pod_phase": status["phase"], "pod_reason": status.get("reason", "")})
 
     def _lap(self, hog: Record, end: Record, peak_bytes: int) -> dict[str, Any]:
-        crossed_ns = hog.words()[1]
+        _, crossed_ns, _, last_ns, *_ = hog.words()
         _, _, killed_ns, back_ns, *_ = end.words()
         crossed = peak_bytes >= self._level_bytes
         return {
+            "stopped_ms": (last_ns - crossed_ns) / 1e6 if crossed and killed_ns else None,
             "killed_ms": (killed_ns - crossed_ns) / 1e6 if crossed and killed_ns else None,
             "back_ms": (back_ns - crossed_ns) / 1e6 if crossed and back_ns else None,
             "overshoot_mib": (peak_bytes - self._level_bytes) / MIB if crossed else None,

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from api import ApiError
 from cluster import REACTOR_USER, Cluster
 from deployed import collection, manifests
 from machine import Program, wait_until
@@ -31,11 +30,7 @@ def grant_rights(cluster: Cluster) -> None:
             ]
         elif body["kind"] != "ClusterRole":
             continue
-        try:
-            cluster.api.create(collection(body), body)
-        except ApiError as error:
-            if error.status != 409:
-                raise
+        cluster.api.create_unless_there(collection(body), body)
 
 
 class Reactor:

@@ -1,0 +1,124 @@
+"""The Helm chart says the same as the kustomize base, and the server takes what it makes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api import Object
+from cluster import Cluster
+from deployed import BASE, CHECKOUT, NAMESPACE, collection, manifests
+from ruamel.yaml import YAML
+
+CHART = CHECKOUT / "deploy/helm/reactor"
+SOURCE = Path(__file__).resolve().parent / "chart/main.go"
+GO = Path(os.environ.get("GO", "/usr/lib/go-1.19/bin")) / "go"
+LIBRARIES = Path("/usr/share/gocode/src/github.com/Masterminds/sprig")
+
+
+@pytest.fixture(scope="module")
+def renderer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the program that renders a chart."""
+    if not LIBRARIES.is_dir() or not GO.exists():
+        pytest.skip("no Go with sprig; run tests/kube/install-packages.sh as root")
+    program = tmp_path_factory.mktemp("chart") / "chart"
+    environment = {
+        **os.environ,
+        "GO111MODULE": "off",
+        "GOFLAGS": "",
+        "GOPATH": "/usr/share/gocode",
+        "GOCACHE": str(program.parent / "cache"),
+    }
+    command = [GO, "build", "-o", program, SOURCE]
+    subprocess.run(command, check=True, env=environment, timeout=240, capture_output=True)
+    return program
+
+
+def render(renderer: Path, values: Mapping[str, Any]) -> list[Object]:
+    done = rendered(renderer, values)
+    assert done.returncode == 0, done.stderr
+    return [dict(document) for document in YAML(typ="safe").load_all(done.stdout) if document]
+
+
+def rendered(renderer: Path, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [renderer, CHART, NAMESPACE, "reactor"],
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def of_kind(kind: str, documents: list[Object]) -> Object:
+    (found,) = [document for document in documents if document["kind"] == kind]
+    return found
+
+
+def pod_spec(documents: list[Object]) -> Object:
+    """Return what the pod is, without the configuration's name, in which kustomize has a hash."""
+    spec: Object = copy.deepcopy(of_kind("DaemonSet", documents)["spec"]["template"]["spec"])
+    for volume in spec["volumes"]:
+        if volume["name"] == "config":
+            volume["configMap"] = {}
+    for ordered in (spec["volumes"], spec["containers"][0]["volumeMounts"]):
+        ordered.sort(key=lambda each: (each["name"], each.get("mountPath", "")))
+    spec["containers"][0].pop("imagePullPolicy", None)
+    return spec
+
+
+def test_pod_update_strategy_rights_and_configuration_are_those_of_the_kustomize_base(
+    renderer: Path,
+) -> None:
+    chart, base = render(renderer, {}), manifests()
+    assert pod_spec(base) == pod_spec(chart)
+    strategy, ready = "updateStrategy", "minReadySeconds"
+    ours, theirs = (of_kind("DaemonSet", each)["spec"] for each in (chart, base))
+    assert (theirs[strategy], theirs[ready]) == (ours[strategy], ours[ready])
+    assert of_kind("ClusterRole", base)["rules"] == of_kind("ClusterRole", chart)["rules"]
+    configurations = [
+        YAML(typ="safe").load(of_kind("ConfigMap", each)["data"]["config.yaml"]) for each in (base, chart)
+    ]
+    assert configurations[0] == configurations[1]
+
+
+def test_the_variants_are_those_of_the_kustomize_components(renderer: Path, tmp_path: Path) -> None:
+    components = BASE.parent / "components"
+    here = os.path.relpath(BASE.parent, tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        f"resources: [{here}/base]\n"
+        f"components: [{', '.join(f'{here}/components/{each.name}' for each in components.iterdir())}]\n"
+    )
+    chart = render(renderer, {"runtime": "crio", "deleteEvictedPods": True})
+    kustomized = manifests(tmp_path)
+    assert pod_spec(kustomized) == pod_spec(chart)
+    assert of_kind("ClusterRole", kustomized)["rules"] == of_kind("ClusterRole", chart)["rules"]
+
+
+def test_the_server_takes_what_the_chart_makes(cluster: Cluster, renderer: Path) -> None:
+    documents = render(renderer, {})
+    of_kind("DaemonSet", documents)["spec"]["updateStrategy"]["rollingUpdate"] = {"maxUnavailable": 1}
+    cluster.api.create_unless_there("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    for document in documents:
+        cluster.api.create_unless_there(f"{collection(document)}?dryRun=All", document)
+
+
+def test_a_runtime_that_the_chart_does_not_know_is_refused_by_name(renderer: Path) -> None:
+    done = rendered(renderer, {"runtime": "docker"})
+    assert done.returncode == 1
+    assert 'runtime: "docker"; accepted: containerd, crio' in done.stderr
+
+
+def test_another_release_is_another_set_of_objects(renderer: Path) -> None:
+    command = [renderer, CHART, NAMESPACE, "second"]
+    done = subprocess.run(command, input="{}", capture_output=True, text=True, check=True, timeout=30)
+    documents = [dict(each) for each in YAML(typ="safe").load_all(done.stdout) if each]
+    assert {document["metadata"]["name"] for document in documents} == {"second-reactor"}
