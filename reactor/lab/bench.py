@@ -19,7 +19,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.bpf import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.by_source import by_source
+from reactor.lab.by_source import PROBE_COST, by_source
 from reactor.lab.crossing import RATES, THRESHOLDS, Crossings, Run, bench_node, busy_cpus, cpu_percent
 from reactor.lab.daemon_process import DaemonProcess
 from reactor.lab.measure import about, rss_mib, summary
@@ -103,7 +103,7 @@ def _sources(
     tree: CgroupTree, tool: Path, directory: Path, rounds: int, skip: Sequence[str]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"by_source": by_source(tree, tool, directory, rounds, skip)}
-    if tree.version is CgroupVersion.V2 and absent_because("memory") is None:
+    if tree.version is CgroupVersion.V2 and absent_because("memory") is None and PROBE_COST not in skip:
         _say("the probes' cost")
         with bench_node(tree, tool, pods=1) as node:
             found["probe_cost_percent"] = probe_cost(node, tool, directory, rounds=max(2, 4 * rounds))

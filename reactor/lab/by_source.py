@@ -22,6 +22,7 @@ from reactor.lab.crossing import RATES, THRESHOLDS, Crossings, Run, bench_node, 
 from reactor.lab.daemon_process import DaemonProcess
 from reactor.lab.measure import rss_mib, summary
 
+PROBE_COST: Final = "probe-cost"  # may be skipped like a contender
 _ALL_OFF: Final = {"ebpf": False, "memcg": False, "memoryHigh": False, "psi": False, "processes": False}
 _TICKER_OFF: Final = "600s"
 _BCC: Final = Path("/usr/lib/python3/dist-packages/bcc")  # where Debian's python3-bpfcc has it
@@ -55,6 +56,7 @@ class Seen:
     armed: str = ""
     missed: int = 0
     woken_by: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
     rss_mib: list[float] = field(default_factory=list)
     at_rest_cpu_percent: list[float] = field(default_factory=list)
 
@@ -82,7 +84,8 @@ def _alone(source: str, key: str, *, name: str = "", **section: Any) -> Contende
 
 
 def _poll(name: str, interval: str) -> Contender:
-    section = {"sources": _ALL_OFF, "housekeepingInterval": interval}
+    # At real-time priority it would leave a slow machine's CPUs to nobody else.
+    section = {"sources": _ALL_OFF, "housekeepingInterval": interval, "realtime": {"fifoPriority": 0}}
     return Contender(name=name, source="ticker", section=section)
 
 
@@ -98,12 +101,15 @@ def by_source(
     for number in range(1, rounds + 1):
         for contender in wanted:
             print(f"reactor bench: round {number}: {contender.name}", file=sys.stderr, flush=True)
-            measured.session(contender, _RUNS)
+            try:
+                measured.session(contender, _RUNS)
+            except RefusedError as error:
+                measured.fail(contender, str(error))
     return measured.figures()
 
 
 def _but(found: Sequence[Contender], skip: Sequence[str]) -> list[Contender]:
-    names = [contender.name for contender in found]
+    names = [*(contender.name for contender in found), PROBE_COST]
     for name in skip:
         if name and name not in names:
             raise RefusedError(f"--skip: {name!r} is none of {', '.join(names)}")
@@ -118,6 +124,11 @@ class BySource:
         self._tool = tool
         self._directory = directory
         self.seen: dict[str, Seen] = {}
+
+    def fail(self, contender: Contender, why: str) -> None:
+        """Note that a session came to nothing further; the others go on."""
+        print(f"reactor bench: {contender.name}: {why}", file=sys.stderr, flush=True)
+        self.seen.setdefault(contender.name, Seen()).failures.append(why)
 
     def session(self, contender: Contender, runs: int) -> None:
         """Start the daemon as the contender has it, see what it costs at rest, have hogs cross."""
@@ -153,8 +164,9 @@ def _figures(seen: Seen) -> dict[str, Any]:
         "overshoot_mib": _by_rate(seen.runs, "overshoot_mib"),
         "missed": seen.missed,
         "woken_by": dict(seen.woken_by),
-        "rss_mib": max(seen.rss_mib),
-        "at_rest_cpu_percent": summary(seen.at_rest_cpu_percent),
+        "failures": seen.failures,
+        "rss_mib": max(seen.rss_mib, default=None),
+        "at_rest_cpu_percent": summary(seen.at_rest_cpu_percent) if seen.at_rest_cpu_percent else None,
     }
 
 

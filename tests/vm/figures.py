@@ -28,10 +28,13 @@ def tables(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rows(name: str, found: Mapping[str, Any]) -> Iterator[str]:
-    rest = f"{found['at_rest_cpu_percent']['p50']:.3g} | {found['rss_mib']}"
+    at_rest = found["at_rest_cpu_percent"]
+    rest = f"{at_rest['p50']:.3g} | {found['rss_mib']}" if at_rest else "- | -"
     for rate, wake in found["crossing_to_wake_ms"].items():
         cells = " | ".join(_spread(found[key][rate]) for _, key in _COLUMNS)
         yield f"| {name} | {rate} | {wake['n']} | {cells} | {rest} |"
+    if found["failures"]:
+        yield f"| {name} | | {len(found['failures'])} | {'failed | ' * len(_COLUMNS)}{rest} |"
     if found["missed"]:
         yield f"| {name} | | {found['missed']} | {'not woken | ' * len(_COLUMNS)}{rest} |"
 

@@ -89,8 +89,7 @@ def _install(machine: Machine) -> None:
 def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Measure in the machines, keep the figures and print them as tables."""
     rounds: int = arguments.rounds
-    # A daemon that polls every 10 ms leaves the counted machine's one CPU to nobody else.
-    skip = "psi,poll-10ms,poll-10s" if arguments.counted else ""
+    skip: str = arguments.skip
     status = in_each(names, hypervisor, lambda machine: machine.measure(rounds, skip), keep=arguments.keep)
     for path in (Machine(name, hypervisor).logs / "figures.json" for name in names):
         if path.exists():
@@ -117,6 +116,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
+    parser.add_argument("--skip", default="", help="for bench: not these sources, nor probe-cost (a,b,...)")
     parser.add_argument("--counted", action="store_true", help="for bench: a clock that counts instructions")
     parser.add_argument("--keep", action="store_true", help="leave the machines up after the tests")
     parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, as one word")

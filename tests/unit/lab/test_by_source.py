@@ -67,6 +67,11 @@ def test_what_is_skipped_is_left_out_and_an_unknown_name_is_told_with_the_known_
         _but(found, ["pis"])
 
 
+def test_a_contender_that_failed_before_anything_was_seen_has_its_reason_for_figures() -> None:
+    found = _figures(Seen(failures=["not armed"]))
+    assert (["not armed"], None, {}) == (found["failures"], found["rss_mib"], found["overshoot_mib"])
+
+
 def test_a_cost_is_a_median_with_its_quartiles() -> None:
     assert 25 == _percent(125, 100)
     assert {"percent": 3, "p25": 2, "p75": 4, "n": 5} == _spread([1, 2, 3, 4, 5])

@@ -22,6 +22,7 @@ def measured(missed: int = 0) -> dict[str, Any]:
         "overshoot_mib": by_rate,
         "missed": missed,
         "woken_by": {},
+        "failures": [],
         "rss_mib": 38.5,
         "at_rest_cpu_percent": {"p50": 0.0214, "p99": 1, "max": 1, "n": 5},
     }
