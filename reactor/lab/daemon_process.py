@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from reactor.errors import RefusedError
 
-_READY_SECONDS: Final = 30.0
+_READY_SECONDS: Final = 120.0  # an emulated machine beside other load
 _END_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.002
 

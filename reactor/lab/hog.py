@@ -20,7 +20,7 @@ from reactor.lab.virtual_node import VirtualNode
 MIB: Final = 1 << 20
 # Back is back to what the node used before, give or take what the kernel keeps in per-CPU batches.
 _BACK_SLACK_BYTES: Final = 4 * MIB
-OBSERVER_SECONDS: Final = 20.0
+OBSERVER_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
