@@ -14,7 +14,6 @@ from typing import Final
 
 import trio
 
-from reactor.act.processes import populated
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
@@ -46,7 +45,7 @@ class EmptyDirs:
 
     def _lives(self, pod: Pod) -> bool:
         try:
-            return populated(self._tree, pod)
+            return pod.cgroup is not None and bool(self._tree.processes(pod.cgroup))
         except (OSError, ReactorError):
             return False
 
