@@ -98,6 +98,7 @@ class TreeUsage:
         self._root: _Directory | None = None
         self._device = 0
         self._links_left = _LINKS_REMEMBERED
+        self._spread = 0
 
     def look(self, pace: Pace) -> None:
         """Look at the tree; `pace` is called between directories, may sleep, and may raise to give up.
@@ -194,11 +195,25 @@ class TreeUsage:
             rest.extend(_join(below, name) for name in counted.directories[before:])
         counted.directories = []
         self._budget.give(sum(child.size() for name, child in known.items() if name not in children))
-        lately = counted.newest_ns > began_ns - _LATELY_NS
-        directory.pause = 1 if lately else min(2 * directory.pause, _LONGEST_WAIT_LOOKS)
-        directory.wait = directory.pause - 1
+        directory.pause, directory.wait = self._next_turn(
+            directory.pause, lately=counted.newest_ns > began_ns - _LATELY_NS
+        )
         directory.children, directory.counted, directory.looks = children, counted, looks
         return True
+
+    def _next_turn(self, pause: int, *, lately: bool) -> tuple[int, int]:
+        """Return how many looks a directory's turns are apart, and after how many the next one is.
+
+        Directories that came at one time would have their turns at one time as well: they are spread when
+        they come to rest.
+        """
+        if lately:
+            return 1, 0
+        if pause == _LONGEST_WAIT_LOOKS:
+            return pause, pause - 1
+        longer = min(2 * pause, _LONGEST_WAIT_LOOKS)
+        self._spread = (self._spread + 1) % longer
+        return longer, self._spread
 
     def _count(self, root_fd: int, relative: str, counted: _Counted) -> bool:
         """Count a directory and the files in it; return False where it is gone or another filesystem's."""
