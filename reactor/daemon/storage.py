@@ -1,6 +1,7 @@
 """Has what pods take of the filesystems looked at: in a thread, a share of its time, and never waited for.
 
-Housekeeping asks for a look at each of its turns. A filesystem that fills, and an eviction whose files are
+Housekeeping asks for a look at each of its turns; after one that took long the next waits for a while, a
+minute at the most. A filesystem that fills, and an eviction whose files are
 to go, are urgent: the look under way gets a larger share, and the next one follows at once. A directory that
 hangs is left alone until it answers again; the others are looked at without it.
 """
@@ -21,6 +22,8 @@ from reactor.observe.disk_usage import DiskUsage, GivenUpError, Pace
 
 _HANGING_SECONDS: Final = 30.0
 _BETWEEN_URGENT_SECONDS: Final = 0.25
+_REST_PER_WORK: Final = 200  # half a percent of a CPU, whatever the pods have
+_LONGEST_REST_SECONDS: Final = 60.0
 
 
 class StorageWatch:
@@ -30,9 +33,9 @@ class StorageWatch:
         self._known = known
         self._hanging_seconds = hanging_seconds
         self._due = trio.Event()
+        self._hurry = trio.Event()
         self._looked = trio.Event()
         self._pace = Pace()
-        self._urgent = False
         self._hanging: dict[str, str] = {}
 
     @property
@@ -42,9 +45,9 @@ class StorageWatch:
 
     def due(self, *, urgent: bool = False) -> None:
         """Have everything looked at soon; an urgent look takes a larger share of its thread's time."""
-        self._urgent = self._urgent or urgent
         if urgent:
             self._pace.hurry()
+            self._hurry.set()
         self._due.set()
 
     async def look(self, most_seconds: float) -> None:
@@ -62,11 +65,13 @@ class StorageWatch:
         task_status.started()
         while True:
             await self._due.wait()
-            urgent, self._due, self._urgent = self._urgent, trio.Event(), False
+            urgent, self._due, self._hurry = self._hurry.is_set(), trio.Event(), trio.Event()
             await self._look(urgent=urgent)
             self._looked.set()
             self._looked = trio.Event()
             await trio.sleep(_BETWEEN_URGENT_SECONDS)
+            with trio.move_on_after(min(self._pace.worked_seconds * _REST_PER_WORK, _LONGEST_REST_SECONDS)):
+                await self._hurry.wait()
 
     async def _look(self, *, urgent: bool) -> None:
         pods = tuple(self._without_hanging(pod) for pod in self._pods() if pod.storage)

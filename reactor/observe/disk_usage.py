@@ -62,11 +62,15 @@ class _Place:
 
 
 class Pace:
-    """Holds a thread to a share of its time, in slices; `stop` makes it raise GivenUpError."""
+    """Holds a thread to a share of its time, in slices; once `stopped` it raises GivenUpError.
+
+    `worked_seconds` is for how long it has worked in all.
+    """
 
     def __init__(self) -> None:
         self.share = _SHARE_AT_REST
         self.stopped = False
+        self.worked_seconds = 0.0
         self.progress_at_seconds = time.monotonic()
         self._slice_began_seconds = time.monotonic()
 
@@ -82,6 +86,7 @@ class Pace:
         worked_seconds = now_seconds - self._slice_began_seconds
         self.progress_at_seconds = now_seconds
         if worked_seconds >= _SLICE_SECONDS:
+            self.worked_seconds += worked_seconds
             time.sleep(worked_seconds * (1 / self.share - 1))
             self._slice_began_seconds = self.progress_at_seconds = time.monotonic()
 

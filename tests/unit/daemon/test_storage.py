@@ -92,3 +92,24 @@ async def test_place_that_hangs_is_left_alone_and_the_others_are_looked_at(
             break
         await trio.sleep(0.01)
     assert watch.problems == {}
+
+
+async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(
+    nursery, known, make_writer, monkeypatch
+):
+    known.pods = (make_writer("a"),)
+    looks = []
+
+    def slow(pods, pace) -> None:
+        looks.append(pods)
+        pace.worked_seconds = 1.0
+
+    monkeypatch.setattr(known.storage, "look", slow)
+    watch = StorageWatch(known)
+    await nursery.start(watch.run)
+    for _ in range(10):
+        watch.due()
+        await trio.sleep(0.1)
+    assert len(looks) == 1
+    await watch.look(20)
+    assert len(looks) == 3
