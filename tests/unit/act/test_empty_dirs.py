@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,15 +11,8 @@ from reactor.act.empty_dirs import EmptyDirs, empty_directory, empty_dirs
 from reactor.config.pod import pod_from_document
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 
-
-class Tree:
-    """Cgroups in which these processes live."""
-
-    def __init__(self, *processes: int) -> None:
-        self._processes = processes
-
-    def processes(self, _cgroup: str) -> tuple[int, ...]:
-        return self._processes
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree
 
 
 @pytest.fixture
@@ -41,15 +35,25 @@ def pod(tmp_path: Path) -> Pod:
     return dataclasses.replace(found, storage=tuple(places))
 
 
-async def test_emptydir_of_a_pod_is_emptied_and_nothing_else(pod: Pod, tmp_path: Path) -> None:
-    assert () == await EmptyDirs(Tree()).empty(pod)
+async def test_emptydir_of_a_pod_is_emptied_and_nothing_else(
+    fake: FakeTree, pod: Pod, tmp_path: Path
+) -> None:
+    fake.add("/batch")
+    assert () == await EmptyDirs(fake.tree).empty(pod)
     assert [] == os.listdir(tmp_path / "scratch")
     assert (tmp_path / "data/deep/file").exists()
     assert (tmp_path / "main/deep/file").exists()
 
 
-async def test_pod_that_runs_again_keeps_its_files(pod: Pod, tmp_path: Path) -> None:
-    (problem,) = await EmptyDirs(Tree(42)).empty(pod)
+async def test_pod_whose_cgroup_is_gone_is_emptied_too(fake: FakeTree, pod: Pod, tmp_path: Path) -> None:
+    assert () == await EmptyDirs(fake.tree).empty(pod)
+    assert [] == os.listdir(tmp_path / "scratch")
+
+
+async def test_pod_that_runs_again_keeps_its_files(fake: FakeTree, pod: Pod, tmp_path: Path) -> None:
+    fake.add("/batch")
+    fake.file("/batch", "cgroup.procs", "42\n")
+    (problem,) = await EmptyDirs(fake.tree).empty(pod)
     assert "runs again" in problem
     assert (tmp_path / "scratch/deep/file").exists()
 
