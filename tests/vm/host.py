@@ -27,6 +27,10 @@ class GuestLostError(Exception):
     """The machine is gone or doesn't answer: nothing is known about what was tested."""
 
 
+class InstallError(Exception):
+    """The wheel does not install in a machine that is well: a failure of what is tested."""
+
+
 def say(text: str) -> None:
     """Print a line about the progress."""
     print(f"vm: {text}", flush=True)

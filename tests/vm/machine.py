@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from definitions import MACHINES, Definition
-from host import ASK_SECONDS, CACHE, ROOT, GuestLostError, HostError, run, say
+from host import ASK_SECONDS, CACHE, ROOT, GuestLostError, HostError, InstallError, run, say
 
 GUEST: Final = "/opt/reactor"
 _INSTALL_SECONDS: Final = 300
@@ -222,7 +222,7 @@ class Machine:
         if status and not self.answers():
             raise GuestLostError(f"it stopped answering during {command!r}")
         if status:
-            raise HostError(f"{self.name}: {command!r}: exit status {status}: see {log}")
+            raise InstallError(f"{command!r}: exit status {status}: see {log}")
 
     def _fresh_log(self, name: str) -> Path:
         self.logs.mkdir(parents=True, exist_ok=True)

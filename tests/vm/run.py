@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Bring the machines of vagrant/machines.json up, test and measure in them, take them away again.
 
-Exit status: 0 all passed, 1 a test failed, 2 wrong usage or a host that lacks something, 3 a machine was lost
-(it never came up, its kernel panicked, it stopped answering): nothing is known about the code then.
+Exit status: 0 all passed, 1 a test failed or the wheel does not install, 2 wrong usage or a host that lacks
+something, 3 a machine was lost (it never came up, its kernel panicked, it stopped answering): nothing is known
+about the code then.
 
 Only the standard library is used on the host: this runs before anything else is installed.
 """
@@ -23,7 +24,7 @@ import wheelhouse
 from definitions import MACHINES
 from direct_qemu import DirectQemu
 from figures import tables
-from host import CACHE, ROOT, GuestLostError, HostError, say
+from host import CACHE, ROOT, GuestLostError, HostError, InstallError, say
 from machine import Hypervisor, Machine, Result
 from vagrant_libvirt import VagrantLibvirt
 
@@ -34,10 +35,11 @@ def up(names: Sequence[str], hypervisor: Hypervisor) -> int:
     for machine in (Machine(name, hypervisor) for name in names):
         try:
             _install(machine)
-        except GuestLostError as error:
+        except (GuestLostError, InstallError) as error:
             machine.collect()
-            say(f"{machine.name}: LOST: {error}")
-            return 3
+            lost = isinstance(error, GuestLostError)
+            say(f"{machine.name}: {'LOST' if lost else 'not installed'}: {error}")
+            return 3 if lost else 1
         say(f"{machine.name}: ssh -F {machine.ssh_config} {machine.name}")
     return 0
 
@@ -70,9 +72,10 @@ def _in_one(machine: Machine, work: Callable[[Machine], Result], *, keep: bool) 
         try:
             _install(machine)
             result = work(machine)
-        except GuestLostError as error:
+        except (GuestLostError, InstallError) as error:
+            status, word = (1, "not installed") if isinstance(error, InstallError) else (3, "LOST")
             seconds = time.monotonic() - started
-            result = Result(machine=machine.name, status=3, seconds=seconds, detail=f"LOST: {error}")
+            result = Result(machine=machine.name, status=status, seconds=seconds, detail=f"{word}: {error}")
         if result.status:
             machine.collect()
     finally:

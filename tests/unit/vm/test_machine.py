@@ -76,6 +76,15 @@ def test_a_connection_that_broke_while_the_machine_lives_is_a_failed_test(vm: Mo
     assert bookworm(vm).test([]).status == 1
 
 
+def test_a_wheel_that_does_not_install_is_a_failure_and_no_lack_of_the_hosts(
+    vm: ModuleType, commands, tmp_path: Path
+) -> None:
+    commands("rsync", ":")
+    commands("ssh", 'case "$*" in *install.sh*) exit 1;; esac')
+    with pytest.raises(vm.InstallError, match="exit status 1"):
+        bookworm(vm).install(tmp_path)
+
+
 def test_a_machine_that_does_not_come_up_is_lost(
     vm: ModuleType, commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
