@@ -2,8 +2,8 @@
 """Bring the machines of vagrant/machines.json up, test and measure in them, take them away again.
 
 Exit status: 0 all passed, 1 a test failed or the wheel does not install, 2 wrong usage or a host that lacks
-something, 3 a machine was lost (it never came up, its kernel panicked, it stopped answering): nothing is known
-about the code then.
+something, 3 a machine was lost (it never came up, its kernel panicked, it stopped answering): nothing is
+known about the code then.
 
 Only the standard library is used on the host: this runs before anything else is installed.
 """
