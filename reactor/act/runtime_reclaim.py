@@ -23,6 +23,7 @@ from reactor.act.images import ImageHistory, names_in_use
 from reactor.act.reclaim import ReclaimReport
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import Container, ContainerState, Sandbox, SandboxState
+from reactor.cri.requests import POD_UID_LABEL
 from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
 from reactor.model.pods import Image
@@ -46,22 +47,24 @@ Client = Callable[[], RuntimeClient]  # raises RuntimeUnavailableError where the
 class ContainerReclaim:
     """Removes dead containers with their logs, and sandboxes that are down, the oldest first.
 
-    Of each container of a pod the `kept` youngest dead ones stay, and of a pod that `exists` its youngest
-    sandbox: the kubelet would make a new one for it. `layers` are paths on the filesystems on which writable
-    layers lie.
+    Of a pod that is still to run (`runs`) the youngest sandbox and the `kept` youngest dead ones of each
+    container stay: a kubelet that misses them would make the sandbox anew and run the container once more,
+    be it one that has done its work. Source: kuberuntime_gc.go.
+
+    `layers` are paths on the filesystems on which writable layers lie.
     """
 
     def __init__(
         self,
         client: Client,
-        exists: Callable[[str], bool],
+        runs: Callable[[str], bool],
         logs: Path,
         layers: Callable[[], Collection[str]] = tuple,
         *,
-        kept: int = 0,
+        kept: int = 1,
     ) -> None:
         self._client = client
-        self._exists = exists
+        self._runs = runs
         self._logs = logs
         self._layers = layers
         self._kept = kept
@@ -73,11 +76,11 @@ class ContainerReclaim:
         with trio.move_on_after(_MOST_SECONDS) as scope:
             free_bytes = await self._free_bytes()
             containers = await client.containers()
-            for one in _dead_containers(containers, self._kept, time.time_ns()):
+            for one in _dead_containers(containers, self._kept_of, time.time_ns()):
                 if await self._remove(client, one, problems):
                     removed.add(one.id)
             left = {one.sandbox_id for one in containers if one.id not in removed}
-            for sandbox in _idle_sandboxes(await client.sandboxes(), left, self._exists):
+            for sandbox in _idle_sandboxes(await client.sandboxes(), left, self._runs):
                 if await _tried(_remove_sandbox(client, sandbox.id), problems):
                     gone.append(sandbox.id)
             if removed:
@@ -87,6 +90,9 @@ class ContainerReclaim:
             return None
         did = (f"removed {len(removed)} dead containers", f"removed {len(gone)} sandboxes")
         return ReclaimReport(did=did, problems=_shortened(problems))
+
+    def _kept_of(self, pod_uid: str) -> int:
+        return self._kept if self._runs(pod_uid) else 0
 
     async def _wait_given_back(self, before_bytes: int) -> None:
         """Wait until what was removed shows as free, for some seconds at the most.
@@ -201,20 +207,28 @@ def _report(
     return ReclaimReport(did=(did,), problems=_shortened(problems))
 
 
-def _dead_containers(containers: Iterable[Container], kept: int, now_ns: int) -> list[Container]:
-    """Return the containers that may go, the oldest first; of each name in a sandbox the youngest stay."""
+def _dead_containers(
+    containers: Iterable[Container], kept_of: Callable[[str], int], now_ns: int
+) -> list[Container]:
+    """Return the containers that may go, the oldest first.
+
+    Of each name in a pod's sandbox as many of the youngest stay as `kept_of` says for the pod's uid.
+    """
     by_name: dict[tuple[str, str], list[Container]] = {}
     for one in sorted(containers, key=lambda one: one.created_at_ns):
         is_left_over = one.state is ContainerState.CREATED and now_ns - one.created_at_ns > _STARTING_NS
         if one.state is ContainerState.EXITED or is_left_over:
             name = one.metadata.name if one.metadata else one.id
             by_name.setdefault((one.sandbox_id, name), []).append(one)
-    dead = [one for same in by_name.values() for one in same[: max(0, len(same) - kept)]]
+    dead = []
+    for same in by_name.values():
+        kept = kept_of(same[0].labels.get(POD_UID_LABEL, ""))
+        dead += same[: max(0, len(same) - kept)]
     return sorted(dead, key=lambda one: one.created_at_ns)
 
 
 def _idle_sandboxes(
-    sandboxes: Iterable[Sandbox], with_containers: Collection[str], exists: Callable[[str], bool]
+    sandboxes: Iterable[Sandbox], with_containers: Collection[str], runs: Callable[[str], bool]
 ) -> list[Sandbox]:
     """Return the sandboxes that may go, the oldest first."""
     by_pod: dict[str, list[Sandbox]] = {}
@@ -222,7 +236,7 @@ def _idle_sandboxes(
         by_pod.setdefault(one.metadata.uid if one.metadata else one.id, []).append(one)
     idle = []
     for uid, same in by_pod.items():
-        candidates = same[:-1] if exists(uid) else same
+        candidates = same[:-1] if runs(uid) else same
         idle += [
             one for one in candidates if one.state is SandboxState.NOT_READY and one.id not in with_containers
         ]

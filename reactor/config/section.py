@@ -72,7 +72,7 @@ class _Sources:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runtime:
     endpoint: Endpoint | None = None
-    keep_dead_containers: Count = Count(0)
+    keep_dead_containers: Count = Count(1)
 
 
 @strict

@@ -92,7 +92,7 @@ class Cluster:
             settings,
             tree,
             kills,
-            exists=lambda uid: uid in self._store.specs or not self._store.is_complete,
+            runs=self._runs,
             observed=lambda: self._observed(),  # noqa: PLW0108 - attend puts in another one
             on_change=lambda: self._on_pods(),  # noqa: PLW0108
             told=Told(not_enough=self._events.free_disk_space_failed, failed=self._events.image_gc_failed),
@@ -282,6 +282,15 @@ class Cluster:
     async def take_down(self, announcement: Announcement) -> None:
         """Have the runtime stop the pod's sandbox."""
         await stop_sandboxes(self.runtime.client, announcement.uid)
+
+    def _runs(self, uid: str) -> bool:
+        """Return whether a pod is still to run, as far as anybody knows: of what is not known, it is."""
+        known = self._store.known.get(uid)
+        if self._announcer.is_announced(uid if known is None else known.api_uid):
+            return False
+        if known is None:
+            return not self._store.is_complete
+        return not known.is_terminal
 
     def _specs(self) -> Mapping[str, Pod]:
         """Return the specs as they are told; until all have been told, with those remembered."""

@@ -32,7 +32,7 @@ _IMAGES: Final = "images.json"
 class NodeRuntime:
     """Made at the start; a reload changes what it goes by where `reclaims` is asked for anew.
 
-    `exists` tells whether a pod of a uid is still to be; `on_change` is called when what the runtime tells
+    `runs` tells whether a pod of a uid is still to run; `on_change` is called when what the runtime tells
     has changed; `told` are those who want to know of image collection.
     """
 
@@ -42,7 +42,7 @@ class NodeRuntime:
         tree: CgroupTree,
         kills: KillPath,
         *,
-        exists: Callable[[str], bool],
+        runs: Callable[[str], bool],
         observed: Observed,
         on_change: Callable[[], None],
         told: Told,
@@ -51,7 +51,7 @@ class NodeRuntime:
             settings.runtime_endpoint, settings.housekeeping_interval_seconds, on_change
         )
         self.kills = RuntimeKills(kills, tree, self.client)
-        self._exists = exists
+        self._runs = runs
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()
         is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
@@ -86,7 +86,7 @@ class NodeRuntime:
         return {
             Reclaim.CONTAINERS: ContainerReclaim(
                 self.client,
-                self._exists,
+                self._runs,
                 NodePaths().logs,
                 lambda: tuple(self.watch.filesystems.values()),
                 kept=settings.dead_containers_kept,

@@ -149,11 +149,11 @@ class Settings:
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
     `by_layout` holds the policy's settings for every layout where the devices are to tell which one it is;
-    it is empty where a layout is configured.
-    `reserved_memory_bytes` is kept from pods for the system: the pods' cgroup, where it has no limit of its
-    own, may use the rest of the node. `kubernetes` None is a plain Linux node. `runtime_endpoint` None
-    looks for the container runtime's socket; of each container of a pod `dead_containers_kept` dead ones are
-    not removed for the sake of space; `static_pods_path` is where the kubelet finds its static pods.
+    it is empty where a layout is configured. `reserved_memory_bytes` is kept from pods for the system: the
+    pods' cgroup, where it has no limit of its own, may use the rest of the node. `kubernetes` None is a
+    plain Linux node. `runtime_endpoint` None looks for the container runtime's socket; of each container of
+    a pod that is still to run `dead_containers_kept` dead ones are not removed for the sake of space;
+    `static_pods_path` is where the kubelet finds its static pods.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
@@ -174,7 +174,7 @@ class Settings:
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     runtime_endpoint: str | None = None
-    dead_containers_kept: int = 0
+    dead_containers_kept: int = 1
     static_pods_path: str | None = None
     dry_run: bool = False
     stand_by: bool = False

@@ -75,6 +75,7 @@ class Daemon:
             "reactor": {
                 "nodeCgroup": self.runtime.machine.node_cgroup,
                 "kubernetes": {"nodeName": "nowhere", "kubeconfig": str(self.directory / "none")},
+                "runtime": {"keepDeadContainers": 0},  # no kubelet that could start them again
                 "metrics": "off",
                 "housekeepingInterval": "1s",
                 "socket": str(self.directory / "reactor.sock"),

@@ -29,7 +29,7 @@ from pathlib import Path
 from reactor.act.runtime_reclaim import ContainerReclaim
 from reactor.cri.client import RuntimeClient
 client = RuntimeClient("/run/containerd/containerd.sock")
-print(trio.run(ContainerReclaim(lambda: client, lambda uid: True, Path("/var/log/pods")).run, ()))
+print(trio.run(ContainerReclaim(lambda: client, lambda uid: False, Path("/var/log/pods")).run, ()))
 """
 
 
@@ -79,19 +79,20 @@ async def test_dead_containers_go_with_their_logs_and_living_ones_stay(runtime: 
     assert [0, 1] == [len(lines(log)) for log in logs]
 
 
-async def test_a_sandbox_that_is_down_goes_unless_its_pod_is_still_to_be(runtime: Runtime) -> None:
+async def test_a_sandbox_that_is_down_goes_unless_its_pod_is_still_to_run(runtime: Runtime) -> None:
     client = runtime.client()
     pod = await runtime.run_pod({"a": ["idle"]})
     await client.stop_sandbox(pod.sandbox_id)
     await until(partial(all_exited, client, pod))
-    still_to_be = ContainerReclaim(runtime.client, lambda _: True, Path("/var/log/pods"))
-    await still_to_be.run(ALL)
+    still_to_run = ContainerReclaim(runtime.client, lambda _: True, Path("/var/log/pods"))
+    await still_to_run.run(ALL)
     assert [one.id for one in await client.sandboxes()] == [pod.sandbox_id]
+    assert len(await client.containers(pod.uid)) == 1
     report = await ContainerReclaim(runtime.client, lambda _: False, Path("/var/log/pods")).run(ALL)
     assert report is not None
     assert report.did[1] == "removed 1 sandboxes"
     assert await client.sandboxes() == ()
-    assert await still_to_be.run(ALL) is None
+    assert await still_to_run.run(ALL) is None
 
 
 async def test_unused_images_go_and_those_in_use_and_of_pause_containers_stay(

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from reactor.act import runtime_reclaim
+from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import (
     Container,
     ContainerMetadata,
@@ -13,6 +15,8 @@ from reactor.cri.messages import (
     SandboxMetadata,
     SandboxState,
 )
+from reactor.cri.requests import POD_UID_LABEL
+from reactor.errors import RuntimeUnavailableError
 
 NOW_NS = time.time_ns()
 
@@ -30,7 +34,7 @@ def container(
 
 
 def dead(containers: list[Container], kept: int = 0) -> list[str]:
-    return [one.id for one in runtime_reclaim._dead_containers(containers, kept, NOW_NS)]
+    return [one.id for one in runtime_reclaim._dead_containers(containers, lambda _: kept, NOW_NS)]
 
 
 def sandbox(
@@ -70,6 +74,17 @@ def test_the_youngest_dead_ones_of_each_container_are_kept_where_that_is_configu
     assert dead(containers, kept=5) == []
 
 
+def test_of_pods_that_are_over_none_is_kept() -> None:
+    containers = [replace(container(uid, uid), labels={POD_UID_LABEL: uid}) for uid in ("over", "runs")]
+    reclaim = runtime_reclaim.ContainerReclaim(_nobody, lambda uid: uid == "runs", Path("/logs"))
+    gone = runtime_reclaim._dead_containers(containers, reclaim._kept_of, NOW_NS)
+    assert [one.id for one in gone] == ["over"]
+
+
+def _nobody() -> RuntimeClient:
+    raise RuntimeUnavailableError("nowhere", "connect", "there is none")
+
+
 def test_sandboxes_go_when_they_are_down_and_empty_the_oldest_first() -> None:
     sandboxes = [
         sandbox("down", "u", 10),
@@ -81,7 +96,7 @@ def test_sandboxes_go_when_they_are_down_and_empty_the_oldest_first() -> None:
     assert [one.id for one in gone] == ["older", "down"]
 
 
-def test_the_youngest_sandbox_of_a_pod_that_exists_stays() -> None:
+def test_the_youngest_sandbox_of_a_pod_that_is_still_to_run_stays() -> None:
     sandboxes = [sandbox("young", "u", 10), sandbox("old", "u", 20), sandbox("gone", "v", 5)]
     gone = runtime_reclaim._idle_sandboxes(sandboxes, (), lambda uid: uid == "u")
     assert [one.id for one in gone] == ["old", "gone"]
