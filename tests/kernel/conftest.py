@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,12 @@ from daemon_fixtures import MIB, RunningDaemon
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> None:
+    """Let children answer SIGINT: a shell without job control has what it runs in the background ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
