@@ -17,7 +17,7 @@ from reactor.lab.virtual_node import VirtualNode
 
 @pytest.fixture(autouse=True, scope="session")
 def interruptible() -> None:
-    """Let children answer SIGINT: a shell without job control has what it runs in the background ignore it."""
+    """Let children answer SIGINT, which a shell without job control has background jobs ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
