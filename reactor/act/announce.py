@@ -19,20 +19,12 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.act.announcements import Announcement, AnnouncementFile
+from reactor.act.announcements import Announcement, AnnouncementFile, event_of, status_of
 from reactor.kube.backoff import Backoff
 from reactor.kube.client import ApiClient
-from reactor.kube.documents import (
-    ObjectReference,
-    Occurrence,
-    event,
-    event_name,
-    events_path,
-    failed_status,
-    pod_path,
-)
+from reactor.kube.documents import events_path, pod_path
 from reactor.kube.errors import ApiError, BusyError, ConflictError, NotFoundError
-from reactor.kube.pods import EVICTED, KnownPod, PodStore
+from reactor.kube.pods import KnownPod, PodStore
 
 _LOG: Final = logging.getLogger("reactor.announce")
 _LIMIT: Final = 256
@@ -191,22 +183,15 @@ class Announcer:
         while not self._announcements[uid].event_written:
             announcement = self._named(uid)
             if announcement is None:
+                if self._pods.is_complete:
+                    return  # the server has no such pod, and nobody knows its name
                 await self._pods.wait_changed()
                 continue
-            about = ObjectReference(
-                kind="Pod", name=announcement.name, uid=uid, namespace=announcement.namespace
-            )
-            occurrence = Occurrence(
-                name=event_name(announcement.name, uid, EVICTED),
-                about=about,
-                reason=EVICTED,
-                message=announcement.message,
-                annotations=announcement.annotations,
-            )
-            document = event(occurrence, self._node_name, announcement.at_unix_seconds)
             try:
                 async with self._limiter:
-                    await self._client.create(events_path(announcement.namespace), document)
+                    await self._client.create(
+                        events_path(announcement.namespace), event_of(announcement, self._node_name)
+                    )
             except (ConflictError, NotFoundError):  # there already; or the namespace is going
                 pass
             except ApiError as error:
@@ -248,15 +233,9 @@ class Announcer:
                     await self._wait_told_of(before)
 
     async def _write_status(self, announcement: Announcement) -> None:
-        patch = failed_status(
-            announcement.uid,
-            announcement.message,
-            announcement.at_unix_seconds,
-            disrupted=announcement.disrupted,
-        )
         path = pod_path(announcement.namespace, announcement.name)
         async with self._limiter:
-            await self._client.patch(f"{path}/status", patch)
+            await self._client.patch(f"{path}/status", status_of(announcement))
 
     async def _wait_told_of(self, before: KnownPod) -> None:
         """Wait until the watch tells of the pod as it is since, but not for ever: it may be down."""

@@ -16,6 +16,8 @@ import cattrs
 import trio
 
 from reactor.kernel.scheduling import following
+from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, failed_status
+from reactor.kube.pods import EVICTED
 
 _LOG: Final = logging.getLogger("reactor.announce")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -45,6 +47,31 @@ class Announcement:
     is_over: bool = True
     event_written: bool = False
     status_written: bool = False
+
+
+def event_of(announcement: Announcement, node_name: str) -> dict[str, Any]:
+    """Return the event; its name is the same for the same pod, so the server takes it once only."""
+    about = ObjectReference(
+        kind="Pod", name=announcement.name, uid=announcement.uid, namespace=announcement.namespace
+    )
+    occurrence = Occurrence(
+        name=event_name(announcement.name, announcement.uid, EVICTED),
+        about=about,
+        reason=EVICTED,
+        message=announcement.message,
+        annotations=announcement.annotations,
+    )
+    return event(occurrence, node_name, announcement.at_unix_seconds)
+
+
+def status_of(announcement: Announcement) -> dict[str, Any]:
+    """Return the patch of the pod's status."""
+    return failed_status(
+        announcement.uid,
+        announcement.message,
+        announcement.at_unix_seconds,
+        disrupted=announcement.disrupted,
+    )
 
 
 class AnnouncementFile:

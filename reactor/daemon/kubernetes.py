@@ -10,12 +10,11 @@ Nothing here is on the way to a kill: the loop only leaves notes. A part that fa
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,31 +33,27 @@ from reactor.daemon.image_watch import Observed, Told
 from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.parts import PodList
 from reactor.daemon.record import Ending, PassRecord
+from reactor.daemon.services import Service, Services, report
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
-from reactor.kube.backoff import Backoff
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials, Session, credentials_of
-from reactor.kube.kubeconfig import Access, read_access
-from reactor.kube.kubelet import KubeletPods
+from reactor.kube.kubelet import KubeletPods, kubelet_access
 from reactor.kube.pods import PodStore
 from reactor.kube.watch import Watch
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.model.signals import RESOURCE, NodeCondition
-from reactor.sources.attempts import failure_text
 from reactor.workloads.kubernetes import KubernetesPods
 from reactor.workloads.remembered import RememberedSpecs
+from reactor.workloads.unspecified import UNKNOWN_NAMESPACE
 
 _LOG: Final = logging.getLogger("reactor.kubernetes")
 _ANNOUNCEMENTS: Final = "announcements.json"
 _SPECS: Final = "pods.json"
 _KUBELET_SECONDS: Final = 5.0
-_REPORT_SECONDS: Final = 5.0
 _NODE_NAME: Final = "NODE_NAME"
-
-Service = Callable[[], Awaitable[None]]
 
 
 class Cluster:
@@ -98,8 +93,7 @@ class Cluster:
             told=Told(not_enough=self._events.free_disk_space_failed, failed=self._events.image_gc_failed),
         )
         self._endings: dict[str, Ending] = {}
-        self._defects: dict[str, str] = {}
-        self._reported: Mapping[str, str] = {}
+        self._services = Services()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -115,7 +109,7 @@ class Cluster:
             "remembered pods": self._remembered.problem,
         }
         told = {name: why for name, why in found.items() if why is not None}
-        return {**told, **self._store.problems, **self._announcer.problems, **self._defects}
+        return {**told, **self._store.problems, **self._announcer.problems, **self._services.defects}
 
     @property
     def pending(self) -> int:
@@ -185,11 +179,12 @@ class Cluster:
         grace_period_seconds = eviction.grace_period_seconds
         under_way = {other: one for other, one in self._endings.items() if not one.ended.is_set()}
         self._endings = {**under_way, uid: ending}
+        is_named = eviction.pod.namespace != UNKNOWN_NAMESPACE  # else the server's list will tell
         self._announcer.announce(
             Announcement(
                 uid=uid,
-                name=eviction.pod.name,
-                namespace=eviction.pod.namespace,
+                name=eviction.pod.name if is_named else "",
+                namespace=eviction.pod.namespace if is_named else "",
                 cgroup=eviction.pod.cgroup,
                 spared_cgroups=eviction.pod.spared_cgroups,
                 message=eviction.message,
@@ -218,7 +213,7 @@ class Cluster:
             "pods": self._pods.run,
             **self.runtime.services,
             "remembered pods": self._remembered.run,
-            "report": self._report,
+            "report": lambda: report(lambda: self.problems),
         }
         if not self._settings.dry_run:
             services |= {
@@ -229,9 +224,7 @@ class Cluster:
                 "clean-up": self._cleanup.run,
             }
         try:
-            async with trio.open_nursery() as nursery:
-                for name, service in services.items():
-                    nursery.start_soon(self._keep_running, name, service)
+            await self._services.run(services)
         finally:
             with trio.move_on_after(1, shield=True):
                 for client in self._clients:
@@ -241,19 +234,6 @@ class Cluster:
         """Wait for the first list of pods, but not for long: memory is guarded without it."""
         with trio.move_on_after(timeout_seconds):
             await self._pods.synced.wait()
-
-    async def _keep_running(self, name: str, service: Service) -> None:
-        """Run a service; a defect of ours costs only itself, and it is begun anew."""
-        backoff = Backoff(1.0, 60.0)
-        while True:
-            try:
-                await service()
-            except Exception as error:  # noqa: BLE001 - memory is defended whatever happens here
-                _LOG.exception("%s: failed; begun anew", name)
-                self._defects[f"kubernetes {name}"] = failure_text(error)
-                await backoff.pause()
-            else:
-                return
 
     async def _when_over(self, ending: Ending, uid: str) -> None:
         await ending.ended.wait()
@@ -311,33 +291,11 @@ class Cluster:
             selector = {"fieldSelector": f"spec.nodeName={self.node_name}"}
             return Watch(self._client, "/api/v1/pods", selector, self._store)
         settings = self._kubernetes
-
-        def kubelet_access() -> Access:
-            """Return the way to the kubelet: its own address and authority, our credentials."""
-            return dataclasses.replace(
-                read_access(settings.kubeconfig_path),
-                server=settings.kubelet_url,
-                server_name=None,
-                verified=settings.kubelet_verified,
-                authority_pem=None,
-                authority_path=settings.kubelet_ca_path,
-            )
-
-        credentials = Credentials(kubelet_access, watched=settings.kubeconfig_path, in_thread=_in_thread)
+        credentials = Credentials(
+            lambda: kubelet_access(settings), watched=settings.kubeconfig_path, in_thread=_in_thread
+        )
         self._clients.append(ApiClient(credentials))
         return KubeletPods(self._clients[-1], self._store, interval_seconds=_KUBELET_SECONDS)
-
-    async def _report(self) -> None:
-        """Log what has become wrong or right, each thing once."""
-        while True:
-            problems = self.problems
-            for what, why in problems.items():
-                if what not in self._reported:
-                    _LOG.warning("%s: %s", what, why)
-            for what in self._reported.keys() - problems.keys():
-                _LOG.info("%s: well again", what)
-            self._reported = problems
-            await trio.sleep(_REPORT_SECONDS)
 
 
 def node_name(settings: KubernetesSettings) -> str:

@@ -19,20 +19,10 @@ import httpcore2
 import trio
 
 import reactor
+from reactor.kube.answers import BROKEN, because, header, refusal
 from reactor.kube.backoff import Backoff
 from reactor.kube.credentials import Session, Sessions
-from reactor.kube.errors import (
-    ApiError,
-    BusyError,
-    ConflictError,
-    ExpiredError,
-    ForbiddenError,
-    InvalidError,
-    NotFoundError,
-    UnauthorizedError,
-    UnreachableError,
-)
-from reactor.kube.rules import rule_for
+from reactor.kube.errors import BusyError, UnauthorizedError, UnreachableError
 
 FIELD_MANAGER: Final = "reactor"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -42,7 +32,6 @@ _CONNECTIONS: Final = 8
 _IDLE_SECONDS: Final = 75.0  # below what load balancers cut; a handshake takes milliseconds of the loop
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 15.0
-_LONGEST_RETRY_AFTER_SECONDS: Final = 60.0
 _ANSWER_BYTES: Final = 16 << 20
 _REFUSAL_BYTES: Final = 1 << 16
 _CLOCKS_APART_SECONDS: Final = 30.0
@@ -55,13 +44,6 @@ _SOCKET_OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
 )
-_KINDS: Final[dict[int, type[ApiError]]] = {
-    401: UnauthorizedError,
-    403: ForbiddenError,
-    404: NotFoundError,
-    409: ConflictError,
-    410: ExpiredError,
-}
 
 
 class ApiClient:
@@ -153,8 +135,8 @@ class ApiClient:
                     async with aclosing(answer.aiter_stream()) as arriving:
                         async for piece in arriving:
                             yield piece
-                except _BROKEN as error:
-                    raise UnreachableError(what, _because(error)) from error
+                except BROKEN as error:
+                    raise UnreachableError(what, because(error)) from error
 
             async with aclosing(pieces()) as given:
                 yield given
@@ -221,10 +203,10 @@ class ApiClient:
                 if answer.status == 401:
                     self._sessions.distrust()
                 if answer.status >= 300:
-                    raise await _refusal(answer, method, path, query)
+                    raise refusal(answer, await _refused(answer, what), method, path, query)
                 yield answer
-        except _BROKEN as error:
-            raise UnreachableError(what, f"{session.server}: {_because(error)}") from error
+        except BROKEN as error:
+            raise UnreachableError(what, f"{session.server}: {because(error)}") from error
 
     async def _pool_for(self, session: Session) -> httpcore2.AsyncConnectionPool:
         """Return the pool of a session; one for another TLS context is closed once nobody uses it."""
@@ -247,7 +229,7 @@ class ApiClient:
 
     def _compare_clocks(self, answer: httpcore2.Response) -> None:
         """Note where the server's clock and ours are apart: tokens and certificates then fail oddly."""
-        told = _header(answer, b"date")
+        told = header(answer, b"date")
         try:
             server = email.utils.parsedate_to_datetime(told or "")
         except ValueError:
@@ -261,15 +243,6 @@ class ApiClient:
         )
 
 
-_BROKEN: Final = (
-    httpcore2.NetworkError,
-    httpcore2.ProtocolError,
-    httpcore2.TimeoutException,
-    httpcore2.UnsupportedProtocol,
-    OSError,
-)
-
-
 async def _read(answer: httpcore2.Response, limit: int, what: str) -> bytes:
     read = bytearray()
     async with aclosing(answer.aiter_stream()) as arriving:
@@ -280,49 +253,9 @@ async def _read(answer: httpcore2.Response, limit: int, what: str) -> bytes:
     return bytes(read)
 
 
-async def _refusal(answer: httpcore2.Response, method: str, path: str, query: Mapping[str, str]) -> ApiError:
-    """Return what the server's refusal comes to."""
-    what = f"{method} {path}"
-    status = answer.status
+async def _refused(answer: httpcore2.Response, what: str) -> bytes:
+    """Return the body of a refusal, nothing where that is absurd."""
     try:
-        told = json.loads(await _read(answer, _REFUSAL_BYTES, what))
-        why = str(told["message"])
-    except (ValueError, KeyError, TypeError, RecursionError, UnreachableError):
-        why = f"HTTP status {status}"
-    if status == 429 or status >= 500:
-        return BusyError(what, why, status=status, retry_after_seconds=_retry_after_seconds(answer))
-    if status == 403:
-        why = f"{why}; missing rule: {rule_for(method, path, query)}"
-    if status == 401:
-        why = f"{why}; the token or certificate is not, or no longer, good"
-    return _KINDS.get(status, InvalidError)(what, why, status=status)
-
-
-def _retry_after_seconds(answer: httpcore2.Response) -> float | None:
-    told = _header(answer, b"retry-after") or ""
-    if not told.isascii() or not told.isdigit() or len(told) > 9:
-        return None
-    return min(float(told), _LONGEST_RETRY_AFTER_SECONDS)
-
-
-def _header(answer: httpcore2.Response, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in answer.headers if key.lower() == name), None)
-
-
-def _because(error: BaseException) -> str:
-    """Return why a connection failed: the deepest cause that says something."""
-    told = type(error).__name__
-    cause: BaseException | None = error
-    while cause is not None:
-        text = " ".join((getattr(cause, "strerror", None) or str(cause)).split())
-        told = text or told
-        cause = _cause(cause)
-    return told
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    if isinstance(error, BaseExceptionGroup):
-        return error.exceptions[0]
-    if error.__cause__ is None and error.args and isinstance(error.args[0], BaseException):
-        return error.args[0]  # the library raises its own kinds anew, each around the first
-    return error.__cause__
+        return await _read(answer, _REFUSAL_BYTES, what)
+    except UnreachableError:
+        return b""

@@ -6,14 +6,33 @@ but it answers from what it has decided before for a few minutes.
 
 from __future__ import annotations
 
+import dataclasses
+
 import trio
 
 from reactor.kube.client import ApiClient
 from reactor.kube.errors import ApiError
+from reactor.kube.kubeconfig import Access, read_access
 from reactor.kube.watch import Sink, read_list
+from reactor.model.settings import KubernetesSettings
 
 PODS_PATH = "/pods"
 SUMMARY_PATH = "/stats/summary"
+
+
+def kubelet_access(settings: KubernetesSettings) -> Access:
+    """Return the way to the kubelet: its own address and authority, our credentials.
+
+    Raises ConfigError. Reads files: for a worker thread.
+    """
+    return dataclasses.replace(
+        read_access(settings.kubeconfig_path),
+        server=settings.kubelet_url,
+        server_name=None,
+        verified=settings.kubelet_verified,
+        authority_pem=None,
+        authority_path=settings.kubelet_ca_path,
+    )
 
 
 class KubeletPods:

@@ -18,8 +18,7 @@ from reactor.errors import ConfigError, Problem
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials
 from reactor.kube.errors import ApiError
-from reactor.kube.kubeconfig import read_access
-from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH
+from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH, kubelet_access
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Layout
 from reactor.simulate.from_journal import steps_of_journal
@@ -82,7 +81,7 @@ def step_of(
 async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: RecordOptions) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
-        client = ApiClient(Credentials(lambda: _kubelet_access(settings), watched=settings.kubeconfig_path))
+        client = ApiClient(Credentials(lambda: kubelet_access(settings), watched=settings.kubeconfig_path))
         began = trio.current_time()
         pods_before: list[Any] | None = None
         with trio.move_on_after(float("inf") if options.seconds is None else options.seconds):
@@ -115,17 +114,6 @@ async def _stop_at_signal(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
         async for _ in received:
             scope.cancel()
-
-
-def _kubelet_access(settings: KubernetesSettings) -> Any:
-    return dataclasses.replace(
-        read_access(settings.kubeconfig_path),
-        server=settings.kubelet_url,
-        server_name=None,
-        verified=settings.kubelet_verified,
-        authority_pem=None,
-        authority_path=settings.kubelet_ca_path,
-    )
 
 
 def _header(path: Path, settings: Settings) -> dict[str, Any]:

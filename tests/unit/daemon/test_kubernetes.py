@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -232,7 +233,7 @@ async def test_a_part_that_fails_is_begun_anew_and_says_so(
             if len(calls) == 1:
                 raise RuntimeError("a defect")
 
-        nursery.start_soon(cluster._keep_running, "part", fail)
+        nursery.start_soon(cluster._services.run, {"part": fail})
         await _until(lambda: len(calls) == 2)
         assert "RuntimeError: a defect" == cluster.problems["kubernetes part"]
 
@@ -283,3 +284,18 @@ def test_status_prints_the_cluster_in_one_line() -> None:
     told = {"node": "one", "role": "sole", "watches": watches, "untold_evictions": 2}
     line = "kubernetes: node one, sole; pods told, node NOT told; 2 evictions not told yet"
     assert line == show._kubernetes(told)
+
+
+async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_the_server_has(
+    tmp_path: Path,
+) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (cluster, nursery):
+        nameless = Pod(name="poduid-web", namespace="kubepods", uid="uid-web", cgroup=None)
+        ending = _ending()
+        ending.eviction = dataclasses.replace(ending.eviction, pod=nameless)
+        ending.ended.set()
+        cluster.evicted(ending, nursery)
+        await _until(lambda: server.events and server.pod["status"]["phase"] == "Failed")
+        about = server.events[0]["involvedObject"]
+        assert ("default", "web") == (about["namespace"], about["name"])

@@ -144,7 +144,7 @@ async def test_the_kubelet_is_polled_until_the_time_is_over_and_a_failure_in_bet
         return Reply(body=_summary(2 * _GIB, _GIB) if request.path == "/stats/summary" else pods)
 
     async with served(script) as (server, _):
-        monkeypatch.setattr(recording, "_kubelet_access", lambda _: recording_access(server.url))
+        monkeypatch.setattr(recording, "kubelet_access", lambda _: recording_access(server.url))
         file = io.BytesIO()
         options = RecordOptions(config=tmp_path, interval_seconds=0.05, seconds=0.5)
         await recording._poll(KubernetesSettings(), ScenarioFile(file, "test", {}), options)
