@@ -62,6 +62,7 @@ struct test_run_options {
     unsigned int batch_size;
 };
 int malloc_trim(size_t pad);
+int mallopt(int parameter, int value);
 int vsnprintf(char *text, size_t size, const char *format, void *arguments);
 """
 GENERATED: Final = Path(__file__).with_name("_bpf_ffi.py")

@@ -17,6 +17,9 @@ _HASH: Final = 1  # enum bpf_map_type
 _ARRAY: Final = 2
 _LIBBPF_WARN: Final = 0
 _MESSAGE_BYTES: Final = 4096
+_M_MMAP_THRESHOLD: Final = -3  # malloc.h
+_M_ARENA_MAX: Final = -8
+_LARGE_BYTES: Final = 64 << 10
 
 ffi: Final[Any] = _bpf_ffi.ffi
 messages: Final[list[str]] = []  # libbpf's warnings since this was last cleared
@@ -47,8 +50,24 @@ def load_library(name: str) -> Any:
             # are then told by their number and the verifier's log, without libbpf's own words.
             callback = ffi.NULL
         library.libbpf_set_print(callback)
+        _spare_memory(library)
         _libraries[name] = (library, callback)  # the callback lives for as long as the library calls it
     return _libraries[name][0]
+
+
+def _spare_memory(library: Any) -> None:
+    """Have malloc give back what libbpf takes for the kernel's BTF: some 10 MiB for each load.
+
+    The first large block that is freed tells glibc to keep such blocks from then on, in a heap for each
+    thread, and malloc_trim can't take pages out of a process that has locked its memory (MADV_DONTNEED is
+    refused). So large blocks stay mappings of their own, which end when they are freed, and there is one
+    heap.
+    """
+    try:
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        library.mallopt(_M_ARENA_MAX, 1)
+    except AttributeError:  # a C library other than glibc
+        return
 
 
 class BpfMap:

@@ -31,11 +31,27 @@ def test_ebpf_is_armed_and_the_daemon_stays_small(service: Service) -> None:
     service.start()
     found = armed_after(service, "ebpf")
     assert found["memory-high"] == ("off", "ebpf is armed")
+    assert resident_mib(service) < RESIDENT_MIB
+
+
+def test_the_daemon_stays_small_with_every_probe_loaded(service: Service) -> None:
+    service.configure(
+        {"evictionHard": {"memory.available": "100Mi", "pid.available": "100"}},
+        {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, "metrics": "127.0.0.1:9753"},
+    )
+    service.start()
+    for name in ("ebpf", "ebpf-pids", "ebpf-oom"):
+        armed_after(service, name)
+    eventually(lambda: "pid.available<100" in sources(service)["ebpf-pids"][1], "the level of processes")
+    assert "not /" not in sources(service)["ebpf"][1]
+    assert resident_mib(service) < RESIDENT_MIB
+
+
+def resident_mib(service: Service) -> float:
     status = Path(f"/proc/{service.prop('MainPID')}/status").read_text()
-    resident_mib = int(status.split("VmRSS:")[1].split()[0]) / 1024
-    peak_mib = int(status.split("VmHWM:")[1].split()[0]) / 1024
-    print(f"resident {resident_mib:.1f} MiB, {peak_mib:.1f} at the most")
-    assert resident_mib < RESIDENT_MIB
+    resident, peak = (int(status.split(name)[1].split()[0]) / 1024 for name in ("VmRSS:", "VmHWM:"))
+    print(f"resident {resident:.1f} MiB, {peak:.1f} at the most")
+    return resident
 
 
 def test_machine_itself_is_watched_by_ebpf(service: Service) -> None:
