@@ -103,7 +103,7 @@ class BccObject:
         self._fds: dict[str, int] = {}
         self.compiled = ""
         text = _read_source(toolchain.sources / f"{programs.name}.bcc.c")
-        # Not hashlib, for whose sake all of OpenSSL would come into memory.
+        # Tells versions of the programs apart; only root can pin anything there.
         digest = f"{zlib.crc32(f'{programs}{text}'.encode()):08x}"
         pins = bpf_pins.take(
             f"{programs.name}_{digest}", lambda path: self._compile(text, path), root=toolchain.pins

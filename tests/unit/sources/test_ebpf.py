@@ -1,3 +1,4 @@
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +15,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake
+from reactor.sources.attempts import failure_text
 from reactor.sources.ebpf import EBPF, EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
@@ -34,6 +36,7 @@ class FakeProbe:
         self.watches: dict[int, tuple[int, list[Level]]] = {}
         self.node: tuple[int, list[Level], int] | None = None
         self.node_refusal: BpfError | None = None
+        self.watch_refusal: OSError | None = None
         self.records: list[WatchRecord] = []
         self.lost_records = 0
         self.closed = False
@@ -52,6 +55,8 @@ class FakeProbe:
         return CounterAddresses(cgroup_id=identity, memory=identity, tasks=0)
 
     def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
+        if self.watch_refusal is not None:
+            raise self.watch_refusal
         self.watches[address] = (watch_id, list(levels))
 
     def unwatch(self, address: int) -> bool:
@@ -312,6 +317,20 @@ async def test_machine_alone_that_can_not_be_watched_fails_the_source(
 async def test_probe_is_closed_when_the_source_is_called_off(node: FakeNode, level: LevelFactory) -> None:
     async with node.watched(level(400)):
         assert not node.probe.closed
+    assert node.probe.closed
+
+
+async def test_full_map_is_one_line_that_names_it_and_the_probe_is_closed(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    full = OSError(errno.E2BIG, os.strerror(errno.E2BIG), "eBPF map memory_watches")
+    node.probe.watch_refusal = full
+    step = node.step()
+    step.arm([level(400)])
+    with pytest.raises(ExceptionGroup) as caught:
+        await step.watch(lambda _: None)
+    text = failure_text(caught.value)
+    assert text == "[Errno 7] Argument list too long: 'eBPF map memory_watches'"
     assert node.probe.closed
 
 
