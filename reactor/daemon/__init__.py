@@ -8,7 +8,8 @@
     recorder      what is kept of a pass: journal, log, metrics, the last decisions
     state, keeper what survives a restart
     status, show  what `reactor status` and `reactor explain` are told, and how they print it
-    doctor        `reactor doctor`
+    kubernetes    what talks to the API server: pods, node, evictions; services of its own, never in the way
+    doctor        `reactor doctor`, its parts in doctor_*
 
 Nothing here but passes and what it calls is on the way from a wake to a kill.
 """
