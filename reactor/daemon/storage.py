@@ -1,4 +1,4 @@
-"""Has what pods take of the filesystems looked at: in a thread, a share of its time, and never waited for.
+"""Has what pods take of the filesystems looked at: in a thread, by a share of a CPU, and never waited for.
 
 Housekeeping asks for a look at each of its turns; after one that took long the next waits for a while, a
 minute at the most. A filesystem that fills, and an eviction whose files are

@@ -62,9 +62,10 @@ class _Place:
 
 
 class Pace:
-    """Holds a thread to a share of its time, in slices; once `stopped` it raises GivenUpError.
+    """Holds a thread to a share of a CPU, in slices; once `stopped` it raises GivenUpError.
 
-    `worked_seconds` is for how long it has worked in all.
+    `worked_seconds` is the CPU time that it has taken in all. What it waits for, a slow disk or a busy CPU,
+    is no work. To be called by one thread alone.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class Pace:
         self.stopped = False
         self.worked_seconds = 0.0
         self.progress_at_seconds = time.monotonic()
-        self._slice_began_seconds = time.monotonic()
+        self._slice_began_seconds: float | None = None
 
     def hurry(self) -> None:
         """Take a larger share from now on."""
@@ -82,13 +83,16 @@ class Pace:
         """Sleep where the slice is over."""
         if self.stopped:
             raise GivenUpError
-        now_seconds = time.monotonic()
+        now_seconds = time.thread_time()
+        if self._slice_began_seconds is None:
+            self._slice_began_seconds = now_seconds
         worked_seconds = now_seconds - self._slice_began_seconds
-        self.progress_at_seconds = now_seconds
+        self.progress_at_seconds = time.monotonic()
         if worked_seconds >= _SLICE_SECONDS:
             self.worked_seconds += worked_seconds
             time.sleep(worked_seconds * (1 / self.share - 1))
-            self._slice_began_seconds = self.progress_at_seconds = time.monotonic()
+            self._slice_began_seconds = time.thread_time()
+            self.progress_at_seconds = time.monotonic()
 
 
 class DiskUsage:
