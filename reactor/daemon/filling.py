@@ -18,6 +18,7 @@ from reactor.model.thresholds import Observation, Threshold
 _POSSIBLE_RATE: Final = {Resource.EPHEMERAL_STORAGE: 4 << 30, Resource.INODES: 400_000}
 _SHORTEST_AT_REST_SECONDS: Final = 0.5
 _SHORTEST_SECONDS: Final = 0.05
+_WHILE_MET_SECONDS: Final = 1.0  # a threshold can only be crossed anew once its end was seen
 
 
 class Filling:
@@ -54,13 +55,16 @@ class Filling:
         return max(0.0, margin / rate)
 
     def pause_seconds(self, longest_seconds: float) -> float:
-        """Return after how long to look again. A threshold that is met already hurries nobody."""
+        """Return after how long to look again."""
         return min([longest_seconds, *self._pauses()])
 
     def _pauses(self) -> Iterable[float]:
         for threshold in self._thresholds:
             margin = self._margin(threshold)
-            if margin is None or margin < 0:
+            if margin is None:
+                continue
+            if margin < 0:
+                yield _WHILE_MET_SECONDS
                 continue
             possible = margin / _POSSIBLE_RATE[RESOURCE[threshold.signal]]
             left_seconds = self.seconds_to(threshold)

@@ -163,9 +163,8 @@ async def test_crossing_wakes_the_loop_once_and_so_does_its_end(nursery, make_wo
     assert 1 == await wakes_within(world, 1.5)
     assert pytest.approx(0.9) == world.seen()["nodefs.available"]
     world.filesystems.spaces["/node"] = space(2)
-    await world.watch.look()  # a threshold that is met is looked at by housekeeping alone
-    world.filesystems.spaces["/node"] = space(0.8)
     assert 1 == await wakes_within(world, 1.5)
+    assert 2 == world.seen()["nodefs.available"]
 
 
 async def test_filling_one_is_told_before_its_threshold_and_one_at_rest_is_not(nursery, make_world):

@@ -56,8 +56,8 @@ def test_filling_disk_is_looked_at_before_half_of_the_time_left_is_over(fill):
     assert 0.05 == fill(2.001, 1.001).pause_seconds(LONGEST_SECONDS)
 
 
-def test_threshold_that_is_met_hurries_nobody(fill):
-    assert LONGEST_SECONDS == fill(0.9, 0.5).pause_seconds(LONGEST_SECONDS)
+def test_end_of_a_threshold_that_is_met_is_looked_for_every_second(fill):
+    assert 1 == fill(0.9, 0.5).pause_seconds(LONGEST_SECONDS)
 
 
 def test_other_size_is_no_rate(fill, hard, observation):
