@@ -1,19 +1,11 @@
 """The brake: memory.high pulled down where a hard threshold is crossed, so that allocators stall meanwhile.
 
-`heed` is told in every pass what is crossed, and never waits: threads of the brake's own write memory.high.
-One writes what is engaged, since such a write may reclaim before it returns (2-35 ms in an emulated guest
-without page cache to find, 30-100 ms with). Another writes what is released, so that it never waits for the
-first, and keeps the deadline whatever becomes of the loop.
-
-How low: an allocator past memory.high sleeps after every 64 pages that it is charged, by the square of how
-far usage is past it: 64 s x (excess / memory.high)^2, and not at all where that is 10 ms or less, which it is
-up to an excess of 1.3 % (calculate_high_delay and its callers in mm/memcontrol.c). At the level that was
-crossed itself the allocators would therefore go on for another 200 MiB on a node of 16 GiB before anything
-held them up. 4 % below it they sleep 0.1 s for each 256 KiB from the crossing on. Measured on 6.12, in a
-guest, a level of 412 MiB, one pod growing at full speed while another of 330 MiB dies: 3.0 MiB past the
-level without a brake, 1.7 MiB with memory.high at the level, 0.2 MiB with it 4 % below; the dying pod's
-memory was back after 134, 220 and 130 ms, which is within the noise: a fatal signal ends the sleep, and who
-is dying is charged past memory.high. At 10 % below allocators slept on for 0.7 s after the release.
+`heed` is told in every pass what is crossed, and the kill comes next: it never waits. Where the level was
+prepared for (`arm`, after the pass before), it costs the loop one read of memory.high and one write to a
+pipe; a thread that waits inside the kernel does the rest (`kernel.ready_write`). Writing memory.high below
+usage reclaims before it returns: 2-35 ms in an emulated guest without page cache to find, 30-100 ms with.
+A second thread prepares, and engages what was not prepared for; a third releases (`act.brake_release`).
+What stands in memory.high is looked at again after each of them (`kernel.memory_high`).
 """
 
 from __future__ import annotations
@@ -22,76 +14,44 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from mmap import PAGESIZE
+from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread, get_native_id
+from queue import SimpleQueue
+from threading import Thread
 from typing import Final
 
 import trio
 
+from reactor.act.brake_release import Releaser
+from reactor.act.braking import BrakeReading, Braking, braked_bytes
 from reactor.errors import ReactorError, RefusedError
+from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree, own_cgroup
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
-from reactor.kernel.scheduling import follow_main_thread, following, make_normal
+from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.ready_write import ReadyWrite
+from reactor.kernel.scheduling import follow_main_thread, following
 
 _LOG: Final = logging.getLogger("reactor.brake")
 DEADLINE_SECONDS: Final = 3.0
-BELOW_PERCENT: Final = 4  # of the level
-_AGAIN_SECONDS: Final = 0.5
+# What is prepared serves for levels as near as this, and is prepared anew for others that are farther.
+_NEAR_PERCENT: Final = 1.0
+_REARMED_PERCENT: Final = 0.25
 _END_SECONDS: Final = 2.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Braking:
-    """One cgroup's brake, from the crossing on; filled in as it happens. Instants are CLOCK_MONOTONIC ns.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepare:
+    """Asks for a value to be made ready, None for none any more."""
 
-    `name` is its own among those that want memory.high: a late release must not take the next one's away.
-    `engaged_ns` is when memory.high was about to be written, None where that came to nothing (`problem`
-    says why); `released` is set once the operator's value is back.
-    """
-
-    name: str
-    cgroup: str
-    high_bytes: int
     high: BorrowedHigh
-    engaged_ns: int | None = None
-    released_ns: int | None = None
-    released_because: str | None = None
-    problem: str | None = None
-    released: trio.Event = field(default_factory=trio.Event)
-
-    @property
-    def is_on(self) -> bool:
-        """Return whether memory.high is not the operator's yet, or again."""
-        return self.released_ns is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrakeReading:
-    """How the brake stands: what is on, how often it was on and for how long in all, why it failed last."""
-
-    on: tuple[Braking, ...] = ()
-    times: int = 0
-    seconds: float = 0.0
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Release:
-    """Asks for a release, at once or at the latest by then; None of both ends the thread."""
-
-    braking: Braking | None = None
-    because: str = ""
-    at_seconds: float = 0.0
+    high_bytes: int | None
 
 
 class Brake:
     """Brakes cgroups, each once in a crossing and for `deadline_seconds` at the most.
 
-    `highs` is for whoever else sets memory.high in this process.
+    `highs` is for whoever else sets memory.high in this process. All methods are for Trio's thread.
     """
 
     def __init__(
@@ -105,18 +65,19 @@ class Brake:
         self._tree = tree
         self._proc_cgroup = proc_cgroup
         self._deadline_seconds = deadline_seconds
+        self._armed: dict[str, int] = {}  # the level that is prepared for, by cgroup
+        self._ready: dict[str, tuple[BorrowedHigh, ReadyWrite]] = {}
         self._crossed: dict[str, Braking] = {}
-        self._engagements: SimpleQueue[Braking | None] = SimpleQueue()
-        self._releases: SimpleQueue[_Release] = SimpleQueue()
-        # Daemon threads: one that hangs in a write must not keep the process from ending.
-        self._setter = Thread(target=self._keep_engaging, name="reactor-brake-on", daemon=True)
-        self._releaser = Thread(target=self._keep_releasing, name="reactor-brake-off", daemon=True)
-        self._writing: int | None = None  # the kernel's id of the thread that is inside a write
+        # Of this pass: with their deadlines, and to be looked at once more.
+        self._begun: list[tuple[Braking, float]] = []
+        self._hurried: list[Braking] = []
+        self._count = 0
+        self._orders: SimpleQueue[Braking | _Prepare | None] = SimpleQueue()
+        self._setter = Thread(target=self._keep_setting, name="reactor-brake-on", daemon=True)
+        self._releaser = Releaser(self._tell)
         self._token: trio.lowlevel.TrioToken | None = None
         self._own_cgroup: str | None = None
-        self._begun = 0
         self._times = 0
-        self._seconds = 0.0
         self._problem: str | None = None
 
     def start(self) -> None:
@@ -134,18 +95,34 @@ class Brake:
         """Engage on cgroups that are newly crossed, release those that no longer are; return what is on.
 
         `crossed` are the levels in bytes of the hard thresholds crossed, by cgroup. A cgroup whose brake was
-        released at its deadline is not braked again before it was below its level. Never blocks.
+        released at its deadline is not braked again before it was below its level. Never blocks; `arm` is
+        to follow once whoever has to die is dead.
         """
         if self._token is None:
             return ()
+        for _, file in self._ready.values():
+            file.lower()  # a write of an earlier pass that reclaims still
         for cgroup in self._crossed.keys() - crossed.keys():
             self._release(self._crossed.pop(cgroup), "the threshold is not crossed any more")
-        writing = self._writing
-        if writing is not None:
-            make_normal(writing)  # it reclaims since the last pass
+            self._armed.pop(cgroup, None)  # to be prepared anew: the file may have changed hands
         for cgroup in crossed.keys() - self._crossed.keys():
             self._begin(cgroup, crossed[cgroup])
         return self._on()
+
+    def arm(self, levels: Mapping[str, int]) -> None:
+        """Make ready for these levels in bytes, by cgroup, and for no others; never blocks."""
+        if self._token is None:
+            return
+        while self._hurried:
+            self._orders.put(self._hurried.pop())
+        while self._begun:
+            braking, at_seconds = self._begun.pop()
+            self._releaser.release(braking, "its time was over", at_seconds)
+        for cgroup in (self._armed.keys() | self._ready.keys()) - levels.keys():
+            self._forget(cgroup)
+        for cgroup, level_bytes in levels.items():
+            if not _is_near(level_bytes, self._armed.get(cgroup, 0), _REARMED_PERCENT):
+                self._prepare(cgroup, level_bytes)
 
     def reading(self) -> BrakeReading:
         """Return how the brake stands."""
@@ -153,19 +130,27 @@ class Brake:
         now_ns = time.monotonic_ns()
         running_ns = sum(now_ns - one.engaged_ns for one in on if one.engaged_ns is not None)
         return BrakeReading(
-            on=on, times=self._times, seconds=self._seconds + running_ns / 1e9, problem=self._problem
+            on=on,
+            times=self._times,
+            seconds=self._releaser.seconds + running_ns / 1e9,
+            problem=self._releaser.problem or self._problem,
         )
 
     def close(self) -> None:
         """Put back what is not the operator's, and end the threads; waits for that, but not for ever."""
+        if self._token is None:
+            return
         for braking in self._crossed.values():
             self._release(braking, "the daemon ends")
         self._crossed.clear()
-        self._releases.put(_Release())
-        self._engagements.put(None)
-        if self._token is not None:
-            self._releaser.join(_END_SECONDS)
-            self._setter.join(_END_SECONDS)  # so that its last look puts right what it set too late
+        files = [file for _, file in self._ready.values()]
+        self.arm({})
+        self._orders.put(None)
+        self._releaser.close(_END_SECONDS)
+        self._setter.join(_END_SECONDS)
+        for file in files:
+            file.join(_END_SECONDS)  # so that its last look puts right what came too late
+        self._token = None
 
     def _on(self) -> tuple[Braking, ...]:
         return tuple(braking for braking in self._crossed.values() if braking.is_on)
@@ -176,14 +161,51 @@ class Brake:
         except ReactorError as error:
             self._problem = str(error)
             return
-        self._begun += 1
-        high_bytes = level_bytes * (100 - BELOW_PERCENT) // 100 // PAGESIZE * PAGESIZE
-        braking = Braking(name=f"brake {self._begun}", cgroup=cgroup, high_bytes=high_bytes, high=high)
+        self._count += 1
+        armed_bytes = self._armed.get(cgroup, 0)
+        high_bytes = braked_bytes(
+            armed_bytes if _is_near(level_bytes, armed_bytes, _NEAR_PERCENT) else level_bytes
+        )
+        braking = Braking(name=f"brake {self._count}", cgroup=cgroup, high_bytes=high_bytes, high=high)
         self._crossed[cgroup] = braking
+        self._begun.append((braking, time.monotonic() + self._deadline_seconds))
         high.want(high_bytes, braking.name)
-        self._engagements.put(braking)
-        at_seconds = time.monotonic() + self._deadline_seconds
-        self._releases.put(_Release(braking=braking, because="its time was over", at_seconds=at_seconds))
+        if self._hurry(braking):
+            braking.engaged_ns = time.monotonic_ns()
+            self._hurried.append(braking)
+        else:
+            self._orders.put(braking)
+
+    def _hurry(self, braking: Braking) -> bool:
+        if braking.cgroup not in self._ready:
+            return False
+        high, file = self._ready[braking.cgroup]
+        try:
+            return high.hurry(braking.name, file)
+        except OSError:  # the cgroup is gone, or another of its name has come
+            del self._ready[braking.cgroup]
+            file.close()
+            return False
+
+    def _prepare(self, cgroup: str, level_bytes: int) -> None:
+        self._armed[cgroup] = level_bytes
+        try:
+            high = self._high(cgroup)
+            if cgroup not in self._ready:
+                self._ready[cgroup] = (high, ReadyWrite(high.path, high.look_again))
+        except ReactorError as error:
+            self._problem = str(error)
+        except OSError:  # not there (yet): it is engaged without having been prepared
+            del self._armed[cgroup]
+        else:
+            self._orders.put(_Prepare(high=high, high_bytes=braked_bytes(level_bytes)))
+
+    def _forget(self, cgroup: str) -> None:
+        self._armed.pop(cgroup, None)
+        if cgroup in self._ready:
+            high, file = self._ready.pop(cgroup)
+            file.close()
+            self._orders.put(_Prepare(high=high, high_bytes=None))
 
     def _high(self, cgroup: str) -> BorrowedHigh:
         own = self._own_cgroup
@@ -193,87 +215,44 @@ class Brake:
 
     def _release(self, braking: Braking, because: str) -> None:
         if braking.is_on:
-            braking.high.want(None, braking.name)
-            self._releases.put(_Release(braking=braking, because=because))
+            braking.end(because)
+            self._releaser.release(braking, because)
 
-    def _keep_engaging(self) -> None:
+    def _keep_setting(self) -> None:
         while True:
             follow_main_thread()  # which may have become real-time since
-            braking = self._engagements.get()
-            if braking is None:
+            order = self._orders.get()
+            if order is None:
                 return
-            if not braking.is_on:
-                continue
-            self._writing = get_native_id()
-            try:
-                self._engage(braking)
-            except (OSError, ReactorError) as error:
-                self._not_engaged(braking, str(error))
-            finally:
-                self._writing = None
+            if isinstance(order, Braking):
+                self._engage(order)
+            else:
+                with suppress(OSError, ReactorError):  # what comes of it is told where it is engaged
+                    order.high.prepare(order.high_bytes)
 
     def _engage(self, braking: Braking) -> None:
-        braking.engaged_ns = time.monotonic_ns()
-        self._times += 1
-        if not braking.high.make_true() and braking.is_on:
-            self._not_engaged(braking, "the operator's own memory.high is as low")
-        else:
+        """Make it true, or see to it that it is."""
+        if not braking.is_on:
+            return
+        if braking.engaged_ns is None:
+            braking.engaged_ns = time.monotonic_ns()
+        try:
+            is_ours = braking.high.make_true()
+        except (OSError, ReactorError) as error:
+            self._not_engaged(braking, str(error))
+            return
+        if is_ours or braking.released_because is not None:
+            self._times += 1
             self._problem = None
+        else:
+            self._not_engaged(braking, "the operator's own memory.high is as low")
 
     def _not_engaged(self, braking: Braking, why: str) -> None:
         braking.engaged_ns = None
         braking.problem = self._problem = why
-        self._times -= 1
         self._release(braking, why)
 
-    def _keep_releasing(self) -> None:
-        waiting: list[_Release] = []
-        ended = False
-        while waiting or not ended:
-            try:
-                order = self._releases.get(timeout=_until_next(waiting))
-                ended |= order.braking is None
-                waiting.append(order)
-            except Empty:
-                pass
-            now_seconds = time.monotonic()
-            due = [one for one in waiting if one.at_seconds <= now_seconds]
-            waiting = [one for one in waiting if one.at_seconds > now_seconds]
-            waiting += [one for order in due if (one := self._put_back(order)) is not None]
-            waiting = [one for one in waiting if one.braking is not None and one.braking.is_on]
-
-    def _put_back(self, order: _Release) -> _Release | None:
-        """Put the operator's value back; return when to try again, None where that isn't needed."""
-        braking = order.braking
-        if braking is None or not braking.is_on:
-            return None
-        try:
-            braking.high.put_back(braking.name)
-        except (OSError, ReactorError) as error:
-            self._problem = str(error)
-            _LOG.error("brake on %s: not released: %s", braking.cgroup, error)
-            return _Release(
-                braking=braking, because=order.because, at_seconds=time.monotonic() + _AGAIN_SECONDS
-            )
-        braking.released_because = order.because
-        braking.released_ns = time.monotonic_ns()
-        if braking.engaged_ns is not None:
-            self._seconds += (braking.released_ns - braking.engaged_ns) / 1e9
-        self._tell(braking)
-        return None
-
     def _tell(self, braking: Braking) -> None:
-        engaged_ns, released_ns = braking.engaged_ns, braking.released_ns
-        if engaged_ns is None or released_ns is None:
-            _LOG.warning("brake on %s: not engaged: %s", braking.cgroup, braking.problem)
-        else:
-            _LOG.info(
-                "brake on %s: memory.high=%d for %.1f ms; released: %s",
-                braking.cgroup,
-                braking.high_bytes,
-                (released_ns - engaged_ns) / 1e6,
-                braking.released_because,
-            )
         if self._token is not None:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(braking.released.set)
@@ -294,7 +273,5 @@ def unavailable_because(tree: CgroupTree) -> str | None:
     return "the memory controller is on cgroup v1, which has no memory.high"
 
 
-def _until_next(waiting: list[_Release]) -> float | None:
-    if not waiting:
-        return None
-    return max(0.0, min(order.at_seconds for order in waiting) - time.monotonic())
+def _is_near(level_bytes: int, armed_bytes: int, percent: float) -> bool:
+    return abs(level_bytes - armed_bytes) <= level_bytes * percent / 100

@@ -12,14 +12,15 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.act.brake import Brake, Braking
+from reactor.act.brake import Brake
+from reactor.act.braking import Braking
 from reactor.act.commands import CommandReclaim
 from reactor.act.processes import populated
 from reactor.act.reclaim import NodeReclaim, Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
-from reactor.daemon.levels import MemoryLevels, process_levels
+from reactor.daemon.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.daemon.parts import Parts, PodList
 from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_seconds
 from reactor.daemon.record import PassRecord
@@ -90,7 +91,7 @@ class Generation:
             reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim), **(reclaims or {})}),
             populated=partial(populated, tree),
             brake=self._heed_brake,
-            arm_memory=lambda memory: self._memory.arm(self._levels.of(memory)),
+            arm_memory=self._arm,
         )
         known = lasting.known
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
@@ -194,8 +195,16 @@ class Generation:
         self._levels.close()
 
     def _heed_brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
-        is_wanted = self.settings.brake is BrakeMode.HARD and not self.settings.dry_run
-        return self._brake.heed(self._levels.crossed(memory) if is_wanted else {})
+        return self._brake.heed(self._levels.crossed(memory) if self._is_braking_wanted else {})
+
+    def _arm(self, memory: Mapping[Signal, Observation]) -> None:
+        levels = self._levels.of(memory)
+        self._memory.arm(levels)
+        self._brake.arm(lowest_hard(levels) if self._is_braking_wanted else {})
+
+    @property
+    def _is_braking_wanted(self) -> bool:
+        return self.settings.brake is BrakeMode.HARD and not self.settings.dry_run
 
     async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
         try:

@@ -45,17 +45,13 @@ class MemoryLevels:
         ]
 
     def crossed(self, memory: Mapping[Signal, Observation]) -> dict[str, int]:
-        """Return the cgroups that hard thresholds are crossed on, each with the lowest level crossed.
-
-        The root is never among them: it has no control files.
-        """
+        """Return the cgroups below the root that hard thresholds are crossed on, as `lowest_hard` does."""
         sound = {signal: seen for signal, seen in memory.items() if seen.absurdity is None}
-        levels: dict[str, int] = {}
-        for threshold in thresholds_met((one for one in self._thresholds if one.is_hard), sound):
-            for level in self._levels(threshold, sound[threshold.signal]):
-                if level.cgroup != "/":
-                    levels[level.cgroup] = min(level.level_bytes, levels.get(level.cgroup, level.level_bytes))
-        return levels
+        return lowest_hard(
+            level
+            for threshold in thresholds_met((one for one in self._thresholds if one.is_hard), sound)
+            for level in self._levels(threshold, sound[threshold.signal])
+        )
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -117,3 +113,12 @@ def process_levels(
         used=seen.capacity - seen.available,
         thresholds=tuple(one for one in thresholds if one.signal is Signal.PID_AVAILABLE),
     )
+
+
+def lowest_hard(levels: Iterable[MemoryLevel]) -> dict[str, int]:
+    """Return the lowest level of a hard threshold in bytes, by cgroup; the root has no control files."""
+    lowest: dict[str, int] = {}
+    for level in levels:
+        if level.threshold.is_hard and level.cgroup != "/":
+            lowest[level.cgroup] = min(level.level_bytes, lowest.get(level.cgroup, level.level_bytes))
+    return lowest

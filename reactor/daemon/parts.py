@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from reactor.act.brake import Braking
+from reactor.act.braking import Braking
 from reactor.act.kill import KillReport, ReapReport
 from reactor.act.reclaim import Reclaims
 from reactor.model.pods import Pod, PodUsage

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from reactor.act.brake import Braking
+from reactor.act.braking import Braking
 from reactor.model.decisions import Decision, Eviction, RankedPod, Snapshot
 from reactor.model.quantity import format_bytes
 from reactor.model.signals import Reclaim, Resource, Signal

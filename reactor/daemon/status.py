@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import reactor
-from reactor.act.brake import BrakeReading
+from reactor.act.braking import BrakeReading
 from reactor.daemon.oom import OomKills
 from reactor.daemon.parts import PodUsages
 from reactor.daemon.passes import Known

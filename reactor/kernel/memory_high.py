@@ -2,8 +2,8 @@
 
 Past memory.high the cgroup's tasks reclaim and are slowed down, and `high` in memory.events counts up.
 Writing it below the present usage reclaims before the write returns (310 ms seen), unless the kernel heeds
-O_NONBLOCK there (6.17): call `set` and `put_back` from a worker thread. The new value counts from the very
-begin of the write, which is why nobody has to wait for a write of somebody else here.
+O_NONBLOCK there (newer than 6.12): call `set` and `put_back` from a worker thread. The new value counts from
+the very begin of the write, which is why nobody has to wait for a write of somebody else here.
 
 A cgroup has one memory.high, and there may be several in this process who want it: the lowest that is
 wanted stands, and whoever puts back leaves what the others want. A daemon that was killed leaves its value
@@ -15,22 +15,34 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from reactor.errors import KernelInterfaceError
+from reactor.errors import ReactorError
 from reactor.kernel.cgroup_files import parse_limit
 from reactor.kernel.files import read_file, with_path
-from reactor.kernel.procfs import PROC, read_start_ticks
+from reactor.kernel.ready_write import ReadyWrite, padded
 
 # On the cgroup's directory while memory.high is not the operator's: theirs, ours that may be found in the
 # file, and by=PID:START of whoever wrote that.
 _ATTRIBUTE: Final = "user.reactor.memory_high"
-_BY: Final = "by="
+BY: Final = "by="
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A value that may be written in the place of another one, and of no third."""
+
+    text: str
+    instead_of: bytes
+
+    @property
+    def is_lower(self) -> bool:
+        return self.instead_of == b"max" or int(self.text) < int(self.instead_of)
 
 
 class BorrowedHigh:
@@ -48,6 +60,8 @@ class BorrowedHigh:
         self._wanted: dict[str, int] = {}
         self._on_the_way: list[str] = []  # written, and the write has not returned
         self._written: str | None = None
+        self._prepared: _Prepared | None = None
+        self._hurried: tuple[ReadyWrite, str] | None = None
 
     @property
     def path(self) -> Path:
@@ -66,7 +80,7 @@ class BorrowedHigh:
         if high_bytes is None:
             self._wanted.pop(borrower, None)
         else:
-            self._wanted[borrower] = high_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+            self._wanted[borrower] = int(_rounded(high_bytes))
 
     def set(self, high_bytes: int, borrower: str) -> bool:
         """Want and make it true; return whether it is not the operator's own value that stands, being lower.
@@ -107,25 +121,78 @@ class BorrowedHigh:
                 with self._lock:
                     self._on_the_way.remove(text)
 
+    def prepare(self, high_bytes: int | None) -> None:
+        """Make ready for a `hurry` with this value; None: for none any more. Raises as `make_true`."""
+        with self._lock:
+            before, self._prepared = self._prepared, None
+            if high_bytes is None:
+                with suppress(FileNotFoundError):
+                    self._next_write()  # forgets what was prepared
+                return
+            prepared = _rounded(high_bytes)
+            present = self._present()
+            operators = self._operators(present)
+            wanted = self._lowest_wanted(operators)
+            self._remember(operators, wanted, present, prepared, None if before is None else before.text)
+            self._prepared = _Prepared(text=prepared, instead_of=(wanted or operators).encode())
+
+    def hurry(self, borrower: str, file: ReadyWrite) -> bool:
+        """Have the prepared value written at once; return whether that was in order.
+
+        One read and no lock: the operator's value is remembered since `prepare`. Not in order is what
+        nobody wants any more, a value other than the prepared one, and a file that has changed since.
+        `file` has to `look_again` here after its writes. Raises OSError: ENODEV where the cgroup is gone.
+        """
+        prepared, wanted_bytes = self._prepared, self._wanted.get(borrower)
+        if prepared is None or str(wanted_bytes) != prepared.text or not prepared.is_lower:
+            return False
+        if file.read() != prepared.instead_of:
+            return False
+        self._hurried = (file, prepared.text)
+        file.write(prepared.text)
+        return True
+
+    def look_again(self) -> None:
+        """Put right what a hurried write has left, if it came later than what was wanted next."""
+        with suppress(OSError, ReactorError):  # gone, or somebody's nonsense: then there is nothing of ours
+            self.make_true()
+
     def _next_write(self) -> str | None:
         """Return what has to be written now, None where the file is as it should be."""
         present = self._present()
         operators = self._operators(present)
         wanted = self._lowest_wanted(operators)
         self._written = wanted
+        if wanted is None and present != operators:
+            return operators
         if wanted is None:
-            if present != operators:
-                return operators
-            if not self._on_the_way:  # a write that is still to come would leave a value without its memory
-                with suppress(OSError):
-                    os.removexattr(self._directory, _ATTRIBUTE)
+            self._remember(operators)
+        elif present != wanted:
+            self._remember(operators, wanted, present)
+            if wanted != self._hurrying():  # twice the same might come after what the operator writes next
+                return wanted
+        return None
+
+    def _hurrying(self) -> str | None:
+        """Return what a hurried write is about to leave in the file."""
+        if self._hurried is None or not self._hurried[0].is_writing:
             return None
-        if present == wanted:
-            return None
-        remembered = dict.fromkeys([operators, wanted, present, *self._on_the_way])
-        text = " ".join([*remembered, f"{_BY}{self._owner}"])
-        os.setxattr(self._directory, _ATTRIBUTE, text.encode())
-        return wanted
+        return self._hurried[1]
+
+    def _remember(self, operators: str, *ours: str | None) -> None:
+        """Have the attribute name the operator's value and all of ours that may be found in the file.
+
+        A write that is still to come, or one that is prepared, would leave a value that nobody knows of.
+        """
+        prepared = None if self._prepared is None else self._prepared.text
+        known = dict.fromkeys([operators, *ours, prepared, self._hurrying(), *self._on_the_way])
+        words = [word for word in known if word is not None]
+        if len(words) == 1:
+            with suppress(OSError):
+                os.removexattr(self._directory, _ATTRIBUTE)
+        else:
+            text = " ".join([*words, f"{BY}{self._owner}"])
+            os.setxattr(self._directory, _ATTRIBUTE, text.encode())
 
     def _lowest_wanted(self, operators: str) -> str | None:
         """Return what is wanted here, None where nothing is or the operator's value is as low already."""
@@ -140,11 +207,11 @@ class BorrowedHigh:
 
     def _operators(self, present: str) -> str:
         """Return the operator's value: what is there, or what was there when ours took its place."""
-        remembered = _remembered(self._directory)
+        words = remembered(self._directory)
         # Neither value of ours: the operator's, or we were stopped between the attribute and the file.
-        if present in remembered[1:]:
-            parse_limit(remembered[0].encode(), f"{self._directory}: {_ATTRIBUTE}")
-            return remembered[0]
+        if present in words[1:]:
+            parse_limit(words[0].encode(), f"{self._directory}: {_ATTRIBUTE}")
+            return words[0]
         return present
 
     def _present(self) -> str:
@@ -153,50 +220,8 @@ class BorrowedHigh:
         return present.decode("ascii")
 
 
-class BorrowedHighs:
-    """Every cgroup's memory.high in this process, one object each."""
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
-        self._owner = f"{os.getpid()}:{read_start_ticks(proc)}"
-        self._lock = Lock()
-        self._highs: dict[Path, BorrowedHigh] = {}
-
-    def of(self, directory: Path) -> BorrowedHigh:
-        """Return the memory.high of the cgroup with this directory, which need not exist."""
-        with self._lock:
-            if directory not in self._highs:
-                self._highs[directory] = BorrowedHigh(directory, owner=self._owner)
-            return self._highs[directory]
-
-    def put_back_abandoned(self, root: Path) -> list[str]:
-        """Put back what daemons that are no more have left anywhere below `root`; return a line for each.
-
-        An attribute counts only on a cgroup of root's or our own: whoever was given a cgroup must not have
-        its memory.high lifted by writing one. What a daemon that lives has borrowed is left to it.
-        """
-        told = []
-        for directory in _own_directories(root):
-            try:
-                remembered = _remembered(directory)
-                if remembered and not self._is_borrowed(remembered):
-                    self.of(directory).put_back("nobody")
-                    told.append(f"{directory}/memory.high is {remembered[0]} again, as before a crash")
-            except (OSError, KernelInterfaceError) as error:
-                told.append(f"{directory}/memory.high was not put back after a crash: {error}")
-        return told
-
-    def _is_borrowed(self, remembered: list[str]) -> bool:
-        owner = remembered[-1].removeprefix(_BY)
-        pid, _, started = owner.partition(":")
-        try:
-            return pid.isdecimal() and str(read_start_ticks(self._proc, int(pid))) == started
-        except (OSError, KernelInterfaceError):
-            return False
-
-
-def _remembered(directory: Path) -> list[str]:
-    """Return the words of a cgroup's attribute, none where it has none."""
+def remembered(directory: Path) -> list[str]:
+    """Return the words of a cgroup's attribute, none where it has none; the last one names its owner."""
     try:
         return os.getxattr(directory, _ATTRIBUTE).decode("ascii", "replace").split()
     except OSError as error:
@@ -205,20 +230,16 @@ def _remembered(directory: Path) -> list[str]:
         raise
 
 
-def _own_directories(root: Path) -> Iterator[Path]:
-    """Yield the directories at and below `root` that belong to root or to us."""
-    for spelled, _, _ in os.walk(root):
-        with suppress(OSError):  # gone meanwhile
-            if os.lstat(spelled).st_uid in {0, os.geteuid()}:
-                yield Path(spelled)
+def _rounded(high_bytes: int) -> str:
+    """Return a limit as the kernel will show it."""
+    return str(high_bytes // mmap.PAGESIZE * mmap.PAGESIZE)
 
 
 def _write(path: Path, text: str) -> None:
-    # O_NONBLOCK: where the kernel heeds it nothing is reclaimed here, and the allocators do it. The blanks,
-    # which it strips, let the file be any file: nobody finds it empty, or the end of a longer value.
+    # O_NONBLOCK: where the kernel heeds it nothing is reclaimed here, and the allocators do it.
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        os.write(fd, f"{text:<20}\n".encode())
+        os.write(fd, padded(text))
     except OSError as error:
         raise with_path(error, str(path)) from None
     finally:

@@ -23,10 +23,11 @@ from typing import Final
 
 import trio
 
+from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.libc import watch_modifications
-from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
+from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, levels_by_cgroup, needs_rearming

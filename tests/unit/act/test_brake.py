@@ -1,21 +1,24 @@
 import logging
-import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from reactor.act.brake import BELOW_PERCENT, Brake, put_back_abandoned, unavailable_because
+from reactor.act.brake import Brake, put_back_abandoned, unavailable_because
+from reactor.act.braking import Braking, braked_bytes
+from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
+from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.ready_write import ReadyWrite
 
 MIB = 1 << 20
 LEVEL = 400 * MIB
-BRAKED = str(LEVEL * (100 - BELOW_PERCENT) // 100 // mmap.PAGESIZE * mmap.PAGESIZE)
+BRAKED = str(braked_bytes(LEVEL))
 
 
 class FakeNode:
@@ -35,7 +38,10 @@ class FakeNode:
         return (self.tree.path(cgroup) / "memory.high").read_text().strip()
 
     def set_high(self, cgroup: str, text: str) -> None:
-        (self.tree.path(cgroup) / "memory.high").write_text(text + "\n")
+        # Of one length, and never cut off: a file of the kernel's is not found half written either.
+        fd = os.open(self.tree.path(cgroup) / "memory.high", os.O_WRONLY | os.O_CREAT)
+        os.write(fd, f"{text:<20}\n".encode())
+        os.close(fd)
 
 
 @pytest.fixture
@@ -43,8 +49,9 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path)
 
 
-@pytest.fixture
-def make_brake(node: FakeNode) -> Iterator[Callable[..., Brake]]:
+@pytest.fixture(params=["prepared", "unprepared"])
+def make_brake(node: FakeNode, request: pytest.FixtureRequest) -> Iterator[Callable[..., Brake]]:
+    """Brakes that have been armed before their first crossing, or have not."""
     made: list[Brake] = []
 
     def make(deadline_seconds: float = 600.0, own_cgroup: str = "/system.slice/reactor.service") -> Brake:
@@ -53,13 +60,27 @@ def make_brake(node: FakeNode) -> Iterator[Callable[..., Brake]]:
         brake = Brake(node.tree, deadline_seconds=deadline_seconds, proc_cgroup=proc_cgroup)
         brake.start()
         made.append(brake)
+        if request.param == "prepared":
+            make_pass(brake)
+            time.sleep(0.05)
         return brake
 
     yield make
     for brake in made:
         brake.close()
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("reactor-brake")]
-    assert [] == left
+    for thread in threading.enumerate():
+        if thread.name.startswith("reactor-"):
+            thread.join(30)
+            assert not thread.is_alive()
+    for cgroup in ("/node", "/other"):
+        assert "user.reactor.memory_high" not in os.listxattr(node.tree.path(cgroup))
+
+
+def make_pass(brake: Brake, **crossed: int) -> tuple[Braking, ...]:
+    """Do what the loop does in a pass with these cgroups crossed, and return what is on."""
+    on = brake.heed({f"/{name}": level for name, level in crossed.items()})
+    brake.arm({"/node": LEVEL, "/other": LEVEL // 2})
+    return on
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -73,11 +94,11 @@ async def eventually(condition: Callable[[], bool]) -> None:
 async def test_a_crossing_pulls_memory_high_down_and_its_end_puts_it_back(node: FakeNode, make_brake) -> None:
     node.set_high("/node", str(900 * MIB))
     brake = make_brake()
-    (braking,) = brake.heed({"/node": LEVEL})
+    (braking,) = make_pass(brake, node=LEVEL)
     await eventually(lambda: node.high() == BRAKED)
     assert braking.engaged_ns is not None
-    assert (braking,) == brake.heed({"/node": LEVEL})
-    assert () == brake.heed({})
+    assert (braking,) == make_pass(brake, node=LEVEL)
+    assert () == make_pass(brake)
     with trio.fail_after(30):
         await braking.released.wait()
     assert str(900 * MIB) == node.high()
@@ -87,16 +108,16 @@ async def test_a_crossing_pulls_memory_high_down_and_its_end_puts_it_back(node: 
 
 async def test_nothing_is_engaged_where_nothing_is_crossed(node: FakeNode, make_brake) -> None:
     brake = make_brake()
-    assert () == brake.heed({})
+    assert () == make_pass(brake)
     assert "max" == node.high()
     assert (0, 0.0) == (brake.reading().times, brake.reading().seconds)
 
 
 async def test_each_cgroup_is_braked_and_released_by_itself(node: FakeNode, make_brake) -> None:
     brake = make_brake()
-    brake.heed({"/node": LEVEL, "/other": LEVEL // 2})
+    make_pass(brake, node=LEVEL, other=LEVEL // 2)
     await eventually(lambda: "max" not in {node.high(), node.high("/other")})
-    brake.heed({"/other": LEVEL // 2})
+    make_pass(brake, other=LEVEL // 2)
     await eventually(lambda: node.high() == "max")
     assert ["/other"] == [one.cgroup for one in brake.reading().on]
     assert "max" != node.high("/other")
@@ -104,7 +125,7 @@ async def test_each_cgroup_is_braked_and_released_by_itself(node: FakeNode, make
 
 async def test_it_is_released_at_its_deadline_though_nobody_asks(node: FakeNode, make_brake) -> None:
     brake = make_brake(deadline_seconds=0.05)
-    (braking,) = brake.heed({"/node": LEVEL})
+    (braking,) = make_pass(brake, node=LEVEL)
     with trio.fail_after(30):
         await braking.released.wait()
     assert "max" == node.high()
@@ -115,17 +136,77 @@ async def test_a_crossing_that_outlasts_the_deadline_is_not_braked_again_but_the
     node: FakeNode, make_brake
 ) -> None:
     brake = make_brake(deadline_seconds=0.05)
-    (first,) = brake.heed({"/node": LEVEL})
+    (first,) = make_pass(brake, node=LEVEL)
     with trio.fail_after(30):
         await first.released.wait()
-    assert () == brake.heed({"/node": LEVEL})
+    assert () == make_pass(brake, node=LEVEL)
     await trio.sleep(0.05)
     assert "max" == node.high()
-    brake.heed({})
-    (second,) = brake.heed({"/node": LEVEL})
+    make_pass(brake)
+    (second,) = make_pass(brake, node=LEVEL)
     with trio.fail_after(30):
         await second.released.wait()
-    assert 2 == brake.reading().times
+    await eventually(lambda: brake.reading().times == 2)
+
+
+async def test_what_was_prepared_is_written_without_the_thread_that_prepares(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    high = BorrowedHigh(node.tree.path("/node"), owner="1:1")
+    file = ReadyWrite(high.path, high.look_again)
+    high.prepare(LEVEL)
+    high.want(LEVEL, "brake")
+    assert high.hurry("brake", file)
+    await eventually(lambda: node.high() == str(LEVEL))
+    assert high.make_true()
+    high.put_back("brake")
+    assert "max" == node.high()
+    node.set_high("/node", str(900 * MIB))
+    high.want(LEVEL, "brake")
+    assert not high.hurry("brake", file)  # the operator's value is another one now
+    high.want(None, "brake")
+    high.prepare(LEVEL)
+    high.want(LEVEL, "brake")
+    assert high.hurry("brake", file)
+    await eventually(lambda: node.high() == str(LEVEL))
+    high.want(LEVEL - MIB, "brake")
+    assert not high.hurry("brake", file)  # another value than the prepared one
+    high.put_back("brake")
+    assert str(900 * MIB) == node.high()
+    assert not high.hurry("brake", file)  # wanted no more
+    file.close()
+
+
+async def test_a_crash_after_what_was_prepared_was_written_is_undone(node: FakeNode) -> None:
+    node.set_high("/node", str(900 * MIB))
+    high = BorrowedHigh(node.tree.path("/node"), owner="1:1")
+    file = ReadyWrite(high.path, high.look_again)
+    for level in (LEVEL + MIB, LEVEL):
+        high.prepare(level)
+    high.want(LEVEL, "brake")
+    assert high.hurry("brake", file)
+    await eventually(lambda: node.high() == str(LEVEL))
+    assert 1 == len(BorrowedHighs().put_back_abandoned(node.tree.memory_root))
+    assert str(900 * MIB) == node.high()
+    file.close()
+
+
+async def test_a_crash_with_nothing_but_preparations_leaves_nothing_to_tell(node: FakeNode) -> None:
+    BorrowedHigh(node.tree.path("/node"), owner="1:1").prepare(LEVEL)
+    assert [] == BorrowedHighs().put_back_abandoned(node.tree.memory_root)
+    assert [] == [name for name in os.listxattr(node.tree.path("/node")) if "memory_high" in name]
+    assert "max" == node.high()
+
+
+async def test_a_cgroup_that_is_made_anew_is_braked_as_the_one_before(node: FakeNode, make_brake) -> None:
+    brake = make_brake()
+    directory = node.tree.path("/node")
+    (directory / "memory.high").unlink()
+    node.set_high("/node", "max")
+    make_pass(brake, node=LEVEL)
+    await eventually(lambda: node.high() == BRAKED)
+    make_pass(brake)
+    await eventually(lambda: node.high() == "max")
 
 
 async def test_a_release_that_comes_late_does_not_take_the_next_brake_away(
@@ -133,19 +214,19 @@ async def test_a_release_that_comes_late_does_not_take_the_next_brake_away(
 ) -> None:
     brake = make_brake()
     for _ in range(20):
-        brake.heed({"/node": LEVEL})
-        brake.heed({})
-    brake.heed({"/node": LEVEL})
+        make_pass(brake, node=LEVEL)
+        make_pass(brake)
+    make_pass(brake, node=LEVEL)
     await eventually(lambda: node.high() == BRAKED)
     await trio.sleep(0.05)
     assert BRAKED == node.high()
-    brake.heed({})
+    make_pass(brake)
     await eventually(lambda: node.high() == "max")
 
 
 async def test_at_the_end_what_is_braked_is_put_back(node: FakeNode, make_brake) -> None:
     brake = make_brake()
-    brake.heed({"/node": LEVEL})
+    make_pass(brake, node=LEVEL)
     await eventually(lambda: node.high() == BRAKED)
     brake.close()
     assert "max" == node.high()
@@ -154,10 +235,10 @@ async def test_at_the_end_what_is_braked_is_put_back(node: FakeNode, make_brake)
 
 async def test_a_value_that_the_operator_sets_during_the_brake_stays(node: FakeNode, make_brake) -> None:
     brake = make_brake()
-    (braking,) = brake.heed({"/node": LEVEL})
+    (braking,) = make_pass(brake, node=LEVEL)
     await eventually(lambda: node.high() == BRAKED)
     node.set_high("/node", str(700 * MIB))
-    brake.heed({})
+    make_pass(brake)
     with trio.fail_after(30):
         await braking.released.wait()
     assert str(700 * MIB) == node.high()
@@ -168,7 +249,7 @@ async def test_a_lower_value_of_the_operators_is_left_alone_and_that_is_no_engag
 ) -> None:
     node.set_high("/node", str(100 * MIB))
     brake = make_brake()
-    (braking,) = brake.heed({"/node": LEVEL})
+    (braking,) = make_pass(brake, node=LEVEL)
     with trio.fail_after(30):
         await braking.released.wait()
     assert str(100 * MIB) == node.high()
@@ -180,28 +261,28 @@ async def test_a_cgroup_that_is_gone_is_a_problem_and_the_others_are_braked(
     node: FakeNode, make_brake
 ) -> None:
     brake = make_brake()
-    braking = brake.heed({"/gone": LEVEL})[0]
+    braking = make_pass(brake, gone=LEVEL)[0]
     with trio.fail_after(30):
         await braking.released.wait()
     assert "gone" in braking.problem
     assert "gone" in brake.reading().problem
-    brake.heed({"/gone": LEVEL, "/node": LEVEL})
+    make_pass(brake, gone=LEVEL, node=LEVEL)
     await eventually(lambda: node.high() == BRAKED)
-    assert brake.reading().problem is None
+    await eventually(lambda: brake.reading().problem is None)
 
 
 async def test_the_cgroup_that_reactor_lives_in_is_never_braked(node: FakeNode, make_brake) -> None:
     brake = make_brake(own_cgroup="/node/system/reactor.service")
-    assert () == brake.heed({"/node": LEVEL})
+    assert () == make_pass(brake, node=LEVEL)
     assert "reactor itself lives in it" in brake.reading().problem
-    brake.heed({"/node": LEVEL, "/other": LEVEL})
+    make_pass(brake, node=LEVEL, other=LEVEL)
     await eventually(lambda: node.high("/other") == BRAKED)
     assert "max" == node.high()
 
 
 async def test_a_brake_that_was_never_started_does_nothing(node: FakeNode) -> None:
     brake = Brake(node.tree)
-    assert () == brake.heed({"/node": LEVEL})
+    assert () == make_pass(brake, node=LEVEL)
     brake.close()
     assert "max" == node.high()
 
@@ -211,7 +292,7 @@ async def test_on_cgroup_v1_it_says_why_it_does_nothing(tmp_path: Path, caplog) 
     assert "v1" in unavailable_because(tree)
     brake = Brake(tree)
     brake.start()
-    assert () == brake.heed({"/node": LEVEL})
+    assert () == make_pass(brake, node=LEVEL)
     assert "v1" in brake.reading().problem
     assert "v1" in caplog.text
     brake.close()

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 import trio
 
-from reactor.act.brake import Braking
+from reactor.act.braking import Braking
 from reactor.act.kill import KillReport, ReapReport
 from reactor.act.reclaim import ReclaimReport, Reclaims
 from reactor.daemon.endings import Endings

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.brake import Braking
+from reactor.act.braking import Braking
 from reactor.daemon.record import ending_document
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.kernel.memory_high import BorrowedHigh

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reactor.act.brake import BrakeReading
+from reactor.act.braking import BrakeReading
 from reactor.daemon.oom import OomKills
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View, explain, status

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
+from reactor.kernel.borrowed_highs import BorrowedHighs
+from reactor.kernel.memory_high import BorrowedHigh
 
 MIB = 1 << 20
 ATTRIBUTE = "user.reactor.memory_high"
@@ -33,7 +34,9 @@ class FakeCgroup:
 
     @high.setter
     def high(self, value: str) -> None:
-        (self.directory / "memory.high").write_text(value + "\n")
+        fd = os.open(self.directory / "memory.high", os.O_WRONLY | os.O_CREAT)
+        os.write(fd, f"{value:<20}\n".encode())  # of one length: never found half written
+        os.close(fd)
 
     @property
     def is_marked(self) -> bool:
