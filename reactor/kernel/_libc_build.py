@@ -15,6 +15,7 @@ import cffi
 DECLARATIONS: Final = """
 int mlockall(int flags);
 int munlockall(void);
+int malloc_trim(size_t pad);
 int inotify_init1(int flags);
 int inotify_add_watch(int fd, const char *pathname, uint32_t mask);
 long syscall(long number, ...);

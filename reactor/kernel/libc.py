@@ -53,6 +53,14 @@ def munlockall() -> None:
     _check(_libc.munlockall(), "munlockall")
 
 
+def give_back_memory() -> None:
+    """Return what malloc keeps of what was freed, while it is not locked; with glibc only."""
+    try:
+        _libc.malloc_trim(0)
+    except AttributeError:
+        return
+
+
 def watch_modifications(path: Path) -> int:
     """Return a non-blocking inotify descriptor that is readable once the file has been modified.
 

@@ -37,7 +37,7 @@ def test_ebpf_is_armed_and_the_daemon_stays_small(service: Service) -> None:
 def test_the_daemon_stays_small_with_every_probe_loaded(service: Service) -> None:
     service.configure(
         {"evictionHard": {"memory.available": "100Mi", "pid.available": "100"}},
-        {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, "metrics": "127.0.0.1:9753"},
+        {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}},
     )
     service.start()
     for name in ("ebpf", "ebpf-pids", "ebpf-oom"):
