@@ -143,11 +143,17 @@ class Pods:
 
     def wait(self, name: str, true: Callable[[Object], object], what: str, seconds: float = 60.0) -> Object:
         """Wait until `true` holds for the pod and return it. Raises TimeoutError with its status."""
+        seen: list[Object] = []
+
+        def holds() -> object:
+            seen[:] = [self.get(name)]
+            return true(seen[0])
+
         try:
-            wait_until(lambda: true(self.get(name)), f"pod {name} {what}", seconds)
+            wait_until(holds, f"pod {name} {what}", seconds)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; status {self.get(name)['status']}") from None
-        return self.get(name)
+            raise TimeoutError(f"{error}; status {seen[0]['status']}") from None
+        return seen[0]
 
     def names(self, phase: str | None = None) -> list[str]:
         """Return the names of the pods, or of those in one phase."""

@@ -86,6 +86,7 @@ class Deployment:
         self.cluster = cluster
         self.pods_path = f"/api/v1/namespaces/{NAMESPACE}/pods"
         self._objects = {body["kind"]: body for body in manifests()}
+        self._uids: dict[str, str] = {}  # of the pods made last, by their names
         self._configure(configuration)
 
     def apply(self) -> None:
@@ -113,7 +114,7 @@ class Deployment:
         granted["add"] = [name for name in granted["add"] if _have_capability(name)]
         metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        self.cluster.api.create(self.pods_path, body)
+        self._uids[name] = self.cluster.api.create(self.pods_path, body)["metadata"]["uid"]
 
     def wait_ready(self, name: str) -> None:
         """Wait until the pod is ready. Raises TimeoutError with its log."""
@@ -141,7 +142,7 @@ class Deployment:
     def log_paths(self, name: str) -> list[Path]:
         """Return the files into which the pod's container writes, one for each start."""
         logs = self.cluster.machine.path("/var/log/pods/x").parent
-        return sorted(logs.glob(f"{NAMESPACE}_{name}_*/reactor/*.log"))
+        return sorted(logs.glob(f"{NAMESPACE}_{name}_{self._uids[name]}/reactor/*.log"))
 
     def exec(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the pod's container as `kubectl exec` does."""

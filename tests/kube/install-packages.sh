@@ -4,7 +4,7 @@
 set -eu
 packages="etcd-server containerd runc busybox-static
   golang-1.19-go dpkg-dev gcc libc6-dev make rsync debian-archive-keyring
-  openssl
+  openssl mmdebstrap
   golang-github-masterminds-sprig-dev golang-gopkg-yaml.v3-dev"
 command -v kubectl >/dev/null || packages="$packages kubernetes-client"  # not where another kubectl is there
 

@@ -42,6 +42,8 @@ class Reactor:
         self.journal_path = directory / "journal.jsonl"
         self.config_path = directory / "reactor.json"
         self.program: Program | None = None
+        path = cluster.machine.logs / "reactor.log"
+        self._log_before = len(path.read_text(errors="replace")) if path.exists() else 0
 
     def configure(self, thresholds: Mapping[str, Any], section: Mapping[str, Any] | None = None) -> None:
         """Write the configuration: the kubelet's keys, and those of reactor's own section."""
@@ -91,7 +93,7 @@ class Reactor:
 
     def log(self) -> str:
         """Return what it and those before it have written to standard error."""
-        return "" if self.program is None else self.program.log()
+        return "" if self.program is None else self.program.log()[self._log_before :]
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the journal."""

@@ -104,5 +104,4 @@ def unwatched_seconds(deployment: Deployment, old: str, new: str) -> float:
 
 def open_log(deployment: Deployment, name: str) -> IO[str]:
     """Return a pod's log, open: the kubelet removes its file with the pod."""
-    (path,) = deployment.log_paths(name)
-    return path.open()
+    return deployment.log_paths(name)[-1].open()

@@ -73,9 +73,9 @@ def test_with_the_api_server_down_the_hog_is_ended_and_the_cluster_told_when_it_
             wait_until(lambda: usage_bytes(cgroup) > 300 * MIB, "the hog has come back", 10)
     finally:
         cluster.plane.start_server()
-    pods.wait("hog", is_evicted, "is evicted")
+    told = pods.wait("hog", is_evicted, "is evicted")
     wait_until(lambda: not is_running(pods.get("hog")), "its container has ended", 30)
-    assert only_event(pods)["message"] == pods.get("hog")["status"]["message"]
+    assert only_event(pods)["message"] == told["status"]["message"]
     assert pods.names(phase="Running") == ["critical", "guaranteed", "innocent"]
     assert guarded.evicted() == ["hog"]
 

@@ -48,6 +48,7 @@ def test_the_hog_is_evicted_and_announced_and_nobody_else_is_touched(
     assert annotations["offending_containers"] == "main"
     assert annotations["offending_containers_usage"]
     assert "forbidden" not in guarded.log()
+    assert guarded.rss_mib() < 80
 
 
 def test_new_pods_are_admitted_when_the_pressure_is_over(
@@ -114,6 +115,11 @@ def test_a_pod_that_wants_to_be_restarted_is_not_resurrected_by_the_kubelet(
     assert len(pods.events("Evicted")) == 1
 
 
+def has_ended(pod: Object) -> bool:
+    """Tell whether the kubelet has told how the pod's container ended."""
+    return all("terminated" in status["state"] for status in pod["status"]["containerStatuses"])
+
+
 def lives_again(pod: Object) -> bool:
     """Tell whether a pod that was evicted is being treated as one that goes on."""
     return is_running(pod) or pod["status"]["phase"] != "Failed"
@@ -144,7 +150,8 @@ def test_a_soft_threshold_evicts_after_its_grace_period_and_the_pod_gets_its_own
         "the outcome is known",
         30,
     )
-    (status,) = pods.get("hog")["status"]["containerStatuses"]
+    ended = pods.wait("hog", has_ended, "has its container's end in its status")
+    (status,) = ended["status"]["containerStatuses"]
     assert status["state"]["terminated"]["exitCode"] == 0  # it was asked, and ended by itself
 
 
