@@ -41,7 +41,9 @@ _PODS: Final = 110
 _FILES: Final = 1_000_000
 _FILES_PER_DIRECTORY: Final = 100
 _LOOKS: Final = 16
-_BETWEEN_LOOKS_SECONDS: Final = 10.0
+# The daemon looks at each housekeeping, and after a look that took long when it has rested (daemon/storage.py).
+_LOOKS_EVERY_SECONDS: Final = (10.0, 60.0)
+_REST_PER_WORK: Final = 200
 _SETTLED_SECONDS: Final = 65.0  # from then on what was just created is no longer looked at each time
 
 
@@ -146,14 +148,19 @@ def counting(directory: Path) -> dict[str, Any]:
             "pods": len(pods),
             "first_look": first,
             "steady_look_cpu_ms": summary(look["cpu_ms"] for look in steady),
-            "steady_cpu_percent_every_10_s": round(
-                sum(look["cpu_ms"] for look in steady) / len(steady) / _BETWEEN_LOOKS_SECONDS / 10, 3
-            ),
+            "steady_cpu_percent": _cpu_percent([look["cpu_ms"] for look in steady]),
             "steady_read_bytes": sum(look["read_bytes"] for look in steady),
             "idle_look_cpu_ms": idle["cpu_ms"],
             "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
             "against_du": _against_du([(pod, known[pod.uid].volumes["data"]) for pod in pods]),
         }
+
+
+def _cpu_percent(looks_ms: Sequence[float]) -> float:
+    """Return what looks that take so long take of a CPU, as often as the daemon makes them."""
+    shortest, longest = _LOOKS_EVERY_SECONDS
+    mean_seconds = sum(looks_ms) / len(looks_ms) / 1000
+    return round(mean_seconds / min(longest, max(shortest, mean_seconds * _REST_PER_WORK)) * 100, 3)
 
 
 def _look(usage: DiskUsage, pods: Sequence[Pod]) -> dict[str, float]:
