@@ -11,13 +11,9 @@ evictions under way and journal lines that wait for them outlive a generation, a
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import socket
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,11 +21,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from reactor.act.brake import Brake, put_back_abandoned
-from reactor.act.empty_dirs import EmptyDirs
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
-from reactor.daemon.endings import Endings
-from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.http import serve_metrics
 from reactor.daemon.journal import Journal, read_tail
 from reactor.daemon.keeper import StateKeeper
@@ -45,14 +38,15 @@ from reactor.daemon.signals import obey, receiver
 from reactor.daemon.state import StateError, StateFile
 from reactor.daemon.status import View, explain, status
 from reactor.daemon.status_socket import AnotherDaemonError, Command, NoDaemonError, listen, remove, serve
+from reactor.daemon.succession import Outliving, Succession
 from reactor.daemon.turn import turn
+from reactor.daemon.undisturbed import undisturbed
 from reactor.errors import ConfigError, Problem
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
-from reactor.model.decisions import InFlight
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
-from reactor.model.signals import Layout, NodeCondition
+from reactor.model.signals import NodeCondition
 from reactor.model.wakes import WakeKind
 
 if TYPE_CHECKING:
@@ -119,7 +113,6 @@ class Daemon:
         tree: CgroupTree,
         hooks: Hooks,
     ) -> None:
-        self._settings = settings
         self._tree = tree
         self._started_unix_seconds = time.time()
         self._last_pass_seconds = time.monotonic()
@@ -137,24 +130,37 @@ class Daemon:
             hooks=hooks,
         )
         self._oom = OomKills(self._known, self._journal.write, self._metrics.count_oom_kill)
-        self._generation: Generation | None = None
         self._listener: socket.socket | None = None
-        self._next: Settings | None = None
         self._problems: dict[str, str] = {}
         self._conditions_told: tuple[NodeCondition, ...] = ()
+        self._is_started = False
         self._kills = KillPath(tree, settings.pod_parents)
         self._cluster = _cluster(settings, tree, self._kills)
+        outliving = Outliving(
+            tree=tree, known=self._known, brake=self._brake, kills=self._kills, cluster=self._cluster
+        )
+        self._succession = Succession(settings, outliving, self._oom_killed)
+
+    @property
+    def _settings(self) -> Settings:
+        """Return the settings in force."""
+        return self._succession.settings
 
     @property
     def view(self) -> View:
         """Return what `reactor status` is told of."""
-        generation = self._generation
+        generation = self._succession.present
         if generation is None:
             raise NoDaemonError("the daemon is starting: ask again")
         problems = {**self._problems, **generation.housekeeping.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
         brake = self._brake.reading()
-        kept = {"journal": self._journal.problem, "state": self._keeper.problem, "brake": brake.problem}
+        kept = {
+            "journal": self._journal.problem,
+            "state": self._keeper.problem,
+            "brake": brake.problem,
+            "kill path": self._succession.kill_path_problem,
+        }
         problems |= {name: why for name, why in kept.items() if why is not None}
         return View(
             settings=self._settings,
@@ -176,27 +182,10 @@ class Daemon:
         for name in _AT_START_ONLY:
             if getattr(settings, name) != getattr(self._settings, name):
                 _LOG.warning("reload: %s has changed: that needs a restart", name)
-        self._next = dataclasses.replace(
-            settings, **{name: getattr(self._settings, name) for name in _AT_START_ONLY}
-        )
         self._metrics.count_reload(taken=True)
         self._notice.reloading()
-        if self._generation is not None:
-            self._generation.stop()
-
-    def _adopt_layout(self, layout: Layout) -> None:
-        """Go on with the settings for the layout that the devices show."""
-        _LOG.warning("layout: %s by the devices, %s before", layout, self._settings.eviction.layout)
-        settings = self._next or self._settings
-        self._next = dataclasses.replace(settings, eviction=settings.by_layout[layout])
-        if self._generation is not None:
-            self._generation.stop()
-
-    def _begin_anew(self) -> None:
-        """Go on with the same settings where something that they come down to is known better now."""
-        self._next = self._next or self._settings
-        if self._generation is not None:
-            self._generation.stop()
+        kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
+        self._succession.begin(dataclasses.replace(settings, **kept))
 
     def refuse_reload(self, error: ConfigError) -> None:
         """Keep the present configuration, and say so."""
@@ -212,21 +201,22 @@ class Daemon:
         if not self._settings.pod_parents:
             self._problems["pods"] = "no parents are configured: there is nobody to evict"
         try:
-            with _undisturbed():
+            with undisturbed():
                 self._protect()
                 self._journal.start()  # only now: its thread takes after this one
                 async with trio.open_nursery() as nursery:
                     if self._cluster is not None:
                         self._cluster.attend(
-                            self._pods_changed,
+                            self._succession.look_at_pods,
                             lambda: self._known.pods,
                             lambda: self._known.observed.at(time.monotonic()),
-                            self._begin_anew,
+                            self._succession.begin_anew,
                         )
                         nursery.start_soon(self._cluster.run)
                         await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
                     self._start_services(nursery)
-                    await self._guard(nursery, task_status)
+                    begun = partial(self._begun, task_status)
+                    await self._succession.run(nursery, partial(self._record, nursery), begun)
         finally:
             self._notice.stopping()
             self._kills.close()
@@ -296,76 +286,11 @@ class Daemon:
         self._recorder.remember(documents)
         self._oom.remember(documents)
 
-    async def _guard(self, nursery: trio.Nursery, task_status: trio.TaskStatus[Daemon]) -> None:
-        """Run one generation after the other, until cancelled."""
-        endings: Endings | None = None
-        while True:
-            if self._next is not None:
-                self._settings, self._next = self._next, None
-            settings = self._settings
-            self._kills.guard(settings.pod_parents)
-            deadline_seconds = settings.eviction.in_flight_deadline_seconds
-            if endings is None:
-                self._exercise()
-                endings = Endings(
-                    self._kills if self._cluster is None else self._cluster.runtime.kills,
-                    nursery,
-                    self._gone,
-                    deadline_seconds=deadline_seconds,
-                    dry_run=settings.dry_run,
-                    empty=EmptyDirs(self._tree).empty,
-                )
-            else:
-                endings.adopt(deadline_seconds, dry_run=settings.dry_run)
-            generation = Generation(
-                settings if self._cluster is None else self._cluster.runtime.placed(settings),
-                self._tree,
-                Lasting(known=self._known, endings=endings, brake=self._brake),
-                self._adopt_layout,
-                self._oom_killed,
-                None if self._cluster is None else self._cluster.pod_list(settings),
-                {} if self._cluster is None else self._cluster.runtime.reclaims(settings),
-            )
-            first, self._generation = self._generation is None, generation
-            flights = self._known.state.in_flight
-            try:
-                async with trio.open_nursery() as inner:
-                    await inner.start(generation.run, partial(self._record, nursery))
-                    if first:
-                        self._resume(endings, flights, nursery)
-                        task_status.started(self)
-                    self._say_ready()
-            finally:
-                generation.close()
-            if self._next is None:
-                return
-
-    def _exercise(self) -> None:
-        if self._settings.dry_run:
-            return
-        problem = self._kills.exercise()
-        if problem is not None:
-            self._problems["kill path"] = problem
-            _LOG.error("kill path: %s", problem)
-
-    def _resume(self, endings: Endings, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
-        """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
-        if self._settings.dry_run:
-            return
-        pods = {pod.uid: pod for pod in self._known.pods}
-        now_seconds = time.monotonic()
-        for flight in flights:
-            if flight in self._known.state.in_flight and flight.uid in pods:
-                ending = endings.resume(pods[flight.uid], flight, now_seconds)
-                if self._cluster is not None:
-                    self._cluster.evicted(ending, nursery)
-
-    def _gone(self, uid: str) -> bool:
-        return self._generation is None or self._generation.gone(uid)
-
-    def _pods_changed(self) -> None:
-        if self._generation is not None:
-            self._generation.housekeeping.due()
+    def _begun(self, task_status: trio.TaskStatus[Daemon]) -> None:
+        if not self._is_started:
+            self._is_started = True
+            task_status.started(self)
+        self._say_ready()
 
     def _oom_killed(self, kill: OomKill) -> None:
         self._oom.record(kill)
@@ -399,7 +324,7 @@ class Daemon:
 
     def _reading(self) -> Reading:
         now_seconds = time.monotonic()
-        generation = self._generation
+        generation = self._succession.present
         return Reading(
             now_seconds=now_seconds,
             settings=self._settings.eviction,
@@ -423,22 +348,3 @@ def _cluster(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster |
         accepted = "reactor with its extra: pip install 'reactor[kubernetes]'"
         raise ConfigError([Problem(path="reactor.kubernetes", got=str(error), accepted=accepted)]) from error
     return Cluster(settings, tree, kills)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep the garbage collector from standing between a wake and a kill: the generation calls it instead.
-
-    Afterwards the interpreter is as it was, what protect_self changed in it included.
-    """
-    enabled, interval_seconds = gc.isenabled(), sys.getswitchinterval()
-    gc.collect()
-    gc.freeze()  # what exists now stays: later collections need not look at it
-    gc.disable()
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval_seconds)
-        gc.unfreeze()
-        if enabled:
-            gc.enable()

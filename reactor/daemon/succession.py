@@ -1,0 +1,155 @@
+"""One generation after the other: a reload begins the next, and so does what the node turns out to be."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from reactor.act.brake import Brake
+from reactor.act.empty_dirs import EmptyDirs
+from reactor.act.kill import KillPath
+from reactor.daemon.endings import Endings
+from reactor.daemon.generation import Generation, Lasting
+from reactor.daemon.passes import Known
+from reactor.daemon.record import PassRecord
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.decisions import InFlight
+from reactor.model.oom import OomKill
+from reactor.model.settings import Settings
+from reactor.model.signals import Layout
+
+if TYPE_CHECKING:
+    from reactor.daemon.kubernetes import Cluster
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outliving:
+    """What one generation leaves to the next, beside the evictions under way."""
+
+    tree: CgroupTree
+    known: Known
+    brake: Brake
+    kills: KillPath
+    cluster: Cluster | None
+
+
+class Succession:
+    """Runs generations; `settings` are those in force, `present` is the one that runs.
+
+    `kill_path_problem` says what the first one found wrong with killing, None where that works.
+    """
+
+    def __init__(
+        self, settings: Settings, outliving: Outliving, on_oom_kill: Callable[[OomKill], None]
+    ) -> None:
+        self.settings = settings
+        self.present: Generation | None = None
+        self.kill_path_problem: str | None = None
+        self._outliving = outliving
+        self._on_oom_kill = on_oom_kill
+        self._next: Settings | None = None
+
+    async def run(
+        self,
+        nursery: trio.Nursery,
+        on_pass: Callable[[PassRecord], None],
+        on_begun: Callable[[], None],
+    ) -> None:
+        """Run one generation after the other, until cancelled; each calls `on_begun` once it guards.
+
+        Evictions run in `nursery`, which outlives every generation.
+        """
+        self._exercise()
+        endings = self._endings(nursery)
+        while True:
+            if self._next is not None:
+                self.settings, self._next = self._next, None
+            generation = self._generation(endings)
+            first, self.present = self.present is None, generation
+            flights = self._outliving.known.state.in_flight
+            try:
+                async with trio.open_nursery() as inner:
+                    await inner.start(generation.run, on_pass)
+                    if first:
+                        self._resume(endings, flights, nursery)
+                    on_begun()
+            finally:
+                generation.close()
+            if self._next is None:
+                return
+
+    def begin(self, settings: Settings) -> None:
+        """Go on with other settings: what is known and under way stays."""
+        self._next = settings
+        if self.present is not None:
+            self.present.stop()
+
+    def begin_anew(self) -> None:
+        """Go on with the same settings where something that they come down to is known better now."""
+        self.begin(self._next or self.settings)
+
+    def look_at_pods(self) -> None:
+        """Have the pods listed anew, soon."""
+        if self.present is not None:
+            self.present.housekeeping.due()
+
+    def _adopt_layout(self, layout: Layout) -> None:
+        """Go on with the settings for the layout that the devices show."""
+        _LOG.warning("layout: %s by the devices, %s before", layout, self.settings.eviction.layout)
+        settings = self._next or self.settings
+        self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
+
+    def _endings(self, nursery: trio.Nursery) -> Endings:
+        kills, cluster = self._outliving.kills, self._outliving.cluster
+        return Endings(
+            kills if cluster is None else cluster.runtime.kills,
+            nursery,
+            self._gone,
+            deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
+            dry_run=self.settings.dry_run,
+            empty=EmptyDirs(self._outliving.tree).empty,
+        )
+
+    def _generation(self, endings: Endings) -> Generation:
+        settings, outliving, cluster = self.settings, self._outliving, self._outliving.cluster
+        outliving.kills.guard(settings.pod_parents)
+        endings.adopt(settings.eviction.in_flight_deadline_seconds, dry_run=settings.dry_run)
+        return Generation(
+            settings if cluster is None else cluster.runtime.placed(settings),
+            outliving.tree,
+            Lasting(known=outliving.known, endings=endings, brake=outliving.brake),
+            self._adopt_layout,
+            self._on_oom_kill,
+            None if cluster is None else cluster.pod_list(settings),
+            {} if cluster is None else cluster.runtime.reclaims(settings),
+        )
+
+    def _exercise(self) -> None:
+        if self.settings.dry_run:
+            return
+        self.kill_path_problem = self._outliving.kills.exercise()
+        if self.kill_path_problem is not None:
+            _LOG.error("kill path: %s", self.kill_path_problem)
+
+    def _resume(self, endings: Endings, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
+        """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
+        if self.settings.dry_run:
+            return
+        known, cluster = self._outliving.known, self._outliving.cluster
+        pods = {pod.uid: pod for pod in known.pods}
+        now_seconds = time.monotonic()
+        for flight in flights:
+            if flight in known.state.in_flight and flight.uid in pods:
+                ending = endings.resume(pods[flight.uid], flight, now_seconds)
+                if cluster is not None:
+                    cluster.evicted(ending, nursery)
+
+    def _gone(self, uid: str) -> bool:
+        return self.present is None or self.present.gone(uid)
