@@ -94,7 +94,6 @@ class Guarded:
         self.daemon = daemon
         self.disk = disk
         self.manifests = manifests
-        self._conditions: list[str] = []
 
     def add_pod(
         self,
