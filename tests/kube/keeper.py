@@ -39,14 +39,17 @@ _SYSCTLS = (
 _GONE_SECONDS = 60.0
 
 
-def hierarchies() -> list[Path]:
-    """Return the roots of the hierarchies: on a hybrid machine only those of version 1."""
+def hierarchies() -> tuple[list[Path], list[Path]]:
+    """Return the roots of the hierarchies to use, and of all.
+
+    On a hybrid machine only those of version 1 are used; but runc makes its cgroups in the other one, too.
+    """
     found: dict[str, list[Path]] = {"cgroup": [], "cgroup2": []}
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, directory, kind, *_ = line.split()
         if kind in found:
             found[kind].append(Path(directory))
-    return found["cgroup"] or found["cgroup2"][:1]
+    return found["cgroup"] or found["cgroup2"][:1], found["cgroup"] + found["cgroup2"]
 
 
 def main() -> int:
@@ -54,12 +57,14 @@ def main() -> int:
     state, name = Path(sys.argv[-2]), sys.argv[-1]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # what they end is the tests; their end is what is waited for
-    cgroups = [root / f"{name}{suffix}" for root in hierarchies() for suffix in ("", "-system")]
+    used, every = hierarchies()
+    cgroups = [root / f"{name}{suffix}" for root in every for suffix in ("", "-system")]
     try:
         if sys.argv[1] != "--remove":
             _mount(state)
             for cgroup in cgroups:
-                _make(cgroup)
+                if cgroup.parent in used:
+                    _make(cgroup)
             print("ready", flush=True)
             sys.stdin.read()
     finally:
