@@ -64,6 +64,8 @@ def test_machine_itself_is_watched_by_ebpf(service: Service) -> None:
 
 def test_unit_past_the_machines_own_threshold_is_ended_by_a_wake_of_ebpf(service: Service) -> None:
     section = {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, "sources": {"psi": False}}
+    # The pods' own limit would be below the machine's threshold, and crossed for the same signal.
+    run("systemctl", "set-property", "--runtime", "guarded.slice", "MemoryMax=infinity")
     service.configure({"evictionHard": {"memory.available": "1Mi"}}, section)
     service.start()
     quiet = Tenant("quiet", "hold", "50")
