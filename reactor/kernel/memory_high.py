@@ -159,6 +159,7 @@ class BorrowedHigh:
 
     def _next_write(self) -> str | None:
         """Return what has to be written now, None where the file is as it should be."""
+        hurrying = self._hurrying()  # before the file: a write that ends in between is not made once more
         present = self._present()
         operators = self._operators(present)
         wanted = self._lowest_wanted(operators)
@@ -169,7 +170,7 @@ class BorrowedHigh:
             self._remember(operators)
         elif present != wanted:
             self._remember(operators, wanted, present)
-            if wanted != self._hurrying():  # twice the same might come after what the operator writes next
+            if wanted != hurrying:  # twice the same might come after what the operator writes next
                 return wanted
         return None
 
