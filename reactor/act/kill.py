@@ -289,10 +289,14 @@ async def _release(pidfds: Sequence[int]) -> None:
     Only what has not begun to exit can be helped (ESRCH otherwise), so most calls do nothing; the one that
     counts is a victim that gets no CPU among busy siblings. Never raises OSError: it is only a help.
     """
+    await trio.lowlevel.checkpoint_if_cancelled()
     own: list[int] = []  # the thread may outlive the caller's interest, and its descriptors
     with contextlib.suppress(OSError):
         own.extend(os.dup(fd) for fd in pidfds)
-    await trio.to_thread.run_sync(following(_release_and_close), own, abandon_on_cancel=True)
+    # A limiter of its own, so that nothing is waited for, or cancelled, between here and the thread's begin.
+    await trio.to_thread.run_sync(
+        following(_release_and_close), own, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+    )
 
 
 def _release_and_close(pidfds: Sequence[int]) -> None:
