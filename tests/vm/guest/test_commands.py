@@ -17,5 +17,5 @@ def test_the_demo_evicts_the_hog_and_nobody_else() -> None:
 def test_doctor_names_the_source_that_this_kernel_offers() -> None:
     found = json.loads(run(BIN, "doctor", "--output", "json"))
     used = {plan["name"] for plan in found["sources"] if plan["used"]}
-    assert ("ebpf" if V2 else "memcg-eventfd") in used
-    assert {"psi", "processes", "ticker"} <= used
+    assert ({"ebpf", "ebpf-pids"} if V2 else {"memcg-eventfd", "processes"}) <= used
+    assert {"psi", "ticker"} <= used
