@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import cattrs
-import trio
 
-from reactor.kernel.scheduling import following
+from reactor.kernel.small_file import KeptFile
 from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, failed_status
 from reactor.kube.pods import EVICTED
 
@@ -74,64 +73,23 @@ def status_of(announcement: Announcement) -> dict[str, Any]:
     )
 
 
-class AnnouncementFile:
-    """Keeps the announcements at `path`. Nothing raises: a file that can't be had is a `problem`."""
+class AnnouncementFile(KeptFile[tuple[Announcement, ...]]):
+    """Keeps the announcements at `path`, for one boot."""
 
     def __init__(self, path: Path, *, boot_id: Path = BOOT_ID) -> None:
-        self._path = path
         self._boot_id = boot_id.read_text().strip()
-        self._latest: tuple[Announcement, ...] = ()
-        self._changed = trio.Event()
-        self.problem: str | None = None
+        super().__init__(path, self._document, "announcements: not saved, a restart would forget them", _LOG)
 
     def load(self) -> tuple[Announcement, ...]:
         """Return what an earlier run left, nothing where that can't be read. Blocks on the disk."""
-        try:
-            with self._path.open("rb") as file:
-                content = file.read(_MAX_BYTES + 1)
-            return _parsed(content, self._boot_id)
-        except FileNotFoundError:
-            return ()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self.problem = f"{self._path}: started without it: {type(error).__name__}: {error}"
-            return ()
+        return self._restore(_MAX_BYTES, partial(_parsed, boot_id=self._boot_id)) or ()
 
-    def show(self, announcements: tuple[Announcement, ...]) -> None:
-        """Have them saved soon."""
-        self._latest = announcements
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Save until cancelled."""
-        while True:
-            await self._changed.wait()
-            self._changed = trio.Event()
-            await trio.to_thread.run_sync(following(self._save), self._latest)
-
-    def flush(self) -> None:
-        """Save what was shown last, here and now: the daemon ends."""
-        if self._changed.is_set():
-            self._save(self._latest)
-
-    def _save(self, announcements: tuple[Announcement, ...]) -> None:
-        document = {
+    def _document(self, announcements: tuple[Announcement, ...]) -> object:
+        return {
             "version": _VERSION,
             "boot_id": self._boot_id,
             "announcements": [_CONVERTER.unstructure(one) for one in announcements],
         }
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            beside = self._path.with_name(f".{self._path.name}.new")
-            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "w") as file:
-                json.dump(document, file)
-            beside.replace(self._path)
-        except OSError as error:
-            if self.problem is None:
-                _LOG.error("announcements: not saved, a restart would forget them: %s", error)
-            self.problem = str(error)
-        else:
-            self.problem = None
 
 
 def _parsed(content: bytes, boot_id: str) -> tuple[Announcement, ...]:

@@ -7,13 +7,13 @@ dead ones included, was of it. Source: image_gc_manager.go, detectImages.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from reactor.cri import messages
+from reactor.kernel.small_file import load, replace
 from reactor.model.pods import Image
 
 _VERSION: Final = 1
@@ -39,13 +39,8 @@ class ImageHistory:
 
     def load(self) -> None:
         """Take over what an earlier run left. Blocks on the disk."""
-        try:
-            with self._path.open("rb") as file:
-                self._seen = _parsed(file.read(_MAX_BYTES + 1))
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self.problem = f"{self._path}: started without it: {type(error).__name__}: {error}"
+        seen, self.problem = load(self._path, _MAX_BYTES, _parsed)
+        self._seen = seen or {}
 
     def take(
         self, images: Iterable[messages.Image], in_use: Collection[str], now_unix_seconds: float
@@ -81,12 +76,7 @@ class ImageHistory:
         """Keep what is known. Blocks on the disk."""
         document = {"version": _VERSION, "images": {uid: asdict(one) for uid, one in self._seen.items()}}
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            beside = self._path.with_name(f".{self._path.name}.new")
-            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "w") as file:
-                json.dump(document, file)
-            beside.replace(self._path)
+            replace(self._path, document)
         except OSError as error:
             self.problem = str(error)
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -19,6 +18,7 @@ from typing import Any, Final
 import cattrs
 
 from reactor.errors import ReactorError
+from reactor.kernel.small_file import read, replace
 from reactor.model.decisions import PolicyState
 from reactor.model.thresholds import Threshold
 
@@ -60,13 +60,7 @@ class StateFile:
             "boottime_seconds": self._boottime_seconds(),
             "state": _CONVERTER.unstructure(state, PolicyState),
         }
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # One fixed name beside it: a crash between the two steps leaves one file behind, not one each time.
-        beside = self.path.with_name(f".{self.path.name}.new")
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(document, file)
-        beside.replace(self.path)
+        replace(self.path, document)
 
     def load(self) -> PolicyState | None:
         """Return what was saved during this boot, on today's clock; None where nothing was.
@@ -74,8 +68,7 @@ class StateFile:
         Raises StateError for a file that can't be read or understood.
         """
         try:
-            with self.path.open("rb") as file:
-                content = file.read(_MAX_BYTES + 1)
+            content = read(self.path, _MAX_BYTES)
             boot_id = self._boot_id.read_text().strip()
         except FileNotFoundError:
             return None

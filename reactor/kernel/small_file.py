@@ -1,0 +1,111 @@
+"""Small files that outlive the daemon: read whole, replaced in one step, written by a thread of their own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from reactor.kernel.scheduling import following
+
+_Content = TypeVar("_Content")
+_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def replace(path: Path, document: object) -> None:
+    """Replace the file by this, as JSON; raise OSError with its path where that can't be done."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # One fixed name beside it: a crash between the two steps leaves one file behind, not one each time.
+    beside = path.with_name(f".{path.name}.new")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump(document, file)
+    beside.replace(path)
+
+
+def read(path: Path, max_bytes: int) -> bytes:
+    """Return the content, or one byte more than `max_bytes` of it. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(max_bytes + 1)
+
+
+def load(
+    path: Path, max_bytes: int, parse: Callable[[bytes], _Content]
+) -> tuple[_Content | None, str | None]:
+    """Return what `parse` makes of the content, and why that can't be had; neither where there is no file.
+
+    `parse` gets one byte too many where the file is too large. Blocks on the disk.
+    """
+    try:
+        return parse(read(path, max_bytes)), None
+    except FileNotFoundError:
+        return None, None
+    except _UNREADABLE as error:
+        return None, f"{path}: started without it: {type(error).__name__}: {error}"
+
+
+class KeptFile(Generic[_Content]):
+    """Saves what it is shown, the latest wins. Nothing raises: a file that can't be had is a `problem`.
+
+    `to_document` makes JSON of it, in the thread that writes. `failure` is how the log begins to tell, once,
+    that it is not saved.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        to_document: Callable[[_Content], object],
+        failure: str,
+        log: logging.Logger,
+        *,
+        between_seconds: float = 0.0,
+    ) -> None:
+        self._path = path
+        self._to_document = to_document
+        self._failure = failure
+        self._log = log
+        self._between_seconds = between_seconds
+        self._shown: tuple[_Content, ...] = ()  # the latest, where there was any
+        self._changed = trio.Event()
+        self.problem: str | None = None
+
+    def _restore(self, max_bytes: int, parse: Callable[[bytes], _Content]) -> _Content | None:
+        """Return what an earlier run left, None where that can't be had. Blocks on the disk."""
+        content, problem = load(self._path, max_bytes, parse)
+        self.problem = problem or self.problem
+        return content
+
+    def show(self, content: _Content) -> None:
+        """Have it saved soon."""
+        self._shown = (content,)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Save until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            # Not abandoned: two writers of one file are worse than a late one.
+            await trio.to_thread.run_sync(following(self._save))
+            await trio.sleep(self._between_seconds)
+
+    def flush(self) -> None:
+        """Save what was shown last, here and now: the daemon ends."""
+        if self._changed.is_set():
+            self._save()
+
+    def _save(self) -> None:
+        (content,) = self._shown
+        try:
+            replace(self._path, self._to_document(content))
+        except OSError as error:
+            if self.problem is None:
+                self._log.error("%s: %s", self._failure, error)
+            self.problem = str(error)
+        else:
+            self.problem = None

@@ -1,0 +1,95 @@
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.kernel import small_file
+from reactor.kernel.small_file import KeptFile
+
+_LOG = logging.getLogger("reactor.test")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "kept.json"
+
+
+@pytest.fixture
+def kept(path: Path) -> KeptFile[list[int]]:
+    return KeptFile(path, list, "numbers: not saved", _LOG)
+
+
+def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(path: Path) -> None:
+    small_file.replace(path, {"a": 1})
+    small_file.replace(path, {"b": 2})
+    assert json.loads(path.read_bytes()) == {"b": 2}
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_beside_the_file_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir()
+    (path.parent / ".kept.json.new").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        small_file.replace(path, [])
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_no_more_than_a_byte_past_the_limit_is_read(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"123456")
+    assert small_file.read(path, 4) == b"12345"
+
+
+def test_no_file_is_neither_content_nor_a_problem(path: Path) -> None:
+    assert small_file.load(path, 100, json.loads) == (None, None)
+
+
+def test_a_file_that_says_something_else_is_a_problem_with_its_path(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("{")
+    content, problem = small_file.load(path, 100, json.loads)
+    assert content is None
+    assert problem is not None
+    assert problem.startswith(f"{path}: started without it: JSONDecodeError")
+
+
+async def test_what_was_shown_last_is_saved(
+    kept: KeptFile[list[int]], path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        kept.show([1])
+        kept.show([1, 2])
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert small_file.load(path, 100, json.loads) == ([1, 2], None)
+
+
+def test_flush_saves_what_was_shown_and_nothing_where_nothing_was(
+    kept: KeptFile[list[int]], path: Path
+) -> None:
+    kept.flush()
+    assert not path.exists()
+    kept.show([3])
+    kept.flush()
+    assert json.loads(path.read_bytes()) == [3]
+
+
+def test_a_disk_that_refuses_is_told_once_and_forgotten_when_it_takes_again(
+    kept: KeptFile[list[int]], path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.write_text("in the way")
+    for number in range(2):
+        kept.show([number])
+        kept.flush()
+    assert kept.problem is not None
+    assert str(path.parent) in kept.problem
+    assert [record.getMessage() for record in caplog.records] == [f"numbers: not saved: {kept.problem}"]
+    path.parent.unlink()
+    kept.flush()
+    assert kept.problem is None
+    assert json.loads(path.read_bytes()) == [1]
