@@ -14,6 +14,7 @@ from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 COMMANDS = [
     ["run"],
     ["simulate"],
+    ["record"],
     ["status"],
     ["explain"],
     ["doctor"],

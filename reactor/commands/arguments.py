@@ -1,0 +1,84 @@
+"""What the commands' declarations share: the parser of one, its common options, what those stand for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from reactor.model.settings import Settings
+
+# argparse has no public name for what add_subparsers() returns.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+Call = Callable[[argparse.Namespace], int]
+
+DEFAULT_CONFIG: Final = Path("/etc/reactor/config.yaml")
+_DEFAULT_SOCKET: Final = Path("/run/reactor/reactor.sock")
+
+
+def add_command(
+    commands: Commands, name: str, call: Call | None, text: str, example: str
+) -> argparse.ArgumentParser:
+    """Return a new command's parser; `call` takes what it parses and returns the exit status.
+
+    None for one that only holds others.
+    """
+    command = commands.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=f"example: {example}"
+    )
+    if call is not None:
+        command.set_defaults(call=call)
+    return command
+
+
+def add_config(command: argparse.ArgumentParser, default: Path | None) -> None:
+    """Add `--config`."""
+    shown = f" ({default})" if default else ""
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=default,
+        help=f"KubeletConfiguration's keys and a section of reactor's own{shown}",
+    )
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Add `--output`."""
+    command.add_argument("--output", choices=("table", "json"), default="table", help="what to print (table)")
+
+
+def add_socket(command: argparse.ArgumentParser) -> None:
+    """Add what tells where the daemon listens; `socket_of` reads it."""
+    add_config(command, default=None)
+    command.add_argument("--socket", metavar="PATH", help=f"the daemon's socket ({_DEFAULT_SOCKET})")
+
+
+def socket_of(options: argparse.Namespace) -> Path:
+    """Return the daemon's socket: the one given, else the configuration's, else the default."""
+    if options.socket is not None:
+        return Path(options.socket)
+    if options.config is not None:
+        return Path(settings_in(options.config).socket_path)
+    return _DEFAULT_SOCKET
+
+
+def settings_in(path: Path) -> Settings:
+    """Return the settings in a file, its warnings told. Raises ConfigError."""
+    from reactor.config import load_settings
+
+    settings = load_settings(path)
+    for warning in settings.warnings:
+        print(f"reactor: {path}: {warning}", file=sys.stderr)
+    return settings
+
+
+def positive_seconds(text: str) -> float:
+    """Return a number of seconds above zero. Raises ValueError, which argparse reports."""
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(text)
+    return seconds

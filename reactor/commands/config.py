@@ -1,0 +1,53 @@
+"""`reactor config check`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reactor.commands.arguments import Commands, add_command, settings_in
+from reactor.errors import ReactorError
+
+if TYPE_CHECKING:
+    from reactor.model.settings import Settings
+
+_EXAMPLE = "reactor config check /etc/reactor/config.yaml"
+
+
+def add(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(commands, "config", None, "work on a configuration", _EXAMPLE)
+    check = add_command(
+        command.add_subparsers(metavar="COMMAND", required=True),
+        "check",
+        _check,
+        "name every error in a configuration, each by its path",
+        _EXAMPLE,
+    )
+    check.add_argument("file", metavar="FILE", type=Path, help="the configuration")
+
+
+def _check(options: argparse.Namespace) -> int:
+    settings = settings_in(options.file)
+    count = len(settings.eviction.thresholds)
+    _warn_where_nothing_brakes(settings, options.file)
+    print(f"{options.file}: ok, {count} thresholds: {', '.join(map(str, settings.eviction.thresholds))}")
+    return 0
+
+
+def _warn_where_nothing_brakes(settings: Settings, path: Path) -> None:
+    from reactor.model.settings import BrakeMode
+
+    if settings.brake is BrakeMode.OFF:
+        return
+    from reactor.act.brake import unavailable_because
+    from reactor.kernel.cgroup import CgroupTree
+
+    try:
+        because = unavailable_because(CgroupTree.discover())
+    except (OSError, ReactorError) as error:
+        because = str(error)
+    if because is not None:
+        print(f"reactor: {path}: reactor.brake: has no effect on this machine: {because}", file=sys.stderr)

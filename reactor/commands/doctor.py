@@ -1,0 +1,33 @@
+"""`reactor doctor`."""
+
+from __future__ import annotations
+
+import argparse
+
+from reactor.commands.arguments import Commands, add_command, add_config, add_output, settings_in
+
+
+def add(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(
+        commands,
+        "doctor",
+        _doctor,
+        "show what this node offers, which sources would be used, and the remedy for what is missing",
+        "reactor doctor --config /etc/reactor/config.yaml",
+    )
+    add_config(command, default=None)
+    add_output(command)
+    command.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="with the log of each eBPF program that the kernel refused",
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from reactor.daemon.doctor import examine
+
+    settings = None if options.config is None else settings_in(options.config)
+    return examine(settings, options.output, verbose=options.verbose)

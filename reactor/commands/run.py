@@ -1,0 +1,44 @@
+"""`reactor run`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+from functools import partial
+
+from reactor.commands.arguments import DEFAULT_CONFIG, Commands, add_command, add_config, settings_in
+
+
+def add(commands: Commands) -> None:
+    """Declare it."""
+    command = add_command(
+        commands, "run", _run, "guard this node", "reactor run --config /etc/reactor/config.yaml"
+    )
+    add_config(command, default=DEFAULT_CONFIG)
+    command.add_argument(
+        "--dry-run", action="store_true", help="decide and journal, but never reclaim and never end a pod"
+    )
+    command.add_argument(
+        "--stand-by",
+        action="store_true",
+        help="where a daemon guards this node, wait and take over at its end",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Blocked from here until the daemon receives them itself, so that none is answered by a default that
+    # ends the process halfway: SIGHUP's would, while the modules below are being imported.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
+    import trio
+
+    from reactor.daemon.log import log_to_stderr
+    from reactor.daemon.loop import run
+
+    settings = dataclasses.replace(settings_in(options.config), stand_by=options.stand_by)
+    log = log_to_stderr()
+    try:
+        trio.run(partial(run, settings, dry_run=options.dry_run, config_path=options.config))
+    finally:
+        log.close()
+    return 0
