@@ -19,16 +19,16 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.bpf_loaders import absent_because, open_memory_probe
-from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, WatchRecord
+from reactor.kernel.bpf_records import Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC, read_meminfo
 from reactor.model.settings import EbpfLoader
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.attempts import Pace, failure_text
+from reactor.sources.attempts import failure_text
+from reactor.sources.ebpf_probe import WatchProbe, of_probe, opened, take_records
 from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
 from reactor.sources.levels import MemoryLevel, describe_levels, levels_by_cgroup
-from reactor.sources.loading import in_loader, of_probe
 from reactor.sources.wakes import SourceBoard, Wakes
 
 EBPF: Final = "ebpf"
@@ -37,38 +37,14 @@ NODE: Final = "/"
 _REPEAT_SECONDS: Final = 0.1
 
 
-class Probe(Protocol):
-    """What this source needs of `kernel.bpf_probes.MemoryProbe`."""
-
-    fd: int
-
-    def take(self) -> Sequence[WatchRecord]:
-        """Return the records that have come."""
-
-    def lost(self) -> int:
-        """Return how many records were lost so far."""
-
-    def counters(self, directory: Path) -> CounterAddresses:
-        """Return where the kernel keeps a cgroup's counters."""
-
-    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
-        """Watch a cgroup's counter at these levels."""
-
-    def unwatch(self, address: int) -> bool:
-        """Remove a watch."""
+class MemoryProbe(WatchProbe, Protocol):
+    """A probe for the memory of cgroups and of the machine."""
 
     def prepare_node(self) -> None:
         """Make watches on the node possible."""
 
     def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
         """Watch the node at these levels."""
-
-    @property
-    def made_by(self) -> str:
-        """Return who made the programs, "" for the usual."""
-
-    def close(self) -> None:
-        """Detach and unload."""
 
 
 def _absent_because() -> str | None:
@@ -89,7 +65,7 @@ class EbpfMemory:
         wakes: Wakes,
         board: SourceBoard,
         *,
-        open_probe: Callable[[], Probe] = open_memory_probe,
+        open_probe: Callable[[], MemoryProbe] = open_memory_probe,
         absent: Callable[[], str | None] = _absent_because,
         proc: Path = PROC,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -105,7 +81,6 @@ class EbpfMemory:
         self._watches: dict[str, EbpfWatch] = {}
         self._refused: dict[str, str] = {}
         self._next_id = 1
-        self._lost = 0
         self._moved = trio.Event()
 
     @classmethod
@@ -132,19 +107,16 @@ class EbpfMemory:
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch until a cgroup or the probe fails (OSError, BpfError); call `armed` at each re-arming."""
         self._refused = {}
-        self._lost = 0
-        probe = await in_loader(self._open_probe)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_armed, probe, armed)
-                nursery.start_soon(self._keep_taking, probe)
-        finally:
-            while self._watches:
-                self._watches.popitem()[1].close()
-            with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
-                await of_probe(probe, probe.close)
+        async with opened(self._open_probe) as probe:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_armed, probe, armed)
+                    nursery.start_soon(take_records, probe, self._heed, self._count_lost)
+            finally:
+                while self._watches:
+                    self._watches.popitem()[1].close()
 
-    async def _keep_armed(self, probe: Probe, armed: Callable[[str], None]) -> None:
+    async def _keep_armed(self, probe: MemoryProbe, armed: Callable[[str], None]) -> None:
         while True:
             self._moved = trio.Event()
             for cgroup in self._watches.keys() - self._wanted.keys():
@@ -165,7 +137,7 @@ class EbpfMemory:
         watch = self._watches.get(cgroup)
         return watch is not None and watch.serves(self._wanted[cgroup])
 
-    async def _arm_or_refuse(self, probe: Probe, cgroup: str) -> None:
+    async def _arm_or_refuse(self, probe: MemoryProbe, cgroup: str) -> None:
         """Arm a cgroup. What is refused for the node alone leaves the others watched."""
         try:
             watch = self._watches.get(cgroup) or await self._begin(probe, cgroup)
@@ -175,7 +147,7 @@ class EbpfMemory:
                 raise
             self._refused[cgroup] = failure_text(error)
 
-    async def _begin(self, probe: Probe, cgroup: str) -> EbpfWatch:
+    async def _begin(self, probe: MemoryProbe, cgroup: str) -> EbpfWatch:
         watch_id, self._next_id = self._next_id, self._next_id + 1
         if cgroup == NODE:
             await of_probe(probe, probe.prepare_node)
@@ -189,7 +161,7 @@ class EbpfMemory:
         self._watches[cgroup] = watch
         return watch
 
-    def _write(self, probe: Probe, watch: EbpfWatch) -> None:
+    def _write(self, probe: MemoryProbe, watch: EbpfWatch) -> None:
         """Give the kernel the levels that are wanted by now, and look whether usage is past one already."""
         wanted = tuple(self._wanted.get(watch.cgroup, ()))
         told_before = {watch.levels[place].key for place in watch.told}
@@ -213,20 +185,14 @@ class EbpfMemory:
             if wanted[place].key not in told_before:
                 self._wake(wanted[place], self._clock_ns())
 
-    async def _keep_taking(self, probe: Probe) -> None:
-        # Each record is a pass: 32 in a row go on at once, 100 a second in the long run.
-        pace = Pace(burst=32, per_second=100)
-        while True:
-            await trio.lowlevel.wait_readable(probe.fd)
-            by_id = {watch.watch_id: watch for watch in self._watches.values()}
-            for record in probe.take():
-                watch = by_id.get(record.watch_id)
-                if watch is not None:
-                    self._heed(watch, record)
-            self._count_lost(probe)
-            await pace.turn()
+    def _heed(self, records: Sequence[WatchRecord]) -> None:
+        by_id = {watch.watch_id: watch for watch in self._watches.values()}
+        for record in records:
+            watch = by_id.get(record.watch_id)
+            if watch is not None:
+                self._heed_one(watch, record)
 
-    def _heed(self, watch: EbpfWatch, record: WatchRecord) -> None:
+    def _heed_one(self, watch: EbpfWatch, record: WatchRecord) -> None:
         if record.kind is RecordKind.RECLAIM:
             self._look(watch, record)
         elif record.kind is RecordKind.REMOVED:
@@ -247,17 +213,14 @@ class EbpfMemory:
             self._wake(past[0], record.at_ns)
         watch.past = len(past)
 
-    def _count_lost(self, probe: Probe) -> None:
-        lost = probe.lost()
-        if lost != self._lost:
-            self._board.count_lost(self.name, lost - self._lost)
-            self._lost = lost
-            for watch in tuple(self._watches.values()):
-                try:
-                    watch.usage_bytes()
-                except (OSError, ReactorError):
-                    self._forget(watch)  # its removal may have been among them
-            self._wake(None, self._clock_ns())  # whatever else they said, it is there to be observed
+    def _count_lost(self, lost: int) -> None:
+        self._board.count_lost(self.name, lost)
+        for watch in tuple(self._watches.values()):
+            try:
+                watch.usage_bytes()
+            except (OSError, ReactorError):
+                self._forget(watch)  # its removal may have been among them
+        self._wake(None, self._clock_ns())  # whatever else they said, it is there to be observed
 
     def _forget(self, watch: EbpfWatch) -> None:
         """Let go of a watch that the kernel has removed, and have its cgroup armed anew if there is one."""
@@ -266,7 +229,7 @@ class EbpfMemory:
             watch.close()
         self._moved.set()
 
-    def _drop(self, probe: Probe, watch: EbpfWatch) -> None:
+    def _drop(self, probe: MemoryProbe, watch: EbpfWatch) -> None:
         watch.close()
         if watch.cgroup == NODE:
             probe.watch_node(watch.watch_id, [], capacity_pages=0)

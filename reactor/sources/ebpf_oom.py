@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import trio
 
@@ -15,29 +15,12 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.oom import OomKill
 from reactor.model.settings import EbpfLoader
-from reactor.sources.attempts import Pace
+from reactor.sources.ebpf_probe import Probe, opened, take_records
 from reactor.sources.ebpf_watch import PAGE_BYTES
-from reactor.sources.loading import in_loader, of_probe
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard
 
 EBPF_OOM: Final = "ebpf-oom"
-
-
-class Probe(Protocol):
-    """What this source needs of `kernel.bpf_probes.OomRecords`."""
-
-    fd: int
-    made_by: str
-
-    def take(self) -> Sequence[OomRecord]:
-        """Return the records that have come."""
-
-    def lost(self) -> int:
-        """Return how many records were lost so far."""
-
-    def close(self) -> None:
-        """Detach and unload."""
 
 
 def _absent_because() -> str | None:
@@ -56,7 +39,7 @@ class EbpfOom:
         board: SourceBoard,
         tell: Callable[[OomKill], None],
         *,
-        open_probe: Callable[[], Probe] = open_oom_probe,
+        open_probe: Callable[[], Probe[OomRecord]] = open_oom_probe,
         absent: Callable[[], str | None] = _absent_because,
     ) -> None:
         self._tree = tree
@@ -90,25 +73,17 @@ class EbpfOom:
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Tell of kills until the probe fails (OSError, BpfError)."""
         root_id = os.stat(self._tree.memory_root).st_ino
-        lost = 0
-        probe = await in_loader(self._open_probe)
-        try:
+        async with opened(self._open_probe) as probe:
             armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
-            # A storm of kills is told to the end, at a pace that leaves the loop its time.
-            pace = Pace(burst=32, per_second=100)
-            while True:
-                await trio.lowlevel.wait_readable(probe.fd)
-                for record in probe.take():
-                    kill = self._kill(record, root_id)
-                    if kill is not None:
-                        self._tell(kill)
-                if probe.lost() != lost:
-                    self._board.count_lost(self.name, probe.lost() - lost)
-                    lost = probe.lost()
-                await pace.turn()
-        finally:
-            with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
-                await of_probe(probe, probe.close)
+            await take_records(
+                probe, partial(self._heed, root_id), partial(self._board.count_lost, self.name)
+            )
+
+    def _heed(self, root_id: int, records: Sequence[OomRecord]) -> None:
+        for record in records:
+            kill = self._kill(record, root_id)
+            if kill is not None:
+                self._tell(kill)
 
     def _kill(self, record: OomRecord, root_id: int) -> OomKill | None:
         """Return what a record says, None where it does not concern the guarded node."""

@@ -18,7 +18,7 @@ from typing import Final, Protocol, Self
 import trio
 
 from reactor.kernel.bpf_loaders import absent_because, open_tasks_probe
-from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, WatchRecord
+from reactor.kernel.bpf_records import Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC, read_task_count
@@ -26,8 +26,7 @@ from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.attempts import Pace
-from reactor.sources.loading import in_loader, of_probe
+from reactor.sources.ebpf_probe import WatchProbe, of_probe, opened, take_records
 from reactor.sources.process_levels import ProcessLevels
 from reactor.sources.wakes import SourceBoard, Wakes
 
@@ -37,32 +36,11 @@ MACHINE: Final = "/"
 _STEPS_TO_LIMIT: Final = 16
 
 
-class Probe(Protocol):
-    """What this source needs of a probe of `kernel.bpf_loaders`."""
-
-    fd: int
-    made_by: str
-
-    def take(self) -> Sequence[WatchRecord]:
-        """Return the records that have come."""
-
-    def lost(self) -> int:
-        """Return how many records were lost so far."""
-
-    def counters(self, directory: Path) -> CounterAddresses:
-        """Return where the kernel keeps a cgroup's counters."""
-
-    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
-        """Watch a cgroup's counter at these levels."""
-
-    def unwatch(self, address: int) -> bool:
-        """Remove a watch."""
+class TasksProbe(WatchProbe, Protocol):
+    """A probe for the tasks of cgroups and of the machine."""
 
     def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
         """Watch the machine at these levels."""
-
-    def close(self) -> None:
-        """Detach and unload."""
 
 
 class _Watch:
@@ -104,7 +82,7 @@ class EbpfPids:
         wakes: Wakes,
         board: SourceBoard,
         *,
-        open_probe: Callable[[], Probe] = open_tasks_probe,
+        open_probe: Callable[[], TasksProbe] = open_tasks_probe,
         absent: Callable[[], str | None] = _absent_because,
         proc: Path = PROC,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -150,17 +128,15 @@ class EbpfPids:
                 armed("no threshold on pid.available")
             await self._moved.wait()
             self._moved = trio.Event()
-        probe = await in_loader(self._open_probe)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_armed, probe, armed)
-                nursery.start_soon(self._keep_taking, probe)
-        finally:
-            self._watch = None
-            with trio.CancelScope(shield=True):  # detaching waits for RCU grace periods
-                await of_probe(probe, probe.close)
+        async with opened(self._open_probe) as probe:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_armed, probe, armed)
+                    nursery.start_soon(take_records, probe, self._heed, self._count_lost)
+            finally:
+                self._watch = None
 
-    async def _keep_armed(self, probe: Probe, armed: Callable[[str], None]) -> None:
+    async def _keep_armed(self, probe: TasksProbe, armed: Callable[[str], None]) -> None:
         while True:
             self._moved = trio.Event()
             wanted = self._wanted
@@ -169,7 +145,7 @@ class EbpfPids:
             armed(self._detail(probe.made_by))
             await self._moved.wait()
 
-    async def _arm(self, probe: Probe, wanted: ProcessLevels) -> None:
+    async def _arm(self, probe: TasksProbe, wanted: ProcessLevels) -> None:
         if self._watch is not None and self._watch.cgroup != wanted.cgroup:
             self._drop(probe, self._watch)
         watch = self._watch or await self._begin(probe, wanted.cgroup)
@@ -195,7 +171,7 @@ class EbpfPids:
         if watch.told - told_before:
             self._wake(self._clock_ns())
 
-    async def _begin(self, probe: Probe, cgroup: str) -> _Watch:
+    async def _begin(self, probe: TasksProbe, cgroup: str) -> _Watch:
         address = 0
         if cgroup != MACHINE:
             directory = self._tree.path(cgroup, "pids")
@@ -214,31 +190,22 @@ class EbpfPids:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), f"{cgroup}/pids.current")
         return count
 
-    async def _keep_taking(self, probe: Probe) -> None:
-        # Each record is a pass: 32 in a row go on at once, 100 a second in the long run.
-        pace = Pace(burst=32, per_second=100)
-        lost = 0
-        while True:
-            await trio.lowlevel.wait_readable(probe.fd)
-            for record in probe.take():
-                self._heed(record)
-            if probe.lost() != lost:
-                self._board.count_lost(self.name, probe.lost() - lost)
-                lost = probe.lost()
-                self._wake(self._clock_ns())  # whatever they said, it is there to be observed
-            await pace.turn()
+    def _heed(self, records: Sequence[WatchRecord]) -> None:
+        for record in records:
+            watch = self._watch
+            if watch is None or record.watch_id != watch.id:
+                continue
+            if record.kind is RecordKind.REMOVED:
+                raise OSError(errno.ENODEV, "the cgroup is gone", watch.cgroup)
+            if record.level < len(watch.armed):
+                watch.told |= {watch.armed[record.level][0]}
+                self._wake(record.at_ns)
 
-    def _heed(self, record: WatchRecord) -> None:
-        watch = self._watch
-        if watch is None or record.watch_id != watch.id:
-            return
-        if record.kind is RecordKind.REMOVED:
-            raise OSError(errno.ENODEV, "the cgroup is gone", watch.cgroup)
-        if record.level < len(watch.armed):
-            watch.told |= {watch.armed[record.level][0]}
-            self._wake(record.at_ns)
+    def _count_lost(self, lost: int) -> None:
+        self._board.count_lost(self.name, lost)
+        self._wake(self._clock_ns())  # whatever they said, it is there to be observed
 
-    def _drop(self, probe: Probe, watch: _Watch) -> None:
+    def _drop(self, probe: TasksProbe, watch: _Watch) -> None:
         self._watch = None
         if watch.cgroup == MACHINE:
             probe.watch_node(watch.id, [])

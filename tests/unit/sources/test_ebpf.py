@@ -1,15 +1,16 @@
 import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from probe_of_records import ProbeOfCgroups, watch_record
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, Watched, WatchRecord
+from reactor.kernel.bpf_records import Level, RecordKind
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
@@ -26,41 +27,13 @@ MIB = 1 << 20
 PAGES = MIB // os.sysconf("SC_PAGESIZE")
 
 
-class FakeProbe:
-    """The kernel's side: watches by address, and a descriptor that is readable while there are records."""
-
-    made_by = ""
+class Probe(ProbeOfCgroups):
+    """Watches the machine too, by its free memory."""
 
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self.watches: dict[int, tuple[int, list[Level]]] = {}
+        super().__init__()
         self.node: tuple[int, list[Level], int] | None = None
         self.node_refusal: BpfError | None = None
-        self.watch_refusal: OSError | None = None
-        self.records: list[WatchRecord] = []
-        self.lost_records = 0
-        self.closed = False
-
-    def take(self) -> Sequence[WatchRecord]:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
-        records, self.records = self.records, []
-        return records
-
-    def lost(self) -> int:
-        return self.lost_records
-
-    def counters(self, directory: Path) -> CounterAddresses:
-        identity = os.stat(directory).st_ino
-        return CounterAddresses(cgroup_id=identity, memory=identity, tasks=0)
-
-    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
-        if self.watch_refusal is not None:
-            raise self.watch_refusal
-        self.watches[address] = (watch_id, list(levels))
-
-    def unwatch(self, address: int) -> bool:
-        return self.watches.pop(address, None) is not None
 
     def prepare_node(self) -> None:
         if self.node_refusal is not None:
@@ -68,26 +41,6 @@ class FakeProbe:
 
     def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
         self.node = (watch_id, list(levels), capacity_pages)
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            os.close(self.fd)
-
-    def tell(self, kind: RecordKind, watch_id: int, level: int = 0, at_ns: int = 1) -> None:
-        record = WatchRecord(
-            kind=kind,
-            watched=Watched.CGROUP_MEMORY,
-            at_ns=at_ns,
-            watch_id=watch_id,
-            value=0,
-            fire=0,
-            level=level,
-            pid=1,
-            comm="hog",
-        )
-        self.records.append(record)
-        os.eventfd_write(self.fd, 1)
 
 
 class FakeNode:
@@ -97,7 +50,7 @@ class FakeNode:
         self.directory = root / "node"
         self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
         self.wakes, self.board = Wakes(), SourceBoard()
-        self.probe = FakeProbe()
+        self.probe = Probe()
         self.failure: Exception | None = None
         self.proc = root / "proc"
         self.proc.mkdir()
@@ -109,7 +62,7 @@ class FakeNode:
         (self.directory / "memory.stat").write_text(f"inactive_file {inactive_file_mib * MIB}\n")
         (self.directory / "memory.current").write_text(f"{mib * MIB}\n")
 
-    def open_probe(self) -> FakeProbe:
+    def open_probe(self) -> Probe:
         if self.failure is not None:
             raise self.failure
         return self.probe
@@ -184,7 +137,7 @@ async def test_crossing_wakes_with_its_signal_at_the_kernels_time(
     node: FakeNode, level: LevelFactory
 ) -> None:
     async with node.watched(level(400)):
-        node.probe.tell(RecordKind.CROSSING, node.watch[0], at_ns=123)
+        node.probe.tell(watch_record(RecordKind.CROSSING, node.watch[0], at_ns=123))
         wake = await node.woken()
     assert (EBPF, 123, Signal.MEMORY_AVAILABLE) == (wake.source, wake.at_ns, wake.signal)
     assert node.board.state(EBPF).wakes == 1
@@ -192,7 +145,7 @@ async def test_crossing_wakes_with_its_signal_at_the_kernels_time(
 
 async def test_record_of_a_watch_that_is_no_more_wakes_nobody(node: FakeNode, level: LevelFactory) -> None:
     async with node.watched(level(400)):
-        node.probe.tell(RecordKind.CROSSING, 99)
+        node.probe.tell(watch_record(RecordKind.CROSSING, 99))
         assert await node.quiet()
 
 
@@ -209,7 +162,7 @@ async def test_level_that_is_past_when_it_is_armed_wakes_once_and_is_told_furthe
 
 async def test_level_moves_with_the_page_cache_once_it_has_fired(node: FakeNode, level: LevelFactory) -> None:
     async with node.watched(level(400)) as step:
-        node.probe.tell(RecordKind.CROSSING, node.watch[0])
+        node.probe.tell(watch_record(RecordKind.CROSSING, node.watch[0]))
         await node.woken()
         step.arm([level(401)])
         assert await node.quiet()
@@ -238,12 +191,12 @@ async def test_reclaim_wakes_only_where_the_working_set_is_at_a_level(
 ) -> None:
     node.uses(390, inactive_file_mib=200)
     async with node.watched(level(400, working_set_mib=300)):
-        node.probe.tell(RecordKind.RECLAIM, node.watch[0])
+        node.probe.tell(watch_record(RecordKind.RECLAIM, node.watch[0]))
         assert await node.quiet()
         node.uses(390, inactive_file_mib=50)
-        node.probe.tell(RecordKind.RECLAIM, node.watch[0])
+        node.probe.tell(watch_record(RecordKind.RECLAIM, node.watch[0]))
         await node.woken()
-        node.probe.tell(RecordKind.RECLAIM, node.watch[0])
+        node.probe.tell(watch_record(RecordKind.RECLAIM, node.watch[0]))
         assert await node.quiet()
 
 
@@ -273,7 +226,7 @@ async def test_cgroup_that_is_made_anew_is_watched_anew(node: FakeNode, level: L
         node.directory.rename(node.directory.with_name("gone"))
         node.directory.mkdir()
         node.uses(50)
-        node.probe.tell(RecordKind.REMOVED, before)
+        node.probe.tell(watch_record(RecordKind.REMOVED, before))
         await node.woken()
         assert await node.quiet()
         assert before != node.watch[0]
@@ -284,7 +237,7 @@ async def test_cgroup_that_stays_away_fails_the_source(node: FakeNode, level: Le
         async with node.watched(level(400)):
             before = node.watch[0]
             node.directory.rename(node.directory.with_name("gone"))
-            node.probe.tell(RecordKind.REMOVED, before)
+            node.probe.tell(watch_record(RecordKind.REMOVED, before))
             await trio.sleep(60)
     assert node.probe.closed
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import trio
+from probe_of_records import ProbeOfCgroups, watch_record
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, Watched, WatchRecord
+from reactor.kernel.bpf_records import Level, RecordKind
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import SourceSettings
@@ -24,8 +25,6 @@ from reactor.sources.proc_connector import PROCESSES
 from reactor.sources.processes import ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
 
-NODE_ID = 77
-
 
 def threshold(amount: int, grace_seconds: float = 0.0) -> Threshold:
     value = ThresholdValue(text=str(amount), amount=Fraction(amount))
@@ -35,64 +34,23 @@ def threshold(amount: int, grace_seconds: float = 0.0) -> Threshold:
 HARD, SOFT = threshold(20), threshold(40, 30)
 
 
-class FakeProbe:
-    """The kernel's side: the watches, and a descriptor that is readable while there are records."""
-
-    made_by = ""
+class Probe(ProbeOfCgroups):
+    """Watches the machine too, by its tasks."""
 
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self.cgroups: dict[int, tuple[int, list[Level]]] = {}
+        super().__init__()
         self.machine: tuple[int, list[Level]] | None = None
         self.refusal: BpfError | None = None
-        self.records: list[WatchRecord] = []
-        self.lost_records = 0
-        self.closed = False
-
-    def take(self) -> Sequence[WatchRecord]:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
-        records, self.records = self.records, []
-        return records
-
-    def lost(self) -> int:
-        return self.lost_records
-
-    def counters(self, directory: Path) -> CounterAddresses:
-        assert directory.is_dir()
-        return CounterAddresses(cgroup_id=1, memory=0, tasks=NODE_ID)
-
-    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
-        self.cgroups[address] = (watch_id, list(levels))
-
-    def unwatch(self, address: int) -> bool:
-        return self.cgroups.pop(address, None) is not None
 
     def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.machine = (watch_id, list(levels))
 
-    def close(self) -> None:
-        self.closed = True
-        os.close(self.fd)
-
-    def tell(self, kind: RecordKind, level: int = 0) -> None:
-        watch_id = self.cgroups[NODE_ID][0]
-        self.records.append(
-            WatchRecord(
-                kind=kind,
-                watched=Watched.CGROUP_TASKS,
-                at_ns=5,
-                watch_id=watch_id,
-                value=81,
-                fire=81,
-                level=level,
-                pid=1,
-                comm="bomb",
-            )
-        )
-        os.eventfd_write(self.fd, 1)
+    def tell_of(self, kind: RecordKind) -> None:
+        """Tell of the first level of the only watch there is."""
+        ((watch_id, _),) = self.watches.values()
+        self.tell(watch_record(kind, watch_id, at_ns=5))
 
 
 class Other:
@@ -119,8 +77,8 @@ class Node:
         self.directory.mkdir()
         self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root, pids_root=root)
         self.wakes, self.board = Wakes(), SourceBoard()
-        self.probes: list[FakeProbe] = []
-        self.next_probe = FakeProbe()
+        self.probes: list[Probe] = []
+        self.next_probe = Probe()
         self.proc = root / "proc"
         self.proc.mkdir()
         (self.proc / "loadavg").write_text("0.1 0.2 0.3 1/500 4711\n")
@@ -137,18 +95,19 @@ class Node:
             self.tree, SourceSettings(), self.wakes, self.board, steps=(step, Other())
         )
 
-    def open_probe(self) -> FakeProbe:
+    def open_probe(self) -> Probe:
         self.probes.append(self.next_probe)
-        self.next_probe = FakeProbe()
+        self.next_probe = Probe()
         return self.probes[-1]
 
     @property
-    def probe(self) -> FakeProbe:
+    def probe(self) -> Probe:
         return self.probes[-1]
 
     @property
     def levels(self) -> list[Level]:
-        return self.probe.cgroups[NODE_ID][1]
+        ((_, levels),) = self.probe.watches.values()
+        return levels
 
     def has(self, tasks: int) -> None:
         (self.directory / "pids.current").write_text(f"{tasks}\n")
@@ -193,7 +152,7 @@ async def test_each_threshold_is_a_level_of_the_nodes_counter(node: Node) -> Non
 
 async def test_crossing_wakes_the_loop_with_the_time_of_the_fork(node: Node) -> None:
     async with node.watched(HARD):
-        node.probe.tell(RecordKind.CROSSING)
+        node.probe.tell_of(RecordKind.CROSSING)
         with trio.fail_after(20):
             (wake,) = await node.wakes.wait()
     assert (EBPF_PIDS, WakeKind.PROCESSES, Signal.PID_AVAILABLE, 5) == (
@@ -216,7 +175,7 @@ async def test_threshold_that_is_past_when_it_is_armed_wakes_the_loop_once(node:
 
 async def test_crossing_that_was_undone_is_armed_anew_and_one_that_stands_is_not(node: Node) -> None:
     async with node.watched(HARD):
-        node.probe.tell(RecordKind.CROSSING)
+        node.probe.tell_of(RecordKind.CROSSING)
         await node.wake()
         before = node.levels
         node.expect(HARD, used=85)
@@ -242,7 +201,7 @@ async def test_machine_is_watched_where_the_node_has_no_limit(node: Node) -> Non
         await node.until(lambda: node.probe.machine is not None)
         assert node.probe.machine is not None
         assert [1001] == [level.fire for level in node.probe.machine[1]]
-        assert node.probe.cgroups == {}
+        assert node.probe.watches == {}
 
 
 async def test_nothing_is_loaded_without_a_threshold(node: Node) -> None:
@@ -251,7 +210,7 @@ async def test_nothing_is_loaded_without_a_threshold(node: Node) -> None:
         assert node.probes == []
         assert node.board.state(EBPF_PIDS).detail == "no threshold on pid.available"
         node.expect(HARD)
-        await node.until(lambda: node.probes and node.probe.cgroups)
+        await node.until(lambda: node.probes and node.probe.watches)
     node.next_probe.close()
 
 
@@ -269,9 +228,9 @@ async def test_what_the_kernel_hides_has_the_connector_stand_in(node: Node) -> N
 async def test_cgroup_that_goes_is_a_failure_and_its_successor_is_watched(node: Node) -> None:
     async with node.watched(HARD):
         first = node.probe
-        first.tell(RecordKind.REMOVED)
+        first.tell_of(RecordKind.REMOVED)
         await node.until(lambda: first.closed)
-        await node.until(lambda: node.probe is not first and node.probe.cgroups)
+        await node.until(lambda: node.probe is not first and node.probe.watches)
 
 
 async def test_lost_records_are_counted_and_wake_the_loop(node: Node) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from probe_of_records import ProbeOfRecords
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf_records import OomRecord
@@ -27,44 +28,17 @@ PAGE = os.sysconf("SC_PAGESIZE")
 PODS = "/node/pods"
 
 
-class FakeProbe:
-    """The kernel's side: a descriptor that is readable while there are records."""
-
-    made_by = ""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self.records: list[OomRecord] = []
-        self.lost_records = 0
-        self.closed = False
-
-    def take(self) -> Sequence[OomRecord]:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
-        records, self.records = self.records, []
-        return records
-
-    def lost(self) -> int:
-        return self.lost_records
-
-    def close(self) -> None:
-        self.closed = True
-        os.close(self.fd)
-
-    def tell(self, *path: tuple[int, str], limit: int | None) -> None:
-        self.records.append(
-            OomRecord(
-                at_ns=5,
-                pid=42,
-                comm="java",
-                limit_cgroup=limit,
-                limit_pages=100,
-                usage_pages=None if limit is None else 99,
-                victim_pages=50,
-                path=path,
-            )
-        )
-        os.eventfd_write(self.fd, 1)
+def oom_record(*path: tuple[int, str], limit: int | None) -> OomRecord:
+    return OomRecord(
+        at_ns=5,
+        pid=42,
+        comm="java",
+        limit_cgroup=limit,
+        limit_pages=100,
+        usage_pages=None if limit is None else 99,
+        victim_pages=50,
+        path=path,
+    )
 
 
 class Node:
@@ -75,7 +49,7 @@ class Node:
         self.tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
         self.root_id = root.stat().st_ino
         self.wakes, self.board = Wakes(), SourceBoard()
-        self.probe = FakeProbe()
+        self.probe = ProbeOfRecords[OomRecord]()
         self.failure: Exception | None = None
         self.told: list[OomKill] = []
         self.settings = Settings(node_cgroup="/node", pod_parents=(PODS,), sources=SourceSettings(ebpf=ebpf))
@@ -88,7 +62,7 @@ class Node:
         (directory / "memory.events").write_text(f"high 0\noom {met + met_below}\noom_kill {kills}\n")
         (directory / "memory.events.local").write_text(f"high 0\noom {met}\noom_kill 0\n")
 
-    def open_probe(self) -> FakeProbe:
+    def open_probe(self) -> ProbeOfRecords[OomRecord]:
         if self.failure is not None:
             raise self.failure
         return self.probe
@@ -133,7 +107,8 @@ def chain(node: Node, *names: str, limit: str | None) -> None:
     """Have the kernel tell of a kill in the cgroup of these names, at the limit of one of them."""
     path = [(100 + place, name) for place, name in enumerate(names)]
     limits = {name: place_id for place_id, name in path}
-    node.probe.tell(*reversed(path), (node.root_id, ""), limit=None if limit is None else limits[limit])
+    limit_id = None if limit is None else limits[limit]
+    node.probe.tell(oom_record(*reversed(path), (node.root_id, ""), limit=limit_id))
 
 
 async def test_kill_at_the_nodes_limit_is_told_and_wakes_the_loop(node: Node) -> None:
