@@ -6,6 +6,10 @@ is. At a hard threshold the brake stays for a second at the most, while the loop
 and for soft thresholds it is taken off at once. Then the counters are looked at until usage is calm, and
 memory.high is set to the next level. What the operator had there is put back (`kernel.memory_high`).
 
+The kernel tells of no event when usage has met a level before the write of memory.high is done, and a pass
+may look just where usage dips below a level that it is held at. So usage is looked at after each write, and
+while a level stays met the loop is woken again.
+
 systemd writes its own memory.high whenever it realizes a cgroup anew: after a daemon-reload, with the next
 unit that starts in the slice. So the file itself is watched as well, and the level set again. Where the
 brake (`reactor.act.brake`) holds the same file lower, that is what stands, until it lets go.
@@ -17,6 +21,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final
@@ -37,6 +42,9 @@ MEMORY_HIGH: Final = "memory-high"
 BRAKE_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.02
+# After how long the loop is woken again for levels that stay met: twice as long each time.
+_AGAIN_SECONDS: Final = 1.0
+_AGAIN_AT_MOST_SECONDS: Final = 10.0
 # How often somebody who keeps on writing memory.high is answered.
 _ANSWER_SECONDS: Final = 0.1
 # memory.high holds usage at the level, not past it, and the counters lag by the kernel's batches.
@@ -150,6 +158,7 @@ class _Guard:
         self._high = high
         self._standing: MemoryLevel | None = None
         self._met: set[tuple[LevelKey, int]] = set()  # with the slack that it took
+        self._again_at = self._again_seconds = 0.0
         self._moved = trio.Event()
 
     def arm(self, levels: list[MemoryLevel]) -> None:
@@ -178,8 +187,7 @@ class _Guard:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._answer_writes, writes_fd)
                     while True:
-                        await self._set_next(counters)
-                        if await self._wait_for_event(events_fd):
+                        if await self._set_next(counters) or await self._wait_for_event(events_fd):
                             await self._look_until_calm(counters)
             finally:
                 with trio.CancelScope(shield=True):
@@ -195,8 +203,8 @@ class _Guard:
                 self._moved.set()
             await trio.sleep(_ANSWER_SECONDS)
 
-    async def _set_next(self, counters: MemoryCounters) -> None:
-        """Set memory.high to the lowest level that usage has not met yet."""
+    async def _set_next(self, counters: MemoryCounters) -> bool:
+        """Set memory.high to the lowest level that usage has not met yet; return whether it has by now."""
         self._moved = trio.Event()
         self._note_past(counters)
         usage_bytes = counters.usage_bytes() + _SLACK_BYTES
@@ -205,17 +213,19 @@ class _Guard:
         if following is None:
             await self._release()
             self._armed("is past its levels")
-            return
+            return False
         # Assigned first: should the write be cancelled or fail halfway, it still is put back.
         self._standing = following
         if await trio.to_thread.run_sync(self._high.set, following.level_bytes, MEMORY_HIGH):
             self._armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")
         else:
             self._armed("has a lower memory.high already")
+        # Whatever was charged before the value counted, or was reclaimed by the write itself, is no event.
+        return counters.usage_bytes() + _SLACK_BYTES >= following.level_bytes
 
     async def _wait_for_event(self, events_fd: int) -> bool:
         """Wait until memory.events changes, and return True, or until the next level is to be set anew."""
-        with trio.move_on_after(float("inf") if self._standing else CALM_SECONDS):
+        with trio.move_on_after(CALM_SECONDS if self._met or not self._standing else float("inf")):
             async with trio.open_nursery() as nursery:
 
                 async def until_moved() -> None:
@@ -246,7 +256,7 @@ class _Guard:
             await trio.sleep(LOOK_SECONDS)
 
     def _note_past(self, counters: MemoryCounters) -> bool:
-        """Wake the loop for levels that are met and were not, and again once they are passed.
+        """Wake the loop for levels that are met and were not, again once they are passed, and while they are.
 
         Where usage is held at a level the pass may find it a page short, and end nobody; once the brake is
         off it goes on. Returns whether a hard level is met.
@@ -258,10 +268,23 @@ class _Guard:
             for slack_bytes in (_SLACK_BYTES, _PASSED_BYTES)
             if level.is_past(usage_bytes=usage_bytes + slack_bytes, inactive_file_bytes=inactive_file_bytes)
         }
-        for noted in met.keys() - self._met:
+        for noted in self._news(met.keys()):
             self._wake(met[noted])
         self._met = set(met)
         return any(level.threshold.is_hard for level in met.values())
+
+    def _news(self, met: AbstractSet[tuple[LevelKey, int]]) -> AbstractSet[tuple[LevelKey, int]]:
+        """Return what the loop has to be woken for: what was not met before, or in due time all of it."""
+        now = trio.current_time()
+        news = met - self._met
+        if news:
+            self._again_seconds = _AGAIN_SECONDS
+        elif now >= self._again_at:
+            news = met
+            self._again_seconds = min(2 * self._again_seconds, _AGAIN_AT_MOST_SECONDS)
+        if news:
+            self._again_at = now + self._again_seconds
+        return news
 
     async def _release(self) -> None:
         if self._standing is not None:
