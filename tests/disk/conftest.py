@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import MIB, RunningDaemon
+from daemon_fixtures import RunningDaemon
 from disks import Guarded, mounted
+from this_machine import virtual_node
 
-from reactor.errors import KernelInterfaceError
-from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.virtual_node import VirtualNode
 
 
@@ -32,14 +30,7 @@ def disk(tmp_path: Path, kind: str) -> Iterator[Path]:
 @pytest.fixture
 def node(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
     """Return a virtual node of 512 MiB that is gone after the test."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root; run as root")
-    try:
-        tree = CgroupTree.discover()
-    except KernelInterfaceError as error:
-        pytest.skip(f"no memory controller; mount one: {error}")
-    name = f"reactor-test-{os.getpid()}-{abs(hash(request.node.name)) % 10_000}"
-    with VirtualNode(tree, 512 * MIB, name) as made:
+    with virtual_node(request.node.name, 512) as made:
         yield made
 
 

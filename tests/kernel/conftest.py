@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import MIB, RunningDaemon
+from daemon_fixtures import RunningDaemon
+from this_machine import cgroup_tree, virtual_node
 
-from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
 
@@ -24,12 +23,7 @@ def interruptible() -> None:
 @pytest.fixture
 def v1_tree() -> CgroupTree:
     """Return the hierarchies, where the memory controller is on v1 and may be used."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root; run as root")
-    try:
-        tree = CgroupTree.discover()
-    except KernelInterfaceError as error:
-        pytest.skip(f"no memory controller; mount one: {error}")
+    tree = cgroup_tree()
     if tree.version is not CgroupVersion.V1:
         pytest.skip("the memory controller is on v2; boot with systemd.unified_cgroup_hierarchy=0")
     return tree
@@ -38,14 +32,7 @@ def v1_tree() -> CgroupTree:
 @pytest.fixture
 def node(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
     """Return a virtual node of 256 MiB that is gone after the test."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root; run as root")
-    try:
-        tree = CgroupTree.discover()
-    except KernelInterfaceError as error:
-        pytest.skip(f"no memory controller; mount one: {error}")
-    name = f"reactor-test-{os.getpid()}-{abs(hash(request.node.name)) % 10_000}"
-    with VirtualNode(tree, 256 * MIB, name) as made:
+    with virtual_node(request.node.name, 256) as made:
         yield made
 
 

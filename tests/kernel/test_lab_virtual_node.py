@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from this_machine import cgroup_tree
 
-from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.virtual_node import VirtualNode, ended_by_signals
 
@@ -19,12 +19,7 @@ PAUSE = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
 @pytest.fixture
 def tree() -> CgroupTree:
-    if os.geteuid():
-        pytest.skip("needs root: run `sudo make kernel-tests`")
-    try:
-        return CgroupTree.discover()
-    except ReactorError as error:
-        pytest.skip(f"needs a mounted memory controller: {error}")
+    return cgroup_tree()
 
 
 @pytest.fixture

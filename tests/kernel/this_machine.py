@@ -1,0 +1,31 @@
+"""What tests need of this machine: where it is missing they are skipped, and say what would help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.lab.virtual_node import VirtualNode
+
+
+def cgroup_tree() -> CgroupTree:
+    """Return the hierarchies of this machine, as root."""
+    if os.geteuid():
+        pytest.skip("needs root: run `sudo make kernel-tests`")
+    try:
+        return CgroupTree.discover()
+    except ReactorError as error:
+        pytest.skip(f"needs a mounted memory controller: {error}")
+
+
+@contextmanager
+def virtual_node(test: str, mib: int) -> Iterator[VirtualNode]:
+    """Yield a virtual node of the test's own."""
+    name = f"reactor-test-{os.getpid()}-{abs(hash(test)) % 10_000}"
+    with VirtualNode(cgroup_tree(), mib << 20, name) as made:
+        yield made
