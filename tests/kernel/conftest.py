@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from daemon_fixtures import RunningDaemon
 from this_machine import cgroup_tree, virtual_node
+from yard import Yard
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
@@ -42,3 +43,16 @@ def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[RunningDaemon]:
     running = RunningDaemon(tmp_path, node.cgroup)
     yield running
     running.stop()
+
+
+# Skips of async tests are in fixtures: pytest-trio loses the reason of one that is raised in the test itself.
+@pytest.fixture
+def bounded(yard: Yard) -> Callable[[str], None]:
+    """Return what keeps a fork storm in a cgroup to 400 tasks."""
+    if yard.tree.pids_root is None:
+        pytest.skip("needs the pids controller, so that the storm stays bounded")
+
+    def bound(cgroup: str) -> None:
+        (yard.tree.path(cgroup, "pids") / "pids.max").write_text("400")
+
+    return bound

@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from reactor.act.kill import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.pods import Pod
 
 
 @pytest.fixture
@@ -59,11 +60,11 @@ async def test_kill_spares_the_neighbours(yard: Yard, kill_path: KillPath) -> No
     assert [spared.pid] == yard.tree.processes(neighbour.cgroup)
 
 
-async def test_a_fork_storm_is_ended_to_the_last_process(yard: Yard, kill_path: KillPath) -> None:
+async def test_a_fork_storm_is_ended_to_the_last_process(
+    yard: Yard, kill_path: KillPath, bounded: Callable[[str], None]
+) -> None:
     pod = yard.pod()
-    if yard.tree.pids_root is None:
-        pytest.skip("needs the pids controller, so that the storm stays bounded")
-    (yard.tree.path(pod.cgroup, "pids") / "pids.max").write_text("400")
+    bounded(pod.cgroup)
     yard.spawn(pod.cgroup, FORK_STORM)
     wait_until(lambda: len(yard.tree.processes(pod.cgroup)) > 300)
     kill_path.kill_now(pod)
@@ -72,11 +73,11 @@ async def test_a_fork_storm_is_ended_to_the_last_process(yard: Yard, kill_path: 
     assert [] == yard.tree.processes(pod.cgroup)
 
 
-async def test_a_fork_storm_is_ended_without_a_freezer_too(yard: Yard) -> None:
+async def test_a_fork_storm_is_ended_without_a_freezer_too(
+    yard: Yard, bounded: Callable[[str], None]
+) -> None:
     pod = yard.pod()
-    if yard.tree.pids_root is None:
-        pytest.skip("needs the pids controller, so that the storm stays bounded")
-    (yard.tree.path(pod.cgroup, "pids") / "pids.max").write_text("400")
+    bounded(pod.cgroup)
     bare = CgroupTree(version=yard.tree.version, memory_root=yard.tree.memory_root)
     kill_path = KillPath(bare, (yard.parent,))
     yard.spawn(pod.cgroup, FORK_STORM)
@@ -176,17 +177,25 @@ async def test_reap_without_a_descriptor_left_is_a_problem_in_its_report(
     assert -signal.SIGKILL == child.wait(5)
 
 
-async def test_the_victims_cpu_quota_is_lifted_before_it_dies(yard: Yard, kill_path: KillPath) -> None:
+@pytest.fixture
+def quota_pod(yard: Yard) -> Pod:
+    """Return a pod in a cgroup that can have a CPU quota."""
     pod = yard.pod()
     if yard.tree.cpu_root is None or not (yard.tree.path(pod.cgroup, "cpu") / "cpu.cfs_quota_us").exists():
         pytest.skip("needs the cpu controller with CONFIG_CFS_BANDWIDTH")
-    inner = yard.make(f"{pod.cgroup}/container")
+    return pod
+
+
+async def test_the_victims_cpu_quota_is_lifted_before_it_dies(
+    yard: Yard, kill_path: KillPath, quota_pod: Pod
+) -> None:
+    inner = yard.make(f"{quota_pod.cgroup}/container")
     yard.spawn(inner)
-    for cgroup in (inner, pod.cgroup):
+    for cgroup in (inner, quota_pod.cgroup):
         yard.tree.set_cpu_quota(cgroup, 1000)
-    kill_path.kill_now(pod)
-    assert (await kill_path.reap(pod)).freed_ns
-    assert 0 == yard.tree.lift_cpu_quota(pod.cgroup)
+    kill_path.kill_now(quota_pod)
+    assert (await kill_path.reap(quota_pod)).freed_ns
+    assert 0 == yard.tree.lift_cpu_quota(quota_pod.cgroup)
 
 
 async def test_kill_of_a_vanished_cgroup_is_a_kill_of_nothing(yard: Yard, kill_path: KillPath) -> None:
@@ -293,18 +302,26 @@ async def test_a_kill_preempts_the_grace_period_of_the_same_pod(yard: Yard, kill
     assert -signal.SIGKILL == child.wait(5)
 
 
-async def test_reap_reports_what_an_ancestors_freezer_holds_back(yard: Yard, kill_path: KillPath) -> None:
-    pod = yard.pod()
+@pytest.fixture
+def set_parent(yard: Yard) -> Callable[[str], object]:
+    """Return what makes the parent FROZEN or THAWED."""
     state = yard.directories(yard.parent)[-1] / "freezer.state"
     if not state.exists():
         pytest.skip("needs the v1 freezer: on v2 a frozen process dies of SIGKILL at once")
+    return state.write_text
+
+
+async def test_reap_reports_what_an_ancestors_freezer_holds_back(
+    yard: Yard, kill_path: KillPath, set_parent: Callable[[str], object]
+) -> None:
+    pod = yard.pod()
     child = yard.spawn(pod.cgroup)
-    state.write_text("FROZEN")
+    set_parent("FROZEN")
     kill_path.kill_now(pod)
     reaped = await kill_path.reap(pod, deadline_seconds=0.4)
     assert reaped.freed_ns is None
     assert any("an ancestor is frozen" in problem for problem in reaped.problems)
-    state.write_text("THAWED")
+    set_parent("THAWED")
     assert -signal.SIGKILL == child.wait(5)
 
 

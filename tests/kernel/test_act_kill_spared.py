@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,11 +68,9 @@ async def test_a_kill_ends_the_containers_and_spares_the_pause_container(
 
 
 async def test_a_fork_storm_beside_a_pause_container_is_ended_to_the_last_process(
-    yard: Yard, kill_path: KillPath, pod: Pod
+    yard: Yard, kill_path: KillPath, pod: Pod, bounded: Callable[[str], None]
 ) -> None:
-    if yard.tree.pids_root is None:
-        pytest.skip("needs the pids controller, so that the storm stays bounded")
-    (yard.tree.path(pod.cgroup or "", "pids") / "pids.max").write_text("400")
+    bounded(pod.cgroup or "")
     pause = yard.spawn(f"{pod.cgroup}/sandbox")
     yard.spawn(f"{pod.cgroup}/one", FORK_STORM)
     wait_until(lambda: len(yard.tree.processes(pod.cgroup or "")) > 300)
