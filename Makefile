@@ -63,7 +63,7 @@ bench-disk: setup ## Measure how soon a full disk is answered and what counting 
 
 lock: setup ## Resolve the dependencies anew into constraints.txt
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-emit-trusted-host --no-header --extra kubernetes --extra dev --output-file constraints.txt pyproject.toml
+	  --no-emit-trusted-host --no-header --extra kubernetes --extra report --extra dev --output-file constraints.txt pyproject.toml
 
 clean: ## Remove what make made
 	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -101,13 +101,7 @@ class Crossings:
 
     def run_if_seen(self, rate_bytes: int, timeout_seconds: float) -> Run | None:
         """Have one evicted, or return None where the daemon lets it be for this long."""
-        cgroup = f"{self._node.cgroup}/{HOG}"
-        self._node.remove_pod(cgroup)
-        self._node.add_pod(HOG)
-        prefill_bytes = max(0, LEVEL_BYTES - _RAMP_BYTES - self._node.usage_bytes())
-        plan = HogPlan(
-            level_bytes=LEVEL_BYTES, prefill_bytes=prefill_bytes, rate_bytes=rate_bytes, with_canary=True
-        )
+        cgroup, plan = prepared_hog(self._node, rate_bytes)
         with hog(self._node, cgroup, self._tool, self._directory, plan) as running:
             decision = self._daemon.next_eviction(timeout_seconds)
             if decision is None:
@@ -130,6 +124,16 @@ class Crossings:
 
     def _log(self) -> str:
         return self._daemon.log()[-2000:]
+
+
+def prepared_hog(node: VirtualNode, rate_bytes: int) -> tuple[str, HogPlan]:
+    """Return a new pod in the place of the last hog's, and what a hog is to do in it."""
+    node.remove_pod(f"{node.cgroup}/{HOG}")
+    prefill_bytes = max(0, LEVEL_BYTES - _RAMP_BYTES - node.usage_bytes())
+    plan = HogPlan(
+        level_bytes=LEVEL_BYTES, prefill_bytes=prefill_bytes, rate_bytes=rate_bytes, with_canary=True
+    )
+    return node.add_pod(HOG), plan
 
 
 @contextmanager

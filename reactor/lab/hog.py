@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,10 +108,19 @@ class Hog:
 
 
 @contextmanager
-def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPlan) -> Iterator[Hog]:
+def hog(
+    node: VirtualNode,
+    cgroup: str,
+    tool: Path,
+    directory: Path,
+    plan: HogPlan,
+    *,
+    armed: Callable[[Sequence[int]], object] = lambda _: None,
+) -> Iterator[Hog]:
     """Start a hog in the pod, which is as new as the hog, and end it if nobody did.
 
-    Raises RefusedError where the canary and the observer don't get ready.
+    `armed` is called with the PIDs of the hog and its canary before the hog begins. Raises RefusedError
+    where the canary and the observer don't get ready.
     """
     before_bytes = node.usage_bytes()
     total_bytes = max(node.memory_bytes - before_bytes - 8 * MIB, MIB)
@@ -141,6 +150,7 @@ def hog(node: VirtualNode, cgroup: str, tool: Path, directory: Path, plan: HogPl
                 lambda: observed.words()[0] > 0 and set(watched) <= set(members()), OBSERVER_SECONDS
             ):
                 raise RefusedError(f"the hog's company in {cgroup} did not get ready")
+            armed(watched)
             allocated.go()
             yield Hog(
                 node, cgroup, (process, observer), (allocated, observed), before_bytes, plan.level_bytes

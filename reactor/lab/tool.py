@@ -1,4 +1,4 @@
-"""The lab's C program, compiled at its first use.
+"""The lab's C programs, each compiled at its first use.
 
 A measurement must not lean on the daemon's word, nor on an interpreter's pauses: what allocates and what
 watches is C with its own clock readings. The source is shipped; a compiler is needed once for each version.
@@ -24,14 +24,14 @@ _WORDS: Final = 8
 _GO: Final = 6
 
 
-def compiled_tool() -> Path:
-    """Return the path of the compiled program.
+def compiled_tool(name: str = "allocator", package: str = "reactor.lab") -> Path:
+    """Return the path of the package's program, compiled from NAME.c.
 
     Raises RefusedError where there is no compiler or the compilation fails.
     """
-    source = resources.files("reactor.lab").joinpath("allocator.c").read_bytes()
+    source = resources.files(package).joinpath(f"{name}.c").read_bytes()
     directory = _cache_directory()
-    tool = directory / f"allocator-{hashlib.sha256(source).hexdigest()[:16]}"
+    tool = directory / f"{name}-{hashlib.sha256(source).hexdigest()[:16]}"
     if not tool.exists():
         _compile(source, tool)
     return tool

@@ -1,0 +1,86 @@
+"""What a report consists of, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of text below their columns' titles. A column whose cells are numbers is set to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """How the values of each series are spread, as cumulative shares over a logarithmic axis.
+
+    Only values above zero are drawn: a logarithm has no others.
+    """
+
+    title: str
+    x_label: str
+    series: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """One line a series, of (x, y) points in the order of x.
+
+    `levels` are named heights, drawn across; `instants` named places on the x axis, drawn upright. With
+    `steps` a value holds until the next, as a count does, and is not on the way to it.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Mapping[str, Sequence[tuple[float, float]]]
+    levels: Mapping[str, float] = field(default_factory=dict)
+    instants: Mapping[str, float] = field(default_factory=dict)
+    log_y: bool = False
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """One bar for each series in each group: series -> group -> value; what is missing has no bar."""
+
+    title: str
+    y_label: str
+    series: Mapping[str, Mapping[str, float]]
+    log_y: bool = False
+
+
+Figure = Distribution | Lines | Bars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a report below its heading: first the paragraphs, then the tables, then the figures."""
+
+    heading: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A whole report. `facts` stand at its top: when, where and with what it was measured.
+
+    `summary` is what somebody reads who reads no further.
+    """
+
+    title: str
+    facts: Mapping[str, object]
+    sections: Sequence[Section]
+    summary: Sequence[str] = ()
+
+    def series(self) -> tuple[str, ...]:
+        """Return the names of all series, in the order in which they first appear."""
+        figures = [figure for section in self.sections for figure in section.figures]
+        return tuple(dict.fromkeys(name for figure in figures for name in figure.series))

@@ -1,0 +1,102 @@
+"""The report: one file, everything escaped, the same colours throughout."""
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import RefusedError
+from reactor.lab.report import Bars, Distribution, Lines, Report, Section, Table, write
+from reactor.lab.report.page import html, numeric_columns
+
+pytest.importorskip("matplotlib", reason="needs the extra: pip install 'reactor[report]'")
+
+FIGURES = (
+    Distribution(title="Latency", x_label="ms", series={"one": [1, 2, 30], "other": [0, 4]}),
+    Lines(
+        title="Usage",
+        x_label="s",
+        y_label="MiB",
+        series={"one": [(0, 1), (1, 5)], "other": [(0, 2)]},
+        levels={"threshold": 3},
+        instants={"crossing": 0.5},
+        steps=True,
+    ),
+    Bars(
+        title="Medians",
+        y_label="ms",
+        series={"one": {"idle": 1}, "other": {"idle": 2, "busy": 3}},
+        log_y=True,
+    ),
+)
+
+
+def report() -> Report:
+    section = Section(
+        heading="A <heading>",
+        paragraphs=["one & all"],
+        tables=[Table(columns=["who", "ms"], rows=[["<b>me</b>", "1.5"]], caption="A table")],
+        figures=FIGURES,
+    )
+    return Report(title="A title", facts={"date": "today"}, sections=[section], summary=["In short."])
+
+
+class _Loads(HTMLParser):
+    """Collects what the page would have a browser fetch or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
+
+
+def test_a_report_is_one_file_that_loads_and_runs_nothing(tmp_path: Path) -> None:
+    write(report(), tmp_path / "report.html")
+    assert ["report.html"] == [path.name for path in tmp_path.iterdir()]
+    page = _Loads()
+    page.feed((tmp_path / "report.html").read_text())
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert all(reference.startswith("#") for reference in page.references)
+    assert 3 == page.tags.count("figure")
+
+
+def test_text_is_escaped() -> None:
+    page = html(report())
+    assert "A &lt;heading&gt;" in page
+    assert "&lt;b&gt;me&lt;/b&gt;" in page
+    assert "<b>me</b>" not in page
+
+
+def test_the_same_report_is_the_same_bytes() -> None:
+    assert html(report()) == html(report())
+
+
+def test_a_column_of_numbers_is_set_to_the_right_and_one_of_words_is_not() -> None:
+    rows = [["earlyoom", "1.5", "1.2 / 3.4", "5 %", ""], ["nohang", "\u2013", "2 / 3", "17.5 %", "12 \u00d7"]]
+    assert [False, True, True, True, True] == numeric_columns(Table(columns=list("abcde"), rows=rows))
+
+
+def test_describing_a_report_imports_nothing_that_draws() -> None:
+    code = "import sys, reactor.lab.report; print({'matplotlib', 'jinja2'} & set(sys.modules))"
+    assert "set()\n" == subprocess.check_output([sys.executable, "-c", code], text=True)
+
+
+@pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
+def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "reactor.lab.report.figures", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(RefusedError, match=r"pip install 'reactor\[report\]'"):
+        html(report())
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(OSError, match=r"report\.html"):
+        write(report(), tmp_path / "report.html")
+    assert ["report.html"] == [path.name for path in tmp_path.iterdir()]
