@@ -7,7 +7,7 @@ page.py       a report to HTML, by jinja2 (page.html.jinja)
 Drawing needs the extra `report`; describing a report does not, and imports nothing of it.
 """
 
-from reactor.lab.report.document import Bars, Distribution, Figure, Lines, Report, Section, Table
-from reactor.lab.report.page import EXTRA, write
+from reactor.report.document import Bars, Distribution, Figure, Lines, Report, Section, Table
+from reactor.report.page import EXTRA, write
 
 __all__ = ["EXTRA", "Bars", "Distribution", "Figure", "Lines", "Report", "Section", "Table", "write"]

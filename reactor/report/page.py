@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError
-from reactor.lab.report.document import Report, Table
+from reactor.report.document import Report, Table
 
 EXTRA: Final = "report"
 _NUMBER: Final = re.compile(r"(-|\u2013)?[\d.,]*(\s*/\s*-?[\d.,]+)*( ?[%\u00d7])?")
@@ -34,13 +34,13 @@ def html(report: Report) -> str:
     try:
         import jinja2  # noqa: PLC0415 - an extra, and not before something is drawn
 
-        from reactor.lab.report.figures import draw, strokes  # noqa: PLC0415
+        from reactor.report.figures import draw, strokes  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise RefusedError(
             f"no {error.name}, so no HTML report: install the extra, pip install 'reactor[{EXTRA}]'"
         ) from error
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("reactor.lab.report", ""),
+        loader=jinja2.PackageLoader("reactor.report", ""),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

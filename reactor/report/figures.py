@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 
-from reactor.lab.report.document import Bars, Distribution, Figure, Lines
+from reactor.report.document import Bars, Distribution, Figure, Lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import RefusedError
-from reactor.lab.report import Bars, Distribution, Lines, Report, Section, Table, write
-from reactor.lab.report.page import html, numeric_columns
+from reactor.report import Bars, Distribution, Lines, Report, Section, Table, write
+from reactor.report.page import html, numeric_columns
 
 pytest.importorskip("matplotlib", reason="needs the extra: pip install 'reactor[report]'")
 
@@ -83,13 +83,13 @@ def test_a_column_of_numbers_is_set_to_the_right_and_one_of_words_is_not() -> No
 
 
 def test_describing_a_report_imports_nothing_that_draws() -> None:
-    code = "import sys, reactor.lab.report; print({'matplotlib', 'jinja2'} & set(sys.modules))"
+    code = "import sys, reactor.report; print({'matplotlib', 'jinja2'} & set(sys.modules))"
     assert "set()\n" == subprocess.check_output([sys.executable, "-c", code], text=True)
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
 def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "reactor.lab.report.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "reactor.report.figures", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(RefusedError, match=r"pip install 'reactor\[report\]'"):
         html(report())
