@@ -10,6 +10,9 @@
  *                                         nothing to tear down
  *   allocator touch RECORD BYTES ROUNDS   whenever GO is set, touch BYTES of fresh memory and give them back,
  *                                         ROUNDS times; then put the CPU time of the fastest into LAST_NS and clear GO
+ *   allocator fill RECORD BYTES PAGES     once GO is set, touch BYTES as fast as it goes, in pages of 4 KiB (PAGES
+ *                                         "small") or in huge ones where the kernel has them ("huge"), then hold them;
+ *                                         LAST_NS is the end of that
  *   allocator fork RATE SECONDS           start RATE processes a second, each of which exits at once
  *   allocator spin                        keep one CPU busy at normal priority
  *   allocator idle                        sleep
@@ -189,6 +192,30 @@ static _Noreturn void touch_on_request(char **arguments)
 	}
 }
 
+static _Noreturn void fill(char **arguments)
+{
+	volatile int64_t *record = open_record(arguments[0]);
+	int64_t bytes = atoll(arguments[1]), step = 1 << 20, huge = 2 << 20;
+	/* Aligned by hand: a huge page has to lie whole in the mapping. */
+	char *memory = mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	memory += -(intptr_t)memory & (huge - 1);
+	/* A kernel without huge pages refuses either; it then has small ones only. */
+	madvise(memory, bytes, strcmp(arguments[2], "huge") ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+	while (!record[GO])
+		sleep_until(now_ns() + 200000);
+	record[STARTED_NS] = now_ns();
+	for (int64_t touched = 0; touched < bytes; touched += step) {
+		touch(memory, touched, step < bytes - touched ? step : bytes - touched);
+		record[TOUCHED_BYTES] = touched + step;
+	}
+	record[LAST_NS] = now_ns();
+	for (;;)
+		pause();
+}
+
 static int observe(int count, char **arguments)
 {
 	volatile int64_t *record = open_record(arguments[0]);
@@ -267,6 +294,8 @@ int main(int count, char **arguments)
 		return observe(count - 2, arguments + 2);
 	if (!strcmp(mode, "touch") && count == 5)
 		touch_on_request(arguments + 2);
+	if (!strcmp(mode, "fill") && count == 5)
+		fill(arguments + 2);
 	if (!strcmp(mode, "fork") && count == 4)
 		return fork_storm(arguments + 2);
 	if (!strcmp(mode, "canary")) {
@@ -284,6 +313,6 @@ int main(int count, char **arguments)
 		execvp(arguments[2], arguments + 2);
 		fail(arguments[2]);
 	}
-	fprintf(stderr, "allocator: one of allocate, observe, touch, canary, fork, spin, idle, lead with their arguments\n");
+	fprintf(stderr, "allocator: one of allocate, observe, touch, fill, canary, fork, spin, idle, lead with their arguments\n");
 	return 1;
 }

@@ -37,12 +37,13 @@ _SETTLE_SECONDS: Final = 0.05
 class Run:
     """One hog's end: its own instants, and the daemon's stages from the journal (ns on the same clock).
 
-    `woken_by` are the sources whose wakes led to the pass.
+    `woken_by` are the sources whose wakes led to the pass; `braked_ns` is when memory.high was pulled down.
     """
 
     times: HogTimes
     timing: Mapping[str, int]
     woken_by: frozenset[str] = frozenset()
+    braked_ns: int | None = None
 
     @property
     def to_wake_ms(self) -> float:
@@ -120,7 +121,8 @@ class Crossings:
                 f"the daemon's log ends:\n{self._log()}"
             )
         woken_by = frozenset(wake["source"] for wake in decision["wakes"])
-        return Run(times=times, timing=decision["timing"], woken_by=woken_by)
+        braked_ns = min((one["engaged_ns"] for one in decision["brake"] if one["engaged_ns"]), default=None)
+        return Run(times=times, timing=decision["timing"], woken_by=woken_by, braked_ns=braked_ns)
 
     def _log(self) -> str:
         return self._daemon.log()[-2000:]

@@ -1,0 +1,96 @@
+"""`reactor tune`, whole, on this machine's kernel."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.lab.daemon_process import wait_until
+from reactor.lab.tool import compiled_tool
+from reactor.lab.tune.measured import stored_in
+from reactor.lab.tune.node import check_calm
+from reactor.model.settings import Settings
+
+COMMAND = [sys.executable, "-m", "reactor", "tune", "--loads", "idle", "--pods", "2"]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree() -> CgroupTree:
+    if os.geteuid():
+        pytest.skip("needs root: run `sudo make kernel-tests`")
+    try:
+        compiled_tool()
+        tree = CgroupTree.discover()
+        check_calm(tree, Settings())
+    except ReactorError as error:
+        pytest.skip(f"needs a mounted memory controller, a C compiler and 1.3 GiB of room: {error}")
+    return tree
+
+
+def traces(tree: CgroupTree, pid: int) -> list[Path]:
+    """Return the cgroups that the run of this pid has left."""
+    roots = {root for root in (tree.memory_root, tree.cpu_root, tree.freezer_root, tree.pids_root) if root}
+    return [found for root in roots for found in root.glob(f"reactor-*-{pid}")]
+
+
+def test_a_short_run_measures_recommends_and_leaves_nothing_behind(tree: CgroupTree, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("evictionHard: {memory.available: 1Mi}\n")
+    arguments = ["--minutes", "0.4", "--results", str(tmp_path / "out"), "--config", str(config)]
+    run = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = run.communicate(timeout=150)
+    assert 0 == run.returncode, out + err
+    assert [] == traces(tree, run.pid)
+    assert "memory.available<1Mi is below the reserve" in out
+    (directory,) = (tmp_path / "out").iterdir()
+    measured, _ = stored_in(directory / "measured.json")
+    assert {1, 2} <= {growth.allocators for growth in measured.growths}
+    assert all(growth.rate_bytes > MIB for growth in measured.growths)
+    for reaction in measured.reactions:
+        assert 0 <= reaction.wake_seconds
+        assert 0 < reaction.kill_seconds
+        assert 300 * MIB < reaction.victim_bytes < 1024 * MIB
+    recommendation = json.loads((directory / "measured.json").read_text())["recommendation"]
+    hard, soft = recommendation["hard_bytes"], recommendation["soft"]["threshold_bytes"]
+    assert measured.node.reserve.total_bytes <= hard < soft <= measured.node.capacity_bytes
+    slowest = max(reaction.kill_seconds for reaction in measured.reactions)
+    assert recommendation["terms"]["reaction_seconds"] >= slowest
+    checked = [sys.executable, "-m", "reactor", "config", "check", str(directory / "reactor.yaml")]
+    assert 0 == subprocess.run(checked, check=False, stdout=subprocess.DEVNULL).returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("node", ["reactor-tune", "reactor-bench"])
+def test_an_interrupted_run_tells_what_it_has_and_leaves_nothing_behind(
+    tree: CgroupTree, tmp_path: Path, number: signal.Signals, node: str
+) -> None:
+    arguments = ["--minutes", "1", "--results", str(tmp_path)]
+    run = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    cgroup = f"/{node}-{run.pid}"
+    inside: list[int] = []
+
+    def somebody_lives_there() -> bool:
+        inside[:] = tree.processes(cgroup) if tree.exists(cgroup) else []
+        return bool(inside) or run.poll() is not None
+
+    assert wait_until(somebody_lives_there, 60)
+    run.send_signal(number)
+    _, err = run.communicate(timeout=60)
+    assert 130 == run.returncode, err
+    assert "reactor tune: interrupted; everything is cleaned up" in err
+    assert re.search("nothing to recommend: (too few crossings were measured|only|no allocator)", err)
+    assert [] == traces(tree, run.pid)
+    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside), 10)
+    (directory,) = tmp_path.iterdir()
+    measured, _ = stored_in(directory / "measured.json")
+    assert measured.interrupted

@@ -1,0 +1,137 @@
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reactor.cli import main
+from reactor.lab.tune.history import History
+from reactor.lab.tune.measured import Measured, document_of
+from reactor.lab.tune.progress import progress
+
+Line = Callable[..., bytes]
+
+
+@pytest.fixture
+def stored(tmp_path: Path, measured: Measured) -> Path:
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps(document_of(measured, History())))
+    return path
+
+
+def test_a_stored_run_gives_a_configuration_a_report_and_the_reasons(
+    tmp_path: Path, stored: Path, line: Line, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, journal = tmp_path / "config.yaml", tmp_path / "journal.jsonl"
+    config.write_text("evictionHard: {memory.available: 120Mi}\n")
+    journal.write_bytes(line(10, 900) + line(11, 800))
+    arguments = ["--config", str(config), "--journal", str(journal), "--results", str(tmp_path / "out")]
+    assert 0 == main(["tune", "--from", str(stored), *arguments])
+    shown = capsys.readouterr().out
+    assert "It misses" in shown
+    assert "no soft threshold for memory.available" in shown
+    assert "2 decisions from 2026-11-21" in shown
+    (directory,) = (tmp_path / "out").iterdir()
+    assert {"measured.json", "reactor.yaml", "report.html"} == {file.name for file in directory.iterdir()}
+    assert 0 == main(["config", "check", str(directory / "reactor.yaml")])
+    page = (directory / "report.html").read_text()
+    assert "Why these numbers" in page
+    assert "<svg" in page
+    stored_again = json.loads((directory / "measured.json").read_text())
+    assert stored_again["recommendation"]["hard_bytes"] > 0
+    assert 2 == stored_again["history"]["decisions"]
+
+
+def test_without_the_extra_the_report_is_missing_and_the_rest_is_there(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert 0 == main(["tune", "--from", str(stored), "--results", str(tmp_path / "out")])
+    (directory,) = (tmp_path / "out").iterdir()
+    assert {"measured.json", "reactor.yaml"} == {file.name for file in directory.iterdir()}
+    assert "reactor[report]" in capsys.readouterr().err
+
+
+def test_what_is_assumed_can_be_changed_afterwards(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--results", str(tmp_path / "out")]
+    main(["tune", "--from", str(stored), "--assume", "huge", "--victim", "1Gi", "--reserve", "200Mi", *out])
+    shown = capsys.readouterr().out
+    assert "one allocator with huge pages *" in shown
+    assert "victim of 1 GiB (as asked for)" in shown.replace("\n", " ")
+    assert "Reserve 200 MiB, as asked for" in shown
+
+
+def test_what_can_not_be_told_is_an_error_and_the_measurements_are_kept(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert 1 == main(["tune", "--from", str(stored), "--assume", "seen", "--results", str(out)])
+    assert "--assume seen: the history tells no rate" in capsys.readouterr().err
+    (directory,) = out.iterdir()
+    assert ["measured.json"] == [file.name for file in directory.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--minutes", "0"], "--minutes"),
+        (["--victim", "many"], "got 'many'; accepted: a quantity"),
+        (["--reserve", "0"], "got '0'; accepted: a quantity"),
+        (["--pods", "0"], "--pods"),
+    ],
+)
+def test_a_wrong_argument_is_told(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["tune", *arguments])
+    assert told in capsys.readouterr().err
+
+
+def test_a_wrong_load_a_wrong_file_and_a_missing_journal_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == main(["tune", "--loads", "none"])
+    assert "--loads: got 'none'" in capsys.readouterr().err
+    (tmp_path / "x.json").write_text("{}")
+    assert 2 == main(["tune", "--from", str(tmp_path / "x.json")])
+    assert "accepted: 'reactor-tune/1'" in capsys.readouterr().err
+    assert 1 == main(["tune", "--journal", str(tmp_path / "nowhere")])
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_without_root_it_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert 2 == main(["tune"])
+    assert "needs root" in capsys.readouterr().err
+
+
+def test_progress_outside_a_terminal_is_a_line_for_each_thing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress(60) as say:
+        for done in range(20):
+            say(f"crossings: {done}", done)
+        say("others: 1", 20)
+    assert [
+        "reactor tune: after 0 s: crossings: 0",
+        "reactor tune: after 15 s: crossings: 15",
+        "reactor tune: after 20 s: others: 1",
+    ] == capsys.readouterr().err.splitlines()
+
+
+def test_progress_in_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress(60) as say:
+        say("crossings: 1", 30)
+    assert "crossings: 1" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")

@@ -1,0 +1,43 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import ConfigError
+from reactor.lab.tune.history import Crossing, History
+from reactor.lab.tune.measured import Measured, document_of, stored_in
+
+HISTORY = History(
+    decisions=3,
+    crossings=(
+        Crossing(time="t", threshold="x", is_hard=True, evicted=1, wanted_bytes=2, available_bytes=1),
+    ),
+    rates_bytes=(1.5,),
+)
+
+
+def test_what_is_stored_is_read_back_the_same(tmp_path: Path, measured: Measured) -> None:
+    path = tmp_path / "measured.json"
+    braked = dataclasses.replace(measured, braked_rate_bytes=2.5, missed={"x": 1}, problems=("one",))
+    path.write_text(json.dumps({**document_of(braked, HISTORY), "recommendation": {}}))
+    assert (braked, HISTORY) == stored_in(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "Expecting"),
+        ("[]", "got None; accepted: 'reactor-tune/1'"),
+        ('{"format": "reactor-tune/0"}', "got 'reactor-tune/0'"),
+        ('{"format": "reactor-tune/1", "measured": {"x": 1}, "history": {}}', "a file that reactor tune"),
+        ('{"format": "reactor-tune/1", "measured": 5, "history": {}}', "a file that reactor tune"),
+    ],
+)
+def test_another_file_is_refused_by_its_path(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        stored_in(path)
+    assert told in str(refused.value)
+    assert str(path) in str(refused.value)

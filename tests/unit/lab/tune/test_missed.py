@@ -1,0 +1,89 @@
+import dataclasses
+
+import pytest
+
+from reactor.config import settings_from_text
+from reactor.lab.tune.history import History
+from reactor.lab.tune.measured import Measured
+from reactor.lab.tune.missed import Verdict, verdict
+from reactor.lab.tune.model import Assumptions, recommend
+
+MIB = 1 << 20
+SOFT = (
+    "evictionSoft: {memory.available: 2Gi}\n"
+    "evictionSoftGracePeriod: {memory.available: 30s}\n"
+    "evictionMaxPodGracePeriod: 30\n"
+)
+ENOUGH = f"evictionHard: {{memory.available: 1500Mi}}\n{SOFT}"
+
+
+def on(measured: Measured, text: str, history: History | None = None) -> Verdict:
+    history = history or History()
+    return verdict(settings_from_text(text, "x"), recommend(measured, history, Assumptions()), history)
+
+
+def test_a_configuration_that_is_enough_misses_nothing_and_says_what_it_covers(measured: Measured) -> None:
+    found = on(measured, ENOUGH)
+    assert () == found.misses
+    assert any("one allocator with huge pages (3.91 GiB/s)" in line for line in found.covers)
+
+
+def test_a_threshold_that_is_too_low_misses_each_allocator_that_is_too_fast(measured: Measured) -> None:
+    misses = on(measured, f"evictionHard: {{memory.available: 300Mi}}\n{SOFT}").misses
+    assert any(line.startswith("one allocator with huge pages: takes") for line in misses)
+    assert not any(line.startswith("one allocator at full speed") for line in misses)
+
+
+def test_a_threshold_below_the_reserve_is_told(measured: Measured) -> None:
+    for value, is_told in (("100Mi", False), ("50Mi", True)):
+        misses = on(measured, f"evictionHard: {{memory.available: {value}}}").misses
+        assert is_told is any("below the reserve of 100 MiB" in line for line in misses)
+
+
+@pytest.mark.parametrize(
+    ("text", "missed"),
+    [
+        ("evictionHard: {nodefs.available: 5%}", "no hard threshold for memory.available"),
+        ("evictionHard: {memory.available: 1500Mi}", "no soft threshold for memory.available"),
+        (f"{ENOUGH}reactor: {{dryRun: true}}", "dryRun is on"),
+        (ENOUGH.replace("2Gi", "1Gi"), "memory.available<1Gi is not above the hard threshold"),
+        (ENOUGH.replace("1500Mi", "2040Mi"), "leaves 8 MiB above the hard threshold"),
+        (ENOUGH.replace("PodGracePeriod: 30", "PodGracePeriod: 0"), "are killed at once"),
+    ],
+)
+def test_each_gap_is_told(measured: Measured, text: str, missed: str) -> None:
+    assert any(missed in line for line in on(measured, text).misses), on(measured, text).misses
+
+
+def test_what_the_history_knows_is_held_against_it(measured: Measured) -> None:
+    history = History(
+        decisions=9,
+        rates_bytes=(1.0 * MIB, 900_000.0 * MIB),
+        spells_seconds=(5.0, 45.0),
+        terminated_seconds=(40.0,),
+        missed=2,
+    )
+    misses = " ".join(on(measured, ENOUGH, history).misses)
+    for part in (
+        "memory went faster than that 1 times of the 2",
+        "1 of 2 shortages that passed by themselves",
+        "pods took up to 40 s to end by themselves, and are given 30 s",
+        "has ended 2 processes",
+    ):
+        assert part in misses
+
+
+def test_a_brake_that_is_off_is_missed_where_it_pays(measured: Measured) -> None:
+    v2 = dataclasses.replace(
+        measured,
+        node=dataclasses.replace(measured.node, can_brake=True, capacity_bytes=2048 * MIB),
+        reactions=tuple(dataclasses.replace(one, braked_seconds=0.001) for one in measured.reactions),
+        braked_rate_bytes=2.0 * MIB,
+    )
+    history = History(largest_pod_bytes=1024 * MIB)
+    found = recommend(v2, history, Assumptions())
+    assert found.brake
+    assert found.hard_bytes < found.chosen.needed_bytes
+    assert any("the brake is off" in line for line in on(v2, ENOUGH, history).misses)
+    braked = f"{ENOUGH}reactor: {{brake: hard, nodeCgroup: /a}}\n"
+    assert not any("the brake is off" in line for line in on(v2, braked, history).misses)

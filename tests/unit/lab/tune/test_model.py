@@ -1,0 +1,186 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.errors import RefusedError
+from reactor.lab.tune.cases import Assume, Terms, brake_for, case, needed_bytes
+from reactor.lab.tune.freeing import freeing_of
+from reactor.lab.tune.history import Crossing, History
+from reactor.lab.tune.measured import Measured
+from reactor.lab.tune.model import Assumptions, covered_rate_bytes, recommend, threshold_bytes
+from reactor.lab.tune.soft import soft_for
+
+MIB = 1 << 20
+BYTES = st.integers(min_value=0, max_value=1 << 44)
+CAPACITIES = st.integers(min_value=MIB, max_value=1 << 44)
+RATES = st.floats(min_value=0, max_value=1e12)
+SECONDS = st.floats(min_value=0, max_value=1e3)
+
+
+def a_crossing(**known: object) -> Crossing:
+    return Crossing(
+        time="2026-11-21T03:04:05Z",
+        threshold="memory.available<100Mi",
+        is_hard=True,
+        evicted=1,
+        wanted_bytes=100 * MIB,
+        available_bytes=99 * MIB,
+        **known,  # type: ignore[arg-type]
+    )
+
+
+@given(RATES, RATES, SECONDS, BYTES)
+def test_a_faster_allocator_never_needs_less(one: float, other: float, seconds: float, reserve: int) -> None:
+    slower, faster = sorted((one, other))
+    assert needed_bytes(slower, seconds, reserve) <= needed_bytes(faster, seconds, reserve)
+
+
+@given(RATES, SECONDS, SECONDS, BYTES)
+def test_a_slower_answer_never_needs_less(rate: float, one: float, other: float, reserve: int) -> None:
+    sooner, later = sorted((one, other))
+    assert needed_bytes(rate, sooner, reserve) <= needed_bytes(rate, later, reserve)
+
+
+@given(BYTES, BYTES, BYTES, CAPACITIES)
+def test_a_threshold_grows_with_what_is_needed(one: int, other: int, reserve: int, capacity: int) -> None:
+    less, more = sorted((one, other))
+    thresholds = [threshold_bytes(n, reserve_bytes=reserve, capacity_bytes=capacity) for n in (less, more)]
+    assert thresholds == sorted(thresholds)
+
+
+@given(BYTES, BYTES, CAPACITIES)
+def test_a_threshold_is_neither_below_the_reserve_nor_above_the_capacity(
+    needed: int, reserve: int, capacity: int
+) -> None:
+    found = threshold_bytes(needed, reserve_bytes=reserve, capacity_bytes=capacity)
+    assert min(reserve, capacity) <= found <= capacity
+
+
+@given(st.integers(min_value=0, max_value=1 << 40), st.floats(min_value=1e-3, max_value=1e3), BYTES)
+def test_what_a_threshold_covers_needs_no_more_than_the_threshold(
+    threshold: int, seconds: float, reserve: int
+) -> None:
+    covered = covered_rate_bytes(threshold, seconds, reserve)
+    assert covered == 0 or needed_bytes(covered, seconds, reserve) <= threshold + 1
+
+
+@given(RATES, SECONDS, SECONDS, BYTES, SECONDS, RATES)
+def test_the_brake_never_asks_for_more(
+    rate: float, reaction: float, freeing: float, reserve: int, brake: float, braked_rate: float
+) -> None:
+    terms = Terms(
+        reaction_seconds=reaction,
+        freeing_seconds=freeing,
+        reserve_bytes=reserve,
+        brake_seconds=brake,
+        braked_rate_bytes=braked_rate,
+    )
+    found = case(Assume.ONE, "one", rate, terms)
+    assert found.braked_bytes is not None
+    assert found.alone_bytes <= found.needed_bytes
+    assert found.braked_bytes <= found.needed_bytes
+
+
+@given(CAPACITIES, st.floats(min_value=0, max_value=1), st.lists(RATES, max_size=8))
+def test_soft_is_above_hard_and_within_the_node(capacity: int, share: float, rates: list[float]) -> None:
+    hard = int(capacity * share)
+    found = soft_for(hard, capacity, History(rates_bytes=tuple(rates)))
+    assert hard <= found.threshold_bytes <= capacity
+    assert found.served <= found.known
+
+
+def test_the_hard_threshold_is_the_allocator_times_reaction_and_freeing_plus_reserve(
+    measured: Measured,
+) -> None:
+    found = recommend(measured, History(), Assumptions())
+    assert "one allocator at full speed" == found.chosen.name
+    seconds = found.terms.reaction_seconds + found.terms.freeing_seconds
+    assert found.chosen.needed_bytes == pytest.approx(1000 * MIB * seconds + 100 * MIB, abs=1)
+    assert 0 <= found.hard_bytes - found.chosen.needed_bytes < 10 * MIB
+    assert found.is_enough
+    assert found.terms.reaction_seconds >= 1.9e-3
+
+
+def test_what_is_assumed_of_the_allocator_decides(measured: Measured) -> None:
+    history = History(rates_bytes=(300.0 * MIB, 20.0 * MIB))
+    thresholds = {
+        assume: recommend(measured, history, Assumptions(assume=assume)).hard_bytes for assume in Assume
+    }
+    assert thresholds[Assume.SEEN] < thresholds[Assume.ONE] < thresholds[Assume.ALL] < thresholds[Assume.HUGE]
+
+
+def test_one_allocator_is_the_history_where_that_was_faster(measured: Measured) -> None:
+    found = recommend(measured, History(rates_bytes=(3000.0 * MIB,)), Assumptions())
+    assert Assume.SEEN is found.chosen.kind
+
+
+def test_huge_pages_count_where_everybody_is_given_them(measured: Measured) -> None:
+    for_all = dataclasses.replace(measured, node=dataclasses.replace(measured.node, huge_pages="always"))
+    assert Assume.HUGE is recommend(for_all, History(), Assumptions()).chosen.kind
+    assert Assume.ONE is recommend(measured, History(), Assumptions()).chosen.kind
+
+
+def test_an_assumption_of_which_nothing_is_known_is_refused(measured: Measured) -> None:
+    with pytest.raises(RefusedError, match="--assume seen: the history tells no rate"):
+        recommend(measured, History(), Assumptions(assume=Assume.SEEN))
+
+
+def test_more_than_half_of_the_node_is_not_recommended_but_said(measured: Measured) -> None:
+    found = recommend(measured, History(), Assumptions(victim_bytes=500 * 1024 * MIB))
+    assert (4096 * MIB, False) == (found.hard_bytes, found.is_enough)
+    assert found.covered_rate_bytes < 1000 * MIB
+
+
+def test_a_slow_kill_in_service_counts_as_much_as_one_that_was_measured(measured: Measured) -> None:
+    quick = recommend(measured, History(crossings=(a_crossing(killed_seconds=1e-4),)), Assumptions())
+    slow = recommend(measured, History(crossings=(a_crossing(killed_seconds=0.5),)), Assumptions())
+    assert quick.terms.reaction_seconds < 0.1
+    assert slow.terms.reaction_seconds > 0.5
+    assert "history" in slow.reaction_why
+
+
+def test_the_largest_pod_that_is_known_is_the_victim(measured: Measured) -> None:
+    history = History(largest_pod_bytes=2048 * MIB)
+    assert 2048 * MIB == recommend(measured, history, Assumptions()).victim_bytes
+    assert 400 * MIB == recommend(measured, History(), Assumptions()).victim_bytes
+    assert MIB == recommend(measured, history, Assumptions(victim_bytes=MIB)).victim_bytes
+
+
+def test_a_larger_victim_takes_longer_and_a_slow_one_raises_the_bound(measured: Measured) -> None:
+    freeing = freeing_of(measured, History())
+    assert freeing.bound_seconds(64 * MIB) < freeing.bound_seconds(768 * MIB)
+    assert freeing.usual_seconds(400 * MIB) == pytest.approx(0.04, rel=0.3)
+    slow = a_crossing(freed_seconds=2.0, victim_bytes=400 * MIB)
+    assert freeing_of(measured, History(crossings=(slow,))).bound_seconds(400 * MIB) >= 2.0
+
+
+def test_too_little_is_told_and_nothing_recommended(measured: Measured) -> None:
+    for lacking in ({"reactions": measured.reactions[:3]}, {"growths": ()}):
+        with pytest.raises(RefusedError):
+            recommend(dataclasses.replace(measured, **lacking), History(), Assumptions())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("can_brake", "braked", "capacity", "seconds", "expected"),
+    [
+        (True, 200, 8000, 0.5, True),
+        (False, 200, 8000, 0.5, False),  # nothing to brake
+        (True, 200, 80_000, 0.5, False),  # the threshold is small as it is
+        (True, 900, 8000, 0.5, False),  # gains too little
+        (True, 200, 8000, 5.0, False),  # would be released before the memory is back
+    ],
+)
+def test_the_brake_is_recommended_where_it_pays(
+    can_brake: bool,  # noqa: FBT001 - a column
+    braked: int,
+    capacity: int,
+    seconds: float,
+    expected: bool,  # noqa: FBT001 - a column
+) -> None:
+    terms = Terms(reaction_seconds=1, freeing_seconds=0, reserve_bytes=0)
+    one = dataclasses.replace(case(Assume.ONE, "one", 1000, terms), braked_bytes=braked)
+    found, why = brake_for(one, capacity, seconds, can_brake=can_brake)
+    assert expected is found
+    assert why

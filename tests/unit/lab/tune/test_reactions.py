@@ -1,0 +1,64 @@
+import pytest
+
+from reactor.config import settings_from_text
+from reactor.errors import ConfigError
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.lab.crossing import LEVEL_BYTES, Run
+from reactor.lab.hog import MIB, HogTimes
+from reactor.lab.tune import reactions
+from reactor.lab.tune.measured import AS_CONFIGURED
+from reactor.lab.tune.reactions import BRAKED, BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways
+from reactor.model.settings import Settings
+
+
+@pytest.fixture
+def with_ebpf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reactions, "absent_because", lambda _: None)
+
+
+def test_on_v1_the_configured_way_is_measured_and_nothing_else() -> None:
+    section = {"realtime": {"fifoPriority": 10}, "nodeCgroup": "/real", "journal": {"path": "/real"}}
+    (way,) = ways(CgroupVersion.V1, Settings(), section)
+    assert (AS_CONFIGURED, "memcg-eventfd") == (way.name, way.expected)
+    assert {"realtime": {"fifoPriority": 10}} == way.section  # the real node's cgroup is left alone
+
+
+@pytest.mark.usefixtures("with_ebpf")
+def test_on_v2_the_brake_and_the_next_source_are_measured_as_well() -> None:
+    found = {way.name: way for way in ways(CgroupVersion.V2, Settings(), {})}
+    assert {AS_CONFIGURED, BRAKED, MEMORY_HIGH_ALONE} == found.keys()
+    assert ("ebpf", "memory-high") == (found[BRAKED].expected, found[MEMORY_HIGH_ALONE].expected)
+    braked = settings_from_text("reactor: {brake: hard, nodeCgroup: /x}", "x")
+    assert BRAKED not in {way.name for way in ways(CgroupVersion.V2, braked, {})}
+
+
+def test_without_any_event_the_ticker_is_waited_for() -> None:
+    text = "reactor: {sources: {memcg: false, psi: false}, housekeepingInterval: 3s}"
+    (way,) = ways(CgroupVersion.V1, settings_from_text(text, "x"), {})
+    assert (None, 3.0) == (way.expected, way.interval_seconds)
+
+
+def test_loads_are_known_by_their_names() -> None:
+    assert (IDLE, BUSY) == loads_named("idle,busy")
+    assert (BUSY,) == loads_named(" busy")
+    with pytest.raises(ConfigError, match="'bsy'"):
+        loads_named("idle,bsy")
+
+
+def test_a_run_comes_down_to_times_from_the_crossing() -> None:
+    times = HogTimes(
+        started_ns=0,
+        crossed_ns=1_000_000,
+        last_touch_ns=2_000_000,
+        dead_ns=3_000_000,
+        ended_ns=40_000_000,
+        back_ns=43_000_000,
+        peak_bytes=LEVEL_BYTES + 2 * MIB,
+        before_bytes=MIB,
+        back_bytes=0,
+    )
+    run = Run(times=times, timing={"woke_ns": 900_000}, woken_by=frozenset({"b", "a"}), braked_ns=2_500_000)
+    found = reaction_of(run, "way", "idle")
+    assert (0.0, 0.002, 0.04) == (found.wake_seconds, found.kill_seconds, found.freed_seconds)
+    assert (LEVEL_BYTES + MIB, 2 * MIB) == (found.victim_bytes, found.overshoot_bytes)
+    assert ("a, b", 0.0015) == (found.source, found.braked_seconds)
