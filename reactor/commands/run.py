@@ -30,6 +30,9 @@ def _run(options: argparse.Namespace) -> int:
     # Blocked from here until the daemon receives them itself, so that none is answered by a default that
     # ends the process halfway: SIGHUP's would, while the modules below are being imported.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
+    from reactor.daemon.postponed import UNUSED, postpone
+
+    postpone(UNUSED)
     import trio
 
     from reactor.daemon.log import log_to_stderr

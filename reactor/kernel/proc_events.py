@@ -15,7 +15,6 @@ import struct
 import sys
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -154,24 +153,31 @@ def _known_events(raw: bytes) -> Iterator[Fork | Acknowledgement]:
 
 @cache
 def _marshal() -> Any:
-    with _without_package_root("pyroute2"):
-        return importlib.import_module("pyroute2.netlink.connector.cn_proc").ProcEventMarshal()
+    """Return pyroute2's marshal of process events, without the rest of pyroute2.
 
-
-@contextmanager
-def _without_package_root(name: str) -> Iterator[None]:
-    """Let modules below a package be imported without running its `__init__`.
-
-    pyroute2's imports all of it: 12 MiB of memory, where the marshal and what it needs take 3.
+    The package's `__init__` imports all of it, 12 MiB of memory, and the sockets that stand beside the
+    marshal bring asyncio, multiprocessing and TLS, 3 more. What is imported in their absence does not stay
+    in sys.modules: who imports pyroute2 itself gets it whole.
     """
-    spec = importlib.util.find_spec(name)
-    if name in sys.modules or spec is None:
-        yield
-        return
-    placeholder = types.ModuleType(name)
-    placeholder.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[name] = placeholder
+    package = "pyroute2"
+    present = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
+    if not present:
+        sys.modules[package] = _placeholder(package)
+        marshal = importlib.import_module("pyroute2.netlink.marshal").Marshal
+        sockets = types.ModuleType("pyroute2.netlink.nlsocket")
+        vars(sockets).update(Marshal=marshal, NetlinkSocket=object)
+        sys.modules[sockets.__name__] = sockets
     try:
-        yield
+        return importlib.import_module("pyroute2.netlink.connector.cn_proc").ProcEventMarshal()
     finally:
-        del sys.modules[name]  # who imports the package itself gets the package
+        if not present:
+            for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+                del sys.modules[name]
+
+
+def _placeholder(name: str) -> types.ModuleType:
+    """Return an empty package in place of one whose `__init__` is not to run."""
+    spec = importlib.util.find_spec(name)
+    package = types.ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations or ()) if spec else []
+    return package

@@ -123,7 +123,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--counted", action="store_true", help="for bench: a clock that counts instructions")
     parser.add_argument("--keep", action="store_true", help="leave the machines up after the tests")
     parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, as one word")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()  # a machine may be named after an option, too
     unknown = sorted(set(arguments.machines) - set(MACHINES))
     if unknown:
         parser.error(f"no such machine: {', '.join(unknown)}; there are {', '.join(MACHINES)}")

@@ -108,8 +108,9 @@ import sys
 from reactor.kernel.proc_events import decode_events
 assert not any(name.startswith("pyroute2") for name in sys.modules)
 decode_events(b"")
-assert "pyroute2.iproute" not in sys.modules
+assert not {"asyncio", "multiprocessing", "ssl", "pyroute2.iproute"} & sys.modules.keys()
 import pyroute2
-assert pyroute2.IPRoute
+from pyroute2.netlink.connector.cn_proc import ProcEventSocket
+assert pyroute2.IPRoute and issubclass(ProcEventSocket, pyroute2.netlink.nlsocket.NetlinkSocket)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
