@@ -7,18 +7,26 @@ dead ones included, was of it. Source: image_gc_manager.go, detectImages.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.cri import messages
 from reactor.kernel.small_file import load, replace
 from reactor.model.pods import Image
 
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20
-_PAUSE: Final = "/pause:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedImage:
+    """An image as its store lists it; `in_use` where a container is of it, `pinned` where it must stay."""
+
+    id: str
+    size_bytes: int
+    in_use: bool = False
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +50,15 @@ class ImageHistory:
         seen, self.problem = load(self._path, _MAX_BYTES, _parsed)
         self._seen = seen or {}
 
-    def take(
-        self, images: Iterable[messages.Image], in_use: Collection[str], now_unix_seconds: float
-    ) -> tuple[Image, ...]:
-        """Note what is there now, and return it; images that are gone are forgotten.
-
-        `in_use` are names of images, by id, tag or digest.
-        """
+    def take(self, images: Iterable[ListedImage], now_unix_seconds: float) -> tuple[Image, ...]:
+        """Note what is there now, and return it; images that are gone are forgotten."""
         found = []
         seen = {}
         for image in images:
-            is_used = is_named(image, in_use)
             before = self._seen.get(image.id, Seen(first_unix_seconds=now_unix_seconds))
             # A clock that was set back must not make an image younger than it is, or last used in the future.
             first = min(before.first_unix_seconds, now_unix_seconds)
-            used = now_unix_seconds if is_used else before.used_unix_seconds
+            used = now_unix_seconds if image.in_use else before.used_unix_seconds
             used = None if used is None else min(used, now_unix_seconds)
             seen[image.id] = Seen(first_unix_seconds=first, used_unix_seconds=used)
             found.append(
@@ -65,8 +67,8 @@ class ImageHistory:
                     size_bytes=image.size_bytes,
                     first_detected_seconds=first,
                     last_used_seconds=used,
-                    in_use=is_used,
-                    pinned=image.pinned or any(_PAUSE in tag for tag in image.repo_tags),
+                    in_use=image.in_use,
+                    pinned=image.pinned,
                 )
             )
         self._seen = seen
@@ -81,21 +83,6 @@ class ImageHistory:
             self.problem = str(error)
         else:
             self.problem = None
-
-
-def is_named(image: messages.Image, names: Collection[str]) -> bool:
-    """Return whether one of the names is the image's: its id, a tag or a digest of it."""
-    return image.id in names or any(name in names for name in (*image.repo_tags, *image.repo_digests))
-
-
-def names_in_use(containers: Iterable[messages.Container]) -> frozenset[str]:
-    """Return the names of the images that containers are of."""
-    names = {
-        name
-        for one in containers
-        for name in (one.image_id, one.image_ref, one.image.image if one.image else "")
-    }
-    return frozenset(names - {""})
 
 
 def _parsed(content: bytes) -> dict[str, Seen]:

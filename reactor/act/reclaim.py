@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
+from reactor.errors import ReactorError
 from reactor.model.signals import Filesystem, Reclaim
+
+MOST_SECONDS: Final = 60.0  # then somebody has to be evicted, whatever is still to be had from a runtime
+LATE: Final = f"not done within {MOST_SECONDS:g} s"
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +42,20 @@ class Reclaims:
         """Give back what `kind` names, see NodeReclaim.run."""
         reclaim = self._by_kind.get(kind)
         return None if reclaim is None else await reclaim.run(filesystems)
+
+
+async def tried(call: Awaitable[None], problems: list[str]) -> bool:
+    """Return whether a call went well; else it is a problem, and the others are tried all the same."""
+    try:
+        await call
+    except ReactorError as error:
+        problems.append(str(error))
+        return False
+    return True
+
+
+def shortened(problems: Sequence[str]) -> tuple[str, ...]:
+    """Return the first few problems, and how many more there are."""
+    if len(problems) <= _SHOWN:
+        return tuple(problems)
+    return (*problems[:_SHOWN], f"and {len(problems) - _SHOWN} more like these")

@@ -1,45 +1,33 @@
-"""What a container runtime can give back before a pod is evicted: dead containers, then unused images.
+"""Dead containers, which a container runtime can give back before a pod is evicted.
 
-In upstream's order, and as it does it (kuberuntime_gc.go, image_gc_manager.go): containers first, since an
-image counts as used as long as a dead container is of it.
+As upstream does it (kuberuntime_gc.go), and before its images: one counts as used as long as a dead container
+is of it.
 """
 
 from __future__ import annotations
 
 import glob
-import json
-import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from reactor.act.images import ImageHistory, names_in_use
-from reactor.act.reclaim import ReclaimReport
+from reactor.act.reclaim import LATE, MOST_SECONDS, ReclaimReport, shortened, tried
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import Container, ContainerState, Sandbox, SandboxState
 from reactor.cri.requests import POD_UID_LABEL
 from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
-from reactor.model.pods import Image
-from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
-from reactor.model.thresholds import Observation
-from reactor.policy.images import images_to_collect, unused_images, wanted_bytes
 
-_LOG: Final = logging.getLogger("reactor.reclaim")
 _STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
-_SHOWN: Final = 3
 _GIVEN_BACK_SECONDS: Final = 5.0
 _BETWEEN_LOOKS_SECONDS: Final = 0.2
 _NOTABLE_BYTES: Final = 1 << 20
-_MOST_SECONDS: Final = 60.0  # then somebody has to be evicted, whatever is still to be had here
-_LATE: Final = f"not done within {_MOST_SECONDS:g} s"
 
 Client = Callable[[], RuntimeClient]  # raises RuntimeUnavailableError where there is none
 
@@ -73,7 +61,7 @@ class ContainerReclaim:
         """Remove what is dead; see NodeReclaim.run."""
         client = self._client()
         removed, gone, problems = set[str](), list[str](), list[str]()
-        with trio.move_on_after(_MOST_SECONDS) as scope:
+        with trio.move_on_after(MOST_SECONDS) as scope:
             free_bytes = await self._free_bytes()
             containers = await client.containers()
             for one in _dead_containers(containers, self._kept_of, time.time_ns()):
@@ -81,15 +69,15 @@ class ContainerReclaim:
                     removed.add(one.id)
             left = {one.sandbox_id for one in containers if one.id not in removed}
             for sandbox in _idle_sandboxes(await client.sandboxes(), left, self._runs):
-                if await _tried(_remove_sandbox(client, sandbox.id), problems):
+                if await tried(_remove_sandbox(client, sandbox.id), problems):
                     gone.append(sandbox.id)
             if removed:
                 await self._wait_given_back(free_bytes)
-        problems += [_LATE] if scope.cancelled_caught else []
+        problems += [LATE] if scope.cancelled_caught else []
         if not removed and not gone and not problems:
             return None
         did = (f"removed {len(removed)} dead containers", f"removed {len(gone)} sandboxes")
-        return ReclaimReport(did=did, problems=_shortened(problems))
+        return ReclaimReport(did=did, problems=shortened(problems))
 
     def _kept_of(self, pod_uid: str) -> int:
         return self._kept if self._runs(pod_uid) else 0
@@ -120,91 +108,12 @@ class ContainerReclaim:
         with suppress(ReactorError):
             answer = await client.container_status(container.id)
             log_path = answer.status.log_path if answer.status else ""
-        if not await _tried(client.remove_container(container.id), problems):
+        if not await tried(client.remove_container(container.id), problems):
             return False
         if log_path:
             problem = await trio.to_thread.run_sync(following(_remove_log), Path(log_path), self._logs)
             problems += [] if problem is None else [problem]
         return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """What regular collection was to free and did, by the images' sizes; no report where it did nothing."""
-
-    wanted_bytes: int
-    freed_bytes: int
-    report: ReclaimReport | None
-
-
-class ImageReclaim:
-    """Removes images that nobody uses. `watched_since` is when looking at them began, by the Unix clock."""
-
-    def __init__(self, client: Client, history: ImageHistory, gc: ImageGcSettings) -> None:
-        self._client = client
-        self._history = history
-        self._gc = gc
-        self._watched_since = time.time()
-        self._sandbox_images: dict[str, str] = {}
-
-    async def look(self) -> tuple[Image, ...]:
-        """Return the images on the node, and remember them. Raises ReactorError."""
-        client = self._client()
-        images = await client.images()
-        names = names_in_use(await client.containers()) | await self._of_sandboxes(client)
-        found = self._history.take(images, names, time.time())
-        await trio.to_thread.run_sync(following(self._history.save))
-        return found
-
-    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them
-        """Remove every image that may go; see NodeReclaim.run."""
-        chosen = unused_images(await self.look(), self._gc, time.time())
-        return _report(chosen, *await self._remove(chosen))
-
-    async def collect(self, image_filesystem: Observation | None) -> Collected:
-        """Remove what regular garbage collection does, by watermarks and age."""
-        images = await self.look()
-        chosen = images_to_collect(
-            images, self._gc, image_filesystem, time.time(), watched_since_seconds=self._watched_since
-        )
-        removed, problems = await self._remove(chosen)
-        return Collected(
-            wanted_bytes=wanted_bytes(self._gc, image_filesystem),
-            freed_bytes=sum(one.size_bytes for one in removed),
-            report=_report(chosen, removed, problems),
-        )
-
-    async def _remove(self, images: Sequence[Image]) -> tuple[list[Image], list[str]]:
-        """Return which of the images were removed, and what went wrong with the others."""
-        removed, problems = list[Image](), list[str]()
-        with trio.move_on_after(_MOST_SECONDS) as scope:
-            for one in images:
-                if await _tried(self._client().remove_image(one.id), problems):
-                    removed.append(one)
-        problems += [_LATE] if scope.cancelled_caught else []
-        return removed, problems
-
-    async def _of_sandboxes(self, client: RuntimeClient) -> frozenset[str]:
-        """Return the images that pause containers are of; asked once of each, as nothing else tells it."""
-        sandboxes = [one.id for one in await client.sandboxes()]
-        known = {one: self._sandbox_images[one] for one in sandboxes if one in self._sandbox_images}
-        for sandbox_id in sandboxes:
-            if sandbox_id not in known:
-                with suppress(ReactorError):
-                    answer = await client.sandbox_status(sandbox_id, verbose=True)
-                    known[sandbox_id] = _image_of(answer.info.get("info", ""))
-        self._sandbox_images = known
-        return frozenset(known.values()) - {""}
-
-
-def _report(
-    chosen: Sequence[Image], removed: Sequence[Image], problems: Sequence[str]
-) -> ReclaimReport | None:
-    if not chosen:
-        return None
-    size_bytes = sum(one.size_bytes for one in removed)
-    did = f"removed {len(removed)} of {len(chosen)} unused images of {size_bytes} bytes"
-    return ReclaimReport(did=(did,), problems=_shortened(problems))
 
 
 def _dead_containers(
@@ -248,16 +157,6 @@ async def _remove_sandbox(client: RuntimeClient, sandbox_id: str) -> None:
     await client.remove_sandbox(sandbox_id)
 
 
-async def _tried(call: Awaitable[None], problems: list[str]) -> bool:
-    """Return whether a call went well; else it is a problem, and the others are tried all the same."""
-    try:
-        await call
-    except ReactorError as error:
-        problems.append(str(error))
-        return False
-    return True
-
-
 def _free_bytes(paths: Iterable[str]) -> int:
     free_bytes = 0
     for path in paths:
@@ -283,19 +182,3 @@ def _remove_log(path: Path, logs: Path) -> str | None:
     except OSError as error:
         return str(error)
     return None
-
-
-def _image_of(info: str) -> str:
-    """Return the image in what the runtime says of a sandbox besides; containerd and CRI-O name it alike."""
-    try:
-        found = json.loads(info)
-    except ValueError:
-        return ""
-    image = found.get("image") if isinstance(found, dict) else None
-    return image if isinstance(image, str) else ""
-
-
-def _shortened(problems: Sequence[str]) -> tuple[str, ...]:
-    if len(problems) <= _SHOWN:
-        return tuple(problems)
-    return (*problems[:_SHOWN], f"and {len(problems) - _SHOWN} more like these")

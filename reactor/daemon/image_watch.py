@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from reactor.act.runtime_reclaim import ImageReclaim
+from reactor.act.image_reclaim import ImageReclaim
 from reactor.errors import ReactorError
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation

@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from reactor.act.image_reclaim import ImageReclaim
 from reactor.act.images import ImageHistory
 from reactor.act.kill import KillPath
 from reactor.act.reclaim import NodeReclaim
 from reactor.act.runtime import RuntimeKills
-from reactor.act.runtime_reclaim import ContainerReclaim, ImageReclaim
+from reactor.act.runtime_images import RuntimeImages
+from reactor.act.runtime_reclaim import ContainerReclaim
 from reactor.cri.client import RuntimeClient
 from reactor.daemon.image_watch import ImageWatch, Observed, Told
 from reactor.kernel.cgroup import CgroupTree
@@ -81,7 +83,7 @@ class NodeRuntime:
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
         """Return what the runtime can give back, as these settings have it."""
-        images = ImageReclaim(self.client, self._history, settings.eviction.image_gc)
+        images = ImageReclaim(RuntimeImages(self.client), self._history, settings.eviction.image_gc)
         self._images.images = images
         return {
             Reclaim.CONTAINERS: ContainerReclaim(

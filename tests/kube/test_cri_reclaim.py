@@ -13,8 +13,10 @@ import pytest
 from machine import LostError
 from sandboxes import RunningPod, Runtime, until
 
+from reactor.act.image_reclaim import Collected, ImageReclaim
 from reactor.act.images import ImageHistory
-from reactor.act.runtime_reclaim import Collected, ContainerReclaim, ImageReclaim
+from reactor.act.runtime_images import RuntimeImages
+from reactor.act.runtime_reclaim import ContainerReclaim
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState
 from reactor.model.settings import ImageGcSettings
@@ -102,7 +104,7 @@ async def test_unused_images_go_and_those_in_use_and_of_pause_containers_stay(
     history = ImageHistory(tmp_path / "images.json")
     at_once = ImageGcSettings(minimum_age_seconds=0.0)
     pod = await runtime.run_pod({"a": ["idle"]})
-    reclaim = ImageReclaim(runtime.client, history, at_once)
+    reclaim = ImageReclaim(RuntimeImages(runtime.client), history, at_once)
     used = {image.id for image in await reclaim.look() if image.in_use}
     assert {(await client.image(name)).id for name in (images.LOAD, images.PAUSE)} == used  # type: ignore[union-attr]
     assert await reclaim.run(ALL) is None
@@ -121,14 +123,14 @@ async def test_unused_images_go_and_those_in_use_and_of_pause_containers_stay(
 
 async def test_an_image_that_has_just_come_is_about_to_be_used(runtime: Runtime, tmp_path: Path) -> None:
     history = ImageHistory(tmp_path / "images.json")
-    reclaim = ImageReclaim(runtime.client, history, ImageGcSettings(minimum_age_seconds=120.0))
+    reclaim = ImageReclaim(RuntimeImages(runtime.client), history, ImageGcSettings(minimum_age_seconds=120.0))
     assert await reclaim.run(ALL) is None
     assert await runtime.client().image(images.LOAD) is not None
 
 
 async def test_collection_goes_by_the_watermarks(runtime: Runtime, tmp_path: Path) -> None:
     settings = ImageGcSettings(minimum_age_seconds=0.0, high_threshold_percent=80, low_threshold_percent=70)
-    reclaim = ImageReclaim(runtime.client, ImageHistory(tmp_path / "images.json"), settings)
+    reclaim = ImageReclaim(RuntimeImages(runtime.client), ImageHistory(tmp_path / "images.json"), settings)
     await reclaim.look()
     for enough in (Observation(available=21, capacity=100), None):
         assert await reclaim.collect(enough) == Collected(wanted_bytes=0, freed_bytes=0, report=None)
@@ -140,7 +142,9 @@ async def test_collection_goes_by_the_watermarks(runtime: Runtime, tmp_path: Pat
 
 async def test_an_image_that_is_gone_meanwhile_is_no_problem(runtime: Runtime, tmp_path: Path) -> None:
     reclaim = ImageReclaim(
-        runtime.client, ImageHistory(tmp_path / "images.json"), ImageGcSettings(minimum_age_seconds=0.0)
+        RuntimeImages(runtime.client),
+        ImageHistory(tmp_path / "images.json"),
+        ImageGcSettings(minimum_age_seconds=0.0),
     )
     found = await reclaim.look()
     done = runtime.node.ctr("images", "rm", images.LOAD)

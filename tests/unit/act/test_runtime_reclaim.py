@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from reactor.act import runtime_reclaim
+from reactor.act import reclaim, runtime_reclaim
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import (
     Container,
@@ -76,8 +76,8 @@ def test_the_youngest_dead_ones_of_each_container_are_kept_where_that_is_configu
 
 def test_of_pods_that_are_over_none_is_kept() -> None:
     containers = [replace(container(uid, uid), labels={POD_UID_LABEL: uid}) for uid in ("over", "runs")]
-    reclaim = runtime_reclaim.ContainerReclaim(_nobody, lambda uid: uid == "runs", Path("/logs"))
-    gone = runtime_reclaim._dead_containers(containers, reclaim._kept_of, NOW_NS)
+    containers_of = runtime_reclaim.ContainerReclaim(_nobody, lambda uid: uid == "runs", Path("/logs"))
+    gone = runtime_reclaim._dead_containers(containers, containers_of._kept_of, NOW_NS)
     assert [one.id for one in gone] == ["over"]
 
 
@@ -123,12 +123,6 @@ def test_no_log_outside_the_directory_of_logs_goes(tmp_path: Path) -> None:
     assert (outside / "0.log").exists()
 
 
-def test_a_sandboxs_image_is_found_in_what_the_runtime_says_besides_if_it_is_there() -> None:
-    assert runtime_reclaim._image_of('{"image": "pause:3.9", "pid": 1}') == "pause:3.9"
-    for info in ("", "{", "[]", '{"image": 5}', "{}"):
-        assert runtime_reclaim._image_of(info) == ""
-
-
 def test_many_problems_are_told_as_few() -> None:
-    assert runtime_reclaim._shortened(["a"]) == ("a",)
-    assert runtime_reclaim._shortened(list("abcde")) == ("a", "b", "c", "and 2 more like these")
+    assert reclaim.shortened(["a"]) == ("a",)
+    assert reclaim.shortened(list("abcde")) == ("a", "b", "c", "and 2 more like these")

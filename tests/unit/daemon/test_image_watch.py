@@ -4,8 +4,9 @@ from pathlib import Path
 
 import trio
 
+from reactor.act.image_reclaim import Collected, ImageReclaim
 from reactor.act.images import ImageHistory
-from reactor.act.runtime_reclaim import Collected, ImageReclaim
+from reactor.act.runtime_images import RuntimeImages
 from reactor.cri.client import RuntimeClient
 from reactor.daemon.image_watch import ImageWatch, Told
 from reactor.model.settings import ImageGcSettings
@@ -13,7 +14,9 @@ from reactor.model.settings import ImageGcSettings
 
 def images(tmp_path: Path) -> ImageReclaim:
     client = RuntimeClient(str(tmp_path / "none.sock"))
-    return ImageReclaim(lambda: client, ImageHistory(tmp_path / "images.json"), ImageGcSettings())
+    return ImageReclaim(
+        RuntimeImages(lambda: client), ImageHistory(tmp_path / "images.json"), ImageGcSettings()
+    )
 
 
 async def test_a_runtime_that_is_not_there_is_a_problem_and_asked_again(
