@@ -61,7 +61,7 @@ class Recorder:
         self._meter = meter
         self._patience_seconds = patience_seconds
         self._hooks = hooks
-        self._before = _essence(Decision(at_seconds=0.0))
+        self._standing, self._choice = _essence(Decision(at_seconds=0.0))
         self._recent: dict[int, Mapping[str, Any] | PassRecord] = {}  # by a running number, oldest first
         self._recorded = 0
 
@@ -88,10 +88,7 @@ class Recorder:
             self._hooks.on_pass(record)
         if self._meter is not None:
             self._meter.observe_pass(record)
-        essence = _essence(record.decision)
-        news = bool(record.endings) or bool(record.reclaimed) or essence != self._before
-        self._before = essence
-        if not news:
+        if not (self._is_news(record.decision) or record.endings or record.reclaimed):
             return
         number = self._recorded = self._recorded + 1
         self._recent[number] = record
@@ -102,6 +99,17 @@ class Recorder:
         else:
             self._recent[number] = record.document(_KEPT_RANKING)
             self._write(record.document)
+
+    def _is_news(self, decision: Decision) -> bool:
+        """Return whether a decision is another one than the one before it, and take it for the next.
+
+        A pass that has nothing fresh to act on, between two that have, takes back nothing of theirs.
+        """
+        standing_now, choice = _essence(decision)
+        if standing_now == self._standing and choice in {self._choice, _NOTHING_CHOSEN}:
+            return False
+        self._standing, self._choice = standing_now, choice
+        return True
 
     async def _complete(self, number: int, record: PassRecord) -> None:
         try:
@@ -148,16 +156,15 @@ class Recorder:
             self._journal.write(make)
 
 
-def _essence(decision: Decision) -> tuple[object, ...]:
-    """Return what makes a decision differ from the one before it; numbers that drift are not part of it."""
+def _essence(decision: Decision) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """Return how the node stands and what was chosen to be done; numbers that drift are not part of it."""
     return (
-        decision.conditions,
-        decision.thresholds_met,
-        decision.acted_on,
-        decision.reclaim,
-        decision.deferred_because is not None,
-        frozenset(decision.absurd),
+        (decision.conditions, decision.thresholds_met, frozenset(decision.absurd)),
+        (decision.acted_on, decision.reclaim, decision.deferred_because is not None),
     )
+
+
+_NOTHING_CHOSEN: Final = _essence(Decision(at_seconds=0.0))[1]
 
 
 def _cut(document: Mapping[str, Any]) -> Mapping[str, Any]:

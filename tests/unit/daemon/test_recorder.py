@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import trio
@@ -64,6 +65,19 @@ async def test_pressure_that_begins_and_ends_is_two_lines(
 
     assert [line["thresholds_met"] for line in journal.lines] == [[f"memory.available<{100 * MIB}"], []]
     assert [line["conditions"] for line in journal.lines] == [["MemoryPressure"], ["MemoryPressure"]]
+
+
+async def test_pass_with_nothing_fresh_to_act_on_takes_back_nothing_of_the_one_before(
+    nursery, make_loop, make_pod, observation, journal, make_recorder
+):
+    loop, recorder = make_loop(), make_recorder()
+    record = loop.passes.make([WAKE])
+    chosen = replace(record.decision, thresholds_met=("t",), deferred_because="another one is in flight")
+    idle = replace(chosen, deferred_because=None)
+    for decision in (chosen, idle, chosen, idle, replace(idle, thresholds_met=())):
+        recorder.record(replace(record, decision=decision), nursery)
+
+    assert [line["deferred_because"] for line in journal.lines] == [chosen.deferred_because, None]
 
 
 async def test_decision_is_one_line_written_when_its_pod_is_gone(
