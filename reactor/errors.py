@@ -71,3 +71,11 @@ class RuntimeServiceError(ReactorError):
     def __init__(self, endpoint: object, call: str, code: str, why: str) -> None:
         self.code = code
         super().__init__(f"container runtime at {endpoint}: {call.rpartition('/')[2]}: {code}: {why}")
+
+
+class PodmanError(ReactorError):
+    """Podman refused a call (`status` is HTTP's), or gave no answer that could be understood (None)."""
+
+    def __init__(self, endpoint: str, call: str, why: str, *, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(f"podman at {endpoint}: {call}: {why}")

@@ -77,6 +77,13 @@ class _Runtime:
 
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Podman:
+    images: bool = True
+    socket: Endpoint | None = None
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ebpf:
     loader: EbpfLoader = EbpfLoader.AUTO
 
@@ -128,4 +135,5 @@ class Section:
     brake: BrakeMode = BrakeMode.OFF
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)
+    podman: _Podman = field(default_factory=_Podman)
     dry_run: bool = False

@@ -137,6 +137,8 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         runtime_endpoint=section.runtime.endpoint,
         dead_containers_kept=section.runtime.keep_dead_containers,
         static_pods_path=kubelet.static_pod_path or None,
+        podman=section.podman.images,
+        podman_socket=section.podman.socket,
         brake=section.brake,
         dry_run=section.dry_run,
         warnings=kubelet.warnings,

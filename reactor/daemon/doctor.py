@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from reactor.daemon.doctor_kubernetes import kubernetes_features
+from reactor.daemon.doctor_podman import podman_features
 from reactor.daemon.doctor_runtime import runtime_feature
 from reactor.daemon.show import console, table
 from reactor.kernel.features import Feature, probe
@@ -45,7 +46,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     With `verbose` the verifier's log of each eBPF program that was refused is printed too.
     """
     wanted = settings or Settings()
-    features = (*probe(), runtime_feature(wanted), *kubernetes_features(wanted))
+    features = (*probe(), runtime_feature(wanted), *podman_features(wanted), *kubernetes_features(wanted))
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)

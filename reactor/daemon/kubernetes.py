@@ -93,7 +93,7 @@ class Cluster:
             told=Told(not_enough=self._events.free_disk_space_failed, failed=self._events.image_gc_failed),
         )
         self._endings: dict[str, Ending] = {}
-        self._services = Services()
+        self._services = Services("kubernetes")
 
     @property
     def problems(self) -> dict[str, str]:

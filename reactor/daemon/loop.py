@@ -32,6 +32,7 @@ from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
 from reactor.daemon.passes import Known
+from reactor.daemon.podman import Podman
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.signals import obey, receiver
@@ -136,8 +137,14 @@ class Daemon:
         self._is_started = False
         self._kills = KillPath(tree, settings.pod_parents)
         self._cluster = _cluster(settings, tree, self._kills)
+        self._podman = Podman(settings) if self._cluster is None else None
         outliving = Outliving(
-            tree=tree, known=self._known, brake=self._brake, kills=self._kills, cluster=self._cluster
+            tree=tree,
+            known=self._known,
+            brake=self._brake,
+            kills=self._kills,
+            cluster=self._cluster,
+            podman=self._podman,
         )
         self._succession = Succession(settings, outliving, self._oom_killed)
 
@@ -154,6 +161,7 @@ class Daemon:
             raise NoDaemonError("the daemon is starting: ask again")
         problems = {**self._problems, **generation.housekeeping.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
+        problems |= {} if self._podman is None else self._podman.problems
         brake = self._brake.reading()
         kept = {
             "journal": self._journal.problem,
@@ -173,9 +181,15 @@ class Daemon:
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
             filesystems=generation.filesystems,
-            runtime=None if self._cluster is None else self._cluster.runtime.watch.state.description,
+            runtime=self._runtime_description,
             cluster=None if self._cluster is None else self._cluster.document(),
         )
+
+    @property
+    def _runtime_description(self) -> str | None:
+        if self._cluster is not None:
+            return self._cluster.runtime.watch.state.description
+        return None if self._podman is None else self._podman.description
 
     def reload(self, settings: Settings) -> None:
         """Go on with another configuration: what is known and under way stays."""
@@ -272,6 +286,8 @@ class Daemon:
             nursery.start_soon(
                 serve_metrics, self._metrics.registry, self._settings.metrics_address, self._is_alive
             )
+        if self._podman is not None:
+            nursery.start_soon(self._podman.run)
         nursery.start_soon(self._remember)
         nursery.start_soon(put_back_abandoned, self._tree, self._brake.highs)
         nursery.start_soon(self._keeper.run)

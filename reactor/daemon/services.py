@@ -11,16 +11,20 @@ import trio
 from reactor.kube.backoff import Backoff
 from reactor.sources.attempts import failure_text
 
-_LOG: Final = logging.getLogger("reactor.kubernetes")
+_LOG: Final = logging.getLogger("reactor.services")
 _REPORT_SECONDS: Final = 5.0
 
 Service = Callable[[], Awaitable[None]]
 
 
 class Services:
-    """Runs services; one that fails is begun anew. `defects` says what has failed, by the services' names."""
+    """Runs services; one that fails is begun anew. `defects` says what has failed, by the services' names.
 
-    def __init__(self) -> None:
+    `kind` is what they have to do with, and comes before each name.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self.defects: dict[str, str] = {}
 
     async def run(self, services: Mapping[str, Service]) -> None:
@@ -35,8 +39,8 @@ class Services:
             try:
                 await service()
             except Exception as error:  # noqa: BLE001 - memory is defended whatever happens here
-                _LOG.exception("%s: failed; begun anew", name)
-                self.defects[f"kubernetes {name}"] = failure_text(error)
+                _LOG.exception("%s %s: failed; begun anew", self._kind, name)
+                self.defects[f"{self._kind} {name}"] = failure_text(error)
                 await backoff.pause()
             else:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -13,15 +13,17 @@ import trio
 from reactor.act.brake import Brake
 from reactor.act.empty_dirs import EmptyDirs
 from reactor.act.kill import KillPath
+from reactor.act.reclaim import NodeReclaim
 from reactor.daemon.endings import Endings
 from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.passes import Known
+from reactor.daemon.podman import Podman
 from reactor.daemon.record import PassRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import InFlight
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
-from reactor.model.signals import Layout
+from reactor.model.signals import Layout, Reclaim
 
 if TYPE_CHECKING:
     from reactor.daemon.kubernetes import Cluster
@@ -38,6 +40,7 @@ class Outliving:
     brake: Brake
     kills: KillPath
     cluster: Cluster | None
+    podman: Podman | None
 
 
 class Succession:
@@ -128,8 +131,15 @@ class Succession:
             self._adopt_layout,
             self._on_oom_kill,
             None if cluster is None else cluster.pod_list(settings),
-            {} if cluster is None else cluster.runtime.reclaims(settings),
+            self._reclaims(settings),
         )
+
+    def _reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
+        """Return what whoever keeps images and containers on this node can give back."""
+        cluster, podman = self._outliving.cluster, self._outliving.podman
+        if cluster is not None:
+            return cluster.runtime.reclaims(settings)
+        return {} if podman is None else podman.reclaims(settings)
 
     def _exercise(self) -> None:
         if self.settings.dry_run:

@@ -111,6 +111,13 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     return found
 
 
+def same_filesystem(one: str, other: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Return whether two paths lie on one filesystem. Raises OSError where the mount table can't be read."""
+    mounts = read_mounts(mountinfo)
+    found = [mount_of(os.path.realpath(path), mounts) for path in (one, other)]
+    return found[0] is not None and found[1] is not None and found[0].device == found[1].device
+
+
 def nodefs_path(candidates: Sequence[str] = ("/var/lib/kubelet", "/")) -> str:
     """Return a path on the node's own filesystem: the kubelet's directory, else the root."""
     return next((path for path in candidates if os.path.isdir(path)), "/")

@@ -153,7 +153,8 @@ class Settings:
     pods' cgroup, where it has no limit of its own, may use the rest of the node. `kubernetes` None is a
     plain Linux node. `runtime_endpoint` None looks for the container runtime's socket; of each container of
     a pod that is still to run `dead_containers_kept` dead ones are not removed for the sake of space;
-    `static_pods_path` is where the kubelet finds its static pods.
+    `static_pods_path` is where the kubelet finds its static pods. On a plain node podman's images are given
+    back where `podman`; `podman_socket` None is its own unit's, if that is there.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
@@ -176,6 +177,8 @@ class Settings:
     runtime_endpoint: str | None = None
     dead_containers_kept: int = 1
     static_pods_path: str | None = None
+    podman: bool = True
+    podman_socket: str | None = None
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()

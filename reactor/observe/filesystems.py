@@ -50,7 +50,7 @@ class FilesystemObserver:
 
     def __init__(self, settings: Settings, *, proc: Path = PROC) -> None:
         self._proc = proc
-        self.paths: Mapping[Filesystem, str] = _paths(settings)
+        self.paths: Mapping[Filesystem, str] = filesystem_paths(settings)
 
     @staticmethod
     def look(path: str) -> Look:
@@ -73,7 +73,7 @@ class FilesystemObserver:
         )
 
 
-def _paths(settings: Settings) -> Mapping[Filesystem, str]:
+def filesystem_paths(settings: Settings) -> Mapping[Filesystem, str]:
     """Return a path on each filesystem; those without one of their own lie where the layout says."""
     configured = settings.filesystems
     nodefs = configured.get(Filesystem.NODEFS) or nodefs_path()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from daemon_fixtures import RunningDaemon
-from disks import Guarded, mounted
+from disks import Guarded
+from mounting import mounted
 from this_machine import virtual_node
 
 from reactor.lab.virtual_node import VirtualNode

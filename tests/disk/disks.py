@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from daemon_fixtures import RunningDaemon
+from mounting import MIB
 
 from reactor.lab.virtual_node import VirtualNode
 
-MIB = 1 << 20
-_PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 _FILL = """
 import os, signal, sys, time
 directory, what, count, pause_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -43,38 +39,6 @@ def fill(directory: Path, *, mib: int = 0, files: int = 0, pause_seconds: float 
     """Return the command of a process that writes so much, and then stays."""
     what = ["bytes", str(mib)] if mib else ["files", str(files)]
     return [sys.executable, "-S", "-c", _FILL, str(directory), *what, str(pause_seconds)]
-
-
-@contextmanager
-def mounted(directory: Path, kind: str, mib: int, *options: str, mount: str = "loop") -> Iterator[Path]:
-    """Make a filesystem in an image file and mount it; skip, and say why, where this machine can't."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount filesystems; run as root")
-    maker = shutil.which(f"mkfs.{kind}", path="/usr/sbin:/sbin:/usr/bin:/bin")
-    if maker is None:
-        pytest.skip(f"no mkfs.{kind}; install {_PACKAGES[kind]}")
-    image, point = directory / f"{kind}.image", directory / kind
-    with image.open("wb") as file:
-        file.truncate(mib * MIB)
-    point.mkdir()
-    subprocess.run([maker, "-q", *options, str(image)], check=True, timeout=60)
-    done = subprocess.run(
-        ["mount", "-o", mount, str(image), str(point)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    if done.returncode:
-        pytest.skip(f"{kind} with {mount} can't be mounted here: {done.stderr.strip()}")
-    try:
-        yield point
-    finally:
-        with suppress(subprocess.CalledProcessError):
-            subprocess.run(["umount", str(point)], check=True, timeout=60, capture_output=True)
-        if os.path.ismount(point):
-            subprocess.run(["umount", "-l", str(point)], check=True, timeout=60)
-        image.unlink()
 
 
 def leave(disk: Path, mib: int) -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from daemon_fixtures import PAUSE, RunningDaemon, eventually, hold
-from disks import MIB, Guarded, fill, leave, mounted
+from disks import Guarded, fill, leave
+from mounting import MIB, mounted
 
 from reactor.lab.virtual_node import VirtualNode
 

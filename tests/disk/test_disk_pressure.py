@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from daemon_fixtures import PAUSE, eventually
-from disks import MIB, Guarded, fill, leave
+from disks import Guarded, fill, leave
+from mounting import MIB
 
 LOW_SPACE = {"evictionHard": {"nodefs.available": "100Mi"}}
 

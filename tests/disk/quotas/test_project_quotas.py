@@ -1,4 +1,7 @@
-"""Project quotas: what the filesystem counts by itself, on kernels that have them."""
+"""Project quotas: what the filesystem counts by itself, on kernels that have them.
+
+The virtual machines run this directory too: many a kernel is built without quotas.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disks import MIB, mounted
+from mounting import MIB, mounted
 
 from reactor.kernel.quota import project_of, project_usage
 from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
 from reactor.observe.disk_usage import DiskUsage, Pace
 
 OPTIONS = {"ext4": ("-O", "project,quota"), "xfs": ()}
+
+
+@pytest.fixture(params=OPTIONS)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
 
 @pytest.fixture

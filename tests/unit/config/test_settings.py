@@ -253,3 +253,10 @@ def test_a_brake_that_is_neither_is_refused(wrong: str) -> None:
 )
 def test_a_brake_that_can_never_be_engaged_is_warned_of(document: str, works: bool) -> None:  # noqa: FBT001
     assert works is not any("reactor.brake" in warning for warning in _read(document).warnings)
+
+
+def test_podmans_images_are_given_back_unless_that_is_switched_off() -> None:
+    assert (True, None) == (_read("{}").podman, _read("{}").podman_socket)
+    assert "/run/p.sock" == _read("reactor: {podman: {socket: unix:///run/p.sock}}").podman_socket
+    assert not _read("reactor: {podman: {images: false}}").podman
+    assert ["reactor.podman.socket"] == _paths("reactor: {podman: {socket: p.sock}}")

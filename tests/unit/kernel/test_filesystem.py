@@ -15,6 +15,7 @@ from reactor.kernel.filesystem import (
     parse_mountinfo,
     read_mounts,
     read_space,
+    same_filesystem,
 )
 from reactor.model.signals import Filesystem, Layout
 
@@ -54,6 +55,15 @@ def test_path_lies_on_the_longest_and_last_mount_above_it(path: str, device: str
 def test_filesystem_is_read_only_by_its_own_options_and_not_by_one_mounts() -> None:
     lines = b"1 0 8:1 / /a ro - ext4 /dev/vda rw\n2 0 8:2 / /b ro - ext4 /dev/vdb ro,errors=remount-ro\n"
     assert [False, True] == [mount.read_only for mount in parse_mountinfo(lines)]
+
+
+def test_paths_lie_on_one_filesystem_where_their_devices_are_one(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_bytes(MOUNTINFO)
+    assert same_filesystem("/var/lib", "/etc", table)
+    assert not same_filesystem("/var/lib/images/a", "/var/lib", table)
+    table.write_bytes(b"")
+    assert not same_filesystem("/", "/", table)
 
 
 def test_path_lies_nowhere_without_mounts() -> None:

@@ -1,0 +1,120 @@
+"""What podman is asked: what it has in images, which of them containers are of; and to remove one.
+
+Source: podman's API reference, libpod (docs/source/_static/api.html), as of 4.0, which later ones keep.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from reactor.errors import PodmanError
+from reactor.podman.http import request
+
+_API: Final = "/v4.0.0/libpod"
+_ANSWER_SECONDS: Final = 15.0  # its unit starts it anew for us as a rule
+_REMOVAL_SECONDS: Final = 60.0
+_NOT_FOUND: Final = 404
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodmanImage:
+    """An image, with every name by which it goes (none: what a build left over)."""
+
+    id: str
+    names: tuple[str, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodmanInfo:
+    """Which podman answers, and the directory below which its images lie."""
+
+    version: str
+    graph_root: str
+
+
+class PodmanClient:
+    """Calls podman at a socket. Every call raises PodmanError."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    async def info(self) -> PodmanInfo:
+        """Return what it says of itself."""
+
+        def parse(found: Any) -> PodmanInfo:
+            return PodmanInfo(
+                version=_text(found["version"]["Version"]), graph_root=_text(found["store"]["graphRoot"])
+            )
+
+        return await self._get("/info", parse)
+
+    async def images(self) -> tuple[PodmanImage, ...]:
+        """Return the images, without the layers between them and their bases."""
+
+        def parse(found: Any) -> tuple[PodmanImage, ...]:
+            return tuple(
+                PodmanImage(
+                    id=_text(one["Id"]),
+                    names=tuple(map(_text, one.get("Names") or ())),
+                    size_bytes=int(one["Size"]),
+                )
+                for one in found or ()
+            )
+
+        return await self._get("/images/json", parse)
+
+    async def images_in_use(self) -> frozenset[str]:
+        """Return the ids of the images that containers are of, running or not."""
+
+        def parse(found: Any) -> frozenset[str]:
+            return frozenset(_text(one["ImageID"]) for one in found or ())
+
+        return await self._get("/containers/json?all=true", parse)
+
+    async def remove(self, name: str) -> None:
+        """Take a name away, and with the last one the image; by its id where it has none.
+
+        Never by force, which would remove the containers that are of it as well: podman refuses while there
+        are any. What is gone already is no error.
+        """
+        await self._ask("DELETE", f"/images/{quote(name, safe='')}", _REMOVAL_SECONDS)
+
+    async def _get(self, path: str, parse: Callable[[Any], _Found]) -> _Found:
+        body = await self._ask("GET", path, _ANSWER_SECONDS)
+        try:
+            return parse(json.loads(body))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            got = f"answered {body[:60]!r} ({type(error).__name__}: {error})"
+            raise PodmanError(
+                self.endpoint, f"GET {path}", f"{got}; accepted: the JSON of podman 4.0 or later"
+            ) from error
+
+    async def _ask(self, method: str, path: str, deadline_seconds: float) -> bytes:
+        answer = await request(self.endpoint, method, _API + path, deadline_seconds)
+        is_gone = method == "DELETE" and answer.status == _NOT_FOUND
+        if answer.status >= 300 and not is_gone:
+            why = f"{answer.status}: {_why(answer.body)}"
+            raise PodmanError(self.endpoint, f"{method} {path}", why, status=answer.status)
+        return answer.body
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _why(body: bytes) -> str:
+    """Return why podman refused, in its own words."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    message = found.get("message") if isinstance(found, Mapping) else None
+    return message if isinstance(message, str) else repr(body[:80])
