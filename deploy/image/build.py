@@ -34,8 +34,9 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
 DEFAULT_TAG: Final = "reactor.example/reactor:dev"
 SUITE: Final = "bookworm"
 PYTHON: Final = "3.11"
-# libbpf1 loads the eBPF objects; libsystemd0 is what cysystemd is linked to.
-PACKAGES: Final = ("python3", "libbpf1", "libsystemd0")
+# libbpf1 loads the eBPF objects; libsystemd0 is what cysystemd is linked to; ncurses-base says how terminals
+# are drawn on.
+PACKAGES: Final = ("python3", "libbpf1", "libsystemd0", "ncurses-base")
 # Nothing in the image reads or runs these: they are half of its size, or a tool for whoever breaks in.
 LEFT_OUT: Final = (
     "bin",

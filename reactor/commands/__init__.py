@@ -6,7 +6,31 @@ Whatever a command needs is imported in that call alone: asking for one command 
 holds nothing of what is for people. Options that several commands share are in arguments.py.
 """
 
-from reactor.commands import bench, config, demo, doctor, explain, record, run, simulate, status, tune
+from reactor.commands import (
+    bench,
+    config,
+    demo,
+    doctor,
+    explain,
+    record,
+    run,
+    simulate,
+    status,
+    top,
+    tune,
+)
 
 # In the order in which the help lists them.
-COMMANDS = (run, simulate, record, status, explain, doctor, demo, bench, tune, config)
+COMMANDS = (
+    run,
+    simulate,
+    record,
+    status,
+    top,
+    explain,
+    doctor,
+    demo,
+    bench,
+    tune,
+    config,
+)

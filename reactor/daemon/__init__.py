@@ -8,6 +8,7 @@
     recorder      what is kept of a pass: journal, log, metrics, the last decisions
     state, keeper what survives a restart
     status, show  what `reactor status` and `reactor explain` are told, and how they print it
+    order         the present order of eviction, for `reactor top`
     kubernetes    what talks to the API server: pods, node, evictions; services of its own, never in the way
     doctor        `reactor doctor`, its parts in doctor_*
 

@@ -31,13 +31,14 @@ from reactor.daemon.metrics import Metrics, Reading
 from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
+from reactor.daemon.order import EvictionOrder
 from reactor.daemon.passes import Known
 from reactor.daemon.podman import Podman
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.signals import obey, receiver
 from reactor.daemon.state import StateError, StateFile
-from reactor.daemon.status import View, explain, status
+from reactor.daemon.status import View, explain, status, top
 from reactor.daemon.status_socket import AnotherDaemonError, Command, NoDaemonError, listen, remove, serve
 from reactor.daemon.succession import Outliving, Succession
 from reactor.daemon.turn import turn
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _REMEMBERED: Final = 100
+_SHOWN_PODS: Final = 40
 _SILENCE_SECONDS: Final = 5.0
 _AT_START_ONLY: Final = (
     "metrics_address",
@@ -131,6 +133,7 @@ class Daemon:
             hooks=hooks,
         )
         self._oom = OomKills(self._known, self._journal.write, self._metrics.count_oom_kill)
+        self._order = EvictionOrder()
         self._listener: socket.socket | None = None
         self._problems: dict[str, str] = {}
         self._conditions_told: tuple[NodeCondition, ...] = ()
@@ -173,6 +176,7 @@ class Daemon:
         return View(
             settings=self._settings,
             known=self._known,
+            node=generation.parts.node,
             usages=generation.parts.usages,
             sources=generation.board.states(),
             recorder=self._recorder,
@@ -277,6 +281,7 @@ class Daemon:
             commands: dict[str, Command] = {
                 "status": lambda _: status(self.view),
                 "explain": lambda question: explain(self.view, question.get("pod")),
+                "top": lambda question: top(self.view, self._order, question.get("pods", _SHOWN_PODS)),
             }
             nursery.start_soon(serve, self._listener, commands)
         if self._settings.metrics_address is not None:

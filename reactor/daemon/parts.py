@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,9 @@ class PodUsages(Protocol):
 
     def full(self) -> Mapping[str, PodUsage]:
         """Read all that is known to be used, by uid."""
+
+    def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
+        """Read what these pods use of memory, and how many tasks they have where that is asked for."""
 
 
 class PodList(Protocol):

@@ -135,7 +135,7 @@ class PassRecord:
             },
             "reclaim": list(decision.reclaim),
             "reclaimed": [one.document() for one in self.reclaimed],
-            "ranking": [_ranked(place, self.resource) for place in decision.ranking[:ranking_limit]],
+            "ranking": [ranked_document(place, self.resource) for place in decision.ranking[:ranking_limit]],
             "evictions": [ending_document(ending) for ending in self.endings],
             "brake": [brake_document(one) for one in self.braking],
             "timing": self._timing(),
@@ -212,6 +212,31 @@ def standing(place: RankedPod, resource: Resource | None) -> str:
     return f"uses {used}, {relation} its request of {amount_text(place.request, resource)}; {tail}"
 
 
+def what_was_done(decision: Mapping[str, Any]) -> str:
+    """Return what a decision, as `reactor status` is told of it, came to; `-` where that is nothing."""
+    woke_ns = decision["timing"]["woke_ns"]
+    done = [
+        f"{one['outcome']} {one['pod']}{after(' killed', woke_ns, one['killed_ns'])}"
+        f"{after(' freed', woke_ns, one['freed_ns'])}"
+        for one in decision["evictions"]
+    ]
+    if decision["reclaim"]:
+        done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
+    done += [
+        f"braked {one['cgroup']}{after(' released', woke_ns, one['released_ns'])}"
+        for one in decision.get("brake") or ()
+        if one["engaged_ns"] is not None
+    ]
+    if decision["deferred_because"]:
+        done.append(f"waiting: {decision['deferred_because']}")
+    return "; ".join(done) or "-"
+
+
+def after(what: str, from_ns: int, to_ns: int | None) -> str:
+    """Return what happened and how long after, an empty text where it has not."""
+    return "" if to_ns is None else f"{what} after {(to_ns - from_ns) / 1e6:.1f} ms"
+
+
 def amount_text(amount: int, resource: Resource | None) -> str:
     """Return an amount for reading: bytes with one decimal and a binary suffix, counts as they are."""
     if resource not in _IN_BYTES:
@@ -251,7 +276,8 @@ def _observation(observation: Observation) -> Mapping[str, Any]:
     }
 
 
-def _ranked(place: RankedPod, resource: Resource | None) -> dict[str, Any]:
+def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, Any]:
+    """Return one place in a ranking as plain JSON values."""
     return {
         "pod": place.pod.key,
         "uid": place.pod.uid,

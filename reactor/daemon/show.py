@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from rich.console import Console
 from rich.table import Table
 
-from reactor.daemon.record import amount_text
+from reactor.daemon.record import after, amount_text, what_was_done
 from reactor.daemon.status_socket import ask
 from reactor.model.signals import Resource
 
@@ -217,7 +217,7 @@ def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Table:
             one["time"],
             one["threshold"] or ", ".join(one["thresholds_met"]) or "-",
             ", ".join(one["conditions"]) or "-",
-            _what_was_done(one),
+            what_was_done(one),
         )
         for one in decisions
     ]
@@ -230,29 +230,6 @@ def _oom_kills(kills: Iterable[Mapping[str, Any]]) -> Table:
         for one in kills
     ]
     return table(("OOM KILL", "SCOPE", "POD", "WHAT HAPPENED"), rows)
-
-
-def _what_was_done(decision: Mapping[str, Any]) -> str:
-    woke_ns = decision["timing"]["woke_ns"]
-    done = [
-        f"{one['outcome']} {one['pod']}{_after(' killed', woke_ns, one['killed_ns'])}"
-        f"{_after(' freed', woke_ns, one['freed_ns'])}"
-        for one in decision["evictions"]
-    ]
-    if decision["reclaim"]:
-        done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
-    done += [
-        f"braked {one['cgroup']}{_after(' released', woke_ns, one['released_ns'])}"
-        for one in decision.get("brake") or ()
-        if one["engaged_ns"] is not None
-    ]
-    if decision["deferred_because"]:
-        done.append(f"waiting: {decision['deferred_because']}")
-    return "; ".join(done) or "-"
-
-
-def _after(what: str, from_ns: int, to_ns: int | None) -> str:
-    return "" if to_ns is None else f"{what} after {(to_ns - from_ns) / 1e6:.1f} ms"
 
 
 def _explain_eviction(screen: Console, eviction: Mapping[str, Any]) -> None:
@@ -268,8 +245,8 @@ def _explain_eviction(screen: Console, eviction: Mapping[str, Any]) -> None:
         )
     sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]
-    killed = _after(", killed", woke_ns, eviction["killed_ns"])
-    freed = _after(", given back", woke_ns, eviction["freed_ns"])
+    killed = after(", killed", woke_ns, eviction["killed_ns"])
+    freed = after(", given back", woke_ns, eviction["freed_ns"])
     screen.print(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
     for problem in eviction["problems"]:
         screen.print(f"  problem: {problem}")

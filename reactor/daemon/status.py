@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import reactor
 from reactor.act.braking import BrakeReading
 from reactor.daemon.oom import OomKills
-from reactor.daemon.parts import PodUsages
+from reactor.daemon.order import EvictionOrder, ranked_signal
+from reactor.daemon.parts import Node, PodUsages
 from reactor.daemon.passes import Known
 from reactor.daemon.record import instant, standing
 from reactor.daemon.recorder import Recorder
+from reactor.errors import ReactorError
 from reactor.model.decisions import InFlight
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, NodeCondition, Resource, Signal
@@ -27,6 +29,10 @@ _DECISIONS: Final = 10
 _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
 _PROCESS_CHAIN: Final = ("ebpf-pids", "processes", "ticker")
 _MEMORY_CHAIN: Final = ("ebpf", "memcg-eventfd", "memory-high", "ticker")
+
+
+class StatusError(ReactorError):
+    """A question that can't be answered as it is put."""
 
 
 class FilesystemsView(Protocol):
@@ -49,6 +55,7 @@ class View:
 
     settings: Settings
     known: Known
+    node: Node
     usages: PodUsages
     sources: tuple[SourceState, ...]
     recorder: Recorder
@@ -63,10 +70,28 @@ class View:
 
 
 def status(view: View) -> dict[str, Any]:
-    """Return how the node stands."""
+    """Return how the node stands, its signals as the last pass that looked at them saw them."""
     now_seconds = view.clock_seconds()
+    return _status(view, view.known.observed.at(now_seconds), now_seconds)
+
+
+async def top(view: View, order: EvictionOrder, places: object) -> dict[str, Any]:
+    """Return how the node stands this moment, and the head of the present order of eviction.
+
+    Memory is read afresh, which no pass is told of: at rest the last one may have looked ten seconds ago.
+    """
+    if not isinstance(places, int) or isinstance(places, bool) or places < 0:
+        raise StatusError(f"pods: got {places!r}; accepted: a number of pods, 0 or more")
+    now_seconds = view.clock_seconds()
+    fresh = {
+        signal: replace(seen, taken_at_seconds=now_seconds) for signal, seen in view.node.memory().items()
+    }
+    document = _status(view, {**view.known.observed.at(now_seconds), **fresh}, now_seconds)
+    return {**document, "order": await order.first(view, places)}
+
+
+def _status(view: View, observations: Mapping[Signal, Observation], now_seconds: float) -> dict[str, Any]:
     state = view.known.state
-    observations = view.known.observed.at(now_seconds)
     return {
         "version": reactor.__version__,
         "pid": os.getpid(),
@@ -102,8 +127,7 @@ def explain(view: View, name: str | None) -> dict[str, Any]:
     """
     now_seconds = view.clock_seconds()
     observations = view.known.observed.at(now_seconds)
-    met = view.known.state.thresholds_met
-    signal = met[0].signal if met else Signal.MEMORY_AVAILABLE
+    signal = ranked_signal(view.known.state)
     usages = view.usages.memory() if signal in MEMORY_SIGNALS else view.usages.full()
     usages = with_storage(usages, view.known.storage.usages(view.known.pods))
     places = rank(view.known.pods, usages, signal, view.settings.eviction.layout)

@@ -1,6 +1,7 @@
 """The daemon's Unix socket: one JSON line asks, one JSON line answers, mode 0600.
 
-{"command": "status"}    {"command": "explain", "pod": "web"}    {"error": "..."}
+{"command": "status"}    {"command": "explain", "pod": "web"}    {"command": "top", "pods": 40}
+{"error": "..."}
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,8 @@ _ANSWER_BYTES: Final = 64 << 20
 _PATIENCE_SECONDS: Final = 5.0
 _CONNECTIONS: Final = 8
 
-Command = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Answer = Mapping[str, Any]
+Command = Callable[[Mapping[str, Any]], Answer | Awaitable[Answer]]
 
 
 class NoDaemonError(ReactorError):
@@ -61,14 +63,14 @@ def listen(path: Path) -> socket.socket:
 
 
 async def serve(listener: socket.socket, commands: Mapping[str, Command]) -> None:
-    """Answer questions until cancelled. A command answers at once."""
+    """Answer questions until cancelled. A command answers at once, or makes way for the loop meanwhile."""
     limiter = trio.CapacityLimiter(_CONNECTIONS)
 
     async def answer(stream: trio.SocketStream) -> None:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             with trio.move_on_after(_PATIENCE_SECONDS):
                 async with limiter, stream:
-                    document = _answer(await _line(stream), commands)
+                    document = await _answer(await _line(stream), commands)
                     await stream.send_all(json.dumps(document, default=str).encode() + b"\n")
 
     trio_socket = trio.socket.from_stdlib_socket(listener)
@@ -81,12 +83,14 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def ask(path: Path, question: Mapping[str, Any]) -> dict[str, Any]:
+def ask(
+    path: Path, question: Mapping[str, Any], *, patience_seconds: float = _PATIENCE_SECONDS
+) -> dict[str, Any]:
     """Return the daemon's answer; blocks. Raises NoDaemonError where there is none."""
     answer = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_PATIENCE_SECONDS)
+            connection.settimeout(patience_seconds)
             connection.connect(str(path))
             connection.sendall(json.dumps(question).encode() + b"\n")
             while (more := connection.recv(1 << 16)) and len(answer) < _ANSWER_BYTES:
@@ -135,7 +139,7 @@ async def _line(stream: trio.SocketStream) -> bytes:
     return received.partition(b"\n")[0]
 
 
-def _answer(line: bytes, commands: Mapping[str, Command]) -> Mapping[str, Any]:
+async def _answer(line: bytes, commands: Mapping[str, Command]) -> Answer:
     try:
         question = json.loads(line)
     except (ValueError, RecursionError):
@@ -146,7 +150,8 @@ def _answer(line: bytes, commands: Mapping[str, Command]) -> Mapping[str, Any]:
         accepted = ", ".join(json.dumps({"command": name}) for name in commands)
         return {"error": f"got {line[:80]!r}; accepted: {accepted}"}
     try:
-        return command(question)
+        answer = command(question)
+        return answer if isinstance(answer, Mapping) else await answer
     except ReactorError as error:
         return {"error": str(error)}
     except Exception:  # noqa: BLE001 - a question must never cost the node its guard

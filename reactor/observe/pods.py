@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import heapq
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
@@ -99,19 +99,27 @@ class PodObserver:
 
     def memory(self) -> Mapping[str, PodUsage]:
         """Return each pod's working set by uid, and its containers' where it is the first to go."""
-        return self._detailed(self._usages(self._memory))
+        return self._detailed(self._read(self._memory, self._cgroups))
 
     def full(self) -> Mapping[str, PodUsage]:
         """Return what `memory` does, and the number of tasks (threads count, as they do for the node)."""
-        return self._detailed(self._usages(self._full))
+        return self._detailed(self._read(self._full, self._cgroups))
+
+    def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
+        """Return what these pods use, without their containers; one that is not tracked is absent."""
+        read = self._full if with_processes else self._memory
+        return self._read(read, [uid for uid in uids if uid in self._cgroups])
 
     def close(self) -> None:
         """Close every descriptor."""
         self.track(())
 
-    def _usages(self, read: Callable[[_PodCounters, str], PodUsage]) -> dict[str, PodUsage]:
+    def _read(
+        self, read: Callable[[_PodCounters, str], PodUsage], uids: Iterable[str]
+    ) -> dict[str, PodUsage]:
         usages = {}
-        for uid, cgroup in self._cgroups.items():
+        for uid in uids:
+            cgroup = self._cgroups[uid]
             if uid in self._vanished:
                 continue
             try:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import pytest
 import trio
 
-from reactor.act.braking import Braking
+from reactor.act.braking import BrakeReading, Braking
 from reactor.act.kill import KillReport, ReapReport
 from reactor.act.reclaim import ReclaimReport, Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.observed import Observed
+from reactor.daemon.oom import OomKills
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes
+from reactor.daemon.recorder import Hooks, Recorder
+from reactor.daemon.status import View
 from reactor.model.pods import Pod, PodUsage, QosClass
-from reactor.model.settings import EvictionSettings
+from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.model.wakes import SourceState, Wake, WakeKind
 
 MIB = 1 << 20
+WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
 
 
 class FakeNode:
@@ -49,6 +54,7 @@ class FakeUsages:
         self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
         self.full_reads = 0
+        self.processes_asked = False
 
     def track(self, pods: Sequence[Pod]) -> None:
         self.tracked = tuple(pods)
@@ -61,6 +67,11 @@ class FakeUsages:
     def full(self) -> Mapping[str, PodUsage]:
         self.full_reads += 1
         return self.seen
+
+    def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
+        self.meanwhile()
+        self.processes_asked = with_processes
+        return {uid: self.seen[uid] for uid in uids if uid in self.seen}
 
 
 class FakePods:
@@ -184,6 +195,16 @@ class FakeLoop:
         return gone
 
 
+class FakeFilesystems:
+    """A node whose nodefs reaches its thresholds in five seconds."""
+
+    def document(self):
+        return {"layout": "single", "layout_by_devices": "single", "filesystems": []}
+
+    def seconds_to(self, threshold):
+        return 5.0 if threshold.signal is Signal.NODEFS_AVAILABLE else None
+
+
 def observation(available: int, capacity: int = 512 * MIB) -> Observation:
     return Observation(available=available, capacity=capacity, inactive_file_bytes=MIB)
 
@@ -249,3 +270,36 @@ def make_reclaim():
 @pytest.fixture
 def fake_kills():
     return FakeKills()
+
+
+@pytest.fixture
+def make_view(make_loop, make_threshold, nursery):
+    """A view of a loop, and the loop."""
+
+    def make(*sources: SourceState):
+        thresholds = (make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=30))
+        loop = make_loop(*thresholds)
+        recorder = Recorder(None, None, patience_seconds=10, hooks=Hooks())
+
+        def view() -> View:
+            return View(
+                settings=Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node"),
+                known=loop.known,
+                node=loop.node,
+                usages=loop.usages,
+                sources=sources,
+                recorder=recorder,
+                oom=OomKills(loop.known, lambda _: None, lambda _: None),
+                brake=BrakeReading(times=2, seconds=1.5),
+                started_unix_seconds=0.0,
+                problems={"journal": "full"},
+                filesystems=FakeFilesystems(),
+                clock_seconds=lambda: loop.now_seconds,
+            )
+
+        def make_pass() -> None:
+            recorder.record(loop.passes.make([WAKE]), nursery)
+
+        return loop, view, make_pass
+
+    return make

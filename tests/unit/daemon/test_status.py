@@ -4,59 +4,13 @@ import json
 
 import pytest
 
-from reactor.act.braking import BrakeReading
-from reactor.daemon.oom import OomKills
-from reactor.daemon.recorder import Hooks, Recorder
-from reactor.daemon.status import View, explain, status
+from reactor.daemon.status import explain, status
 from reactor.model.pods import PodUsage
-from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 
 MIB = 1 << 20
 WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
-
-
-class Filesystems:
-    """A node whose nodefs reaches its thresholds in five seconds."""
-
-    def document(self):
-        return {"layout": "single", "layout_by_devices": "single", "filesystems": []}
-
-    def seconds_to(self, threshold):
-        return 5.0 if threshold.signal is Signal.NODEFS_AVAILABLE else None
-
-
-@pytest.fixture
-def make_view(make_loop, make_threshold, nursery):
-    """A view of a loop, and the loop."""
-
-    def make(*sources: SourceState):
-        thresholds = (make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=30))
-        loop = make_loop(*thresholds)
-        recorder = Recorder(None, None, patience_seconds=10, hooks=Hooks())
-
-        def view() -> View:
-            return View(
-                settings=Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node"),
-                known=loop.known,
-                usages=loop.usages,
-                sources=sources,
-                recorder=recorder,
-                oom=OomKills(loop.known, lambda _: None, lambda _: None),
-                brake=BrakeReading(times=2, seconds=1.5),
-                started_unix_seconds=0.0,
-                problems={"journal": "full"},
-                filesystems=Filesystems(),
-                clock_seconds=lambda: loop.now_seconds,
-            )
-
-        def make_pass() -> None:
-            recorder.record(loop.passes.make([WAKE]), nursery)
-
-        return loop, view, make_pass
-
-    return make
 
 
 async def test_status_shows_each_threshold_with_its_margin(make_view):

@@ -75,14 +75,25 @@ async def test_silent_client_does_not_keep_others_from_their_answer(nursery, tmp
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=st.binary(max_size=100))
 def test_arbitrary_bytes_are_answered_with_what_is_accepted(line):
-    answer = _answer(line, COMMANDS)
+    answer = trio.run(_answer, line, COMMANDS)
 
     assert "accepted" in answer["error"] or "asked" in answer
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b'{"command": []}', b'{"command": "fly"}', b"[" * 10_000])
-def test_wrong_question_is_answered_with_what_is_accepted(line):
-    assert '{"command": "status"}' in _answer(line, COMMANDS)["error"]
+async def test_wrong_question_is_answered_with_what_is_accepted(line):
+    assert '{"command": "status"}' in (await _answer(line, COMMANDS))["error"]
+
+
+async def test_command_that_takes_its_time_is_answered_too(nursery, tmp_path):
+    async def later(question):
+        await trio.lowlevel.checkpoint()
+        return {"later": question["pods"]}
+
+    path = tmp_path / "s.sock"
+    nursery.start_soon(serve, listen(path), {"top": later})
+
+    assert await trio.to_thread.run_sync(ask, path, {"command": "top", "pods": 3}) == {"later": 3}
 
 
 def test_without_a_daemon_the_asker_is_told_so(tmp_path):
@@ -107,8 +118,8 @@ def test_daemon_that_answers_nonsense_is_no_daemon(tmp_path, answer):
         thread.join()
 
 
-def test_answers_are_lines_of_json(tmp_path):
-    assert json.dumps(_answer(b'{"command": "status"}', COMMANDS)) == '{"asked": {"command": "status"}}'
+async def test_answers_are_lines_of_json(tmp_path):
+    assert json.dumps(await _answer(b'{"command": "status"}', COMMANDS)) == '{"asked": {"command": "status"}}'
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""Names, amounts and times as they stand in a cell."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+from reactor.daemon.record import amount_text
+from reactor.model.signals import Resource
+
+ELLIPSIS: Final = "…"
+_RESOURCE: Final = {"bytes": Resource.MEMORY, "inodes": Resource.INODES, "processes": Resource.PIDS}
+_TIMES: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def resource_of(unit: str) -> Resource:
+    """Return a resource that is counted in this unit of a status document."""
+    return _RESOURCE[unit]
+
+
+def amount(value: float | None, resource: Resource) -> str:
+    """Return an amount as a person reads it, `-` where it is not known."""
+    return "-" if value is None else amount_text(round(value), resource)
+
+
+def rate(per_second: float | None, resource: Resource) -> str:
+    """Return a change per second with its sign; what rounds to nothing is `0/s`."""
+    if per_second is None:
+        return "-"
+    rounded = round(per_second)
+    return f"{'+' if rounded > 0 else ''}{amount_text(rounded, resource)}/s"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in its two largest units (`4s`, `1m20s`, `3h05m`), `-` where there is none."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    for size, unit, smaller_size, smaller in _TIMES:
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size}{unit}{rest:02d}{smaller}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def clean(text: str) -> str:
+    """Return the text with a question mark for whatever is not one cell wide.
+
+    A cgroup may be called anything, also something that moves the cursor or clears the screen.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(character if _is_one_cell(character) else "?" for character in text)
+
+
+def _is_one_cell(character: str) -> bool:
+    return (
+        character.isprintable()
+        and unicodedata.east_asian_width(character) not in {"W", "F"}
+        and not unicodedata.combining(character)
+    )
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Return the text in at most so many cells; a pod is told by both ends of its name."""
+    if len(text) <= width:
+        return text
+    if width < 2:
+        return ELLIPSIS[:width]
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}{ELLIPSIS}{text[len(text) - tail :]}"
+
+
+def cut_end(text: str, width: int) -> str:
+    """Return the text in at most so many cells, its end left out."""
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}{ELLIPSIS}"[:width]

@@ -1,0 +1,209 @@
+"""`reactor top` on a terminal, watching a daemon on a virtual node: what a person sees, and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+
+import pexpect
+import pyte
+import pytest
+from daemon_fixtures import MIB, RunningDaemon, eventually, hold
+
+from reactor.lab.virtual_node import VirtualNode
+
+FAR_TOO_LONG = "pod-with-a-name-that-is-far-too-long-for-its-column"
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+
+
+class Viewer:
+    """`reactor top` in a terminal of its own, drawn by pyte."""
+
+    def __init__(self, daemon: RunningDaemon, **environment: str) -> None:
+        # pyte is a Linux console; xterm's terminfo has a sequence (REP) that it does not know.
+        self.process = pexpect.spawn(
+            sys.executable,
+            ["-m", "reactor", "top", "--socket", str(daemon.socket_path), "--interval-seconds", "0.2"],
+            dimensions=(24, 80),
+            env={**os.environ, "TERM": "linux", "LC_ALL": "C.UTF-8", **environment},
+            timeout=20,
+        )
+        self.screen = pyte.Screen(80, 24)
+        self._stream = pyte.ByteStream(self.screen)
+        self.sent = b""
+        self.modes = termios.tcgetattr(self.process.child_fd)
+
+    def resize(self, width: int, height: int) -> None:
+        self.process.setwinsize(height, width)
+        self.screen.resize(height, width)
+
+    def read(self) -> list[str]:
+        """Return the lines on the screen now."""
+        while True:
+            try:
+                new = self.process.read_nonblocking(1 << 16, timeout=0)
+            except (pexpect.TIMEOUT, pexpect.EOF):
+                return [line.rstrip() for line in self.screen.display]
+            self.sent += new
+            self._stream.feed(new)
+
+    def wait(self, true: Callable[[list[str]], bool], what: str) -> list[str]:
+        """Return the lines once they are as wanted."""
+        eventually(lambda: true(self.read()), f"{what} on the screen")
+        return self.read()
+
+    def shows(self, text: str) -> list[str]:
+        return self.wait(lambda lines: any(text in line for line in lines), repr(text))
+
+    def end(self) -> int | None:
+        """Return the exit status; minus the signal's number where that ended it."""
+        deadline = time.monotonic() + 20
+        while self.process.isalive():
+            assert time.monotonic() < deadline, "it does not end"
+            self.read()
+            time.sleep(0.01)
+        self.read()
+        return self.process.exitstatus if self.process.signalstatus is None else -self.process.signalstatus
+
+    def close(self) -> None:
+        self.process.close(force=True)
+
+
+@pytest.fixture
+def guarded(node: VirtualNode, daemon: RunningDaemon) -> RunningDaemon:
+    """A daemon that guards a small pod and a larger one."""
+    for name, size, request in (("small", 8, 16), ("large", 60, 0)):
+        pod = node.add_pod(
+            f"{name}-pod-with-a-name-that-is-far-too-long-for-its-column", request_bytes=request * MIB
+        )
+        node.spawn(pod, hold(size))
+    daemon.configure(HARD)
+    daemon.start()
+    return daemon
+
+
+@pytest.fixture
+def view(guarded: RunningDaemon) -> Iterator[Callable[..., Viewer]]:
+    """A maker of viewers, which are ended after the test."""
+    made: list[Viewer] = []
+
+    def make(**environment: str) -> Viewer:
+        made.append(Viewer(guarded, **environment))
+        return made[-1]
+
+    yield make
+    for viewer in made:
+        viewer.close()
+
+
+def _row(lines: list[str], start: str) -> str:
+    return next(line for line in lines if line.strip().startswith(start))
+
+
+def test_signals_pods_sources_and_events_are_seen_as_they_are(view, node, daemon) -> None:
+    viewer = view()
+    lines = viewer.shows("memory.available")
+
+    assert "2 pods" in lines[0]
+    assert "q quits" in lines[0]
+    signal_row = _row(lines, "memory.available").split()
+    assert signal_row[-1] == "ok"
+    assert "64Mi" in signal_row
+    assert "cgroup/large" in _row(lines, "1 ")
+    assert "above request" in _row(lines, "1 ")
+    assert "cgroup/small" in _row(lines, "2 ")
+    assert "…" in _row(lines, "1 ")
+    assert "armed" in _row(lines, "memcg-eventfd")
+
+    hog = node.spawn(node.add_pod("hog"), hold(220))
+    hog.wait(20)
+    lines = viewer.shows("killed cgroup/hog")
+
+    assert "MemoryPressure" in lines[1]
+
+
+def test_another_size_of_the_terminal_is_filled_at_once(view) -> None:
+    viewer = view()
+    viewer.shows("AVAILABLE")
+
+    viewer.resize(60, 16)
+    lines = viewer.wait(lambda lines: "q quits" in lines[0][:60] and lines[0].endswith("quits"), "60 columns")
+    assert all(len(line) <= 60 for line in lines)
+    assert not any("AVAILABLE" in line for line in lines)
+
+    viewer.resize(200, 50)
+    viewer.shows("PRIORITY QOS")
+
+
+def test_a_daemon_that_ends_is_named_and_watched_on_when_it_is_back(view, daemon) -> None:
+    viewer = view()
+    viewer.shows("memory.available")
+
+    daemon.stop()
+    lines = viewer.shows("No answer for")
+    assert any("memory.available" in line for line in lines)
+
+    daemon.start()
+    viewer.wait(
+        lambda lines: not any("No answer" in line for line in lines) and "2 pods" in lines[0], "the daemon"
+    )
+    assert viewer.process.isalive()
+
+
+@pytest.mark.parametrize(
+    ("leave", "status"),
+    [
+        (lambda viewer: viewer.process.send("q"), 0),
+        (lambda viewer: viewer.process.sendcontrol("c"), 0),
+        (lambda viewer: viewer.process.kill(signal.SIGTERM), 128 + signal.SIGTERM),
+        (lambda viewer: viewer.process.kill(signal.SIGHUP), 128 + signal.SIGHUP),
+    ],
+    ids=["q", "Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+def test_the_terminal_is_left_as_it_was_found(view, leave, status) -> None:
+    viewer = view(TERM="xterm")
+    viewer.shows("memory.available")
+    assert b"\x1b[?1049h" in viewer.sent
+    assert viewer.modes != termios.tcgetattr(viewer.process.child_fd)
+
+    leave(viewer)
+
+    assert viewer.end() == status
+    assert viewer.sent.rfind(b"\x1b[?1049l") > viewer.sent.rfind(b"\x1b[?1049h")  # the other screen is back
+    assert viewer.modes == termios.tcgetattr(viewer.process.child_fd)
+
+
+def test_colours_are_used_and_with_no_color_they_are_not(view) -> None:
+    coloured, plain = view(), view(NO_COLOR="1")
+    coloured.shows("armed")
+    plain.shows("armed")
+
+    assert b"\x1b[32m" in coloured.sent
+    assert b"\x1b[32m" not in plain.sent
+
+
+def test_a_dumb_terminal_gets_frames_one_below_the_other_without_escapes(view) -> None:
+    viewer = view(TERM="dumb")
+    eventually(lambda: viewer.read() is not None and viewer.sent.count(b"memory.available") > 4, "two frames")
+
+    assert b"\x1b" not in viewer.sent
+
+
+def test_once_prints_one_frame_and_ends(guarded) -> None:
+    answer = guarded.ask("top", "--once")
+
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("SIGNAL") == 1
+    assert "\x1b" not in answer.stdout
+    assert f"cgroup/large-{FAR_TOO_LONG}" in answer.stdout
+
+
+def test_once_without_a_daemon_says_so(daemon) -> None:
+    answer = daemon.ask("top", "--once")
+
+    assert answer.returncode == 1
+    assert str(daemon.socket_path) in answer.stderr

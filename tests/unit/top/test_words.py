@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.signals import Resource
+from reactor.top.words import amount, clean, cut_end, cut_middle, duration, rate
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (-3, "0s"),
+        (0.9, "0s"),
+        (59, "59s"),
+        (60, "1m"),
+        (80, "1m20s"),
+        (3900, "1h05m"),
+        (90000, "1d01h"),
+    ],
+)
+def test_a_time_stands_in_its_two_largest_units(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"),
+    [(None, "-"), (0.2, "0/s"), (-0.2, "0/s"), (3 << 20, "+3Mi/s"), (-1.5 * (1 << 20), "-1.5Mi/s")],
+)
+def test_a_rate_has_its_sign(per_second, text):
+    assert rate(per_second, Resource.MEMORY) == text
+
+
+def test_what_is_not_known_is_a_dash_and_no_zero():
+    assert (amount(None, Resource.MEMORY), amount(0, Resource.MEMORY)) == ("-", "0")
+
+
+def test_a_long_name_keeps_both_of_its_ends():
+    assert cut_middle("kube-system/coredns-5d78c9869d-abcde", 15) == "kube-sy…9-abcde"[:7] + "…d-abcde"[:8]
+
+
+@given(text=st.text(max_size=40), width=st.integers(0, 50))
+def test_nothing_is_wider_than_it_may_be_and_what_has_room_is_whole(text, width):
+    for cut in (cut_middle, cut_end):
+        assert len(cut(text, width)) <= width
+        if len(text) <= width:
+            assert cut(text, width) == text
+
+
+@given(text=st.text())
+def test_no_name_moves_the_cursor(text):
+    cleaned = clean(text)
+
+    assert len(cleaned) == len(text)
+    assert cleaned.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("a\x1b[2Jb", "a?[2Jb"), ("tab\tnul\0", "tab?nul?"), ("网", "?"), ("é", "é")]
+)
+def test_what_is_not_one_cell_wide_is_a_question_mark(text, shown):
+    assert clean(text) == shown
