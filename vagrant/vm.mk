@@ -1,5 +1,5 @@
 # The machines of vagrant/machines.json; VM names one or several of them, none means all. See vagrant/README.md.
-.PHONY: vm-up vm-test vm-bench vm-destroy
+.PHONY: vm-up vm-test vm-bench vm-count vm-destroy
 VM ?=
 
 vm-up: setup bpf ## Boot VM=… (vagrant/machines.json) and install the wheel in it
@@ -10,6 +10,9 @@ vm-test: setup bpf ## Run tests/vm in VM=…, or in every machine (Error 3: a ma
 
 vm-bench: setup bpf ## Measure each source beside plain polling in VM=…; JSON below .cache/vagrant/logs
 	$(PYTHON) tests/vm/run.py bench --direct $(VM)
+
+vm-count: setup bpf ## The same on one CPU that is clocked by its instructions: no noise of the host is in it
+	$(PYTHON) tests/vm/run.py bench --counted $(VM)
 
 vm-destroy: ## Take the machines away and stop what was started for them
 	$(PYTHON) tests/vm/run.py destroy $(VM)

@@ -157,8 +157,8 @@ class Machine:
             detail=detail.get(status, f"a test failed (pytest: {status})"),
         )
 
-    def measure(self, rounds: int, skip: str) -> Result:
-        """Measure by source in it, with the wheel alone; the figures are kept beside the logs, as JSON."""
+    def measure(self, rounds: int, skip: str, kept: str) -> Result:
+        """Measure by source in it, with the wheel alone; the figures are kept as JSON beside the logs."""
         started = time.monotonic()
         log = self._fresh_log("bench.log")
         say(f"{self.name}: measuring, {rounds} rounds; progress in {log}")
@@ -174,7 +174,7 @@ class Machine:
         if status != 0:
             return Result(machine=self.name, status=1, seconds=seconds, detail=f"not measured: see {log}")
         newest = self.ssh(f"cat $(ls -t {GUEST}/figures/*.json | head -n 1)", limit_seconds=ASK_SECONDS)
-        figures = self.logs / "figures.json"
+        figures = self.logs / kept
         figures.write_text(newest.stdout)
         return Result(machine=self.name, status=0, seconds=seconds, detail=f"measured: {figures}")
 

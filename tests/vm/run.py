@@ -93,8 +93,11 @@ def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Name
     """Measure in the machines, keep the figures and print them as tables."""
     rounds: int = arguments.rounds
     skip: str = arguments.skip
-    status = in_each(names, hypervisor, lambda machine: machine.measure(rounds, skip), keep=arguments.keep)
-    for path in (Machine(name, hypervisor).logs / "figures.json" for name in names):
+    kept = "figures-counted.json" if arguments.counted else "figures.json"
+    status = in_each(
+        names, hypervisor, lambda machine: machine.measure(rounds, skip, kept), keep=arguments.keep
+    )
+    for path in (Machine(name, hypervisor).logs / kept for name in names):
         if path.exists():
             print("\n".join(tables(json.loads(path.read_text()))), flush=True)
     return status

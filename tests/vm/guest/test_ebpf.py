@@ -10,7 +10,7 @@ from guarded import V2, Service, Tenant, eventually, run
 from reactor.kernel.bpf import OBJECTS
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
-RESIDENT_MIB = 45
+RESIDENT_MIB = 41
 
 pytestmark = pytest.mark.skipif(
     not V2, reason="eBPF watches memory on cgroup v2: run it on bookworm or trixie"
