@@ -1,0 +1,23 @@
+"""`reactor tune`: a short run, with each source that this kernel offers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from guarded import BIN, MIB, V2, run
+
+
+def test_a_short_run_recommends_thresholds_for_this_kernel(tmp_path: Path) -> None:
+    print(run(BIN, "tune", "--minutes", "2", "--loads", "idle", "--pods", "2", "--results", tmp_path))
+    (directory,) = tmp_path.iterdir()
+    document = json.loads((directory / "measured.json").read_text())
+    measured, recommended = document["measured"], document["recommendation"]
+    sources = {reaction["source"] for reaction in measured["reactions"] if reaction["way"] == "as configured"}
+    assert {"ebpf" if V2 else "memcg-eventfd"} == sources
+    if V2:
+        # Some tens of KiB for each sleep of 0.1 s: far less than the GB/s of one that is not braked.
+        assert 0 < measured["braked_rate_bytes"] < 32 * MIB
+    capacity, reserve = measured["node"]["capacity_bytes"], recommended["terms"]["reserve_bytes"]
+    assert reserve <= recommended["hard_bytes"] < recommended["soft"]["threshold_bytes"] <= capacity
+    run(BIN, "config", "check", directory / "reactor.yaml")
