@@ -60,10 +60,14 @@ Figure = Distribution | Lines | Bars
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a report below its heading: first the paragraphs, then the tables, then the figures."""
+    """A part of a report below its heading: first the paragraphs, then what follows in this order.
+
+    `listing` is text whose lines and spaces count, such as a configuration.
+    """
 
     heading: str
     paragraphs: Sequence[str] = ()
+    listing: str = ""
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
 

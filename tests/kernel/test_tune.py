@@ -12,8 +12,10 @@ import pytest
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.lab.daemon_process import wait_until
+from reactor.lab.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLDS, Crossings, bench_node
+from reactor.lab.daemon_process import DaemonProcess, wait_until
 from reactor.lab.tool import compiled_tool
+from reactor.lab.tune.history import history_in
 from reactor.lab.tune.measured import stored_in
 from reactor.lab.tune.node import check_calm
 from reactor.model.settings import Settings
@@ -94,3 +96,32 @@ def test_an_interrupted_run_tells_what_it_has_and_leaves_nothing_behind(
     (directory,) = tmp_path.iterdir()
     measured, _ = stored_in(directory / "measured.json")
     assert measured.interrupted
+
+
+def test_what_a_daemon_has_journaled_is_read_as_history(tree: CgroupTree, tmp_path: Path) -> None:
+    thresholds = {
+        **THRESHOLDS,
+        "evictionSoft": {"memory.available": f"{(CAPACITY_BYTES - LEVEL_BYTES) // MIB + 40}Mi"},
+        "evictionSoftGracePeriod": {"memory.available": "10m"},
+    }
+    tool = compiled_tool()
+    with (
+        bench_node(tree, tool, pods=2) as node,
+        DaemonProcess(tool, tmp_path, node.cgroup, thresholds, {}) as daemon,
+    ):
+        crossings = Crossings(node, daemon, tool, tmp_path)
+        victims = [crossings.run(200 * MIB).times.peak_bytes for _ in range(2)]
+        journal = daemon._journal
+    found = history_in([journal], transition_seconds=300)
+    assert (0, 2, 0) == (found.unread, len(found.crossings), found.missed)
+    for crossing in found.crossings:
+        assert (True, 1) == (crossing.is_hard, crossing.evicted)
+        assert crossing.killed_seconds
+        assert crossing.freed_seconds
+        assert crossing.victim_bytes
+        assert crossing.victim_bytes <= max(victims)
+    # The second came while MemoryPressure was in force still, so nothing tells when memory began to go.
+    (rate,) = found.rates_bytes
+    assert 0 < rate < 400 * MIB
+    assert found.lowest_available_bytes
+    assert found.lowest_available_bytes < CAPACITY_BYTES - LEVEL_BYTES

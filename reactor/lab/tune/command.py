@@ -59,7 +59,7 @@ def tune(options: TuneOptions) -> int:
     when interrupted: then what was measured is told all the same. Raises ConfigError.
     """
     settings, existing = _configuration(options.config)
-    history = history_in(options.journals)
+    history = history_in(options.journals, settings.eviction.pressure_transition_period_seconds)
     if options.stored is not None:
         measured, stored_history = stored_in(options.stored)
         return _conclude(

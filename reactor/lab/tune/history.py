@@ -1,8 +1,10 @@
 """What the node has been through: crossings of memory thresholds and what came of them, from its journals.
 
-The journal holds the decisions that were news. How fast memory went is known where two of them lie close
-together, most often a soft threshold's crossing and the hard one's after it: what became unavailable in
-between, over the time in between. It is the mean over that time, so the fastest moment was no slower.
+The journal holds the decisions that were news, and an eviction's is written when its pod is gone: they are
+put into order by their times. MemoryPressure comes into force with the first threshold that is crossed, a
+soft one before its grace period, and goes the transition period after the last. So how fast memory went is
+known where somebody was evicted within ten minutes of that: what became unavailable in between, over the
+time in between. It is a mean: the fastest moment was no slower.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.model.signals import Signal
+from reactor.model.signals import NodeCondition, Signal
 
 _MEMORY: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
 _TOGETHER_SECONDS: Final = 600.0
@@ -27,7 +29,8 @@ class Crossing:
     """A memory threshold that was acted on; None is what the journal doesn't tell.
 
     `killed_seconds` is from the source's wake to the last SIGKILL, `freed_seconds` from there to memory back;
-    `victim_bytes` what the evicted pods used. `rate_bytes` a second is how fast memory went before.
+    `victim_bytes` what the evicted pods used. `rate_bytes` a second is how fast memory went from the first
+    threshold to this one.
     """
 
     time: str
@@ -46,17 +49,15 @@ class Crossing:
 class History:
     """What journals tell. `unread` counts lines that are none of a journal's.
 
-    `spells_seconds` are how long soft thresholds stayed crossed and then were not, with nobody evicted;
+    `spells_seconds` are how long memory was short and then was not, with nobody evicted for it;
     `terminated_seconds` how long softly evicted pods took to end by themselves, `killed_after_grace` how many
-    did not. `rates_bytes` are how fast memory went between two decisions, whatever they decided.
-    `missed` are the kernel's own kills for want of memory on the node.
+    did not. `missed` are the kernel's own kills for want of memory on the node.
     """
 
     decisions: int = 0
     first: str | None = None
     last: str | None = None
     crossings: tuple[Crossing, ...] = ()
-    rates_bytes: tuple[float, ...] = ()
     spells_seconds: tuple[float, ...] = ()
     terminated_seconds: tuple[float, ...] = ()
     killed_after_grace: int = 0
@@ -66,25 +67,48 @@ class History:
     unread: int = 0
 
     @property
+    def rates_bytes(self) -> tuple[float, ...]:
+        """Return how fast memory went, for each crossing of which that is known."""
+        return tuple(one.rate_bytes for one in self.crossings if one.rate_bytes is not None)
+
+    @property
     def fastest_bytes(self) -> float | None:
         """Return the fastest that memory went, in bytes a second."""
         return max(self.rates_bytes, default=None)
 
 
-def history_in(paths: Sequence[Path]) -> History:
-    """Return what these journals tell, each with the older files that it was rotated into. Raises OSError."""
-    return history_of(line for path in paths for file in _files(path) for line in _lines(file))
+def history_in(paths: Sequence[Path], transition_seconds: float) -> History:
+    """Return what these journals tell, each with the older files that it was rotated into. Raises OSError.
+
+    `transition_seconds` is the pressure transition period that was in force.
+    """
+    lines = (line for path in paths for file in _files(path) for line in _lines(file))
+    return history_of(lines, transition_seconds)
 
 
-def history_of(lines: Iterable[bytes]) -> History:
-    """Return what a journal's lines tell, oldest first. What is no line of a journal is counted, no more."""
-    reading = _Reading()
+def history_of(lines: Iterable[bytes], transition_seconds: float = 300.0) -> History:
+    """Return what a journal's lines tell. What is no line of a journal is counted, no more."""
+    entries, unread = _entries(lines)
+    reading = _Reading(transition_seconds)
+    for _, entry in sorted(entries, key=lambda timed: timed[0]):
+        try:
+            reading.take(entry)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            unread += 1
+    return reading.history(unread)
+
+
+def _entries(lines: Iterable[bytes]) -> tuple[list[tuple[float, Document]], int]:
+    """Return the lines with their times, and how many are none of a journal's."""
+    entries: list[tuple[float, Document]] = []
+    unread = 0
     for line in lines:
         try:
-            reading.take(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            reading.unread += 1
-    return reading.history()
+            entry = json.loads(line)
+            entries.append((datetime.fromisoformat(entry["time"]).timestamp(), entry))
+        except (ValueError, KeyError, TypeError, OverflowError):
+            unread += 1
+    return entries, unread
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -103,19 +127,24 @@ def _lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-class _Reading:
-    """Reads line by line; `before` is the last decision that observed memory."""
+@dataclass(slots=True, kw_only=True)
+class _Spell:
+    """A time of MemoryPressure: since when (the daemon's clock), with what available, and whether it cost."""
 
-    def __init__(self) -> None:
-        self.unread = 0
-        self._decisions = 0
+    since_seconds: float
+    available_bytes: int
+    evicted: bool = False
+
+
+class _Reading:
+    """Reads entry by entry, in the order of their times."""
+
+    def __init__(self, transition_seconds: float) -> None:
+        self._transition_seconds = transition_seconds
         self._times: list[str] = []
-        self._before: tuple[float, int] | None = None
-        self._soft_since: float | None = None
-        self._spell_evicted = False
+        self._spell: _Spell | None = None
         self._decided_at: dict[tuple[int, str], float] = {}
         self._crossings: list[Crossing] = []
-        self._rates: list[float] = []
         self._spells: list[float] = []
         self._terminated: list[float] = []
         self._killed_after_grace = 0
@@ -124,7 +153,7 @@ class _Reading:
         self._largest: int | None = None
 
     def take(self, document: Document) -> None:
-        """Take one line. Raises what a line that is none of a journal's leads to."""
+        """Take one entry. Raises what an entry that is none of a journal's leads to."""
         kind = document["kind"]
         if kind == "decision":
             self._decision(document)
@@ -133,62 +162,60 @@ class _Reading:
         elif kind == "oom-kill" and document["scope"] == "node":
             self._missed += int(document["kills"])
 
-    def history(self) -> History:
+    def history(self, unread: int) -> History:
         return History(
-            decisions=self._decisions,
+            decisions=len(self._times),
             first=self._times[0] if self._times else None,
             last=self._times[-1] if self._times else None,
             crossings=tuple(self._crossings),
-            rates_bytes=tuple(self._rates),
             spells_seconds=tuple(self._spells),
             terminated_seconds=tuple(self._terminated),
             killed_after_grace=self._killed_after_grace,
             missed=self._missed,
             lowest_available_bytes=self._lowest,
             largest_pod_bytes=self._largest,
-            unread=self.unread,
+            unread=unread,
         )
 
     def _decision(self, document: Document) -> None:
-        seconds, time = float(document["monotonic_seconds"]), str(document["time"])
-        datetime.fromisoformat(time)
-        rate = self._rate(document, seconds)
-        self._spell(document, seconds)
-        threshold = document["threshold"]
+        seconds, threshold = float(document["monotonic_seconds"]), document["threshold"]
+        seen = document["observations"].get(Signal.MEMORY_AVAILABLE)
+        if seen is not None:
+            available = int(seen["available"])
+            self._lowest = available if self._lowest is None else min(self._lowest, available)
+            self._follow(document, seconds, available)
         if threshold is not None and threshold["signal"] in _MEMORY:
             self._rank(document["ranking"])
             if document["evictions"]:
-                self._crossings.append(_crossing(document, rate))
+                self._crossings.append(_crossing(document, self._rate(document, seconds)))
         for eviction in document["evictions"]:
             self._decided_at[document["id"], eviction["uid"]] = document["timing"]["decided_ns"] / 1e9
             self._ended(eviction, document["id"])
-        self._decisions += 1
-        self._times.append(time)
+        self._times.append(str(document["time"]))
+
+    def _follow(self, document: Document, seconds: float, available: int) -> None:
+        """Follow the spells of MemoryPressure."""
+        spell, is_short = self._spell, NodeCondition.MEMORY_PRESSURE in document["conditions"]
+        if is_short and spell is None:
+            self._spell = _Spell(since_seconds=seconds, available_bytes=available)
+        elif not is_short and spell is not None:
+            took_seconds = seconds - spell.since_seconds - self._transition_seconds
+            if took_seconds > 0 and not spell.evicted:
+                self._spells.append(took_seconds)
+            self._spell = None
 
     def _rate(self, document: Document, seconds: float) -> float | None:
-        """Return how fast memory went since the decision before; None if it did not, or that is long ago."""
+        """Return how fast memory went to the first eviction of a spell; None where that is not known."""
+        spell = self._spell
+        if spell is None or spell.evicted:
+            return None
+        spell.evicted = True
         seen = document["observations"].get(Signal.MEMORY_AVAILABLE)
-        if seen is None:
+        took_seconds = seconds - spell.since_seconds
+        if seen is None or not 0 < took_seconds <= _TOGETHER_SECONDS:
             return None
-        available, before = int(seen["available"]), self._before
-        self._before = seconds, available
-        self._lowest = available if self._lowest is None else min(self._lowest, available)
-        if before is None or not 0 < seconds - before[0] <= _TOGETHER_SECONDS or available >= before[1]:
-            return None
-        rate = (before[1] - available) / (seconds - before[0])
-        self._rates.append(rate)
-        return rate
-
-    def _spell(self, document: Document, seconds: float) -> None:
-        """Follow a time below a soft threshold: from the first decision there to the first not there."""
-        crossed = any(str(one).partition("<")[0] in _MEMORY for one in document["thresholds_met"])
-        self._spell_evicted |= bool(document["evictions"])
-        if crossed and self._soft_since is None:
-            self._soft_since = seconds
-        elif not crossed:
-            if self._soft_since is not None and seconds > self._soft_since and not self._spell_evicted:
-                self._spells.append(seconds - self._soft_since)
-            self._soft_since, self._spell_evicted = None, False
+        gone_bytes = spell.available_bytes - int(seen["available"])
+        return gone_bytes / took_seconds if gone_bytes > 0 else None
 
     def _rank(self, ranking: Sequence[Document]) -> None:
         used = [int(place["usage"]) for place in ranking if place["usage"] is not None]

@@ -177,4 +177,9 @@ class _told:  # noqa: N801 - a context manager, used like a function
 
 
 def _about(version: CgroupVersion, plan: Plan) -> Mapping[str, Any]:
-    return {**about(version), "minutes": round(plan.seconds / 60, 2), "pods": plan.pods}
+    return {
+        **about(version),
+        "minutes": round(plan.seconds / 60, 2),
+        "pods": plan.pods,
+        "load average before": round(os.getloadavg()[0], 1),
+    }

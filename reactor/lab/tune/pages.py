@@ -77,7 +77,7 @@ def _sections(
     )
     yield Section(heading="What the node has been through", paragraphs=tuple(history_lines(history)))
     yield Section(heading="How far to believe it", paragraphs=tuple(trust_lines(measured, found)))
-    yield Section(heading="The configuration", paragraphs=tuple(line for line in yaml.splitlines() if line))
+    yield Section(heading="The configuration", listing=yaml)
 
 
 def _needed(found: Recommendation) -> Bars:

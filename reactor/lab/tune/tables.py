@@ -117,13 +117,13 @@ def history_lines(history: History) -> Iterator[str]:
     if not history.decisions:
         yield "No journal was read: rates, grace periods and victims are what was measured, or assumed."
         return
-    known = sum(crossing.rate_bytes is not None for crossing in history.crossings)
     yield (
         f"{history.decisions} decisions from {history.first} to {history.last}; {len(history.crossings)} "
-        f"evictions for memory, the rate before {known} of them known."
+        f"evictions for memory, the rate before {len(history.rates_bytes)} of them known."
     )
     if history.fastest_bytes is not None:
-        yield f"The fastest that memory went between two decisions: {rate(history.fastest_bytes)}."
+        fastest = rate(history.fastest_bytes)
+        yield f"The fastest that memory went, from a first threshold to an eviction: {fastest}."
     if history.lowest_available_bytes is not None:
         yield f"The least that was available at a decision: {amount(history.lowest_available_bytes)}."
     yield f"The kernel's OOM killer was faster {history.missed} times."
@@ -144,6 +144,12 @@ def trust_lines(measured: Measured, found: Recommendation) -> Iterator[str]:
         "All of it was measured in a virtual node below the root, with a daemon of its own. On the machine "
         "itself cgroup v2 has no counter, and what kernel threads and the page cache do comes on top."
     )
+    load, cpus = measured.about.get("load average before", 0), measured.node.cpus
+    if load > cpus:
+        yield (
+            f"The machine had other work: a load average of {load} on {cpus} CPUs before the run. On a quiet "
+            "one the same would be faster; if this is how the node lives, it is what to reckon with."
+        )
     if measured.interrupted:
         yield f"The run was interrupted after {measured.seconds:.0f} s."
     for way, count in measured.missed.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -69,14 +70,14 @@ def measured() -> Measured:
 def line() -> Line:
     """Return what makes a decision's line of a journal, at `seconds` with `available` MiB."""
 
-    def make(seconds: float, available: int, **changes: Any) -> bytes:
+    def make(seconds: float, available: int, *conditions: str, **changes: Any) -> bytes:
         document: dict[str, Any] = {
             "kind": "decision",
             "id": int(seconds),
-            "time": f"2026-11-21T03:04:{int(seconds) % 60:02}.000000Z",
+            "time": datetime.fromtimestamp(1.8e9 + seconds, UTC).isoformat(),
             "monotonic_seconds": seconds,
             "threshold": None,
-            "thresholds_met": [],
+            "conditions": conditions,
             "observations": {"memory.available": {"available": available * MIB, "capacity": 8192 * MIB}},
             "ranking": [],
             "evictions": [],

@@ -32,7 +32,7 @@ def test_a_stored_run_gives_a_configuration_a_report_and_the_reasons(
     shown = capsys.readouterr().out
     assert "It misses" in shown
     assert "no soft threshold for memory.available" in shown
-    assert "2 decisions from 2026-11-21" in shown
+    assert "2 decisions from 2027-01-15" in shown
     (directory,) = (tmp_path / "out").iterdir()
     assert {"measured.json", "reactor.yaml", "report.html"} == {file.name for file in directory.iterdir()}
     assert 0 == main(["config", "check", str(directory / "reactor.yaml")])

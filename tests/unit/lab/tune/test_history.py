@@ -19,6 +19,8 @@ HARD: dict[str, Any] = {
     "grace_period_seconds": 0.0,
 }
 SOFT = {**HARD, "threshold": "memory.available<500Mi", "value": 500 * MIB, "grace_period_seconds": 30.0}
+SHORT = "MemoryPressure"
+LATER = "2100-11-21T03:04:05Z"
 RANKING = [
     {"uid": "a", "usage": 300 * MIB},
     {"uid": "b", "usage": 700 * MIB},
@@ -31,7 +33,6 @@ def evicted(**changes: Any) -> dict[str, Any]:
     timing = {"woke_ns": 1_000_000, "decided_ns": 2_000_000, "killed_ns": 3_000_000, "freed_ns": 43_000_000}
     return {
         "threshold": HARD,
-        "thresholds_met": ["memory.available<100Mi"],
         "ranking": RANKING,
         "evictions": [KILLED],
         "timing": timing,
@@ -39,8 +40,10 @@ def evicted(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_an_eviction_tells_its_latencies_its_victim_and_the_rate_before_it(line: Line) -> None:
-    found = history_of([line(10, 600), line(12, 100, **evicted())])
+def test_an_eviction_tells_its_latencies_its_victim_and_the_rate_since_the_first_threshold(
+    line: Line,
+) -> None:
+    found = history_of([line(10, 600, SHORT), line(12, 100, SHORT, **evicted())])
     (crossing,) = found.crossings
     assert (0.002, 0.04) == (crossing.killed_seconds, crossing.freed_seconds)
     assert (300 * MIB, 250 * MIB) == (crossing.victim_bytes, crossing.rate_bytes)
@@ -51,25 +54,35 @@ def test_an_eviction_tells_its_latencies_its_victim_and_the_rate_before_it(line:
     )
 
 
-def test_decisions_long_apart_or_of_another_boot_or_with_memory_gained_tell_no_rate(line: Line) -> None:
-    found = history_of([line(10, 600), line(1000, 100), line(20, 90), line(30, 95), line(30, 50)])
-    assert () == found.rates_bytes
-    assert found.fastest_bytes is None
+def test_an_evictions_line_comes_later_than_its_time_and_is_put_where_it_belongs(line: Line) -> None:
+    found = history_of([line(10, 600, SHORT), line(13, 110, SHORT), line(12, 100, SHORT, **evicted())])
+    assert (250.0 * MIB,) == found.rates_bytes
 
 
-def test_a_shortage_that_passed_by_itself_is_a_spell_and_one_that_ended_in_an_eviction_is_none(
-    line: Line,
-) -> None:
-    met = {"thresholds_met": ["memory.available<500Mi"]}
-    passed = [line(10, 400, **met), line(11, 350, **met), line(14, 600)]
-    ended = [line(20, 400, **met), line(21, 90, **evicted()), line(22, 400, **met), line(25, 900)]
-    assert (4.0,) == history_of([*passed, *ended]).spells_seconds
+def test_without_a_threshold_before_it_or_one_long_before_an_eviction_tells_no_rate(line: Line) -> None:
+    at_once = [line(10, 100, SHORT, **evicted())]
+    long_before = [line(2000, 600, SHORT), line(3000, 100, SHORT, **evicted())]
+    second = [
+        line(4000, 600, SHORT),
+        line(4001, 590, SHORT, **evicted()),
+        line(4002, 100, SHORT, **evicted()),
+    ]
+    for lines, known in ((at_once, 0), (long_before, 0), (second, 1)):
+        assert known == len(history_of(lines).rates_bytes)
+    assert history_of(at_once).fastest_bytes is None
 
 
-def test_a_threshold_of_a_disk_is_no_spell_and_no_crossing(line: Line) -> None:
+def test_a_shortage_that_passed_by_itself_is_a_spell_without_its_transition_period(line: Line) -> None:
+    passed = [line(10, 400, SHORT), line(11, 350, SHORT), line(44, 600)]
+    ended = [line(50, 400, SHORT), line(51, 90, SHORT, **evicted()), line(99, 900)]
+    assert (4.0,) == history_of([*passed, *ended], transition_seconds=30).spells_seconds
+    assert () == history_of(passed, transition_seconds=300).spells_seconds
+
+
+def test_pressure_on_a_disk_is_no_spell_and_no_crossing(line: Line) -> None:
     disk = {**HARD, "signal": "nodefs.available", "threshold": "nodefs.available<10%"}
-    met = {"thresholds_met": ["nodefs.available<10%"]}
-    found = history_of([line(10, 400, **evicted(threshold=disk, **met)), line(12, 400, **met), line(15, 400)])
+    short = "DiskPressure"
+    found = history_of([line(10, 400, short, **evicted(threshold=disk)), line(500, 400)])
     assert ((), (), None) == (found.crossings, found.spells_seconds, found.largest_pod_bytes)
 
 
@@ -77,18 +90,27 @@ def test_soft_evictions_tell_how_long_pods_take_to_end(line: Line) -> None:
     gently = {**KILLED, "grace_period_seconds": 30, "outcome": "terminated", "freed_ns": 4_002_000_000}
     late = {**gently, "uid": "b", "outcome": "ordered"}
     decision = line(7, 400, **evicted(threshold=SOFT, evictions=[gently, late]))
-    killed = json.dumps({"kind": "outcome", "decision": 7, **late, "outcome": "killed"}).encode() + b"\n"
+    killed = (
+        json.dumps({"kind": "outcome", "decision": 7, "time": LATER, **late, "outcome": "killed"}).encode()
+        + b"\n"
+    )
     found = history_of([decision, killed])
     assert ((4.0,), 1) == (found.terminated_seconds, found.killed_after_grace)
     assert found.crossings[0].killed_seconds is None  # its pod's time to end is no reaction of ours
 
 
 def test_kills_of_the_kernel_count_where_the_node_ran_out_and_not_at_a_pods_own_limit() -> None:
-    kills = [{"kind": "oom-kill", "scope": scope, "kills": 2} for scope in ("node", "own-limit")]
+    at = {"time": "2026-11-21T03:04:05Z"}
+    kills = [{"kind": "oom-kill", "scope": scope, "kills": 2, **at} for scope in ("node", "own-limit")]
     assert 2 == history_of(json.dumps(one).encode() for one in kills).missed
 
 
-@given(st.lists(st.one_of(st.binary(), st.just(b"{}"), st.just(b'{"kind":"decision"}')), max_size=20))
+@given(
+    st.lists(
+        st.one_of(st.binary(), st.just(b"{}"), st.just(b'{"kind":"decision","time":"2026-11-21T03:04:05Z"}')),
+        max_size=20,
+    )
+)
 def test_what_is_no_line_of_a_journal_is_counted_and_does_no_harm(lines: list[bytes]) -> None:
     found = history_of(lines)
     assert (len(lines), 0) == (found.unread, found.decisions)
@@ -101,10 +123,11 @@ def test_a_journal_is_read_with_the_files_it_was_rotated_into_oldest_first(
     for number, name in enumerate(("journal.jsonl.2", "journal.jsonl.1", "journal.jsonl")):
         (tmp_path / name).write_bytes(line(10 + number, 600 - 100 * number))
     path.write_bytes(path.read_bytes() + line(20, 10)[:40])  # cut off by a crash
-    found = history_in([path])
-    assert (3, 0, (100.0 * MIB, 100.0 * MIB)) == (found.decisions, found.unread, found.rates_bytes)
+    found = history_in([path], 300)
+    assert (3, 0, 400 * MIB) == (found.decisions, found.unread, found.lowest_available_bytes)
+    assert [found.first, found.last] == sorted([found.first or "", found.last or ""])
 
 
 def test_a_journal_that_is_not_there_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        history_in([tmp_path / "nowhere.jsonl"])
+        history_in([tmp_path / "nowhere.jsonl"], 300)

@@ -11,9 +11,16 @@ from reactor.lab.tune.measured import Measured, document_of, stored_in
 HISTORY = History(
     decisions=3,
     crossings=(
-        Crossing(time="t", threshold="x", is_hard=True, evicted=1, wanted_bytes=2, available_bytes=1),
+        Crossing(
+            time="t",
+            threshold="x",
+            is_hard=True,
+            evicted=1,
+            wanted_bytes=2,
+            available_bytes=1,
+            rate_bytes=1.5,
+        ),
     ),
-    rates_bytes=(1.5,),
 )
 
 

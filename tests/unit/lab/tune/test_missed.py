@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from reactor.config import settings_from_text
-from reactor.lab.tune.history import History
+from reactor.lab.tune.history import Crossing, History
 from reactor.lab.tune.measured import Measured
 from reactor.lab.tune.missed import Verdict, verdict
 from reactor.lab.tune.model import Assumptions, recommend
@@ -15,6 +15,21 @@ SOFT = (
     "evictionMaxPodGracePeriod: 30\n"
 )
 ENOUGH = f"evictionHard: {{memory.available: 1500Mi}}\n{SOFT}"
+
+
+def crossings(*rates_bytes: float) -> tuple[Crossing, ...]:
+    return tuple(
+        Crossing(
+            time="t",
+            threshold="x",
+            is_hard=True,
+            evicted=1,
+            wanted_bytes=2,
+            available_bytes=1,
+            rate_bytes=rate_bytes,
+        )
+        for rate_bytes in rates_bytes
+    )
 
 
 def on(measured: Measured, text: str, history: History | None = None) -> Verdict:
@@ -58,7 +73,7 @@ def test_each_gap_is_told(measured: Measured, text: str, missed: str) -> None:
 def test_what_the_history_knows_is_held_against_it(measured: Measured) -> None:
     history = History(
         decisions=9,
-        rates_bytes=(1.0 * MIB, 900_000.0 * MIB),
+        crossings=crossings(1.0 * MIB, 900_000.0 * MIB),
         spells_seconds=(5.0, 45.0),
         terminated_seconds=(40.0,),
         missed=2,

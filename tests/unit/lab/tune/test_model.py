@@ -31,6 +31,10 @@ def a_crossing(**known: object) -> Crossing:
     )
 
 
+def with_rates(*rates_bytes: float) -> History:
+    return History(crossings=tuple(a_crossing(rate_bytes=rate_bytes) for rate_bytes in rates_bytes))
+
+
 @given(RATES, RATES, SECONDS, BYTES)
 def test_a_faster_allocator_never_needs_less(one: float, other: float, seconds: float, reserve: int) -> None:
     slower, faster = sorted((one, other))
@@ -86,7 +90,7 @@ def test_the_brake_never_asks_for_more(
 @given(CAPACITIES, st.floats(min_value=0, max_value=1), st.lists(RATES, max_size=8))
 def test_soft_is_above_hard_and_within_the_node(capacity: int, share: float, rates: list[float]) -> None:
     hard = int(capacity * share)
-    found = soft_for(hard, capacity, History(rates_bytes=tuple(rates)))
+    found = soft_for(hard, capacity, with_rates(*rates))
     assert hard <= found.threshold_bytes <= capacity
     assert found.served <= found.known
 
@@ -104,7 +108,7 @@ def test_the_hard_threshold_is_the_allocator_times_reaction_and_freeing_plus_res
 
 
 def test_what_is_assumed_of_the_allocator_decides(measured: Measured) -> None:
-    history = History(rates_bytes=(300.0 * MIB, 20.0 * MIB))
+    history = with_rates(300.0 * MIB, 20.0 * MIB)
     thresholds = {
         assume: recommend(measured, history, Assumptions(assume=assume)).hard_bytes for assume in Assume
     }
@@ -112,7 +116,7 @@ def test_what_is_assumed_of_the_allocator_decides(measured: Measured) -> None:
 
 
 def test_one_allocator_is_the_history_where_that_was_faster(measured: Measured) -> None:
-    found = recommend(measured, History(rates_bytes=(3000.0 * MIB,)), Assumptions())
+    found = recommend(measured, with_rates(3000.0 * MIB), Assumptions())
     assert Assume.SEEN is found.chosen.kind
 
 
