@@ -12,6 +12,7 @@ Object = dict[str, Any]
 
 _SECONDS: Final = 30.0
 _PATCH: Final = "application/strategic-merge-patch+json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class ApiError(Exception):
@@ -84,6 +85,11 @@ class Api:
     def patch(self, path: str, body: Object) -> Object:
         """Change an object and return it."""
         answer: Object = json.loads(self.request("PATCH", path, body, _PATCH))
+        return answer
+
+    def merge_patch(self, path: str, body: Object) -> Object:
+        """Change an object, its lists as a whole, and return it."""
+        answer: Object = json.loads(self.request("PATCH", path, body, _MERGE_PATCH))
         return answer
 
     def delete(self, path: str, grace_seconds: int | None = None) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import cgroups
 import images
 from api import Api, Object
 from control_plane import ControlPlane
@@ -75,6 +77,25 @@ class Cluster:
     def reactor_kubeconfig(self) -> Path:
         """Return a kubeconfig of the user REACTOR_USER."""
         return self.plane.kubeconfig(REACTOR_USER)
+
+    @contextmanager
+    def without(self, *, server: bool = False, runtime: bool = False) -> Iterator[None]:
+        """Have the API server or the runtime (or both) gone for as long as the context lasts."""
+        try:
+            if server:
+                self.plane.stop_server()
+            if runtime:
+                self.node.stop_containerd()
+            yield
+        finally:
+            self.come_back()
+
+    def come_back(self) -> None:
+        """Start the API server and the runtime where a test has left them stopped."""
+        if self.node.containerd is not None and not self.node.containerd.is_alive():
+            self.node.start_containerd()
+        if self.plane.server is not None and not self.plane.server.is_alive():
+            self.plane.start_server()
 
     def lost(self) -> str | None:
         """Return which of the programs has ended, None while all of them run."""
@@ -170,9 +191,7 @@ class Pods:
     def cgroup(self, name: str) -> str:
         """Return the pod's cgroup, below the hierarchies' roots."""
         pod = self.get(name)
-        quality = pod["status"]["qosClass"]
-        middle = "" if quality == "Guaranteed" else f"/{quality.lower()}"
-        return f"{self.cluster.node.cgroup}/kubepods{middle}/pod{pod['metadata']['uid']}"
+        return self.cluster.node.pod_cgroup(pod["status"]["qosClass"].lower(), pod["metadata"]["uid"])
 
     def remove(self) -> None:
         """Delete the namespace's pods and wait until the kubelet has taken them down."""
@@ -184,9 +203,9 @@ class Pods:
 
     def _with_cgroups(self) -> set[str]:
         """Return the uids of the pods that have a cgroup, of whatever namespace."""
-        root = Path("/sys/fs/cgroup/memory")
-        node = (root if root.exists() else root.parent) / self.cluster.node.cgroup.lstrip("/")
-        return {path.name.removeprefix("pod") for path in node.glob("kubepods/**/pod*") if path.is_dir()}
+        kubepods = cgroups.directory(self.cluster.node.kubepods)
+        names = {path.name for path in kubepods.glob("**/*pod*") if path.is_dir()}
+        return {name.removesuffix(".slice").rpartition("pod")[2].replace("_", "-") for name in names}
 
 
 def is_running(pod: Object) -> bool:

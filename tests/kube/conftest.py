@@ -1,4 +1,4 @@
-"""The cluster, once a session, and a namespace for each test.
+"""The cluster, once a session, and a namespace for each test; a runtime alone, once a module.
 
 A cluster that is lost (a program that ended by itself, or never came up) ends the run with exit status 3:
 nothing is known about the code then. See README.md.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from cluster import Cluster, Pods, namespaced
 from machine import LostError
 from reactor_daemon import HARD, Reactor, grant_rights
+from sandboxes import Runtime
 
 LOST = 3
 _CLUSTER = pytest.StashKey[Cluster]()
@@ -58,12 +59,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def reactor(cluster: Cluster, tmp_path: Path) -> Iterator[Reactor]:
-    """Return a daemon for the node, not yet started; after the test it has ended and the node is calm."""
+    """Return a daemon for the node, not yet started, with all the rights that deploy/ gives it.
+
+    After the test it has ended, and the node is as it was.
+    """
     grant_rights(cluster)
     made = Reactor(cluster, tmp_path)
     yield made
     made.stop()
     made.keep_log()
+    cluster.come_back()
     cluster.node.calm()
 
 
@@ -73,3 +78,28 @@ def guarded(reactor: Reactor) -> Reactor:
     reactor.configure({"evictionHard": HARD})
     reactor.start()
     return reactor
+
+
+@pytest.fixture(scope="module")
+def runtime_type() -> type[Runtime]:
+    """Return what `started` is made of; a module may have one of its own."""
+    return Runtime
+
+
+@pytest.fixture(scope="module")
+def started(runtime_type: type[Runtime]) -> Iterator[Runtime]:
+    """Return a machine in which containerd runs, and nothing else."""
+    made = runtime_type()
+    try:
+        made.__enter__()
+    except LostError as error:
+        pytest.exit(f"LOST: {error}", returncode=LOST)
+    yield made
+    made.__exit__()
+
+
+@pytest.fixture
+async def runtime(started: Runtime) -> AsyncIterator[Runtime]:
+    """Return the runtime; after the test it has no pods, no shims, and the tests' images."""
+    yield started
+    await started.clear()

@@ -6,6 +6,7 @@ is no scheduler: pods name their node themselves, and nothing but the kubelet an
 
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 import subprocess
@@ -13,10 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from api import Api, ApiError
+from api import Api, ApiError, Object
 from machine import LostError, Machine, Program
 
 _ADMIN: Final = "reactor-test-admin"
+# Every request but the nodes' own, at its answer; of a watch, which has none for long, when it begins.
+_AUDIT: Final = """apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: None, userGroups: ["system:nodes", "system:masters"]}
+- {level: None, userGroups: ["system:unauthenticated"]}
+- {level: Metadata}
+"""
 
 
 class ControlPlane:
@@ -33,6 +43,7 @@ class ControlPlane:
         self.authority = self.directory / "ca.crt"
         self._tokens = {name: secrets.token_hex(16) for name, _ in [(_ADMIN, ()), *users]}
         self._write_keys()
+        (self.directory / "audit.yaml").write_text(_AUDIT)
         rows = [(_ADMIN, ("system:masters",)), *users]
         (self.directory / "tokens.csv").write_text(
             "".join(f'{self._tokens[name]},{name},{name},"{",".join(groups)}"\n' for name, groups in rows)
@@ -86,9 +97,40 @@ class ControlPlane:
                 "--endpoint-reconciler-type=none",
                 "--allow-privileged=true",
                 f"--cert-dir={directory}",
+                f"--audit-policy-file={directory}/audit.yaml",
+                f"--audit-log-path={self._audit_log()}",
             ],
         )
         self.server.wait_ready(self._is_ready, seconds=120)
+
+    @property
+    def has_controllers(self) -> bool:
+        """Tell whether kube-controller-manager is among the programs; those of one's own may lack it."""
+        return (self._programs / "kube-controller-manager").exists()
+
+    def start_controllers(self, *names: str) -> Program:
+        """Start these of kube-controller-manager's controllers and wait until they run."""
+        (port,) = free_ports(1)
+        program = self._machine.start(
+            "kube-controller-manager",
+            [
+                self._programs / "kube-controller-manager",
+                f"--kubeconfig={self.kubeconfig(_ADMIN)}",
+                f"--controllers={','.join(names)}",
+                "--leader-elect=false",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+                "--port=0",
+                f"--cert-dir={self.directory}",
+            ],
+        )
+
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        program.wait_ready(listens, seconds=120)
+        return program
 
     def stop_server(self) -> None:
         """Stop the API server; its store stays."""
@@ -99,6 +141,12 @@ class ControlPlane:
         """Stop and start the API server."""
         self.stop_server()
         self.start_server()
+
+    def audited(self, user: str) -> list[Object]:
+        """Return the requests that this user has made, in the order in which they were answered."""
+        log = self._audit_log()
+        lines = map(json.loads, log.read_text().splitlines() if log.exists() else ())
+        return [line for line in lines if line["user"]["username"] == user]
 
     def client(self, user: str) -> Api:
         """Return requests as this user."""
@@ -120,6 +168,9 @@ users:
 """
         )
         return path
+
+    def _audit_log(self) -> Path:
+        return self.directory / "audit.jsonl"
 
     def _is_ready(self) -> bool:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -16,11 +17,13 @@ from typing import Final
 
 from machine import LostError
 
+import reactor.lab
+
 PAUSE: Final = "reactor.test/pause:1"
 LOAD: Final = "reactor.test/load:1"
 _SOURCES: Final = Path(__file__).resolve().parent / "images"
-_LAB: Final = Path(__file__).resolve().parents[2] / "reactor/lab"
-_BUSYBOX: Final = Path("/bin/busybox")
+_LAB: Final = Path(reactor.lab.__file__).parent
+_BUSYBOX: Final = Path(shutil.which("busybox") or "/bin/busybox")
 _APPLETS: Final = ("sh", "cat", "dd", "head", "ls", "mkdir", "rm", "seq", "sleep", "sync", "touch", "true")
 
 

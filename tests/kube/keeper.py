@@ -1,10 +1,11 @@
 """Hold a machine within the machine for the tests, and leave nothing of it behind.
 
-usage: unshare --mount --propagation private python3 keeper.py [--remove] STATE NAME
+usage: unshare --mount --propagation private python3 keeper.py [--remove|--systemd] STATE NAME
 
 A process of its own, so that whatever becomes of the tests (a failure, Ctrl-C, SIGKILL) it takes away what
 was made: it makes the place, says "ready", and waits for its standard input to end. With --remove it only
-takes away what an earlier one has left. The place is
+takes away what an earlier one has left. With --systemd pods are made by the machine's systemd, below
+kubepods.slice, which goes with the rest: for a machine that is the tests' alone. The place is
 - a mount namespace, this process's: STATE/run, STATE/log and STATE/lib are /run, /var/log and /var/lib in it,
   so that containerd and the kubelet use their usual paths and touch none of the machine's. What the kubelet
   would set through /proc/sys it sets in files of ours.
@@ -58,9 +59,13 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # what they end is the tests; their end is what is waited for
     used, every = hierarchies()
+    by_systemd = sys.argv[1] == "--systemd"
     cgroups = [root / f"{name}{suffix}" for root in every for suffix in ("", "-system")]
     try:
         if sys.argv[1] != "--remove":
+            if by_systemd:
+                for socket in ("systemd", "dbus"):
+                    _bind_inside(Path("/run") / socket, state / "run" / socket)
             _mount(state)
             for cgroup in cgroups:
                 if cgroup.parent in used:
@@ -68,7 +73,8 @@ def main() -> int:
             print("ready", flush=True)
             sys.stdin.read()
     finally:
-        problems = [*_end_processes(cgroups), *_unmount()]
+        made_by_systemd = [root / "kubepods.slice" for root in every] if by_systemd else []
+        problems = [*_end_processes([*cgroups, *made_by_systemd]), *_unmount()]
         if not problems:
             shutil.rmtree(state)
         for problem in problems:
@@ -89,13 +95,23 @@ def _mount(state: Path) -> None:
     subprocess.run(["mount", "--make-rshared", "/"], check=True)
 
 
-def _bind(source: Path, target: Path, *, is_directory: bool) -> None:
-    if is_directory:
-        source.mkdir(parents=True, exist_ok=True)
+def _bind_inside(source: Path, target: Path) -> None:
+    target.mkdir(parents=True)
     subprocess.run(["mount", "--bind", str(source), str(target)], check=True)
 
 
+def _bind(source: Path, target: Path, *, is_directory: bool) -> None:
+    if is_directory:
+        source.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--rbind", str(source), str(target)], check=True)
+
+
 def _make(cgroup: Path) -> None:
+    every = cgroup.parent / "cgroup.controllers"
+    if every.exists():  # v2: the kubelet wants each of them in its root
+        for name in every.read_text().split():
+            with suppress(OSError):  # one that is busy (cpu beside real-time processes) can do without
+                (cgroup.parent / "cgroup.subtree_control").write_text(f"+{name}")
     cgroup.mkdir()
     if cgroup.name.endswith("-system"):
         with suppress(OSError):  # v1 with CONFIG_RT_GROUP_SCHED: without it no program may be real-time

@@ -19,8 +19,12 @@ _KEEPER: Final = _HERE / "keeper.py"
 _PREFIX: Final = "reactor-kube-"
 _KEEPER_SECONDS: Final = 120.0
 _END_SECONDS: Final = 20.0
+# By how much everything may take longer than on a machine; more than 1 where a processor is emulated.
+PATIENCE: Final = float(os.environ.get("REACTOR_KUBE_PATIENCE") or 1)
 # $$ stays the same across exec, so the program is in its cgroups from its first instruction on.
 _ENTER: Final = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+# Whether kubelet and runtime have systemd make the pods' cgroups: in a machine that is the tests' alone.
+BY_SYSTEMD: Final = os.environ.get("REACTOR_KUBE_CGROUP_DRIVER") == "systemd"
 
 
 class LostError(Exception):
@@ -29,7 +33,7 @@ class LostError(Exception):
 
 def wait_until(true: Callable[[], object], what: str, seconds: float = 30.0, pause: float = 0.05) -> None:
     """Wait until `true` holds. Raises TimeoutError that names `what` did not happen."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not true():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {seconds:g} s: {what}")
@@ -59,7 +63,7 @@ class Program:
 
     def wait_ready(self, ready: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait until `ready`. Raises LostError if it ends before, or not in time, with the end of its log."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while not ready():
             if not self.is_alive() or time.monotonic() > deadline:
                 state = "is not ready" if self.is_alive() else f"ended with {self.process.returncode}"
@@ -75,7 +79,7 @@ class Program:
         if self.is_alive():
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(_END_SECONDS)
+            return self.process.wait(_END_SECONDS * PATIENCE)
         except subprocess.TimeoutExpired:
             return self.kill()
 
@@ -88,14 +92,17 @@ class Program:
 class Machine:
     """A place for one cluster. A context manager: whatever was started in it has ended afterwards.
 
-    `node_cgroup` is the cgroup (below the hierarchies' roots) in which the pods will live. `logs` is kept.
+    `node_cgroup` is the cgroup (below the hierarchies' roots) in which the pods will live: one of its own, or
+    the root where the kubelet has systemd make the pods' cgroups (`by_systemd`). `logs` is kept.
     Raises LostError where the place can't be made or can't be taken away.
     """
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
+        self.by_systemd = BY_SYSTEMD
         self.state = Path()
         self.node_cgroup = ""
+        self._name = ""
         self._keeper: subprocess.Popen[str] | None = None
         self._lock: IO[str] | None = None
 
@@ -106,11 +113,13 @@ class Machine:
         self.state = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         self.state.chmod(0o755)
         self._lock = _locked(self.state)
-        self.node_cgroup = f"/{self.state.name.replace('_', '-')}"
+        self._name = self.state.name.replace("_", "-")
+        self.node_cgroup = "/" if self.by_systemd else f"/{self._name}"
+        how = ["--systemd"] if self.by_systemd else []
         command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-I", str(_KEEPER)]
         with (self.logs / "keeper.log").open("w") as log:
             self._keeper = subprocess.Popen(
-                [*command, str(self.state), self.node_cgroup.lstrip("/")],
+                [*command, *how, str(self.state), self._name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -133,13 +142,18 @@ class Machine:
         keeper, self._keeper = self._keeper, None
         assert keeper.stdin is not None
         keeper.stdin.close()
-        status = keeper.wait(_KEEPER_SECONDS)
+        status = keeper.wait(_KEEPER_SECONDS * PATIENCE)
         if keeper.stdout is not None:
             keeper.stdout.close()
         if self._lock is not None:
             self._lock.close()
         if status:
             raise LostError(f"not all could be taken away: {(self.logs / 'keeper.log').read_text()}")
+
+    @property
+    def system_cgroup(self) -> str:
+        """Return the cgroup of the programs."""
+        return f"/{self._name}-system"
 
     def path(self, inside: str) -> Path:
         """Return where a path below the machine's /run, /var/log or /var/lib is to be found from outside."""
@@ -173,7 +187,7 @@ class Machine:
             text=True,
             errors="replace",
             check=False,
-            timeout=seconds,
+            timeout=seconds * PATIENCE,
         )
 
     def entering(self, command: Sequence[str | Path]) -> list[str]:
@@ -185,7 +199,7 @@ class Machine:
         return ["/bin/sh", "-c", _ENTER, "sh", *cgroups, "--", "nsenter", namespace, "--", *words]
 
     def _system_cgroups(self) -> list[Path]:
-        name = f"{self.node_cgroup.lstrip('/')}-system"
+        name = self.system_cgroup.lstrip("/")
         return sorted(path for path in Path("/sys/fs/cgroup").glob(f"*/{name}")) or [
             Path("/sys/fs/cgroup") / name
         ]

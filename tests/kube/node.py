@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import cgroups
 import images
 from api import ApiError, Object
 from control_plane import ControlPlane, free_ports
@@ -42,7 +43,7 @@ _NETWORK: Final = '{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": 
 class Node:
     """containerd and the kubelet of one node, each of which can be stopped and started again.
 
-    `node_bytes` is the virtual node's memory, `pods_bytes` what its pods may use of it.
+    `node_bytes` is the virtual node's memory, `pods_bytes` its pods' share; `runtime` is its containerd.
     """
 
     def __init__(
@@ -53,10 +54,12 @@ class Node:
         *,
         node_bytes: int = NODE_BYTES,
         pods_bytes: int = PODS_BYTES,
+        runtime: str | Path = "containerd",
     ) -> None:
         self.machine = machine
         self._node_bytes = node_bytes
         self._pods_bytes = pods_bytes
+        self._runtime = runtime
         self._plane = plane
         self._programs = programs
         self.name = machine.state.name.replace("_", "-")
@@ -78,6 +81,20 @@ class Node:
     def containerd_socket(self) -> Path:
         """Return the runtime's socket as it is reached from outside the machine."""
         return self.machine.path(CONTAINERD_SOCKET)
+
+    @property
+    def kubepods(self) -> str:
+        """Return the cgroup below which the kubelet's pods live."""
+        return "/kubepods.slice" if self.machine.by_systemd else f"{self.cgroup}/kubepods"
+
+    def pod_cgroup(self, quality: str, uid: str) -> str:
+        """Return the cgroup of a pod of the QoS class `quality`, in lower case."""
+        middle = "" if quality == "guaranteed" else quality
+        if not self.machine.by_systemd:
+            return "/".join(filter(None, (self.kubepods, middle, f"pod{uid}")))
+        between = f"/kubepods-{middle}.slice" if middle else ""
+        words = filter(None, ("kubepods", middle, f"pod{uid.replace('-', '_')}"))
+        return f"{self.kubepods}{between}/{'-'.join(words)}.slice"
 
     def start(self) -> None:
         """Start both, import the images, and wait until the node is ready."""
@@ -105,9 +122,13 @@ class Node:
   [plugins."io.containerd.grpc.v1.cri".containerd]
     # What is unpacked once need not be kept packed.
     discard_unpacked_layers = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    SystemdCgroup = {str(self.machine.by_systemd).lower()}
 """
         )
-        self.containerd = self.machine.start("containerd", ["containerd", "--config", path])
+        self.containerd = self.machine.start("containerd", [self._runtime, "--config", path])
         self.containerd.wait_ready(self._containerd_answers)
 
     def start_kubelet(self, changes: Mapping[str, Any] | None = None) -> None:
@@ -137,10 +158,14 @@ class Node:
         self.kubelet.stop()
         self.start_kubelet(changes)
 
-    def restart_containerd(self) -> None:
-        """Stop containerd and start it; containers outlive that."""
+    def stop_containerd(self) -> None:
+        """Stop containerd; containers outlive that."""
         assert self.containerd is not None
         self.containerd.stop()
+
+    def restart_containerd(self) -> None:
+        """Stop containerd and start it."""
+        self.stop_containerd()
         self.start_containerd()
 
     def import_image(self, archive: Path) -> None:
@@ -151,7 +176,7 @@ class Node:
 
     def start_outside_pods(self, name: str, command: list[str]) -> Program:
         """Start images/load.c with these arguments in the node's cgroup, beside its pods."""
-        path = self._memory_cgroup() / name
+        path = cgroups.directory(self.cgroup) / name
         path.mkdir()
         enter = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(path / "cgroup.procs")]
         return self.machine.start(name, [*enter, self.directory / "load", *command])
@@ -202,17 +227,13 @@ class Node:
         """Return the kubelet's configuration file."""
         return self.directory / "kubelet.json"
 
-    def _memory_cgroup(self) -> Path:
-        name = self.cgroup.lstrip("/")
-        for path in (Path("/sys/fs/cgroup/memory", name), Path("/sys/fs/cgroup", name)):
-            if path.exists():
-                return path
-        raise LostError("no memory controller to limit the virtual node with")
-
     def _limit_memory(self) -> None:
-        directory = self._memory_cgroup()
-        name = "memory.max" if (directory / "memory.max").exists() else "memory.limit_in_bytes"
-        (directory / name).write_text(str(self._node_bytes))
+        if self.machine.by_systemd:
+            return  # the node is the machine
+        try:
+            cgroups.set_limit(self.cgroup, self._node_bytes)
+        except OSError as error:
+            raise LostError(f"no memory controller to limit the virtual node with: {error}") from error
 
     def _configuration(self) -> Object:
         meminfo = Path("/proc/meminfo").read_text().split()
@@ -226,7 +247,7 @@ class Node:
             "healthzPort": self._health_port,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
+            "cgroupDriver": "systemd" if self.machine.by_systemd else "cgroupfs",
             "cgroupRoot": self.cgroup,
             "enforceNodeAllocatable": ["pods"],
             "kubeReserved": {"memory": str(reserved_bytes)},

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from cgroups import IS_V1
 from cluster import REACTOR_USER, Cluster
 from deployed import collection, manifests
 from machine import Program, wait_until
@@ -150,4 +151,4 @@ class Reactor:
             sources = {each["name"]: each["health"] for each in self.status()["sources"]}
         except (subprocess.CalledProcessError, KeyError):
             return False
-        return sources.get("memcg-eventfd") == "armed"
+        return sources.get("memcg-eventfd" if IS_V1 else "ebpf") == "armed"

@@ -5,6 +5,7 @@ The messages that make sandboxes and containers are the tests' own: the reactor 
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+import cgroups
 import images
 import trio
 from cluster import LOGS
-from machine import Machine
+from machine import LostError, Machine
 from node import Node
 
 from reactor.cri.channel import call
@@ -113,7 +115,12 @@ async def until(true: Callable[[], Awaitable[object]], seconds: float = _SECONDS
 
 
 class Runtime:
-    """The machine, as a context manager. Raises LostError where it doesn't come up, or not all of it goes."""
+    """The machine, as a context manager. Raises LostError where it doesn't come up, or not all of it goes.
+
+    `api_version` is the one of the CRI that its containerd speaks.
+    """
+
+    api_version = "v1"
 
     def __init__(self) -> None:
         self.machine = Machine(LOGS.with_name("runtime-logs"))
@@ -123,10 +130,9 @@ class Runtime:
         try:
             self.prepare()
             nobody: Any = None  # a node without a kubelet needs no control plane
-            self.node = Node(self.machine, nobody, Path())
+            self.node = Node(self.machine, nobody, Path(), runtime=self.containerd())
             self.node.start_containerd()
-            for archive in images.archives(self.node.directory):
-                self.node.import_image(archive)
+            self.import_images()
         except BaseException:
             self.machine.close()
             raise
@@ -136,6 +142,10 @@ class Runtime:
         self.machine.close()
         assert self.node.containerd is not None
         self.node.containerd.process.wait(_SECONDS)
+
+    def containerd(self) -> str | Path:
+        """Return the program."""
+        return "containerd"
 
     def prepare(self) -> None:
         """Do what has to be done in the machine before containerd is started in it."""
@@ -156,7 +166,7 @@ class Runtime:
     @property
     def kubepods(self) -> str:
         """Return the cgroup below which all pods live."""
-        return f"{self.machine.node_cgroup}/kubepods"
+        return self.node.kubepods
 
     @property
     def endpoint(self) -> str:
@@ -184,14 +194,14 @@ class Runtime:
             "io.kubernetes.pod.namespace": namespace,
             "io.kubernetes.pod.uid": uid,
         }
-        cgroup = f"{self.kubepods}/{qos}/pod{uid}"
+        cgroup = self.node.pod_cgroup(qos, uid)
         config = _SandboxConfig(
             metadata=SandboxMetadata(name=name, uid=uid, namespace=namespace),
             log_directory=f"/var/log/pods/{namespace}_{name}_{uid}",
             labels=labels,
             annotations=annotations or {},
             linux=_LinuxSandbox(
-                cgroup_parent=cgroup,
+                cgroup_parent=cgroup.rpartition("/")[2] if self.machine.by_systemd else cgroup,
                 security=_Security(namespaces=_Namespaces(network=_HOST, pid=1)),
             ),
         )
@@ -215,8 +225,24 @@ class Runtime:
             await self._make("StartContainer", _Id(id=started[container]))
         return RunningPod(uid=uid, name=name, cgroup=cgroup, sandbox_id=sandbox_id, containers=started)
 
-    async def remove_all(self) -> None:
-        """Remove every pod."""
+    async def clear(self) -> None:
+        """Remove every pod, wait until their shims have ended, and import the images that are gone."""
+        await self._remove_pods()
+
+        async def no_shims() -> bool:
+            return not self.shims()
+
+        await until(no_shims)
+        client = self.client()
+        if None in [await client.image(name) for name in (images.LOAD, images.PAUSE)]:
+            self.import_images()
+
+    def import_images(self) -> None:
+        """Import the tests' images. Raises LostError."""
+        for archive in images.archives(self.node.directory):
+            self.node.import_image(archive)
+
+    async def _remove_pods(self) -> None:
         client = self.client()
         for sandbox in await client.sandboxes():
             await client.stop_sandbox(sandbox.id)
@@ -229,12 +255,24 @@ class Runtime:
 
     def shims(self) -> int:
         """Return how many shims of this machine's containerd are there: one for each sandbox."""
-        name = f"{self.machine.node_cgroup.lstrip('/')}-system"
-        of_v1 = Path("/sys/fs/cgroup/memory", name, "cgroup.procs")
-        procs = of_v1 if of_v1.exists() else Path("/sys/fs/cgroup", name, "cgroup.procs")
-        names = [Path("/proc", pid, "comm") for pid in procs.read_text().split()]
+        programs = cgroups.processes(self.machine.system_cgroup)
+        names = [Path(f"/proc/{pid}/comm") for pid in programs]
         return sum(path.exists() and path.read_text().startswith("containerd-shim") for path in names)
 
     async def _make(self, method: str, request: Message) -> str:
-        name = f"/runtime.v1.RuntimeService/{method}"
+        name = f"/runtime.{self.api_version}.RuntimeService/{method}"
         return _Id.decode(await call(Path(self.endpoint), name, request.encode(), _SECONDS)).id
+
+
+class OldRuntime(Runtime):
+    """A machine whose containerd is 1.4, which knows nothing of the CRI's v1."""
+
+    api_version = "v1alpha2"
+
+    def containerd(self) -> Path:
+        """Return the program, fetched once. Raises LostError."""
+        fetch = Path(__file__).resolve().parent / "fetch-containerd-1.4.sh"
+        done = subprocess.run([fetch], capture_output=True, text=True, check=False, timeout=500)
+        if done.returncode:
+            raise LostError(f"containerd 1.4 can't be had: {done.stderr}")
+        return Path(done.stdout.strip()) / "containerd"

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import images
 import pytest
 from cluster import Cluster, Pods, is_evicted, is_running
 from machine import wait_until
-from reactor_daemon import Reactor, grant_rights
-
-_HARD = {"evictionHard": {"memory.available": "128Mi"}}
-
-
-@pytest.fixture
-def reactor(cluster: Cluster, tmp_path: Path) -> Iterator[Reactor]:
-    grant_rights(cluster)
-    made = Reactor(cluster, tmp_path)
-    yield made
-    made.stop()
-    made.keep_log()
-
-
-@pytest.fixture
-def alone(cluster: Cluster) -> Iterator[Cluster]:
-    """Return the cluster; what a test stopped of it runs again afterwards."""
-    yield cluster
-    come_back(cluster)
+from reactor_daemon import HARD, Reactor
 
 
 @pytest.fixture
@@ -67,23 +48,8 @@ def mirrors(cluster: Cluster) -> set[str]:
     return {pod["metadata"]["name"] for pod in cluster.api.get("/api/v1/namespaces/default/pods")["items"]}
 
 
-def leave(cluster: Cluster) -> None:
-    """Stop API server and runtime; the pods run on."""
-    cluster.plane.stop_server()
-    assert cluster.node.containerd is not None
-    cluster.node.containerd.stop()
-
-
-def come_back(cluster: Cluster) -> None:
-    assert cluster.node.containerd is not None
-    if not cluster.node.containerd.is_alive():
-        cluster.node.start_containerd()
-    if not cluster.plane.server.is_alive():
-        cluster.plane.start_server()
-
-
 def test_the_runtime_is_in_the_status_with_where_its_images_lie(reactor: Reactor) -> None:
-    reactor.configure(_HARD)
+    reactor.configure({"evictionHard": HARD})
     reactor.start()
     wait_until(lambda: reactor.status()["runtime"], "the runtime has answered")
     status = reactor.status()
@@ -95,36 +61,35 @@ def test_the_runtime_is_in_the_status_with_where_its_images_lie(reactor: Reactor
 
 
 def test_with_nobody_to_ask_from_the_start_the_right_pod_is_ended(
-    alone: Cluster, reactor: Reactor, pods: Pods, static_pod: str
+    cluster: Cluster, reactor: Reactor, pods: Pods, static_pod: str
 ) -> None:
     """The static pod is larger than the hog, the innocent within its request: only cgroups tell so."""
     pods.run("innocent", ["hold", "64"], requests={"memory": "128Mi"})
     pods.run("hog", ["grow", "600", "15"])
-    leave(alone)
-    reactor.configure(_HARD)
-    reactor.start()
-    wait_until(reactor.evicted, "somebody is evicted", 90)
-    assert reactor.evicted() == ["hog"]
-    problems = reactor.status()["problems"]
-    assert "without their spec" in problems["specs"]
-    assert "/run/containerd/containerd.sock" in problems["runtime"]
+    reactor.configure({"evictionHard": HARD})
+    with cluster.without(server=True, runtime=True):
+        reactor.start()
+        wait_until(reactor.evicted, "somebody is evicted", 90)
+        assert reactor.evicted() == ["hog"]
+        problems = reactor.status()["problems"]
+        assert "without their spec" in problems["specs"]
+        assert "/run/containerd/containerd.sock" in problems["runtime"]
 
-    come_back(alone)
     pods.wait("hog", is_evicted, "is evicted", 120)
     assert pods.names(phase="Running") == ["innocent"]
-    assert is_running(alone.api.get(f"/api/v1/namespaces/default/pods/{static_pod}"))
+    assert is_running(cluster.api.get(f"/api/v1/namespaces/default/pods/{static_pod}"))
     wait_until(lambda: not {"specs", "runtime"} & reactor.status()["problems"].keys(), "all is well", 60)
     assert reactor.evicted() == ["hog"]
 
 
 def test_what_was_told_before_a_restart_is_still_known_after_it(
-    alone: Cluster, reactor: Reactor, pods: Pods
+    cluster: Cluster, reactor: Reactor, pods: Pods
 ) -> None:
     """By what the cgroups tell the two are alike; the spec alone tells whose priority is higher."""
-    reactor.configure(_HARD)
+    reactor.configure({"evictionHard": HARD})
     reactor.start()
     important = {"name": f"important-{pods.namespace}", "value": 1000}
-    alone.api.create(
+    cluster.api.create(
         "/apis/scheduling.k8s.io/v1/priorityclasses",
         {"metadata": {"name": important["name"]}, "value": important["value"]},
     )
@@ -135,11 +100,10 @@ def test_what_was_told_before_a_restart_is_still_known_after_it(
         lambda: remembered.exists() and '"hog"' in remembered.read_text(), "the pods are remembered", 30
     )
     reactor.stop()
-    leave(alone)
-    reactor.start()
-    wait_until(reactor.evicted, "somebody is evicted", 90)
-    assert reactor.evicted() == ["hog"]
-    assert "specs" not in reactor.status()["problems"]
-    come_back(alone)
+    with cluster.without(server=True, runtime=True):
+        reactor.start()
+        wait_until(reactor.evicted, "somebody is evicted", 90)
+        assert reactor.evicted() == ["hog"]
+        assert "specs" not in reactor.status()["problems"]
     pods.wait("hog", is_evicted, "is evicted", 120)
     assert pods.names(phase="Running") == ["important"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import images
 import pytest
 import trio
 from machine import LostError
-from sandboxes import RunningPod, Runtime, until
+from sandboxes import OldRuntime, RunningPod, Runtime, until
 
 from reactor.act.kill import KillPath
 from reactor.act.processes import populated
@@ -33,27 +33,16 @@ pytestmark = pytest.mark.trio
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[Runtime]:
-    made = Runtime()
-    try:
-        made.__enter__()
-    except LostError as error:
-        pytest.exit(f"LOST: {error}", returncode=3)
-    yield made
-    made.__exit__()
-
-
-@pytest.fixture
-async def runtime(started: Runtime) -> AsyncIterator[Runtime]:
-    """Return the runtime; it has no pods after the test, and no shims."""
-    yield started
-    await started.remove_all()
-
-    async def no_shims() -> bool:
-        return not started.shims()
-
-    await until(no_shims)
+@pytest.fixture(scope="module", params=[Runtime, OldRuntime])
+def runtime_type(request: pytest.FixtureRequest) -> type[Runtime]:
+    """Return containerd as the machine has it, and one that speaks the interface of before 1.23 alone."""
+    if request.param is OldRuntime:
+        try:
+            OldRuntime().containerd()
+        except LostError as error:
+            pytest.skip(f"{error}; DEBIAN_MIRROR names another mirror")
+    chosen: type[Runtime] = request.param
+    return chosen
 
 
 @pytest.fixture
@@ -107,24 +96,13 @@ async def exited(client: RuntimeClient, pod: RunningPod) -> bool:
     return {one.state for one in await client.containers(pod.uid)} == {ContainerState.EXITED}
 
 
-async def test_the_runtime_tells_its_name_and_version(client: RuntimeClient) -> None:
+async def test_the_runtime_tells_its_name_and_version_in_the_newest_interface_that_it_speaks(
+    runtime: Runtime, client: RuntimeClient
+) -> None:
     version = await client.version()
     assert version.runtime_name == "containerd"
     assert version.runtime_version
-    assert client.api_version in {"v1", "v1alpha2"}
-
-
-async def test_the_older_version_of_the_interface_says_the_same(runtime: Runtime) -> None:
-    """What a runtime of before 1.23 would be spoken to in; containerd 1.6 has both."""
-    pod = await runtime.run_pod({"one": ["idle"]})
-    today, before = runtime.client(), runtime.client()
-    await today.version()
-    before._package = "runtime.v1alpha2"
-    assert await today.sandboxes() == await before.sandboxes()
-    assert await today.containers() == await before.containers()
-    assert [one.id for one in await before.sandboxes()] == [pod.sandbox_id]
-    stats = {one.attributes.id for one in await before.all_container_stats() if one.attributes}
-    assert set(pod.containers.values()) <= stats
+    assert client.api_version == runtime.api_version
 
 
 async def test_sandboxes_and_containers_are_listed_with_whose_they_are(runtime: Runtime) -> None:
@@ -183,8 +161,7 @@ async def test_images_are_listed_and_removed_and_the_filesystem_they_lie_on_is_t
     assert runtime.machine.path(filesystem.filesystem.mountpoint).is_dir()
     await client.remove_image(by_tag[images.LOAD].id)
     assert await client.image(images.LOAD) is None
-    for archive in images.archives(runtime.node.directory):
-        runtime.node.import_image(archive)
+    runtime.import_images()
     assert await client.image(images.LOAD) is not None
 
 
@@ -196,8 +173,7 @@ async def test_an_image_in_use_is_the_runtimes_to_remove_all_the_same(runtime: R
     assert image is not None
     await client.remove_image(image.id)
     assert await client.image(images.LOAD) is None
-    for archive in images.archives(runtime.node.directory):
-        runtime.node.import_image(archive)
+    runtime.import_images()
     assert [one.id for one in await client.containers(pod.uid)] == list(pod.containers.values())
 
 
@@ -318,8 +294,7 @@ async def test_with_the_runtime_gone_a_grace_period_is_still_given(
     made = await runtime.run_pod({"one": ["hold", "1", "0"]})
     await wait_until_running(tree, made, 1)
     pod = (await listed(runtime, tree))[made.uid]
-    assert runtime.node.containerd is not None
-    runtime.node.containerd.stop()
+    runtime.node.stop_containerd()
     try:
         assert await kills.terminate(pod, 30) is None
         assert not populated(tree, pod)
@@ -363,8 +338,7 @@ async def test_a_runtime_that_goes_and_comes_is_named_and_asked_again(runtime: R
         assert watch.state.description is not None
         assert watch.state.description.startswith("containerd 1.")
         assert set(watch.inventory) == {pod.uid}
-        assert runtime.node.containerd is not None
-        runtime.node.containerd.stop()
+        runtime.node.stop_containerd()
         await until(is_troubled)
         assert runtime.endpoint in (watch.state.problem or "")
         assert set(watch.inventory) == {pod.uid}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,26 +44,14 @@ class DiskRuntime(Runtime):
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[DiskRuntime]:
-    made = DiskRuntime()
-    try:
-        made.__enter__()
-    except LostError as error:
-        pytest.exit(f"LOST: {error}", returncode=3)
-    yield made
-    made.__exit__()
-
-
-@pytest.fixture
-async def runtime(started: DiskRuntime) -> AsyncIterator[DiskRuntime]:
-    yield started
-    await started.remove_all()
+def runtime_type() -> type[Runtime]:
+    return DiskRuntime
 
 
 class Daemon:
     """`reactor run` in the machine, with a cluster configured that isn't there."""
 
-    def __init__(self, runtime: DiskRuntime, directory: Path) -> None:
+    def __init__(self, runtime: Runtime, directory: Path) -> None:
         self.runtime = runtime
         self.directory = directory
         self.program: Program | None = None
@@ -103,7 +91,7 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(runtime: DiskRuntime, tmp_path: Path) -> Iterator[Daemon]:
+def daemon(runtime: Runtime, tmp_path: Path) -> Iterator[Daemon]:
     made = Daemon(runtime, tmp_path)
     yield made
     if made.program is not None:
@@ -114,7 +102,7 @@ def writer(mib: int, then: str) -> list[str]:
     return ["/bin/sh", "-c", f"dd if=/dev/zero of=/written bs=1048576 count={mib}; sync; {then}"]
 
 
-async def is_full(runtime: DiskRuntime) -> bool:
+async def is_full(runtime: Runtime) -> bool:
     done: subprocess.CompletedProcess[str] = runtime.machine.run(
         ["stat", "-f", "-c", "%a %b", f"{_CONTAINERD}/."]
     )
@@ -122,12 +110,12 @@ async def is_full(runtime: DiskRuntime) -> bool:
     return available * 100 < total * 50
 
 
-async def states(runtime: DiskRuntime, pod: RunningPod) -> list[ContainerState]:
+async def states(runtime: Runtime, pod: RunningPod) -> list[ContainerState]:
     return [one.state for one in await runtime.client().containers(pod.uid)]
 
 
 async def test_what_dead_containers_hold_is_given_back_and_nobody_is_evicted(
-    runtime: DiskRuntime, daemon: Daemon
+    runtime: Runtime, daemon: Daemon
 ) -> None:
     dead = await runtime.run_pod({"a": writer(WRITTEN_MIB, "true")})
     innocent = await runtime.run_pod({"a": writer(10, "sleep 600")}, qos="besteffort")
@@ -144,7 +132,7 @@ async def test_what_dead_containers_hold_is_given_back_and_nobody_is_evicted(
 
 
 async def test_who_fills_the_disk_is_evicted_and_what_it_leaves_is_given_back(
-    runtime: DiskRuntime, daemon: Daemon
+    runtime: Runtime, daemon: Daemon
 ) -> None:
     hog = await runtime.run_pod({"a": writer(WRITTEN_MIB, "sleep 600")})
     innocent = await runtime.run_pod({"a": writer(10, "sleep 600")}, qos="besteffort")

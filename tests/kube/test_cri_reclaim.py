@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
 import images
 import pytest
-from machine import LostError
 from sandboxes import RunningPod, Runtime, until
 
 from reactor.act.image_reclaim import Collected, ImageReclaim
@@ -33,25 +31,6 @@ from reactor.cri.client import RuntimeClient
 client = RuntimeClient("/run/containerd/containerd.sock")
 print(trio.run(ContainerReclaim(lambda: client, lambda uid: False, Path("/var/log/pods")).run, ()))
 """
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Runtime]:
-    made = Runtime()
-    try:
-        made.__enter__()
-    except LostError as error:
-        pytest.exit(f"LOST: {error}", returncode=3)
-    yield made
-    made.__exit__()
-
-
-@pytest.fixture
-async def runtime(started: Runtime) -> AsyncIterator[Runtime]:
-    yield started
-    await started.remove_all()
-    for archive in images.archives(started.node.directory):
-        started.node.import_image(archive)
 
 
 def lines(log: Path) -> list[str]:

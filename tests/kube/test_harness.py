@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from cgroups import limit_bytes, usage_bytes
 from cluster import Cluster, Pods, is_running
 from machine import wait_until
 from node import MIB, NODE_BYTES, PODS_BYTES
 
 
-def memory_file(cgroup: str, name: str) -> int:
-    return int(Path(f"/sys/fs/cgroup/memory{cgroup}/{name}").read_text())
-
-
 def test_a_pod_runs_and_its_memory_is_charged_to_the_virtual_node(cluster: Cluster, pods: Pods) -> None:
     pods.run("holder", ["hold", "64"])
-    assert memory_file(pods.cgroup("holder"), "memory.usage_in_bytes") >= 64 * MIB
-    assert memory_file(cluster.node.cgroup, "memory.usage_in_bytes") >= 64 * MIB
+    assert usage_bytes(pods.cgroup("holder")) >= 64 * MIB
+    assert usage_bytes(cluster.node.kubepods) >= 64 * MIB
 
 
 def test_the_pods_may_use_what_the_node_has_and_no_more(cluster: Cluster) -> None:
-    assert memory_file(cluster.node.cgroup, "memory.limit_in_bytes") == NODE_BYTES
-    assert memory_file(f"{cluster.node.cgroup}/kubepods", "memory.limit_in_bytes") == PODS_BYTES
+    assert limit_bytes(cluster.node.cgroup) == NODE_BYTES
+    assert limit_bytes(cluster.node.kubepods) == PODS_BYTES
 
 
 def test_the_kubelet_does_not_evict_by_itself(cluster: Cluster, pods: Pods) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import cgroups
 import pytest
 from api import Object
+from cgroups import usage_bytes
 from cluster import Cluster, Pods, is_evicted, is_running
 from machine import wait_until
 from node import MIB
 from reactor_daemon import Reactor
 
 LEVEL_BYTES = 512 * MIB
-
-
-def usage_bytes(cgroup: str) -> int:
-    return int(Path(f"/sys/fs/cgroup/memory{cgroup}/memory.usage_in_bytes").read_text())
 
 
 @pytest.fixture
@@ -63,16 +62,15 @@ def test_with_the_api_server_down_the_hog_is_ended_and_the_cluster_told_when_it_
     pods.run("critical", ["hold", "60"], priority_class="system-node-critical")
     cgroup = run_waiting_hog(pods, trigger, restartPolicy="Always")
     survivors = [pods.cgroup(name) for name in ("innocent", "guaranteed", "critical")]
-    cluster.plane.stop_server()
-    try:
+    with cluster.without(server=True):
         trigger.touch()
         wait_until(lambda: usage_bytes(cgroup) > 100 * MIB, "the hog grows", 20, pause=0.01)
         wait_until(lambda: is_ended(cgroup), "the hog's memory is back", 20)
         assert all(usage_bytes(survivor) > 39 * MIB for survivor in survivors)
-        with pytest.raises(TimeoutError):  # the kubelet, which knows of nothing, would start it again
+        # The kubelet, which knows of nothing, starts it again.
+        wait_until(lambda: "lived again" in guarded.log(), "what comes back is killed", 30)
+        with pytest.raises(TimeoutError):
             wait_until(lambda: usage_bytes(cgroup) > 300 * MIB, "the hog has come back", 10)
-    finally:
-        cluster.plane.start_server()
     told = pods.wait("hog", is_evicted, "is evicted")
     wait_until(lambda: not is_running(pods.get("hog")), "its container has ended", 30)
     assert only_event(pods)["message"] == told["status"]["message"]
@@ -83,18 +81,18 @@ def test_with_the_api_server_down_the_hog_is_ended_and_the_cluster_told_when_it_
 def test_a_reactor_that_is_killed_before_it_could_tell_has_its_successor_tell(
     cluster: Cluster, pods: Pods, guarded: Reactor, trigger: Path
 ) -> None:
-    cgroup = run_waiting_hog(pods, trigger)
-    cluster.plane.stop_server()
-    try:
+    cgroup = run_waiting_hog(pods, trigger, restartPolicy="Always")
+    with cluster.without(server=True):
         trigger.touch()
         wait_until(lambda: usage_bytes(cgroup) > 100 * MIB, "the hog grows", 20, pause=0.01)
-        wait_until(lambda: is_ended(cgroup), "the hog's memory is back", 20)
+        wait_until(guarded.evictions, "the hog is ended", 30)
+        untold = guarded.directory / "announcements.json"
+        wait_until(lambda: untold.exists() and '"hog"' in untold.read_text(), "it is written down")
         guarded.kill()
+        time.sleep(3)  # the kubelet has it to itself
         guarded.start()
-    finally:
-        cluster.plane.start_server()
-    pods.wait("hog", is_evicted, "is evicted")
-    only_event(pods)
+    told = pods.wait("hog", is_evicted, "is evicted")
+    assert only_event(pods)["message"] == told["status"]["message"]
     pods.run("late", ["hold", "40"])
 
 
@@ -121,14 +119,10 @@ def test_without_the_runtime_the_hog_is_ended_and_its_sandbox_taken_down_afterwa
     cluster: Cluster, pods: Pods, guarded: Reactor, trigger: Path
 ) -> None:
     cgroup = run_waiting_hog(pods, trigger)
-    assert cluster.node.containerd is not None
-    cluster.node.containerd.stop()
-    try:
+    with cluster.without(runtime=True):
         trigger.touch()
         wait_until(lambda: usage_bytes(cgroup) > 100 * MIB, "the hog grows", 20, pause=0.01)
         wait_until(lambda: is_ended(cgroup), "the hog's memory is back", 20)
-    finally:
-        cluster.node.start_containerd()
     pods.wait("hog", is_evicted, "is evicted")
     only_event(pods)
     wait_until(lambda: not populated(cgroup), "the pod's sandbox has ended", 60)
@@ -136,7 +130,7 @@ def test_without_the_runtime_the_hog_is_ended_and_its_sandbox_taken_down_afterwa
 
 def populated(cgroup: str) -> list[str]:
     """Return the containers of a pod, its sandbox too, in which somebody lives."""
-    path = Path(f"/sys/fs/cgroup/memory{cgroup}")
+    path = cgroups.directory(cgroup)
     return [each.parent.name for each in path.glob("*/cgroup.procs") if each.read_text()]
 
 

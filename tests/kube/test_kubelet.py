@@ -5,27 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from cluster import Cluster, Pods, is_evicted
 from machine import wait_until
 from node import MIB
-from reactor_daemon import Reactor, grant_rights
-
-_HARD = {"evictionHard": {"memory.available": "128Mi"}}
-
-
-@pytest.fixture
-def reactor(cluster: Cluster, tmp_path: Path) -> Iterator[Reactor]:
-    """Return a daemon that has all the rights that deploy/ gives it; it is stopped after the test."""
-    grant_rights(cluster)
-    made = Reactor(cluster, tmp_path)
-    yield made
-    made.stop()
-    made.keep_log()
+from reactor_daemon import HARD, Reactor
 
 
 def from_kubelet(cluster: Cluster) -> dict[str, Any]:
@@ -73,7 +58,7 @@ def test_a_node_is_recorded_and_the_recording_replayed(
 
 
 def test_pods_may_come_from_the_kubelet(cluster: Cluster, reactor: Reactor, pods: Pods) -> None:
-    reactor.configure(_HARD, from_kubelet(cluster))
+    reactor.configure({"evictionHard": HARD}, from_kubelet(cluster))
     reactor.start()
     pods.run("innocent", ["hold", "64"], requests={"memory": "128Mi"})
     pods.create("hog", ["grow", "700", "200"])
