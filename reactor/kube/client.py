@@ -175,25 +175,9 @@ class ApiClient:
         """Give a successful answer whose body is still to be read. Raises ApiError for any other."""
         what = f"{method} {path}"
         session = await self._sessions.session()
-        headers: dict[bytes | str, bytes | str] = {
-            "Accept": "application/json",
-            "User-Agent": f"reactor/{reactor.__version__}",
-        }
-        if session.token is not None:
-            headers["Authorization"] = f"Bearer {session.token}"
-        if content is not None:
-            headers["Content-Type"] = kind
-        extensions: dict[str, Any] = {
-            "timeout": {
-                "connect": _CONNECT_SECONDS,
-                "read": silence_seconds,
-                "write": _ANSWER_SECONDS,
-                "pool": _ANSWER_SECONDS,
-            }
-        }
-        if session.server_name is not None:
-            extensions["sni_hostname"] = session.server_name
         url = f"{session.server}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = _headers(session, None if content is None else kind)
+        extensions = _extensions(session, silence_seconds)
         pool = await self._pool_for(session)
         try:
             async with pool.stream(
@@ -241,6 +225,34 @@ class ApiClient:
             else f"the server's clock is {abs(ahead_seconds):.0f} s "
             f"{'ahead of' if ahead_seconds > 0 else 'behind'} this node's; accepted: clocks kept by NTP"
         )
+
+
+def _headers(session: Session, kind: str | None) -> dict[bytes | str, bytes | str]:
+    """Return a request's headers; `kind` is what its body is, None where it has none."""
+    headers: dict[bytes | str, bytes | str] = {
+        "Accept": "application/json",
+        "User-Agent": f"reactor/{reactor.__version__}",
+    }
+    if session.token is not None:
+        headers["Authorization"] = f"Bearer {session.token}"
+    if kind is not None:
+        headers["Content-Type"] = kind
+    return headers
+
+
+def _extensions(session: Session, silence_seconds: float) -> dict[str, Any]:
+    """Return what the library has no arguments for: times, and the name that the certificate has to bear."""
+    extensions: dict[str, Any] = {
+        "timeout": {
+            "connect": _CONNECT_SECONDS,
+            "read": silence_seconds,
+            "write": _ANSWER_SECONDS,
+            "pool": _ANSWER_SECONDS,
+        }
+    }
+    if session.server_name is not None:
+        extensions["sni_hostname"] = session.server_name
+    return extensions
 
 
 async def _read(answer: httpcore2.Response, limit: int, what: str) -> bytes:

@@ -17,10 +17,11 @@ from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
 
 from reactor.act.kill import KillPath
 from reactor.daemon import loop, show
-from reactor.daemon.kubernetes import Cluster, api_uid, node_name
+from reactor.daemon.kubernetes import Cluster, node_name
 from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.prometheus import CollectorRegistry
 from reactor.daemon.record import Ending, PassRecord, StageTimes
+from reactor.daemon.told_evictions import api_uid
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import Decision, Eviction, Snapshot
