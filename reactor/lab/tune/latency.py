@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from reactor.lab.tune.tail import FEWEST, Tail, tail_of
 class Latency:
     """What one way of watching showed under one load, in seconds.
 
-    `source` is what woke the daemon; `braked` from the crossing to the brake, None where nothing braked.
+    `source` is what woke the daemon most often; `braked` from the crossing to the brake, None where nothing
+    braked.
     """
 
     way: str
@@ -37,7 +39,7 @@ def latencies_of(reactions: Iterable[Reaction]) -> tuple[Latency, ...]:
         Latency(
             way=way,
             load=load,
-            source=", ".join(sorted({reaction.source for reaction in group})),
+            source=Counter(reaction.source for reaction in group).most_common(1)[0][0],
             wake=tail_of([reaction.wake_seconds for reaction in group]),
             kill=tail_of([reaction.kill_seconds for reaction in group]),
             freed=tail_of([reaction.freed_seconds for reaction in group]),

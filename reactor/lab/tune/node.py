@@ -54,11 +54,14 @@ def watermarks_bytes(zoneinfo: bytes) -> int:
     """Return the sum of all zones' high watermarks, at which the kernel's own reclaim comes to rest.
 
     From /proc/zoneinfo, whose lines `high N` (in pages) stand among each zone's `pages free`; the per-CPU
-    lists have lines `high: N`.
+    lists have lines `high: N`. What raises a zone's watermarks for a while (vm.watermark_boost_factor) is in
+    them and told beside them: it is taken out.
     """
-    return (
-        sum(int(found) for found in re.findall(rb"^ +high +([0-9]+)$", zoneinfo, re.MULTILINE)) * _PAGE_BYTES
-    )
+    pages = {
+        name: sum(map(int, re.findall(rb"^ +%s +([0-9]+)$" % name, zoneinfo, re.MULTILINE)))
+        for name in (b"high", b"boost")
+    }
+    return max(0, pages[b"high"] - pages[b"boost"]) * _PAGE_BYTES
 
 
 def huge_pages(root: Path = Path("/")) -> str:

@@ -25,8 +25,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reactor.lab.measure import summary
-
 QUANTILE: Final = 0.999
 CONFIDENCE: Final = 0.95
 SHAPE: Final = 0.4
@@ -39,7 +37,10 @@ _SEED: Final = 6  # the same samples give the same bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """What samples show, and the bound of their p99.9; all in the samples' unit."""
+    """What samples show, and the bound of their p99.9; all in the samples' unit.
+
+    p50 and p99 are by nearest rank: each is a sample.
+    """
 
     n: int
     p50: float
@@ -60,8 +61,11 @@ def tail_of(values: Sequence[float]) -> Tail:
     ordered = sorted(values)
     if ordered[0] < 0:
         raise ValueError(f"{ordered[0]!r} is negative")
-    found = summary(ordered)
-    return Tail(n=len(ordered), p50=found["p50"], p99=found["p99"], max=ordered[-1], bound=_bound(ordered))
+
+    def rank(percent: int) -> float:
+        return ordered[math.ceil(len(ordered) * percent / 100) - 1]
+
+    return Tail(n=len(ordered), p50=rank(50), p99=rank(99), max=ordered[-1], bound=_bound(ordered))
 
 
 def _bound(ordered: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from reactor.model.settings import Settings
 MIB = 1 << 20
 ZONES = b"""Node 0, zone      DMA
   pages free     2816
-        boost    0
+        boost    6
         min      10
         low      13
         high     16
@@ -37,8 +37,8 @@ def a_node(root: Path, *, available_mib: int, pressure: float, inactive_mib: int
     return CgroupTree(version=CgroupVersion.V2, memory_root=root)
 
 
-def test_the_reserve_is_every_zones_high_watermark_and_no_cpus_list() -> None:
-    assert 256 * 4096 == watermarks_bytes(ZONES)
+def test_the_reserve_is_every_zones_high_watermark_without_boost_and_no_cpus_list() -> None:
+    assert 250 * 4096 == watermarks_bytes(ZONES)
     assert 0 == watermarks_bytes(b"")
 
 

@@ -40,6 +40,11 @@ def test_sixty_samples_bound_the_true_quantile_in_most_trials(
     assert sum(bound >= quantile for bound in trials) >= at_least
 
 
+def test_small_samples_keep_their_digits() -> None:
+    found = tail_of([0.000123, 0.000234, 0.000345, 0.000456, 0.000567])
+    assert (0.000345, 0.000567, 0.000567) == (found.p50, found.p99, found.max)
+
+
 def test_equal_samples_are_their_own_bound() -> None:
     assert 2.5 == tail_of([2.5] * 20).bound
 
