@@ -39,7 +39,8 @@ def verdict(settings: Settings, found: Recommendation, history: History) -> Verd
         *_history_misses(hard_bytes, found, history),
         *_soft_misses(settings, soft, hard_bytes, found, history),
     ]
-    return Verdict(covers=tuple(_covers(hard, hard_bytes, found, is_braked=is_braked)), misses=tuple(misses))
+    covers = _covers(hard, hard_bytes, found, settings.housekeeping_interval_seconds, is_braked=is_braked)
+    return Verdict(covers=tuple(covers), misses=tuple(misses))
 
 
 def _threshold(settings: Settings, *, hard: bool) -> Threshold | None:
@@ -55,12 +56,16 @@ def _wanted(one: Case, *, is_braked: bool) -> int:
     return one.braked_bytes if is_braked and one.braked_bytes is not None else one.needed_bytes
 
 
-def _covers(hard: Threshold, hard_bytes: int, found: Recommendation, *, is_braked: bool) -> Iterator[str]:
+def _covers(
+    hard: Threshold, hard_bytes: int, found: Recommendation, interval_seconds: float, *, is_braked: bool
+) -> Iterator[str]:
     covered = covered_rate_bytes(hard_bytes, found.seconds, found.terms.reserve_bytes)
     yield f"{hard} answers allocators of up to {rate(covered)} before the reserve is touched"
     for one in found.cases:
         if _wanted(one, is_braked=is_braked) <= hard_bytes:
             yield f"{one.name} ({rate(one.rate_bytes)})"
+    ticked = covered_rate_bytes(hard_bytes, found.seconds + interval_seconds, found.terms.reserve_bytes)
+    yield f"should every kernel event fail, the ticker alone (every {interval_seconds:g} s): {rate(ticked)}"
 
 
 def _general(settings: Settings, found: Recommendation, history: History) -> Iterator[str]:
@@ -68,6 +73,8 @@ def _general(settings: Settings, found: Recommendation, history: History) -> Ite
         yield "dryRun is on: nobody is evicted at all"
     if history.missed:
         yield f"the kernel's OOM killer has ended {history.missed} processes for want of memory on the node"
+    if settings.brake is BrakeMode.HARD and not found.node.can_brake:
+        yield f"the brake has no effect: {found.brake_why}"
     if found.brake and settings.brake is BrakeMode.OFF and found.chosen.braked_bytes is not None:
         saved = found.chosen.needed_bytes - found.chosen.braked_bytes
         yield f"the brake is off: with it {amount(saved)} less would have to be kept"

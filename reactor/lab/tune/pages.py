@@ -81,16 +81,15 @@ def _sections(
 
 
 def _needed(found: Recommendation) -> Bars:
-    """Show what of the threshold is the reserve, and what the allocator takes in which time."""
+    """Show what of the threshold is the reserve, and what the allocator takes until when."""
     terms = found.terms
+    rates = {str(one.kind): one.rate_bytes / _MIB for one in found.cases}
     parts = {
-        "reserve": {one.name: terms.reserve_bytes / _MIB for one in found.cases},
-        "until the kill": {one.name: one.rate_bytes * terms.reaction_seconds / _MIB for one in found.cases},
-        "until memory is back": {
-            one.name: one.rate_bytes * terms.freeing_seconds / _MIB for one in found.cases
-        },
+        "reserve": dict.fromkeys(rates, terms.reserve_bytes / _MIB),
+        "until the kill": {kind: mib * terms.reaction_seconds for kind, mib in rates.items()},
+        "until memory is back": {kind: mib * terms.freeing_seconds for kind, mib in rates.items()},
     }
-    return Bars(title="What the hard threshold is made of", y_label="MiB", series=parts)
+    return Bars(title="What the hard threshold is made of, by --assume", y_label="MiB", series=parts)
 
 
 def _distributions(measured: Measured) -> Iterator[Distribution]:

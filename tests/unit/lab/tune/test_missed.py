@@ -41,6 +41,7 @@ def test_a_configuration_that_is_enough_misses_nothing_and_says_what_it_covers(m
     found = on(measured, ENOUGH)
     assert () == found.misses
     assert any("one allocator with huge pages (3.91 GiB/s)" in line for line in found.covers)
+    assert any("the ticker alone (every 10 s): 13" in line for line in found.covers)
 
 
 def test_a_threshold_that_is_too_low_misses_each_allocator_that_is_too_fast(measured: Measured) -> None:
@@ -61,6 +62,7 @@ def test_a_threshold_below_the_reserve_is_told(measured: Measured) -> None:
         ("evictionHard: {nodefs.available: 5%}", "no hard threshold for memory.available"),
         ("evictionHard: {memory.available: 1500Mi}", "no soft threshold for memory.available"),
         (f"{ENOUGH}reactor: {{dryRun: true}}", "dryRun is on"),
+        (f"{ENOUGH}reactor: {{brake: hard, nodeCgroup: /a}}", "the brake has no effect: nothing to brake"),
         (ENOUGH.replace("2Gi", "1Gi"), "memory.available<1Gi is not above the hard threshold"),
         (ENOUGH.replace("1500Mi", "2040Mi"), "leaves 8 MiB above the hard threshold"),
         (ENOUGH.replace("PodGracePeriod: 30", "PodGracePeriod: 0"), "are killed at once"),
