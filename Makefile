@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench bench-disk lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,18 @@ test-disk: setup ## Disk and inode pressure on real filesystems in image files (
 
 bench: setup ## Measure, print and store the figures as JSON
 	$(BIN)/reactor bench
+
+race: setup peers ## Race the reactor against earlyoom, nohang, oomd, pollers and the floors (root; RACE="--rounds 6")
+	$(BIN)/reactor bench race --peers .cache/peers $(RACE)
+
+# Unpacked and never installed: their services would guard this machine. What can't be had is named by the race.
+PEERS := earlyoom nohang oomd libjsoncpp25
+peers: $(PEERS:%=.cache/peers/.%) ## Fetch the peers' packages from Debian into .cache/peers
+
+.cache/peers/.%:
+	@mkdir -p $(@D)/packages
+	@cd $(@D)/packages && timeout 120 apt-get -qq download $* 2>/dev/null && dpkg-deb -x $*_*.deb .. && touch ../.$* \
+	  || echo "peers: no Debian package $*: apt-get update, or install it"
 
 bench-disk: setup ## Measure how soon a full disk is answered and what counting a million files costs (root, minutes)
 	$(BIN)/python -m reactor.lab.bench_disk

@@ -27,6 +27,80 @@ def add(commands: Commands) -> None:
         "--skip", metavar="NAMES", default="", help="with --by-source: not these, such as psi,poll-10s"
     )
     command.add_argument("--idle-seconds", type=float, default=60.0, help="how long to watch it idle (60)")
+    _add_race(command.add_subparsers(metavar="[race]", required=False))
+
+
+def _add_race(commands: Commands) -> None:
+    race = add_command(
+        commands,
+        "race",
+        _race,
+        "the reactor beside earlyoom, nohang, oomd, pollers and the floors, in turns (root)",
+        "sudo reactor bench race --rounds 5 --courses step,ramp-1000",
+    )
+    race.add_argument(
+        "--results",
+        metavar="DIRECTORY",
+        type=Path,
+        default=Path("bench-results"),
+        help="where the JSON and the HTML report go",
+    )
+    race.add_argument("--rounds", type=_positive_count, default=4, help="turns of each contestant (4)")
+    race.add_argument("--heats", type=_positive_count, default=2, help="heats of each course in a turn (2)")
+    race.add_argument("--full", action="store_true", help="every course and every source, which takes hours")
+    race.add_argument(
+        "--courses", metavar="NAMES", type=_names, default=(), help="only these, such as step,ramp-max-busy"
+    )
+    race.add_argument(
+        "--only",
+        metavar="NAMES",
+        type=_names,
+        default=(),
+        help="only these contestants, such as earlyoom,c-floor",
+    )
+    race.add_argument("--skip", metavar="NAMES", type=_names, default=(), help="not these contestants")
+    race.add_argument(
+        "--peers",
+        metavar="DIRECTORY",
+        type=Path,
+        help="where the peers' packages are unpacked (what is installed)",
+    )
+    race.add_argument("--seed", type=int, help="for the turns and pauses of an earlier race")
+    race.add_argument(
+        "--render", metavar="FILE.json", type=Path, help="instead: print a stored result and write its report"
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _positive_count(text: str) -> int:
+    """Return a number from 1 on. Raises ValueError, which argparse reports."""
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
+
+
+def _race(options: argparse.Namespace) -> int:
+    from reactor.lab.race.command import Wanted, race, render
+
+    if options.render is not None:
+        return render(options.render)
+    return race(
+        Wanted(
+            results=options.results,
+            rounds=options.rounds,
+            heats_a_turn=options.heats,
+            full=options.full,
+            courses=options.courses,
+            only=options.only,
+            skip=options.skip,
+            peers=options.peers,
+            seed=options.seed,
+        )
+    )
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ int munlockall(void);
 int malloc_trim(size_t pad);
 int inotify_init1(int flags);
 int inotify_add_watch(int fd, const char *pathname, uint32_t mask);
+int setns(int fd, int nstype);
 long syscall(long number, ...);
 """
 GENERATED: Final = Path(__file__).with_name("_libc_ffi.py")

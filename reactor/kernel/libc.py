@@ -61,6 +61,15 @@ def give_back_memory() -> None:
         return
 
 
+def enter_namespace(fd: int) -> None:
+    """Enter the namespace that is open as `fd`; for one of processes: have the children be born there.
+
+    For this thread alone. Raises OSError: EPERM without CAP_SYS_ADMIN. os.setns is of Python 3.12. See
+    setns(2).
+    """
+    _check(_libc.setns(fd, 0), "setns")
+
+
 def watch_modifications(path: Path) -> int:
     """Return a non-blocking inotify descriptor that is readable once the file has been modified.
 

@@ -5,7 +5,10 @@
  *
  *   allocator allocate RECORD USAGE LEVEL PREFILL TOTAL RATE   touch memory: PREFILL bytes at once, then up to
  *                                         TOTAL bytes at RATE bytes a second (0: as fast as it goes), then hold it
+ *   allocator allocate ... DEATHS PAUSE_MS     the same with a pause after the prefill, and word KILLED of the
+ *                                         record DEATHS cleared by the kernel as soon as it is killed
  *   allocator observe RECORD USAGE BACK TIMEOUT_MS PID [PID]   wait for the PIDs' ends and for usage <= BACK
+ *   allocator await RECORD USAGE BACK TIMEOUT_MS   wait for the first that clears KILLED, and for usage <= BACK
  *   allocator canary                      sleep at real-time priority: dies when its cgroup is killed, having
  *                                         nothing to tear down
  *   allocator touch RECORD BYTES ROUNDS   whenever GO is set, touch BYTES of fresh memory and give them back,
@@ -26,7 +29,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -48,7 +53,7 @@
 #define SECOND_NS 1000000000LL
 
 enum record { STARTED_NS, BEFORE_CROSSING_NS, CROSSED_USAGE, LAST_NS, TOUCHED_BYTES, MAX_USAGE, GO, WORDS = 8 };
-enum observed { READY_NS = 0, ENDED_NS = 1, BACK_NS = 3, BACK_USAGE = 4 };
+enum observed { READY_NS = 0, ENDED_NS = 1, DEAD_NS = 2, BACK_NS = 3, BACK_USAGE = 4, KILLED = 7 };
 
 static void fail(const char *what)
 {
@@ -117,21 +122,52 @@ static void touch(volatile char *memory, int64_t at, int64_t bytes)
 		memory[offset] = 1;
 }
 
-static _Noreturn void allocate(char **arguments)
+static int *killed_word(volatile int64_t *deaths)
+{
+	return (int *)&deaths[KILLED];
+}
+
+/* A thread of its own at real-time priority, so that the moment of the kill is told even where the allocator waits
+ * for a CPU to die on. */
+static void *wait_for_death(void *word)
+{
+	syscall(SYS_set_tid_address, word);
+	be_realtime(40);
+	for (;;)
+		pause();
+	return NULL;
+}
+
+/* The kernel clears the word at a thread's exit and wakes who waits for it (CLONE_CHILD_CLEARTID), before the memory
+ * is torn down: but not for the last thread that uses the memory. So both threads name the word, and the first tells. */
+static void tell_death(const char *path)
+{
+	int *word = killed_word(open_record(path));
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, wait_for_death, word))
+		fail("pthread_create");
+	syscall(SYS_set_tid_address, word);
+}
+
+static _Noreturn void allocate(int count, char **arguments)
 {
 	volatile int64_t *record = open_record(arguments[0]);
 	int usage_fd = open_usage(arguments[1]);
 	int64_t level = atoll(arguments[2]), prefill = atoll(arguments[3]);
 	int64_t total = atoll(arguments[4]), rate = atoll(arguments[5]);
-	int64_t touched, started_ns, before_ns, usage = 0, step = CHUNK;
+	int64_t touched, started_ns, before_ns, usage = 0, step = CHUNK, pause_ms = count > 6 ? atoll(arguments[7]) : 0;
 	char *memory = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (memory == MAP_FAILED)
 		fail("mmap");
 	madvise(memory, total, MADV_NOHUGEPAGE); /* 4 KiB a fault, as most programs grow */
+	if (count > 6)
+		tell_death(arguments[6]);
 	while (!record[GO])
 		sleep_until(now_ns() + 200000);
 	touch(memory, 0, prefill);
+	sleep_until(now_ns() + pause_ms * 1000000);
 	started_ns = record[STARTED_NS] = now_ns();
 	for (touched = prefill; touched < total; touched += step) {
 		step = usage < level && usage + CLOSE_TO_LEVEL >= level ? PAGE : CHUNK;
@@ -255,6 +291,29 @@ static int observe(int count, char **arguments)
 	return 0;
 }
 
+static int await_death(char **arguments)
+{
+	volatile int64_t *record = open_record(arguments[0]);
+	int usage_fd = open_usage(arguments[1]), *word = killed_word(record);
+	int64_t back = atoll(arguments[2]), deadline_ns = now_ns() + atoll(arguments[3]) * 1000000LL, usage;
+	struct timespec deadline = { .tv_sec = deadline_ns / SECOND_NS, .tv_nsec = deadline_ns % SECOND_NS };
+
+	*word = 1;
+	be_realtime(60);
+	record[READY_NS] = now_ns();
+	while (__atomic_load_n(word, __ATOMIC_ACQUIRE)) /* not FUTEX_PRIVATE: the word is another process's */
+		if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET, 1, &deadline, NULL, FUTEX_BITSET_MATCH_ANY) &&
+		    errno == ETIMEDOUT)
+			return 0;
+	record[DEAD_NS] = now_ns();
+	while ((usage = usage_bytes(usage_fd)) > back && now_ns() < deadline_ns)
+		sleep_until(now_ns() + 200000);
+	if (usage <= back)
+		record[BACK_NS] = now_ns();
+	record[BACK_USAGE] = usage;
+	return 0;
+}
+
 static int fork_storm(char **arguments)
 {
 	int64_t rate = atoll(arguments[0]), started_ns, end_ns;
@@ -288,10 +347,12 @@ int main(int count, char **arguments)
 	const char *mode = count > 1 ? arguments[1] : "";
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing of this outlives who started it */
-	if (!strcmp(mode, "allocate") && count == 8)
-		allocate(arguments + 2);
+	if (!strcmp(mode, "allocate") && (count == 8 || count == 10))
+		allocate(count - 2, arguments + 2);
 	if (!strcmp(mode, "observe") && count > 6)
 		return observe(count - 2, arguments + 2);
+	if (!strcmp(mode, "await") && count == 6)
+		return await_death(arguments + 2);
 	if (!strcmp(mode, "touch") && count == 5)
 		touch_on_request(arguments + 2);
 	if (!strcmp(mode, "fill") && count == 5)
@@ -313,6 +374,7 @@ int main(int count, char **arguments)
 		execvp(arguments[2], arguments + 2);
 		fail(arguments[2]);
 	}
-	fprintf(stderr, "allocator: one of allocate, observe, touch, fill, canary, fork, spin, idle, lead with their arguments\n");
+	fprintf(stderr, "allocator: one of allocate, observe, await, touch, fill, canary, fork, spin, idle, lead "
+			"with their arguments\n");
 	return 1;
 }

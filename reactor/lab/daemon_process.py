@@ -98,6 +98,10 @@ class DaemonProcess:
         """Return the daemon's process id."""
         return self._process.pid
 
+    def is_running(self) -> bool:
+        """Tell whether the daemon is still there."""
+        return self._process.poll() is None
+
     def log(self) -> str:
         """Return what the daemon has written to standard error."""
         return (self._directory / "daemon.log").read_text(encoding="utf-8", errors="replace")

@@ -7,7 +7,7 @@
  *   floor memcg RECORD CGROUP LEVEL TARGET            wait for the threshold eventfd of a v1 memory cgroup
  *   floor ring RECORD FD TARGET                       wait for a record in the eBPF ring buffer that is open as FD
  *   floor events RECORD FILE TARGET                   wait for a change of memory.events, with memory.high at the level
- *   floor poll RECORD USAGE LEVEL INTERVAL_MS TARGET  read the usage again and again
+ *   floor poll RECORD USAGE LEVEL INTERVAL_MS PHASE_MS TARGET  read the usage again and again, first after PHASE_MS
  *
  * TARGET: a cgroup.kill file, or the PIDs of those to be killed, which are then held by pidfds.
  * RECORD, 8 zeroed 64-bit words, gets READY_NS once it waits, WOKE_NS and KILLED_NS; CLOCK_MONOTONIC, all of them.
@@ -147,27 +147,34 @@ static int changed(const char *path)
 	return polled(fd, POLLPRI);
 }
 
-static int read_again(const char *path, int64_t level, long interval_ms)
+static void sleep_ms(long ms)
 {
-	struct timespec pause = { .tv_sec = interval_ms / 1000, .tv_nsec = interval_ms % 1000 * 1000000 };
+	struct timespec pause = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+
+	clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+}
+
+static int read_again(const char *path, int64_t level, long interval_ms, long phase_ms)
+{
 	int fd = open_file(path, O_RDONLY);
 	char text[32];
 
 	get_ready();
+	sleep_ms(phase_ms);
 	for (;;) {
 		memset(text, 0, sizeof(text));
 		if (pread(fd, text, sizeof(text) - 1, 0) <= 0)
 			fail(path);
 		if (atoll(text) >= level)
 			return kill_target(now_ns());
-		clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+		sleep_ms(interval_ms);
 	}
 }
 
 int main(int count, char **arguments)
 {
 	const char *mode = count > 1 ? arguments[1] : "";
-	int taken = !strcmp(mode, "memcg") ? 5 : !strcmp(mode, "poll") ? 6 : 4;
+	int taken = !strcmp(mode, "memcg") ? 5 : !strcmp(mode, "poll") ? 7 : 4;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (count <= taken) {
@@ -183,7 +190,7 @@ int main(int count, char **arguments)
 	if (!strcmp(mode, "events"))
 		return changed(arguments[3]);
 	if (!strcmp(mode, "poll"))
-		return read_again(arguments[3], atoll(arguments[4]), atol(arguments[5]));
+		return read_again(arguments[3], atoll(arguments[4]), atol(arguments[5]), atol(arguments[6]));
 	fprintf(stderr, "floor: %s: one of memcg, ring, events, poll\n", mode);
 	return 1;
 }

@@ -6,6 +6,7 @@ in the same minutes, divided by this, says how much of it is the daemon's own.
 
 from __future__ import annotations
 
+import random
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -93,7 +94,9 @@ def _armed(node: VirtualNode, wait: Wait, level_bytes: int) -> Iterator[tuple[li
     elif wait.mode == "memcg":
         yield [str(directory), str(level_bytes)], ()
     else:
-        yield [str(node.usage_path()), str(level_bytes), str(wait.interval_ms)], ()
+        # Nobody crosses a threshold in step with a poller: the first look is at any point of its round.
+        phase_ms = random.randint(0, wait.interval_ms)  # noqa: S311
+        yield [str(node.usage_path()), str(level_bytes), str(wait.interval_ms), str(phase_ms)], ()
 
 
 class FloorCrossings:

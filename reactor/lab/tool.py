@@ -94,7 +94,7 @@ def _compile(source: bytes, tool: Path) -> None:
         raise RefusedError("no C compiler; install one (Debian: apt-get install gcc libc6-dev)")
     # Beside its place and then renamed: two first uses at the same time both end with a whole file.
     unfinished = tool.with_name(f"{tool.name}.{os.getpid()}")
-    command = [compiler, "-O2", "-Wall", "-x", "c", "-o", str(unfinished), "-"]
+    command = [compiler, "-O2", "-Wall", "-pthread", "-x", "c", "-o", str(unfinished), "-"]
     done = subprocess.run(command, input=source, capture_output=True, check=False)
     if done.returncode:
         raise RefusedError(f"{' '.join(command)}: {done.stderr.decode(errors='replace').strip()}")

@@ -29,9 +29,10 @@ _CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "cpu", "freezer", "pids
 _CLEAN_UP_SECONDS: Final = 20.0
 _PRIORITY_ATTRIBUTE: Final = "reactor.priority"
 # $$ stays the same across exec, so the command is in its cgroups from its first instruction on. The daemon's
-# protection from the OOM killer, where we have it, is not the pods'.
+# protection from the OOM killer, where we have it, is not the pods'. In another namespace of processes $$
+# names somebody else in our /proc, self does not.
 _ENTER: Final = (
-    "echo 0 > /proc/$$/oom_score_adj; "
+    "echo 0 > /proc/self/oom_score_adj; "
     'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 )
 

@@ -1,0 +1,206 @@
+"""`reactor bench race`: measure or render, print, store; every reason to refuse in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.errors import ReactorError, RefusedError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import read_meminfo
+from reactor.lab.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLD_BYTES
+from reactor.lab.hog import MIB
+from reactor.lab.measure import about
+from reactor.lab.race.contestant import Contestant, Field
+from reactor.lab.race.course import DEFAULT, FULL, Course
+from reactor.lab.race.meeting import Meeting, Seen
+from reactor.lab.race.own import limits, reactors
+from reactor.lab.race.peers import Programs, peers
+from reactor.lab.race.results import Found
+from reactor.lab.race.telling import report, table
+from reactor.lab.tool import compiled_tool
+from reactor.lab.virtual_node import ended_by_signals
+from reactor.report import write
+
+_NEEDED_BYTES: Final = 2 * CAPACITY_BYTES
+_CALM_PERCENT: Final = 10.0
+_SOME_AVG10: Final = re.compile(r"^some avg10=([\d.]+)", re.MULTILINE)
+_KEYS: Final = ("about", "courses", "contestants", "left_out", "heats", "traces")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for; empty lists of names are everybody and everything."""
+
+    results: Path
+    rounds: int
+    heats_a_turn: int
+    full: bool = False
+    courses: Sequence[str] = ()
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    peers: Path | None = None
+    seed: int | None = None
+
+
+def race(wanted: Wanted) -> int:
+    """Have the race; return the exit status.
+
+    0 when it was had, 1 where it broke down, 2 where this machine or the arguments don't allow it, 130 when
+    interrupted.
+    """
+    try:
+        tree, tool = _prepared()
+        field = _only(_field(tree, wanted), wanted)
+        courses = _courses(wanted)
+    except (ReactorError, OSError) as error:
+        return _told(error, 2)
+    try:
+        with ended_by_signals(), tempfile.TemporaryDirectory(prefix="reactor-race-", dir="/var/tmp") as name:
+            found = _raced(tree, tool, Path(name), field, courses, wanted)
+        return _publish(found, wanted.results)
+    except KeyboardInterrupt:
+        return _told("interrupted; everything is cleaned up", 130)
+    except (ReactorError, OSError) as error:
+        return _told(error, 1)
+
+
+def render(path: Path) -> int:
+    """Print a stored result and write its report beside it; return the exit status."""
+    try:
+        found = read_result(path)
+        print("\n".join(table(found)))
+        page = path.with_suffix(".html")
+        write(report(found), page)
+        print(f"written: {page}", file=sys.stderr)
+    except (ReactorError, OSError) as error:
+        return _told(error, 2)
+    return 0
+
+
+def read_result(path: Path) -> Found:
+    """Return a stored result. Raises RefusedError, naming the file, for anything else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RefusedError(f"{path}: not JSON: {error}; expected a result of reactor bench race") from None
+    missing = [key for key in _KEYS if not isinstance(found, dict) or key not in found]
+    if missing:
+        raise RefusedError(f"{path}: no {', '.join(missing)}; expected a result of reactor bench race")
+    return dict(found)
+
+
+def under_pressure(proc: Path = Path("/proc")) -> str | None:
+    """Return why this machine is no place for a race now, None where it is.
+
+    The race takes a gigabyte and is to disturb nobody; and under pressure it would measure that.
+    """
+    memory = read_meminfo(proc)
+    free_bytes = memory.free_bytes if memory.available_bytes is None else memory.available_bytes
+    if free_bytes < _NEEDED_BYTES:
+        return f"{free_bytes // MIB} MiB available; with {_NEEDED_BYTES // MIB} MiB nobody would be disturbed"
+    try:
+        text = (proc / "pressure/memory").read_text()
+    except OSError:  # a kernel that doesn't account pressure
+        return None
+    stalled = _SOME_AVG10.search(text)
+    if stalled and float(stalled[1]) >= _CALM_PERCENT:
+        return f"tasks wait for memory {stalled[1]} % of the time, less than {_CALM_PERCENT:g} % is wanted"
+    return None
+
+
+def _prepared() -> tuple[CgroupTree, Path]:
+    if os.geteuid() != 0:
+        raise RefusedError("needs root, to make cgroups and namespaces: sudo reactor bench race")
+    if reason := under_pressure():
+        raise RefusedError(f"this machine is under memory pressure: {reason}")
+    return CgroupTree.discover(), compiled_tool()
+
+
+def _field(tree: CgroupTree, wanted: Wanted) -> Field:
+    own, not_own = reactors(tree.version, everybody=wanted.full)
+    others, not_others = peers(tree.version, Programs(directory=wanted.peers))
+    contestants = (*own, *others, *limits(tree.version))
+    return Field(contestants=contestants, left_out={**not_own, **not_others})
+
+
+def _only(field: Field, wanted: Wanted) -> Field:
+    names = [contestant.name for contestant in field.contestants]
+    for name in (*wanted.only, *wanted.skip):
+        if name not in names and name not in field.left_out:
+            raise RefusedError(f"{name!r} is none of {', '.join((*names, *field.left_out))}")
+    taken = tuple(
+        contestant
+        for contestant in field.contestants
+        if (not wanted.only or contestant.name in wanted.only) and contestant.name not in wanted.skip
+    )
+    return Field(contestants=taken, left_out=field.left_out)
+
+
+def _courses(wanted: Wanted) -> tuple[Course, ...]:
+    known = {course.name: course for course in (*DEFAULT, *FULL)}
+    for name in wanted.courses:
+        if name not in known:
+            raise RefusedError(f"--courses: {name!r} is none of {', '.join(known)}")
+    if wanted.courses:
+        return tuple(known[name] for name in wanted.courses)
+    return FULL if wanted.full else DEFAULT
+
+
+def _raced(
+    tree: CgroupTree, tool: Path, directory: Path, field: Field, courses: Sequence[Course], wanted: Wanted
+) -> Found:
+    seed = random.randrange(1 << 32) if wanted.seed is None else wanted.seed  # noqa: S311 - told in the result
+    for name, reason in field.left_out.items():
+        print(f"reactor bench race: left out: {name}: {reason}", file=sys.stderr)
+    meeting = Meeting(tree, tool, directory, seed)
+    facts = {**about(tree.version), "seed": seed, "rounds": wanted.rounds}
+    facts |= {"load_average": list(os.getloadavg()), "capacity_mib": CAPACITY_BYTES // MIB}
+    facts |= {"threshold_mib": THRESHOLD_BYTES // MIB, "level_mib": LEVEL_BYTES // MIB}
+    meeting.run(field.contestants, courses, wanted.rounds, wanted.heats_a_turn)
+    return {
+        "about": facts,
+        "courses": {course.name: course.description for course in courses},
+        "contestants": {one.name: _contestant(one, meeting.seen[one.name]) for one in field.contestants},
+        "left_out": field.left_out,
+        "heats": meeting.heats,
+        "traces": meeting.traces(),
+    }
+
+
+def _contestant(contestant: Contestant, seen: Seen) -> Mapping[str, Any]:
+    return {
+        "role": contestant.role,
+        "settings": contestant.settings,
+        "rss_mib": seen.rss_mib,
+        "at_rest_cpu_percent": seen.at_rest_cpu_percent,
+        "problems": seen.problems,
+    }
+
+
+def _publish(found: Found, results: Path) -> int:
+    results.mkdir(parents=True, exist_ok=True)
+    when = str(found["about"]["date"]).replace(":", "").partition("+")[0]
+    path = results / f"race-{when}.json"
+    path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+    print("\n".join(table(found)))
+    print(f"stored as {path}", file=sys.stderr)
+    try:
+        write(report(found), path.with_suffix(".html"))
+        print(f"report: {path.with_suffix('.html')}", file=sys.stderr)
+    except RefusedError as error:  # without the extra that draws; the result can be rendered elsewhere
+        print(f"reactor bench race: {error}; then: reactor bench race --render {path}", file=sys.stderr)
+    return 0
+
+
+def _told(what: object, status: int) -> int:
+    print(f"reactor bench race: {what}", file=sys.stderr)
+    return status

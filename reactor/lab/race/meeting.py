@@ -1,0 +1,165 @@
+"""Rounds of heats: every contestant has its turn in each, in another order, on a node made anew for it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.lab.crossing import CAPACITY_BYTES, busy_cpus, cpu_percent
+from reactor.lab.hog import MIB
+from reactor.lab.measure import rss_mib
+from reactor.lab.race.contestant import Contestant, Entrant
+from reactor.lab.race.course import Course
+from reactor.lab.race.enclosure import Enclosure
+from reactor.lab.race.heat import Finish, Track
+from reactor.lab.virtual_node import VirtualNode
+
+_PAUSE_MS: Final = (300, 1300)  # any point of the longest sleep of a peer that is near its threshold
+_SETTLE_SECONDS: Final = 0.3  # what a peer does after a kill, and a daemon to be armed again
+_AT_REST_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 30.0
+_MISSES: Final = 2  # after so many on one course a contestant runs it no more
+_OTHERS: Final = 2  # pods of the node that take no part
+_TRACE_BEFORE_MS: Final = 100.0
+_TRACE_AFTER_MS: Final = 700.0
+_TRACE_STEP_MIB: Final = 2.0
+_TRACE_STEP_MS: Final = 20.0
+
+Trace = list[tuple[float, float]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """What one contestant has shown besides its heats."""
+
+    rss_mib: float | None = None
+    at_rest_cpu_percent: float | None = None
+    misses: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+
+class Meeting:
+    """Has the contestants take turns; every turn leaves the machine as it was."""
+
+    def __init__(self, tree: CgroupTree, tool: Path, directory: Path, seed: int) -> None:
+        self._tree = tree
+        self._tool = tool
+        self._directory = directory
+        self._random = random.Random(seed)  # noqa: S311 - for pauses and turns
+        self.heats: list[dict[str, Any]] = []
+        self.seen: dict[str, Seen] = {}
+        self._traces: dict[tuple[str, str], list[tuple[float, Trace]]] = {}
+
+    def run(
+        self, contestants: Sequence[Contestant], courses: Sequence[Course], rounds: int, heats_a_turn: int
+    ) -> None:
+        """Have everybody run everything."""
+        for number in range(1, rounds + 1):
+            for contestant in self._random.sample(contestants, len(contestants)):
+                _say(f"round {number} of {rounds}: {contestant.name}")
+                seen = self.seen.setdefault(contestant.name, Seen())
+                try:
+                    self._turn(contestant, seen, courses, number, heats_a_turn)
+                except (ReactorError, OSError) as error:
+                    _say(f"{contestant.name}: {error}")
+                    seen.problems.append(str(error))
+
+    def traces(self) -> dict[str, dict[str, Trace]]:
+        """Return course -> contestant -> the node's usage in the heat that was nearest to the median."""
+        found: dict[str, dict[str, Trace]] = {}
+        for (course, contestant), traces in self._traces.items():
+            ranked = sorted(traces, key=lambda trace: trace[0])
+            found.setdefault(course, {})[contestant] = ranked[(len(ranked) - 1) // 2][1]
+        return found
+
+    def _turn(
+        self, contestant: Contestant, seen: Seen, courses: Sequence[Course], number: int, heats: int
+    ) -> None:
+        name = f"reactor-race-{os.getpid()}"
+        with (
+            VirtualNode(self._tree, CAPACITY_BYTES, name) as node,
+            Enclosure(node, self._directory) as inside,
+        ):
+            for other in range(_OTHERS):
+                node.spawn(node.add_pod(f"other-{other}"), [str(self._tool), "idle"])
+            track = Track(node, inside, self._tool, self._directory)
+            with contestant.enter(track) as entrant:
+                if entrant.pid is not None and seen.at_rest_cpu_percent is None:
+                    percent = cpu_percent(entrant.pid, lambda: time.sleep(_AT_REST_SECONDS))
+                    seen.at_rest_cpu_percent = round(percent, 3)
+                for course in courses:
+                    if contestant.runs(course) and seen.misses[course.name] < _MISSES:
+                        self._course(track, contestant, entrant, course, number, heats)
+                if entrant.pid is not None and entrant.problem() is None:
+                    seen.rss_mib = max(seen.rss_mib or 0.0, rss_mib(entrant.pid))
+
+    def _course(
+        self, track: Track, contestant: Contestant, entrant: Entrant, course: Course, number: int, heats: int
+    ) -> None:
+        seen = self.seen[contestant.name]
+        with busy_cpus(self._tool) if course.is_busy else nullcontext():
+            for _ in range(heats):
+                pause_ms = self._random.randint(*_PAUSE_MS)
+                finish = track.heat(course, entrant.arm, pause_ms, _PATIENCE_SECONDS)
+                if problem := entrant.problem():
+                    raise ReactorError(problem)
+                self._keep(contestant.name, course.name, number, finish)
+                if finish.dead_ns is None:
+                    seen.misses[course.name] += 1
+                    return
+                time.sleep(_SETTLE_SECONDS)
+
+    def _keep(self, contestant: str, course: str, number: int, finish: Finish) -> None:
+        found = measured(finish)
+        self.heats.append({"contestant": contestant, "course": course, "round": number, **found})
+        if (kill_ms := found["kill_ms"]) is not None and finish.crossed_ns is not None:
+            trace = thinned(finish.samples, finish.crossed_ns)
+            self._traces.setdefault((course, contestant), []).append((kill_ms, trace))
+
+
+def measured(finish: Finish) -> Mapping[str, float | None]:
+    """Return a heat's figures: ms from the crossing, MiB past the level; None for what did not happen.
+
+    A kill before the crossing counts as none: nobody had crossed anything.
+    """
+    kill_ms = _since(finish.crossed_ns, finish.dead_ns)
+    back_ms = _since(finish.crossed_ns, finish.back_ns)
+    overshoot_mib = (finish.peak_bytes - finish.level_bytes) / MIB
+    return {
+        "kill_ms": kill_ms,
+        "back_ms": back_ms if kill_ms is not None else None,
+        "overshoot_mib": round(overshoot_mib, 3) if finish.crossed_ns is not None else None,
+    }
+
+
+def thinned(samples: Iterable[tuple[int, int]], crossed_ns: int) -> Trace:
+    """Return the samples around the crossing, as ms since it and MiB, without those that tell nothing new."""
+    trace: Trace = []
+    for at_ns, used_bytes in samples:
+        at_ms, used_mib = (at_ns - crossed_ns) / 1e6, used_bytes / MIB
+        if not -_TRACE_BEFORE_MS <= at_ms <= _TRACE_AFTER_MS:
+            continue
+        last_ms, last_mib = trace[-1] if trace else (float("-inf"), 0.0)
+        if at_ms - last_ms >= _TRACE_STEP_MS or abs(used_mib - last_mib) >= _TRACE_STEP_MIB:
+            trace.append((round(at_ms, 1), round(used_mib, 1)))
+    return trace
+
+
+def _since(start_ns: int | None, end_ns: int | None) -> float | None:
+    if start_ns is None or end_ns is None or end_ns < start_ns:
+        return None
+    return round((end_ns - start_ns) / 1e6, 4)
+
+
+def _say(what: str) -> None:
+    print(f"reactor bench race: {what}", file=sys.stderr, flush=True)

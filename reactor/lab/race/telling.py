@@ -1,0 +1,160 @@
+"""Results told: a table in the terminal, a report with its plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from reactor.lab.race.results import (
+    Figures,
+    Found,
+    comparisons,
+    figures,
+    noise,
+    number,
+    order,
+    values,
+)
+from reactor.report import Bars, Distribution, Lines, Report, Section, Table
+
+_COLUMNS: Final = ("contestant", "heats", "crossing to kill, ms", "to memory back, ms", "overshoot, MiB")
+_SPREAD: Final = "p50 / p99 / max"
+_HOW: Final = (
+    """Everybody guards the same virtual node, with the same threshold, against the same C program that
+    allocates; they take turns in every round, in another order each time.""",
+    """The crossing is the instant before the allocator touches the page that takes the node's usage to the
+    level. The kill is when the kernel tells that a thread of an allocator dies, before its memory is torn
+    down. Memory is back when the node uses what it used before; with several allocators, when half of what
+    one of them held is back. All by the clocks of the allocators and of an observer, never by a log.""",
+    """The peers run in namespaces of processes and mounts of their own, where /proc/meminfo is the virtual
+    node, renewed every millisecond. Before an allocator goes for the level it waits for a random time, so
+    that a poller is met at any point of its round.""",
+)
+
+
+def table(found: Found) -> Iterator[str]:
+    """Yield the lines of the result as Markdown, which reads well in a terminal too."""
+    about = found["about"]
+    yield f"{about['kernel']}, cgroup {about['cgroup']}, {about['cpus']} x {about['cpu']}, {about['date']}"
+    for course, description in found["courses"].items():
+        yield ""
+        yield f"{course}: {description} ({_SPREAD})"
+        yield ""
+        yield from _markdown(_course_table(found, course))
+    yield ""
+    yield from _markdown(_cost_table(found))
+    for name, reason in found["left_out"].items():
+        yield f"left out: {name}: {reason}"
+    yield from (f"failed: {line}" for line in problems(found))
+    yield from comparisons(found)
+    yield from noise(found)
+
+
+def problems(found: Found) -> list[str]:
+    """Return who broke down, and how."""
+    return [
+        f"{name}: {problem}"
+        for name, about in found["contestants"].items()
+        for problem in dict.fromkeys(about["problems"])
+    ]
+
+
+def report(found: Found) -> Report:
+    """Return the report on a result."""
+    about = found["about"]
+    sections = [_course_section(found, name, text) for name, text in found["courses"].items()]
+    return Report(
+        title="From the crossing of a memory threshold to the kill",
+        facts=dict(about),
+        summary=[*comparisons(found), *noise(found)],
+        sections=[_overview(found), *sections, _who(found), Section(heading="How", paragraphs=_HOW)],
+    )
+
+
+def _overview(found: Found) -> Section:
+    medians = {
+        name: {
+            course: figure.kill_ms["p50"]
+            for course in found["courses"]
+            if (figure := figures(found, course, name)) and figure.kill_ms
+        }
+        for name in order(found)
+    }
+    bars = Bars(title="Crossing to kill, median", y_label="ms", series=_without_empty(medians), log_y=True)
+    return Section(heading="All courses", figures=[bars])
+
+
+def _course_section(found: Found, course: str, description: str) -> Section:
+    names = order(found, course)
+    latencies = {name: values(found, course, name, "kill_ms") for name in names}
+    back = {name: values(found, course, name, "back_ms") for name in names}
+    traces: Mapping[str, Any] = found["traces"].get(course, {})
+    level_mib = found["about"]["level_mib"]
+    drawn = Lines(
+        title="The node's usage around the crossing, the heat nearest to each one's median",
+        x_label="ms since the crossing",
+        y_label="MiB",
+        series={name: [tuple(point) for point in traces[name]] for name in names if name in traces},
+        levels={"threshold": level_mib} if not course.endswith("-cache") else {},
+        instants={"crossing": 0.0},
+    )
+    return Section(
+        heading=course,
+        paragraphs=[f"{description[0].upper()}{description[1:]}. {_SPREAD}."],
+        tables=[_course_table(found, course)],
+        figures=[
+            Distribution(title="Crossing to kill", x_label="ms", series=_without_empty(latencies)),
+            Distribution(title="Crossing to memory back", x_label="ms", series=_without_empty(back)),
+            drawn,
+        ],
+    )
+
+
+def _course_table(found: Found, course: str) -> Table:
+    ranked = [(name, figures(found, course, name)) for name in order(found, course)]
+    rows = [_row(name, figure) for name, figure in ranked if figure is not None]
+    return Table(columns=_COLUMNS, rows=rows)
+
+
+def _row(name: str, figure: Figures) -> list[str]:
+    heats = str(figure.n) if not figure.missed else f"{figure.n}, {figure.missed} without a kill"
+    spreads = (figure.kill_ms, figure.back_ms, figure.overshoot_mib)
+    return [name, heats, *(_spread(values) for values in spreads)]
+
+
+def _spread(values: Mapping[str, float]) -> str:
+    return " / ".join(number(values[key]) for key in ("p50", "p99", "max")) if values else "-"
+
+
+def _who(found: Found) -> Section:
+    left_out = [[name, reason] for name, reason in found["left_out"].items()]
+    failed = [line.split(": ", 1) for line in problems(found)]
+    tables = [_cost_table(found)]
+    if left_out:
+        tables.append(Table(columns=("left out", "why"), rows=left_out))
+    if failed:
+        tables.append(Table(columns=("failed", "how"), rows=failed))
+    return Section(heading="Who ran", tables=tables)
+
+
+def _cost_table(found: Found) -> Table:
+    rows = [
+        [name, _or_dash(about["at_rest_cpu_percent"]), _or_dash(about["rss_mib"]), about["settings"]]
+        for name, about in found["contestants"].items()
+    ]
+    return Table(columns=("contestant", "at rest, % of a CPU", "resident, MiB", "settings"), rows=rows)
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _without_empty(series: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values for name, values in series.items() if values}
+
+
+def _markdown(table: Table) -> Iterator[str]:
+    yield f"| {' | '.join(table.columns)} |"
+    yield f"|{'---|' * len(table.columns)}"
+    for row in table.rows:
+        yield f"| {' | '.join(row)} |"
