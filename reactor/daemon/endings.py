@@ -68,15 +68,18 @@ class Endings:
 
     def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> Ending:
         """Take up an eviction that was ordered before a restart, with what is left of its grace period."""
-        eviction = Eviction(
-            pod=pod,
-            signal=next(signal for signal, resource in RESOURCE.items() if resource == flight.resource),
-            resource=flight.resource,
-            grace_period_seconds=max(0, math.ceil(flight.kill_at_seconds - now_seconds)),
-            message="Ordered before reactor was restarted.",
-        )
+        eviction = _resumed(pod, flight, max(0, math.ceil(flight.kill_at_seconds - now_seconds)))
         _LOG.warning("pod %s: eviction taken up again; %d s left", pod.key, eviction.grace_period_seconds)
         return self.begin(eviction)
+
+    def await_files(self, pod: Pod, flight: InFlight) -> None:
+        """Take up an eviction of which only the files are left: its pod ended while nobody watched.
+
+        Nobody is killed: whoever lives in a cgroup of that name now is somebody else.
+        """
+        _LOG.warning("pod %s: ended meanwhile; its files are awaited", pod.key)
+        ending = Ending(eviction=_resumed(pod, flight, 0))
+        self._nursery.start_soon(self._settle, ending, time.monotonic_ns())
 
     def _kill(self, ending: Ending) -> None:
         pod = ending.eviction.pod
@@ -161,6 +164,16 @@ class Endings:
         ending.add_problems(*problems)
         for problem in problems:
             _LOG.warning("pod %s: %s", ending.eviction.pod.key, problem)
+
+
+def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
+    return Eviction(
+        pod=pod,
+        signal=next(signal for signal, resource in RESOURCE.items() if resource == flight.resource),
+        resource=flight.resource,
+        grace_period_seconds=grace_period_seconds,
+        message="Ordered before reactor was restarted.",
+    )
 
 
 def _failed(ending: Ending, error: Exception) -> None:

@@ -188,6 +188,12 @@ class Generation:
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
         return True
 
+    def emptied(self) -> None:
+        """Take note that an evicted pod's files have been removed, and look whether that was enough."""
+        self.passes.disks_changed()
+        self.storage.due(urgent=True)
+        self.housekeeping.due()
+
     def close(self) -> None:
         """Close every descriptor."""
         self._node.close()

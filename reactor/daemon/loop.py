@@ -269,6 +269,7 @@ class Daemon:
         else:
             if restored is not None:
                 self._known.state = restored
+                self._known.lingering.resume(restored.in_flight)
                 _LOG.info(
                     "state restored: conditions=%s in_flight=%d",
                     ",".join(restored.conditions) or "none",

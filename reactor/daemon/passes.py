@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,7 @@ from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.disk_usage import DiskUsage, with_storage
@@ -119,7 +119,7 @@ class Passes:
         before = dataclasses.replace(asked.snapshot, pods=usages)
         observed_ns = time.monotonic_ns()
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
-        self._acted_on(after)
+        self._acted_on(after.signals, tuple(Resource))
         decided_ns = time.monotonic_ns()
         endings = self._act(decision, now_seconds)
         times = StageTimes(
@@ -161,7 +161,13 @@ class Passes:
         self.known.state = dataclasses.replace(
             state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)
         )
+        if resources & ON_DISK:
+            self.disks_changed()
         return True
+
+    def disks_changed(self) -> None:
+        """Take note that files were removed: what was seen before is nothing to evict the next one for."""
+        self._acted_on(self.known.observed.at(self._clock_seconds()), ON_DISK)
 
     def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         memory = self._parts.node.memory()
@@ -188,9 +194,13 @@ class Passes:
             usages = with_storage(usages, self.known.storage.usages(pods))
         return Snapshot(signals=signals, pods=usages)
 
-    def _acted_on(self, seen: Snapshot) -> None:
+    def _acted_on(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
         """Take note that these observations have been decided over: the next pass is not to do it again."""
-        at = {signal: observation.taken_at_seconds for signal, observation in seen.signals.items()}
+        at = {
+            signal: observation.taken_at_seconds
+            for signal, observation in seen.items()
+            if RESOURCE[signal] in resources
+        }
         state = self.known.state
         self.known.state = dataclasses.replace(state, observed_at={**state.observed_at, **at})
 

@@ -244,7 +244,7 @@ def _condition(view: View, condition: NodeCondition, now_seconds: float) -> dict
 
 
 def _in_flight(view: View, flight: InFlight, now_seconds: float) -> dict[str, Any]:
-    pod = next((pod for pod in view.known.pods if pod.uid == flight.uid), None)
+    pod = next((pod for pod in view.known.pods if pod.uid == flight.uid), flight.pod)
     return {
         "pod": flight.uid if pod is None else pod.key,
         "uid": flight.uid,

@@ -92,7 +92,7 @@ class StorageWatch:
 
     def _look_in_thread(self, usage: DiskUsage, pods: tuple[Pod, ...], pace: Pace) -> None:
         try:
-            usage.look(pods, pace)
+            usage.look(pods, pace, self._known.lingering.emptying)
         except GivenUpError:
             pass
         finally:

@@ -22,6 +22,7 @@ from reactor.daemon.record import PassRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import InFlight
 from reactor.model.oom import OomKill
+from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, Reclaim
 
@@ -117,7 +118,7 @@ class Succession:
             self._gone,
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
             dry_run=self.settings.dry_run,
-            empty=EmptyDirs(self._outliving.tree).empty,
+            empty=self._empty,
         )
 
     def _generation(self, endings: Endings) -> Generation:
@@ -156,10 +157,25 @@ class Succession:
         pods = {pod.uid: pod for pod in known.pods}
         now_seconds = time.monotonic()
         for flight in flights:
-            if flight in known.state.in_flight and flight.uid in pods:
+            if flight not in known.state.in_flight:
+                continue
+            if flight.uid in pods:
                 ending = endings.resume(pods[flight.uid], flight, now_seconds)
                 if cluster is not None:
                     cluster.evicted(ending, nursery)
+            elif flight.pod is not None:
+                endings.await_files(flight.pod, flight)
+
+    async def _empty(self, pod: Pod) -> tuple[str, ...]:
+        """Remove the files that end with a pod, and return what went wrong."""
+        emptying = self._outliving.known.lingering.emptying
+        emptying.add(pod.uid)
+        try:
+            return await EmptyDirs(self._outliving.tree).empty(pod)
+        finally:
+            emptying.discard(pod.uid)
+            if self.present is not None:
+                self.present.emptied()
 
     def _gone(self, uid: str) -> bool:
         return self.present is None or self.present.gone(uid)

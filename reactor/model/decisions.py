@@ -58,13 +58,15 @@ class InFlight:
     """An eviction that has been ordered and whose resource may not be back yet.
 
     Until `kill_at_seconds` the pod may still end by itself (a soft eviction's grace period); from
-    `deadline_seconds` on nothing more is expected of it.
+    `deadline_seconds` on nothing more is expected of it. `pod` is what it was where its files are awaited,
+    which may outlive its cgroup, and the daemon that ended it.
     """
 
     uid: str
     resource: Resource
     kill_at_seconds: float
     deadline_seconds: float
+    pod: Pod | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -138,9 +138,10 @@ class DiskUsage:
         other._published = self._published
         return other
 
-    def look(self, pods: Sequence[Pod], pace: Pace) -> None:
+    def look(self, pods: Sequence[Pod], pace: Pace, held: Collection[str] = ()) -> None:
         """Look at all that these pods take, the small ones first; forget all others.
 
+        Of those whose uid is in `held`, also while it looks, what was published stays as it is.
         Raises GivenUpError once `pace` is stopped. Takes as long as it takes: for a thread of its own.
         """
         with self._looking, _idle_io():
@@ -153,8 +154,10 @@ class DiskUsage:
             self._published = {uid: one for uid, one in self._published.items() if uid in uids}
             for key in sorted(wanted, key=lambda key: _size(self._places[key])):
                 pace()
+                if key.uid in held:
+                    continue
                 self.looking_at = key.place.path
-                if self._look_at(self._places[key], pace):
+                if self._look_at(self._places[key], pace) and key.uid not in held:
                     self._publish(wanted[key])
             self.looking_at = None
 

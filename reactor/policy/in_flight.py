@@ -32,6 +32,7 @@ def record_eviction(
         resource=eviction.resource,
         kill_at_seconds=kill_at,
         deadline_seconds=kill_at + settings.in_flight_deadline_seconds,
+        pod=eviction.pod if eviction.resource in _ON_DISK else None,
     )
     others = tuple(flight for flight in state.in_flight if flight.uid != ordered.uid)
     recent = tuple(at for at in state.evicted_at if now_seconds - at < _RATE_WINDOW_SECONDS)

@@ -73,6 +73,37 @@ async def test_pod_whose_files_are_gone_is_waited_for_no_longer(disk, make_pod, 
     assert await disk.evict(50) == ["writer", "innocent"]
 
 
+async def test_what_was_seen_before_its_files_were_gone_ends_nobody_else(
+    disk, make_pod, observation, tmp_path: Path
+):
+    await disk.evict(50)
+    disk.have(make_pod("innocent"))
+    seen = {Signal.NODEFS_AVAILABLE: observation(50 * KIB, 1000 * KIB)}
+    disk.known.observed.take([Signal.NODEFS_AVAILABLE], seen, disk.now_seconds + 1)
+    disk.now_seconds += 2
+    (tmp_path / "file").unlink()
+    disk.known.storage.look(list(disk.known.lingering), Pace())
+    assert disk.passes.gone("uid-writer")
+    assert not disk.passes.make([WAKE]).decision.reclaim
+    assert disk.kills.killed == ["writer"]
+    assert await disk.evict(50) == ["writer", "innocent"]
+
+
+async def test_pod_whose_files_are_being_removed_is_waited_for_although_their_names_are_gone(
+    disk, make_pod, tmp_path: Path
+):
+    await disk.evict(50)
+    disk.have(make_pod("innocent"))
+    disk.known.lingering.emptying.add("uid-writer")
+    (tmp_path / "file").unlink()
+    disk.known.storage.look(list(disk.known.lingering), Pace(), disk.known.lingering.emptying)
+    assert not disk.passes.gone("uid-writer")
+    assert disk.passes.make([WAKE]).decision.acted_on is None
+    disk.known.lingering.emptying.clear()
+    disk.known.storage.look(list(disk.known.lingering), Pace())
+    assert disk.passes.gone("uid-writer")
+
+
 async def test_pod_whose_files_stay_is_waited_for_until_the_deadline_only(disk, make_pod):
     await disk.evict(50)
     disk.have(make_pod("innocent"))

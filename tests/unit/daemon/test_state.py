@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from reactor.daemon.state import StateError, StateFile
 from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
+from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -32,6 +34,31 @@ thresholds = st.builds(
     grace_period_seconds=instants,
     minimum_reclaim=st.none() | values,
 )
+quantities = st.none() | st.sampled_from(["100Mi", "1.5Gi", "5m"]).map(parse_quantity)
+pods = st.builds(
+    Pod,
+    name=st.text(max_size=5),
+    namespace=st.text(max_size=5),
+    uid=st.text(max_size=5),
+    qos_class=st.sampled_from(QosClass),
+    requests=st.dictionaries(st.sampled_from(Resource), st.integers(0, 2**40)),
+    ephemeral_storage_limit=quantities,
+    containers=st.lists(st.builds(Container, name=st.just("a"), ephemeral_storage_limit=quantities)).map(
+        tuple
+    ),
+    volumes=st.lists(st.builds(Volume, name=st.just("v"), size_limit=quantities), max_size=2).map(tuple),
+    cgroup=st.none() | st.just("/pods/a"),
+    storage=st.lists(
+        st.builds(
+            StoragePlace,
+            kind=st.sampled_from(StorageKind),
+            name=st.just("v"),
+            path=st.text(max_size=5),
+            ends_with_pod=st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
 states = st.builds(
     PolicyState,
     conditions=st.lists(st.sampled_from(NodeCondition), unique=True).map(tuple),
@@ -47,6 +74,7 @@ states = st.builds(
             resource=st.sampled_from(Resource),
             kill_at_seconds=instants,
             deadline_seconds=instants,
+            pod=st.none() | pods,
         ),
         max_size=3,
     ).map(tuple),

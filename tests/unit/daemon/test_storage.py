@@ -100,7 +100,7 @@ async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(
     known.pods = (make_writer("a"),)
     looks = []
 
-    def slow(pods, pace) -> None:
+    def slow(pods, pace, held) -> None:
         looks.append(pods)
         pace.worked_seconds = 1.0
 

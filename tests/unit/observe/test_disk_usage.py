@@ -154,3 +154,15 @@ def test_what_a_container_uses_of_memory_and_what_it_takes_of_disks_come_togethe
         "a": ContainerUsage(name="a", memory_working_set_bytes=1, rootfs=taken),
         "b": ContainerUsage(name="b", logs=taken),
     } == {one.name: one for one in both["u"].containers}
+
+
+def test_what_a_held_pod_took_stands_while_its_files_are_removed(full_pod: Pod) -> None:
+    usage, held = DiskUsage(), {"full"}
+    before = look(usage, full_pod)
+    for place in full_pod.storage:
+        Path(place.path, "file").unlink()
+    usage.look([full_pod], Pace(), held)
+    assert before == usage.usages([full_pod])
+    held.clear()
+    usage.look([full_pod], Pace(), held)
+    assert before != usage.usages([full_pod])
