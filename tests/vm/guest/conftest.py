@@ -15,7 +15,8 @@ from reactor.kernel.bpf_probes import MemoryProbe, OomProbe, OomRecords, TasksPr
 
 @pytest.fixture
 def service() -> Iterator[guarded.Service]:
-    guarded.clear()
+    if not guarded.is_clear():  # what an interrupted run has left
+        guarded.clear()
     guarded.start_slice()
     try:
         yield guarded.Service()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from guarded import CGROUP, MEMORY, SLICE, V2, Service, Tenant, eventually, run
+from guarded import BIN, CGROUP, MEMORY, SLICE, V2, Service, Tenant, eventually, run
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 # A level that brakes stalls tasks, so the hint may be the first to tell of the very same crossing.
@@ -19,8 +21,8 @@ def test_it_is_started_once_its_sources_are_armed(service: Service) -> None:
     service.start()
     assert service.prop("ActiveState") == "active"
     assert service.prop("StatusText") != ""
-    sources = {source["name"]: source["health"] for source in service.status()["sources"]}
-    assert sources[PREFERRED] == "armed"
+    shown = json.loads(run(BIN, "status", "--output", "json"))
+    assert "armed" == {source["name"]: source["health"] for source in shown["sources"]}[PREFERRED]
 
 
 def test_it_is_restarted_when_it_no_longer_answers_the_watchdog(service: Service) -> None:
