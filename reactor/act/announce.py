@@ -25,6 +25,7 @@ from reactor.kube.client import ApiClient
 from reactor.kube.documents import events_path, pod_path
 from reactor.kube.errors import ApiError, BusyError, ConflictError, NotFoundError
 from reactor.kube.pods import KnownPod, PodStore
+from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.announce")
 _LIMIT: Final = 256
@@ -116,7 +117,7 @@ class Announcer:
 
     async def run(self) -> None:
         """Tell until cancelled, beginning with what an earlier run left untold."""
-        for left in await trio.to_thread.run_sync(self._file.load):
+        for left in await in_thread(self._file.load):
             self._announcements.setdefault(left.uid, left)
         self._scopes = {}
         async with trio.open_nursery() as nursery:

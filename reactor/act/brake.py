@@ -31,6 +31,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHigh
 from reactor.kernel.ready_write import ReadyWrite
 from reactor.kernel.scheduling import follow_main_thread, following
+from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.brake")
 DEADLINE_SECONDS: Final = 3.0
@@ -262,7 +263,7 @@ async def put_back_abandoned(tree: CgroupTree, highs: BorrowedHighs) -> None:
     """Put back every memory.high that a daemon left behind when it was killed, and log it."""
     if tree.version is CgroupVersion.V2:
         walk = following(highs.put_back_abandoned)
-        for line in await trio.to_thread.run_sync(walk, tree.memory_root, abandon_on_cancel=True):
+        for line in await in_thread(walk, tree.memory_root, abandon_on_cancel=True):
             _LOG.warning("%s", line)
 
 

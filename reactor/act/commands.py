@@ -16,6 +16,7 @@ import trio
 from reactor.act.reclaim import ReclaimReport
 from reactor.model.settings import Command, ReclaimSettings
 from reactor.model.signals import Filesystem
+from reactor.threads import in_thread
 
 _ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _KEPT_BYTES: Final = 4096
@@ -82,7 +83,7 @@ async def run_command(command: Command, timeout_seconds: float) -> CommandEnd:
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     try:
         # It returns once the program is being executed, which a slow disk may delay.
-        pid = await trio.to_thread.run_sync(_spawn, command, write_fd)
+        pid = await in_thread(_spawn, command, write_fd)
     except BaseException:
         os.close(read_fd)
         raise

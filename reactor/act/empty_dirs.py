@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-import trio
-
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
 from reactor.model.pods import Pod
+from reactor.threads import in_thread
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DEEPEST: Final = 200
@@ -39,7 +38,7 @@ class EmptyDirs:
             return ("its volumes were not emptied: it runs again",)
         problems: list[str] = []
         for path in paths:
-            found = await trio.to_thread.run_sync(following(empty_directory), path, abandon_on_cancel=True)
+            found = await in_thread(following(empty_directory), path, abandon_on_cancel=True)
             problems += [f"{path} was not emptied: {found}"] if found is not None else []
         return tuple(problems)
 

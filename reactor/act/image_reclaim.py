@@ -20,6 +20,7 @@ from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
 from reactor.model.thresholds import Observation
 from reactor.policy.images import images_to_collect, unused_images, wanted_bytes
+from reactor.threads import in_thread
 
 
 class ImageStore(Protocol):
@@ -53,7 +54,7 @@ class ImageReclaim:
     async def look(self) -> tuple[Image, ...]:
         """Return the images on the node, and remember them. Raises ReactorError."""
         found = self._history.take(await self._store.images(), time.time())
-        await trio.to_thread.run_sync(following(self._history.save))
+        await in_thread(following(self._history.save))
         return found
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them

@@ -294,9 +294,12 @@ async def _release(pidfds: Sequence[int]) -> None:
     with contextlib.suppress(OSError):
         own.extend(os.dup(fd) for fd in pidfds)
     # A limiter of its own, so that nothing is waited for, or cancelled, between here and the thread's begin.
-    await trio.to_thread.run_sync(
-        following(_release_and_close), own, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
-    )
+    try:
+        await trio.to_thread.run_sync(
+            following(_release_and_close), own, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+        )
+    except RuntimeError:  # no thread can be started: a fork bomb has the last process id
+        processes.close_all(own)
 
 
 def _release_and_close(pidfds: Sequence[int]) -> None:

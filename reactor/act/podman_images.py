@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-import trio
-
 from reactor.act.image_reclaim import ImageReclaim
 from reactor.act.images import ListedImage
 from reactor.act.reclaim import ReclaimReport
@@ -18,6 +16,7 @@ from reactor.kernel.filesystem import same_filesystem
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Filesystem
 from reactor.podman.client import PodmanClient, PodmanImage
+from reactor.threads import in_thread
 
 _MADE_HERE: Final = "localhost/"
 
@@ -77,7 +76,7 @@ class PodmanReclaim:
         root = (await client.info()).graph_root
         wanting = tuple(path for filesystem, path in self._paths.items() if filesystem in filesystems)
         call = following(_lies_on_any)
-        if not await trio.to_thread.run_sync(call, root, wanting, abandon_on_cancel=True):
+        if not await in_thread(call, root, wanting, abandon_on_cancel=True):
             return None
         return await self._images(client).run(filesystems)
 

@@ -23,6 +23,7 @@ from reactor.cri.requests import POD_UID_LABEL
 from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Filesystem
+from reactor.threads import in_thread
 
 _STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
 _GIVEN_BACK_SECONDS: Final = 5.0
@@ -101,7 +102,7 @@ class ContainerReclaim:
     async def _free_bytes(self) -> int:
         """Return what is free where the layers lie; 0 where nobody knows."""
         call = following(_free_bytes)
-        return await trio.to_thread.run_sync(call, tuple(self._layers()), abandon_on_cancel=True)
+        return await in_thread(call, tuple(self._layers()), abandon_on_cancel=True)
 
     async def _remove(self, client: RuntimeClient, container: Container, problems: list[str]) -> bool:
         log_path = ""
@@ -111,7 +112,7 @@ class ContainerReclaim:
         if not await tried(client.remove_container(container.id), problems):
             return False
         if log_path:
-            problem = await trio.to_thread.run_sync(following(_remove_log), Path(log_path), self._logs)
+            problem = await in_thread(following(_remove_log), Path(log_path), self._logs)
             problems += [] if problem is None else [problem]
         return True
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Literal, TypeVar
 
-import trio
-
 from reactor.cri import messages, requests
 from reactor.cri.channel import call
 from reactor.cri.endpoint import socket_path
@@ -23,6 +21,7 @@ from reactor.cri.requests import POD_UID_LABEL, ContainerFilter, SandboxFilter
 from reactor.cri.wire import Message, WireError
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
+from reactor.threads import in_thread
 
 _Answer = TypeVar("_Answer", bound=Message)
 _Service = Literal["RuntimeService", "ImageService"]
@@ -173,7 +172,7 @@ class RuntimeClient:
         try:
             if len(raw) < _LARGE_BYTES:
                 return answer.decode(raw)
-            return await trio.to_thread.run_sync(following(answer.decode), raw, abandon_on_cancel=True)
+            return await in_thread(following(answer.decode), raw, abandon_on_cancel=True)
         except WireError as error:
             raise RuntimeUnavailableError(self._path, name, str(error)) from error
 

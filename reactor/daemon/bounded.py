@@ -9,6 +9,7 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
+from reactor.threads import in_thread
 
 _Answer = TypeVar("_Answer")
 
@@ -35,7 +36,7 @@ class Bounded(Generic[_Answer]):
                 return None
             with trio.move_on_after(self._timeout_seconds):
                 try:
-                    answer = await trio.to_thread.run_sync(following(self._run), abandon_on_cancel=True)
+                    answer = await in_thread(following(self._run), abandon_on_cancel=True)
                 except (OSError, ReactorError) as error:
                     self.problem = str(error)
                     return None

@@ -11,6 +11,7 @@ import trio
 from reactor.daemon.state import StateFile
 from reactor.kernel.scheduling import following
 from reactor.model.decisions import PolicyState
+from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.state")
 
@@ -38,7 +39,7 @@ class StateKeeper:
             await self._changed.wait()
             self._changed = trio.Event()
             # Not abandoned: two writers of one file are worse than a late one.
-            await trio.to_thread.run_sync(following(self._save), self._latest)
+            await in_thread(following(self._save), self._latest)
 
     def flush(self) -> None:
         """Save the last state shown, here and now: the daemon ends."""

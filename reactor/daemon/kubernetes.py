@@ -29,7 +29,7 @@ from reactor.daemon.parts import PodList
 from reactor.daemon.record import Ending, PassRecord
 from reactor.daemon.services import Service, Services, report
 from reactor.daemon.told_evictions import ToldEvictions
-from reactor.daemon.told_pods import ToldPods, in_thread
+from reactor.daemon.told_pods import ToldPods, session_read
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
@@ -55,7 +55,7 @@ class Cluster:
         self._observed: Observed = dict
         self._conditions: tuple[NodeCondition, ...] = ()
         self.node_name = node_name(self._kubernetes)
-        self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=in_thread)
+        self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=session_read)
         client = self._client = ApiClient(self._credentials)
         self._pods = ToldPods(settings, client, self.node_name, self._pods_changed)
         self._node = NodeStatus(client, self.node_name, self._kubernetes.role)

@@ -50,6 +50,7 @@ from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition
 from reactor.model.wakes import WakeKind
+from reactor.threads import in_thread
 
 if TYPE_CHECKING:
     from reactor.daemon.kubernetes import Cluster
@@ -302,9 +303,7 @@ class Daemon:
     async def _remember(self) -> None:
         """Read the journal's tail for `explain`, in a thread: its disk may hang."""
         path = Path(self._settings.journal.path)
-        documents = await trio.to_thread.run_sync(
-            following(read_tail), path, _REMEMBERED, abandon_on_cancel=True
-        )
+        documents = await in_thread(following(read_tail), path, _REMEMBERED, abandon_on_cancel=True)
         self._recorder.remember(documents)
         self._oom.remember(documents)
 

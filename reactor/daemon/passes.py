@@ -226,7 +226,9 @@ class Passes:
             if ending.outcome == "failed":
                 self._candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
             else:
-                self.known.state = record_eviction(self._settings, self.known.state, eviction, now_seconds)
+                # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
+                ended_seconds = self._clock_seconds()
+                self.known.state = record_eviction(self._settings, self.known.state, eviction, ended_seconds)
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
         return tuple(endings)

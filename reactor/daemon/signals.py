@@ -16,6 +16,7 @@ from reactor.config import load_settings
 from reactor.errors import ConfigError
 from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings
+from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
@@ -65,9 +66,7 @@ async def obey(
         _LOG.info("%s: reading %s anew", name, config_path)
         try:
             # In a thread: parsing takes tens of milliseconds, and the file's disk may hang.
-            settings = await trio.to_thread.run_sync(
-                following(load_settings), config_path, abandon_on_cancel=True
-            )
+            settings = await in_thread(following(load_settings), config_path, abandon_on_cancel=True)
         except ConfigError as error:
             daemon.refuse_reload(error)
         else:

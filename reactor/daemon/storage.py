@@ -19,6 +19,7 @@ from reactor.daemon.passes import Known
 from reactor.kernel.scheduling import following
 from reactor.model.pods import Pod
 from reactor.observe.disk_usage import DiskUsage, GivenUpError, Pace
+from reactor.threads import in_thread
 
 _HANGING_SECONDS: Final = 30.0
 _BETWEEN_URGENT_SECONDS: Final = 0.25
@@ -85,7 +86,7 @@ class StorageWatch:
             nursery.start_soon(self._give_up_where_it_hangs, usage, pace, nursery.cancel_scope)
             try:
                 call = following(self._look_in_thread)
-                await trio.to_thread.run_sync(call, usage, pods, pace, abandon_on_cancel=True)
+                await in_thread(call, usage, pods, pace, abandon_on_cancel=True)
             finally:
                 pace.stopped = True
             nursery.cancel_scope.cancel()

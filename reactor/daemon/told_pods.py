@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from reactor.daemon.services import Service
 from reactor.kernel.scheduling import following
 from reactor.kube.client import ApiClient
@@ -17,6 +15,7 @@ from reactor.kube.pods import KnownPod, PodStore
 from reactor.kube.watch import Watch
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
+from reactor.threads import in_thread
 from reactor.workloads.remembered import RememberedSpecs
 
 _SPECS: Final = "pods.json"
@@ -94,9 +93,9 @@ class ToldPods:
         self._on_change()
 
 
-async def in_thread(read: Callable[[], Session]) -> Session:
+async def session_read(read: Callable[[], Session]) -> Session:
     """Return what `read` returns, from a thread that has none of the loop's priority: files may be slow."""
-    return await trio.to_thread.run_sync(following(read), abandon_on_cancel=True)
+    return await in_thread(following(read), abandon_on_cancel=True)
 
 
 def _kubelet_credentials(kubernetes: KubernetesSettings) -> Credentials:

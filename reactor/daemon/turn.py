@@ -14,9 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from reactor.daemon.status_socket import AnotherDaemonError
+from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 
@@ -57,5 +56,5 @@ async def _take(fd: int, path: Path, *, stand_by: bool) -> None:
     _LOG.info("standing by: another daemon guards this node")
     # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting without
     # a descriptor to hold what it may get.
-    await trio.to_thread.run_sync(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
+    await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
     _LOG.info("it is our turn")

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from reactor.kernel.scheduling import following
+from reactor.threads import in_thread
 
 _Content = TypeVar("_Content")
 _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -91,7 +92,7 @@ class KeptFile(Generic[_Content]):
             await self._changed.wait()
             self._changed = trio.Event()
             # Not abandoned: two writers of one file are worse than a late one.
-            await trio.to_thread.run_sync(following(self._save))
+            await in_thread(following(self._save))
             await trio.sleep(self._between_seconds)
 
     def flush(self) -> None:

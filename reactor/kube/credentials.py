@@ -22,6 +22,7 @@ from reactor.config.scalars import Timestamp
 from reactor.errors import ConfigError, Problem
 from reactor.kube.errors import UnauthorizedError
 from reactor.kube.kubeconfig import Access, Exec, read_access
+from reactor.threads import in_thread
 
 _READ_AGAIN_SECONDS: Final = 60.0
 _READING_SECONDS: Final = 30.0
@@ -65,7 +66,7 @@ class _ExecCredential:
 
 
 async def _in_thread(read: Callable[[], Session]) -> Session:
-    return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+    return await in_thread(read, abandon_on_cancel=True)
 
 
 class Credentials:

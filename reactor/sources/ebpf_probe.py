@@ -16,6 +16,7 @@ import trio
 
 from reactor.kernel.bpf_records import CounterAddresses, Level, WatchRecord
 from reactor.sources.attempts import Pace
+from reactor.threads import in_thread
 
 _ONE_AT_A_TIME: Final = trio.CapacityLimiter(1)
 _Answer = TypeVar("_Answer")
@@ -70,7 +71,7 @@ async def opened(open_probe: Callable[[], _Probe]) -> AsyncIterator[_Probe]:
 
 async def of_probe(probe: Probe[object], call: Callable[[], _Answer]) -> _Answer:
     """Return what one of the probe's calls gives, made in a worker thread."""
-    return await (trio.to_thread.run_sync(call) if probe.made_by else _in_loader(call))
+    return await (in_thread(call) if probe.made_by else _in_loader(call))
 
 
 async def take_records(
@@ -92,4 +93,4 @@ async def take_records(
 
 async def _in_loader(call: Callable[[], _Answer]) -> _Answer:
     # Not abandoned on cancellation: what the thread has loaded always reaches its owner.
-    return await trio.to_thread.run_sync(call, limiter=_ONE_AT_A_TIME)
+    return await in_thread(call, limiter=_ONE_AT_A_TIME)

@@ -24,6 +24,7 @@ from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
 from reactor.sources.levels import LevelKey, MemoryLevel, describe_levels, needs_rearming
 from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.threads import in_thread
 
 MEMCG_EVENTFD: Final = "memcg-eventfd"
 _SECOND_LOOK_SECONDS: Final = 0.005
@@ -132,9 +133,7 @@ class MemcgEventfd:
         counters = MemoryCounters(self._tree, level.cgroup)
         try:
             # Not abandoned on cancellation: the thread's descriptor always reaches its owner below.
-            event_fd = await trio.to_thread.run_sync(
-                following(register_usage_level), directory, level.level_bytes
-            )
+            event_fd = await in_thread(following(register_usage_level), directory, level.level_bytes)
         except BaseException:
             counters.close()
             raise

@@ -25,6 +25,7 @@ from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
 from reactor.sources.levels import MemoryLevel, levels_by_cgroup
 from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.threads import in_thread
 
 MEMCG_RECLAIM: Final = "memcg-reclaim"
 # Two reads, about 70 us on a busy node: at most 0.7 % of a CPU while reclaim goes on without a pause.
@@ -78,7 +79,7 @@ class MemcgReclaim:
                 nursery.cancel_scope.cancel()
 
     async def _watch_cgroup(self, cgroup: str, *, task_status: trio.TaskStatus[None]) -> None:
-        event_fd = await trio.to_thread.run_sync(following(register_reclaim), self._tree.path(cgroup))
+        event_fd = await in_thread(following(register_reclaim), self._tree.path(cgroup))
         with ExitStack() as owned:
             owned.callback(os.close, event_fd)
             counters = MemoryCounters(self._tree, cgroup)

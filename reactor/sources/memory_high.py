@@ -37,6 +37,7 @@ from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, levels_by_cgroup, needs_rearming
 from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.threads import in_thread
 
 MEMORY_HIGH: Final = "memory-high"
 BRAKE_SECONDS: Final = 1.0
@@ -183,7 +184,7 @@ class _Guard:
             writes_fd = watch_modifications(self._high.path)
             owned.callback(os.close, writes_fd)
             try:
-                await trio.to_thread.run_sync(self._high.put_back, MEMORY_HIGH)  # what a killed daemon left
+                await in_thread(self._high.put_back, MEMORY_HIGH)  # what a killed daemon left
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._answer_writes, writes_fd)
                     while True:
@@ -216,7 +217,7 @@ class _Guard:
             return False
         # Assigned first: should the write be cancelled or fail halfway, it still is put back.
         self._standing = following
-        if await trio.to_thread.run_sync(self._high.set, following.level_bytes, MEMORY_HIGH):
+        if await in_thread(self._high.set, following.level_bytes, MEMORY_HIGH):
             self._armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")
         else:
             self._armed("has a lower memory.high already")
@@ -288,5 +289,5 @@ class _Guard:
 
     async def _release(self) -> None:
         if self._standing is not None:
-            await trio.to_thread.run_sync(self._high.put_back, MEMORY_HIGH)
+            await in_thread(self._high.put_back, MEMORY_HIGH)
             self._standing = None

@@ -30,6 +30,7 @@ from reactor.kernel.oom import (
 from reactor.kernel.procfs import PROC
 from reactor.model.oom import OomKill, OomScope
 from reactor.sources.oom_scope import GuardedNode
+from reactor.threads import in_thread
 
 OOM_COUNTERS: Final = "oom-counters"
 _READ_BYTES: Final = 8
@@ -70,11 +71,11 @@ class OomCounters:
             else:
                 count = _CountV1(self._tree, self._node, self._proc, owned)
             # A registration waits for an RCU grace period, and the walk may be long.
-            await trio.to_thread.run_sync(count.begin)
+            await in_thread(count.begin)
             armed(f"counted every {self._interval_seconds:g} s, without victims")
             while True:
                 await trio.sleep(self._interval_seconds)
-                kills, scope = await trio.to_thread.run_sync(count.since)
+                kills, scope = await in_thread(count.since)
                 if kills:
                     self._tell(OomKill(source=self.name, scope=scope, at_ns=self._clock_ns(), kills=kills))
 

@@ -16,6 +16,7 @@ from reactor.cri.messages import FilesystemUsage, ImageFilesystems
 from reactor.errors import ReactorError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Filesystem
+from reactor.threads import in_thread
 from reactor.workloads.inventory import Inventory, inventory_of
 
 _LOG: Final = logging.getLogger("reactor.runtime")
@@ -98,12 +99,12 @@ class RuntimeWatch:
             if self.endpoint is None:
                 self._client = None  # another runtime may have come in its place
             return False
-        found = await trio.to_thread.run_sync(following(inventory_of), sandboxes, containers)
+        found = await in_thread(following(inventory_of), sandboxes, containers)
         self._note(RuntimeState(description=described(version, client)))
         if found != self.inventory:
             self.inventory = found
             self.on_change()
-        paths = await trio.to_thread.run_sync(following(_paths), told, abandon_on_cancel=True)
+        paths = await in_thread(following(_paths), told, abandon_on_cancel=True)
         if paths != self.filesystems:
             self.filesystems = paths
             self.on_filesystems()

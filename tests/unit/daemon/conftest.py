@@ -89,7 +89,10 @@ class FakePods:
 
 
 class FakeKills:
-    """Notes who was killed and terminated; `fails_with` is raised instead, `reaped` releases reap."""
+    """Notes who was killed and terminated; `fails_with` is raised instead, `reaped` releases reap.
+
+    `meanwhile` is what happens while a pod is being killed.
+    """
 
     def __init__(self) -> None:
         self.killed: list[str] = []
@@ -97,8 +100,10 @@ class FakeKills:
         self.fails_with: Exception | None = None
         self.reaped = trio.Event()
         self.ends_by_itself = False
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def kill_now(self, pod: Pod) -> KillReport:
+        self.meanwhile()
         if self.fails_with is not None:
             raise self.fails_with
         self.killed.append(pod.name)

@@ -70,6 +70,25 @@ async def test_second_pod_is_not_evicted_while_the_first_gives_back_its_memory(
     assert record.decision.deferred_because is not None
 
 
+async def test_kill_that_took_long_leaves_what_it_brings_its_whole_time(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("first"), make_pod("second"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    def a_minute() -> None:
+        loop.now_seconds += 60
+
+    loop.kills.meanwhile = a_minute
+    loop.passes.make([wake()])
+    loop.now_seconds += 9
+    loop.passes.make([wake()])
+    assert loop.kills.killed == ["first"]
+
+    loop.now_seconds += 2
+    loop.passes.make([wake()])
+    assert loop.kills.killed == ["first", "first"]
+
+
 async def test_second_pod_is_not_evicted_for_what_the_first_gave_back_while_it_was_read(
     make_loop, make_pod, observation
 ):

@@ -2,6 +2,7 @@
 
 load.py hold MIB [stubborn]     take this much at once and hold it; a stubborn one ignores SIGTERM
 load.py grow MIB MIB_A_SECOND   take it at that pace, then hold it
+load.py survive MIB             have a child hold this much, and go on when that is killed
 load.py cache PATH MIB          write a file and read it again, three times over
 load.py fork                    start processes that stay, as fast as it goes, from each of them too
 """
@@ -30,6 +31,13 @@ def grow(mib: int, mib_per_second: float) -> None:
         kept.append(b"\1" * MIB)
         time.sleep(1 / mib_per_second)
     while kept:
+        signal.pause()
+
+
+def survive(mib: int) -> None:
+    if os.fork() == 0:
+        hold(mib, stubborn=False)
+    while True:
         signal.pause()
 
 
@@ -67,6 +75,8 @@ def main(verb: str, *arguments: str) -> None:
         hold(int(arguments[0]), stubborn="stubborn" in arguments)
     elif verb == "grow":
         grow(int(arguments[0]), float(arguments[1]))
+    elif verb == "survive":
+        survive(int(arguments[0]))
     elif verb == "thrash":
         thrash(arguments[0], int(arguments[1]))
     elif verb == "cache":

@@ -68,13 +68,17 @@ def test_ten_thousand_cgroups_come_and_go_with_their_watches(memory: MemoryProbe
         if number % 100 == 99:
             removed += removals(memory, 100_000)
     deadline = time.monotonic() + 60
-    while removed < 10_000 and time.monotonic() < deadline:
+    while removed + memory.lost() - lost_before < 10_000 and time.monotonic() < deadline:
         time.sleep(0.2)
         removed += removals(memory, 100_000)
     lost = memory.lost() - lost_before
     print(f"{removed} removals told, {lost} lost, {len(addresses)} addresses")
-    assert removed <= 10_000 <= removed + lost
-    assert not any(memory.unwatch(address) for address in addresses)
+    assert removed <= 10_000
+    untold = max(0, 10_000 - removed - lost)
+    # A kprobe is passed over where it hits a CPU on which a system call on a map was preempted
+    # (bpf_disable_instrumentation): the kernel of BCC's programs may miss a removal in these thousands.
+    assert untold <= (100 if memory.made_by else 0)
+    assert sum(memory.unwatch(address) for address in addresses) <= untold
     # Others get the memory that the counters lay in: what was watched there before must not tell of them.
     later = [cgroup.child(f"later-{number}") for number in range(50)]
     reused = [child for child in later if memory.counters(child.path).memory in addresses]

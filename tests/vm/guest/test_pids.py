@@ -30,7 +30,7 @@ def test_fork_bomb_in_the_virtual_node_is_ended_by_a_wake_of_ebpf(service: Servi
     eventually(quiet.holds_its_memory, "the quiet unit's memory")
     bomb = Tenant("bomb", "fork")
     decision = service.wait_for_eviction()
-    assert [bomb.pod] == service.evicted()
+    assert {bomb.pod} == set(service.evicted())
     assert "ebpf-pids" in {wake["source"] for wake in decision["wakes"]}
     eventually(lambda: not bomb.is_alive(), "the bomb's end")
     assert quiet.is_alive()
@@ -49,7 +49,7 @@ def test_fork_bomb_on_the_machine_is_ended_by_a_wake_of_ebpf(service: Service) -
         eventually(lambda: "/ pid.available<800 at 701" in sources(service)["ebpf-pids"][1], "it")
         bomb = Tenant("bomb", "fork")
         decision = service.wait_for_eviction()
-        assert [bomb.pod] == service.evicted()
+        assert {bomb.pod} == set(service.evicted())  # once more, where its end takes long
         assert "ebpf-pids" in {wake["source"] for wake in decision["wakes"]}
         eventually(lambda: not bomb.is_alive(), "the bomb's end")
     finally:
@@ -63,7 +63,7 @@ def test_fork_bomb_is_contained_without_ebpf_too(service: Service) -> None:
     eventually(lambda: sources(service)["processes"][0] == "armed", "the process connector")
     bomb = Tenant("bomb", "fork")
     decision = service.wait_for_eviction()
-    assert [bomb.pod] == service.evicted()
+    assert {bomb.pod} == set(service.evicted())
     assert "processes" in {wake["source"] for wake in decision["wakes"]}
     eventually(lambda: not bomb.is_alive(), "the bomb's end")
 

@@ -110,7 +110,7 @@ def test_a_fork_bomb_is_contained_before_the_node_runs_out_of_processes(service:
         quiet = Tenant("quiet", "hold", "20")
         bomb = Tenant("bomb", "fork")
         decision = service.wait_for_eviction()
-        assert [bomb.pod] == service.evicted()
+        assert {bomb.pod} == set(service.evicted())  # once more, where its end takes long
         assert {"ebpf-pids", "processes"} & {wake["source"] for wake in decision["wakes"]}
         eventually(lambda: not bomb.is_alive(), "the bomb's end")
         assert quiet.is_alive()

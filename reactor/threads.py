@@ -1,0 +1,44 @@
+"""Worker threads, also on a node that has no process id left for them.
+
+A fork bomb takes the last one, and then no thread can be started either (EAGAIN of clone(2)). Trio raises a
+RuntimeError there, which nobody expects and which would end the daemon just when it is needed. Whatever is
+done in threads here may be late, and is to be done all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar, TypeVarTuple
+
+import trio
+
+_AGAIN_SECONDS: Final = 0.1
+
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
+
+
+async def in_thread(
+    call: Callable[[*_Arguments], _Result],
+    *arguments: *_Arguments,
+    abandon_on_cancel: bool = False,
+    limiter: trio.CapacityLimiter | None = None,
+) -> _Result:
+    """Return call(*arguments), made in a worker thread; where none can be started, wait until one can.
+
+    Until it has begun it may be cancelled. In all else as trio.to_thread.run_sync.
+    """
+    began = False
+
+    def begin() -> _Result:
+        nonlocal began
+        began = True
+        return call(*arguments)
+
+    while True:
+        try:
+            return await trio.to_thread.run_sync(begin, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
+        except RuntimeError:
+            if began:  # it is the call's own
+                raise
+        await trio.sleep(_AGAIN_SECONDS)
