@@ -1,5 +1,5 @@
 # The machines of vagrant/machines.json; VM names one or several of them, none means all. See vagrant/README.md.
-.PHONY: vm-up vm-test vm-bench vm-count vm-destroy
+.PHONY: vm-race vm-up vm-test vm-bench vm-count vm-destroy
 VM ?=
 
 vm-up: setup bpf ## Boot VM=… (vagrant/machines.json) and install the wheel in it
@@ -13,6 +13,9 @@ vm-bench: setup bpf ## Measure each source beside plain polling in VM=…; JSON 
 
 vm-count: setup bpf ## The same on one CPU that is clocked by its instructions: no noise of the host is in it
 	$(PYTHON) tests/vm/run.py bench --counted $(VM)
+
+vm-race: setup bpf peers ## Have the race in VM=… (RACE="--rounds 1"); JSON and report below .cache/vagrant/logs
+	$(PYTHON) tests/vm/run.py race --direct $(VM) $(if $(RACE),--race="$(RACE)")
 
 vm-destroy: ## Take the machines away and stop what was started for them
 	$(PYTHON) tests/vm/run.py destroy $(VM)

@@ -69,6 +69,12 @@ def _add_race(commands: Commands) -> None:
     race.add_argument(
         "--render", metavar="FILE.json", type=Path, help="instead: print a stored result and write its report"
     )
+    race.add_argument(
+        "--plot",
+        metavar="FILE.svg",
+        type=Path,
+        help="with --render: also one plot, for a document that shows it",
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -87,7 +93,7 @@ def _race(options: argparse.Namespace) -> int:
     from reactor.lab.race.command import Wanted, race, render
 
     if options.render is not None:
-        return render(options.render)
+        return render(options.render, options.plot)
     return race(
         Wanted(
             results=options.results,

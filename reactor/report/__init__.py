@@ -8,6 +8,17 @@ Drawing needs the extra `report`; describing a report does not, and imports noth
 """
 
 from reactor.report.document import Bars, Distribution, Figure, Lines, Report, Section, Table
-from reactor.report.page import EXTRA, write
+from reactor.report.page import EXTRA, write, write_figure
 
-__all__ = ["EXTRA", "Bars", "Distribution", "Figure", "Lines", "Report", "Section", "Table", "write"]
+__all__ = [
+    "EXTRA",
+    "Bars",
+    "Distribution",
+    "Figure",
+    "Lines",
+    "Report",
+    "Section",
+    "Table",
+    "write",
+    "write_figure",
+]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter
 
 from reactor.report.document import Bars, Distribution, Figure, Lines
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _SIZE_INCHES: Final = (9.0, 4.2)
 # Okabe and Ito's, told apart by the colour-blind; after those the same again, dashed.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")
+_LABEL_CHARACTERS: Final = 60  # that stand side by side below the axis
 _DASHES: Final = ("-", "--", ":")
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
@@ -26,9 +28,12 @@ _STYLE: Final[dict[Any, Any]] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
     "path.simplify": True,
 }
+
+_PLAIN: Final = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1 and 100, not 10 to the power of something
 
 Strokes = Mapping[str, tuple[str, str]]
 
@@ -63,6 +68,7 @@ def draw(figure: Figure, look: Strokes) -> str:
 
 def _distribution(axes: Axes, figure: Distribution, look: Strokes) -> None:
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(_PLAIN)
     for name, values in figure.series.items():
         ordered = sorted(value for value in values if value > 0)
         if not ordered:
@@ -81,6 +87,7 @@ def _distribution(axes: Axes, figure: Distribution, look: Strokes) -> None:
 def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
     if figure.log_y:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_PLAIN)
     for name, points in figure.series.items():
         colour, dash = look[name]
         axes.plot(
@@ -120,6 +127,7 @@ def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
 def _bars(axes: Axes, figure: Bars, look: Strokes) -> None:
     if figure.log_y:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_PLAIN)
     groups = list(dict.fromkeys(group for values in figure.series.values() for group in values))
     width = 0.8 / max(1, len(figure.series))
     for place, (name, values) in enumerate(figure.series.items()):
@@ -132,6 +140,9 @@ def _bars(axes: Axes, figure: Bars, look: Strokes) -> None:
             color=look[name][0],
             hatch="" if look[name][1] == "-" else "//",
         )
-    axes.set_xticks(range(len(groups)), groups)
+    crowded = sum(map(len, groups)) > _LABEL_CHARACTERS
+    axes.set_xticks(
+        range(len(groups)), groups, rotation=20 if crowded else 0, ha="right" if crowded else "center"
+    )
     axes.set_ylabel(figure.y_label)
     axes.grid(visible=False, axis="x")

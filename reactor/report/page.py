@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError
-from reactor.report.document import Report, Table
+from reactor.report.document import Figure, Report, Table
 
 EXTRA: Final = "report"
 _NUMBER: Final = re.compile(r"(-|\u2013)?[\d.,]*(\s*/\s*-?[\d.,]+)*( ?[%\u00d7])?")
@@ -20,25 +21,22 @@ def write(report: Report, path: Path) -> None:
 
     Raises RefusedError without the extra that draws it, OSError where it can't be written.
     """
-    page = html(report)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(page, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    _write(html(report), path)
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write one figure as an SVG file, for a document that shows it; otherwise as `write`."""
+    with _extra():
+        from reactor.report.figures import draw, strokes  # noqa: PLC0415 - an extra, and only now wanted
+    _write(draw(figure, strokes(tuple(figure.series))), path)
 
 
 def html(report: Report) -> str:
     """Return the report as HTML. Raises RefusedError without the extra that draws it."""
-    try:
-        import jinja2  # noqa: PLC0415 - an extra, and not before something is drawn
+    with _extra():
+        import jinja2  # noqa: PLC0415
 
         from reactor.report.figures import draw, strokes  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise RefusedError(
-            f"no {error.name}, so no HTML report: install the extra, pip install 'reactor[{EXTRA}]'"
-        ) from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("reactor.report", ""),
         autoescape=True,
@@ -50,6 +48,26 @@ def html(report: Report) -> str:
     drawn = [[draw(figure, look) for figure in section.figures] for section in report.sections]
     template = environment.get_template("page.html.jinja")
     return template.render(report=report, drawn=drawn, numeric=numeric_columns)
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Have a library that is missing told by the extra that has it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise RefusedError(
+            f"no {error.name}, so nothing is drawn: install the extra, pip install 'reactor[{EXTRA}]'"
+        ) from error
+
+
+def _write(text: str, path: Path) -> None:
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def numeric_columns(table: Table) -> Sequence[bool]:

@@ -157,15 +157,22 @@ class Machine:
             detail=detail.get(status, f"a test failed (pytest: {status})"),
         )
 
-    def measure(self, rounds: int, skip: str, kept: str) -> Result:
-        """Measure by source in it, with the wheel alone; the figures are kept as JSON beside the logs."""
+    def provide(self, source: Path, name: str) -> str:
+        """Copy a directory of the host to a place of this name, and return where it is in the guest."""
+        destination = f"{GUEST}/{name}"
+        self._copy(source, destination)
+        return destination
+
+    def measure(self, arguments: Sequence[str], kept: str) -> Result:
+        """Have `reactor bench` measure in it, with the wheel alone; the figures are kept beside the logs."""
         started = time.monotonic()
         log = self._fresh_log("bench.log")
-        say(f"{self.name}: measuring, {rounds} rounds; progress in {log}")
-        bench = f"{GUEST}/venv/bin/reactor bench --by-source --rounds {rounds} --results {GUEST}/figures"
-        command = f"sudo {bench} --skip {shlex.quote(skip)}"
+        bench = shlex.join(
+            [f"{GUEST}/venv/bin/reactor", "bench", *arguments, "--results", f"{GUEST}/figures"]
+        )
+        say(f"{self.name}: {bench}; progress in {log}")
         try:
-            status: int | None = self.ssh(command, limit_seconds=_BENCH_SECONDS, log=log).returncode
+            status: int | None = self.ssh(f"sudo {bench}", limit_seconds=_BENCH_SECONDS, log=log).returncode
         except subprocess.TimeoutExpired:
             status = None
         seconds = time.monotonic() - started

@@ -28,6 +28,8 @@ from host import CACHE, ROOT, GuestLostError, HostError, InstallError, say
 from machine import Hypervisor, Machine, Result
 from vagrant_libvirt import VagrantLibvirt
 
+_RACE = "race.json"
+
 
 def up(names: Sequence[str], hypervisor: Hypervisor) -> int:
     """Bring machines up and install the wheel in them; they stay up."""
@@ -91,15 +93,30 @@ def _install(machine: Machine) -> None:
 
 def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Measure in the machines, keep the figures and print them as tables."""
-    rounds: int = arguments.rounds
-    skip: str = arguments.skip
+    wanted = ["--by-source", "--rounds", str(arguments.rounds), "--skip", arguments.skip]
     kept = "figures-counted.json" if arguments.counted else "figures.json"
-    status = in_each(
-        names, hypervisor, lambda machine: machine.measure(rounds, skip, kept), keep=arguments.keep
-    )
+    status = in_each(names, hypervisor, lambda machine: machine.measure(wanted, kept), keep=arguments.keep)
     for path in (Machine(name, hypervisor).logs / kept for name in names):
         if path.exists():
             print("\n".join(tables(json.loads(path.read_text()))), flush=True)
+    return status
+
+
+def race(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Have the race in the machines, the peers' programs coming from the host, and draw its reports here."""
+    peers = ROOT / ".cache/peers"
+
+    def run_race(machine: Machine) -> Result:
+        wanted = ["race", *shlex.split(arguments.race)]
+        if peers.is_dir():
+            wanted += ["--peers", machine.provide(peers, "peers")]
+        return machine.measure(wanted, _RACE)
+
+    status = in_each(names, hypervisor, run_race, keep=arguments.keep)
+    for path in (Machine(name, hypervisor).logs / _RACE for name in names):
+        if path.exists():
+            host.run([ROOT / ".venv/bin/reactor", "bench", "race", "--render", path], limit_seconds=120)
+            say(f"report: {path.with_suffix('.html')}")
     return status
 
 
@@ -118,12 +135,13 @@ def destroy(names: Sequence[str], hypervisor: Hypervisor) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("verb", choices=["up", "test", "bench", "destroy"])
+    parser.add_argument("verb", choices=["up", "test", "bench", "race", "destroy"])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
     parser.add_argument("--skip", default="", help="for bench: not these sources, nor probe-cost (a,b,...)")
     parser.add_argument("--counted", action="store_true", help="for bench: a clock that counts instructions")
+    parser.add_argument("--race", default="", help="arguments for the race, as one word: '--rounds 1'")
     parser.add_argument("--keep", action="store_true", help="leave the machines up after the tests")
     parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, as one word")
     arguments = parser.parse_intermixed_args()  # a machine may be named after an option, too
@@ -149,6 +167,8 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         return in_each(names, hypervisor, lambda machine: machine.test(words), keep=arguments.keep)
     if arguments.verb == "bench":
         return bench(names, hypervisor, arguments)
+    if arguments.verb == "race":
+        return race(names, hypervisor, arguments)
     return max(destroy(names, one) for one in (direct, counted, libvirt))
 
 

@@ -25,12 +25,12 @@ from reactor.lab.race.meeting import Meeting, Seen
 from reactor.lab.race.own import limits, reactors
 from reactor.lab.race.peers import Programs, peers
 from reactor.lab.race.results import Found
-from reactor.lab.race.telling import report, table
+from reactor.lab.race.telling import plot, report, table
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import ended_by_signals
-from reactor.report import write
+from reactor.report import write, write_figure
 
-_NEEDED_BYTES: Final = 2 * CAPACITY_BYTES
+_NEEDED_BYTES: Final = CAPACITY_BYTES + 256 * MIB
 _CALM_PERCENT: Final = 10.0
 _SOME_AVG10: Final = re.compile(r"^some avg10=([\d.]+)", re.MULTILINE)
 _KEYS: Final = ("about", "courses", "contestants", "left_out", "heats", "traces")
@@ -73,14 +73,16 @@ def race(wanted: Wanted) -> int:
         return _told(error, 1)
 
 
-def render(path: Path) -> int:
-    """Print a stored result and write its report beside it; return the exit status."""
+def render(path: Path, picture: Path | None = None) -> int:
+    """Print a stored result, write its report, and one plot to `picture`; return the exit status."""
     try:
         found = read_result(path)
         print("\n".join(table(found)))
         page = path.with_suffix(".html")
         write(report(found), page)
-        print(f"written: {page}", file=sys.stderr)
+        print(f"report: {page}", file=sys.stderr)
+        if picture is not None:
+            write_figure(plot(found), picture)
     except (ReactorError, OSError) as error:
         return _told(error, 2)
     return 0

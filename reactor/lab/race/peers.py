@@ -29,7 +29,8 @@ from reactor.lab.race.heat import Track
 _START_SECONDS: Final = 2.0  # nohang reads its configuration; natively 0.3 s
 _FETCH: Final = "make race fetches Debian's package without installing it; or install {}"
 _NO_UNIT: Final = (
-    "acts on pressure in systemd's own units, and without swap or a limit below them there is none"
+    "has no threshold of memory: it acts when a unit of systemd's has stalled for a second or more, "
+    "and allocators below every limit do not stall"
 )
 # The comments in nohang.conf give the range of each key: for min_sleep 0.01 s is the least.
 _NOHANG: Final = {

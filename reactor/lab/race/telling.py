@@ -19,6 +19,7 @@ from reactor.report import Bars, Distribution, Lines, Report, Section, Table
 
 _COLUMNS: Final = ("contestant", "heats", "crossing to kill, ms", "to memory back, ms", "overshoot, MiB")
 _SPREAD: Final = "p50 / p99 / max"
+_LINES: Final = "The usage is that of each contestant's heat that is nearest to its median."
 _HOW: Final = (
     """Everybody guards the same virtual node, with the same threshold, against the same C program that
     allocates; they take turns in every round, in another order each time.""",
@@ -71,6 +72,19 @@ def report(found: Found) -> Report:
     )
 
 
+def plot(found: Found) -> Distribution:
+    """Return the one figure for who sees no other: the first course, from the crossing to the kill."""
+    course, description = next(iter(found["courses"].items()))
+    about = found["about"]
+    series = {name: values(found, course, name, "kill_ms") for name in order(found, course)}
+    return Distribution(
+        title=f"Crossing to kill: {description}",
+        x_label=f"ms, {about['cpus']} CPUs, kernel {about['kernel']}, cgroup {about['cgroup']}, "
+        f"{str(about['date'])[:10]}",
+        series=_without_empty(series),
+    )
+
+
 def _overview(found: Found) -> Section:
     medians = {
         name: {
@@ -91,7 +105,7 @@ def _course_section(found: Found, course: str, description: str) -> Section:
     traces: Mapping[str, Any] = found["traces"].get(course, {})
     level_mib = found["about"]["level_mib"]
     drawn = Lines(
-        title="The node's usage around the crossing, the heat nearest to each one's median",
+        title="The node's usage around the crossing",
         x_label="ms since the crossing",
         y_label="MiB",
         series={name: [tuple(point) for point in traces[name]] for name in names if name in traces},
@@ -100,7 +114,7 @@ def _course_section(found: Found, course: str, description: str) -> Section:
     )
     return Section(
         heading=course,
-        paragraphs=[f"{description[0].upper()}{description[1:]}. {_SPREAD}."],
+        paragraphs=[f"{description[0].upper()}{description[1:]}. {_SPREAD}.", _LINES],
         tables=[_course_table(found, course)],
         figures=[
             Distribution(title="Crossing to kill", x_label="ms", series=_without_empty(latencies)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import RefusedError
-from reactor.report import Bars, Distribution, Lines, Report, Section, Table, write
+from reactor.report import Bars, Distribution, Lines, Report, Section, Table, write, write_figure
 from reactor.report.page import html, numeric_columns
 
 pytest.importorskip("matplotlib", reason="needs the extra: pip install 'reactor[report]'")
@@ -100,3 +100,11 @@ def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"report\.html"):
         write(report(), tmp_path / "report.html")
     assert ["report.html"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_figure_can_be_had_as_a_file_of_its_own(tmp_path: Path) -> None:
+    write_figure(FIGURES[0], tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    assert text.startswith("<svg")
+    assert text.endswith("</svg>\n")
+    assert "Latency" in text

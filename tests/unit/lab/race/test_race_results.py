@@ -118,7 +118,8 @@ def test_a_stored_result_can_be_rendered_elsewhere(
     pytest.importorskip("matplotlib", reason="needs the extra: pip install 'reactor[report]'")
     stored = tmp_path / "race.json"
     stored.write_text(json.dumps(found))
-    assert 0 == command.render(stored)
+    assert 0 == command.render(stored, tmp_path / "plot.svg")
+    assert "one allocator at full speed" in (tmp_path / "plot.svg").read_text()
     page = (tmp_path / "race.html").read_text()
     assert "100.0 times as long" in page
     assert 3 < page.count("<svg")
