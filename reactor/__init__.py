@@ -12,6 +12,7 @@ Read it in the order of one pass:
     model/      the words that all of them share
     config/     documents (KubeletConfiguration, v1.Pod, reactor's own section) to those words
     kernel/     typed bindings and pure parsers, one module a kernel interface
+    threads.py  work for a worker thread, which waits where none can be started
     simulate/   the same decision under a virtual clock
     lab/        a virtual node in a cgroup: demo and benchmarks
 

@@ -295,7 +295,7 @@ async def _release(pidfds: Sequence[int]) -> None:
         own.extend(os.dup(fd) for fd in pidfds)
     # A limiter of its own, so that nothing is waited for, or cancelled, between here and the thread's begin.
     try:
-        await trio.to_thread.run_sync(
+        await trio.to_thread.run_sync(  # noqa: TID251 - in_thread may be cancelled before it begins
             following(_release_and_close), own, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
         )
     except RuntimeError:  # no thread can be started: a fork bomb has the last process id

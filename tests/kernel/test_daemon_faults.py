@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import random
 import signal
 import socket
@@ -61,6 +62,41 @@ def test_full_disk_under_the_journal_loses_lines_but_evicts(
     assert "No space left" in daemon.status()["problems"]["journal"]
     assert 1 == daemon.log().count("lines are being lost")
     assert "cgroup/hog" in daemon.ask("explain", "hog").stdout
+    assert daemon.stop() == 0
+
+
+@pytest.fixture
+def few_processes() -> Iterator[Path]:
+    """Return a cgroup of the pids controller, whose limit takes all process ids from those in it."""
+    pids = Path("/sys/fs/cgroup/pids")
+    if not (pids / "cgroup.procs").exists():
+        pytest.skip("needs the pids controller of cgroup v1 at /sys/fs/cgroup/pids, and root")
+    directory = pids / f"reactor-few-{os.getpid()}"
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        eventually(lambda: not (directory / "cgroup.procs").read_text(), "an empty cgroup")
+        directory.rmdir()
+
+
+def test_daemon_that_can_start_no_thread_evicts_and_lives_on(
+    few_processes: Path, node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(HARD, {"housekeepingInterval": "5m"})
+    daemon.start()
+    assert daemon.process is not None
+    (few_processes / "cgroup.procs").write_text(str(daemon.process.pid))
+    (few_processes / "pids.max").write_text("1")
+    time.sleep(12)  # Trio keeps a thread for ten seconds, and what wants one would have that
+
+    for name in ("first", "second"):
+        assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(220)).wait(20)
+    eventually(lambda: "max 0" not in (few_processes / "pids.events").read_text(), "a thread refused")
+    time.sleep(1)
+    assert daemon.process.poll() is None
+    (few_processes / "pids.max").write_text("max")
+    eventually(lambda: len(daemon.evictions()) == 2, "both in the journal")
     assert daemon.stop() == 0
 
 
