@@ -1,8 +1,8 @@
 """Keeps the node's conditions and taints as the last pass wants them, against whoever writes over them.
 
 The kubelet sends its own conditions every ten seconds where they differ, and the cluster's node controller
-takes away pressure taints that no condition of the kubelet's stands for: what was overwritten is written
-again, at first at once, then with growing pauses, so that a quarrel stays cheap.
+takes away pressure taints (NoSchedule) that no condition of the kubelet's stands for: what was overwritten is
+written again, at first at once, then with growing pauses, so that a quarrel stays cheap.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class NodeStatus:
         wanted, node = self._wanted, self._node
         if node is None or wanted is None:
             return False
-        patch = taints_patch(node, wanted, self._clock_unix_seconds())
+        patch = taints_patch(node, wanted, self._role, self._clock_unix_seconds())
         if patch is not None:
             await self._client.patch(self._path, patch, MERGE_PATCH)
         is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds

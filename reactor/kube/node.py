@@ -3,13 +3,17 @@
 Beside a kubelet the conditions are of types of the reactor's own: the kubelet overwrites MemoryPressure and
 its like at every status that it sends, while it leaves types that it does not know alone. The taints are
 upstream's, since pods tolerate those; which of them the reactor has set is written down in an annotation.
+
+The cluster's node controller makes these taints itself, from the kubelet's conditions, and takes away those
+for which no such condition stands; but only with the effect NoSchedule (doNoScheduleTaintingPass). So beside
+a kubelet each taint is set with PreferNoSchedule as well: that one stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from reactor.config.decode import decode
 from reactor.kube.documents import instant
@@ -18,7 +22,11 @@ from reactor.model.signals import NodeCondition
 
 TAINTS_ANNOTATION: Final = "reactor/taints"
 OWN_PREFIX: Final = "reactor/"
-_EFFECT: Final = "NoSchedule"
+_NO_SCHEDULE: Final = "NoSchedule"
+_EFFECTS: Final = {
+    Role.SOLE: (_NO_SCHEDULE,),
+    Role.ALONGSIDE: (_NO_SCHEDULE, "PreferNoSchedule"),
+}
 TAINT_KEYS: Final = {
     NodeCondition.MEMORY_PRESSURE: "node.kubernetes.io/memory-pressure",
     NodeCondition.DISK_PRESSURE: "node.kubernetes.io/disk-pressure",
@@ -38,6 +46,13 @@ _REASONS: Final = {
 }
 
 
+class TaintId(NamedTuple):
+    """What tells a node's taints apart."""
+
+    key: str
+    effect: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
     """A v1.Taint."""
@@ -46,6 +61,11 @@ class Taint:
     effect: str = ""
     value: str | None = None
     time_added: str | None = None
+
+    @property
+    def id(self) -> TaintId:
+        """Return what tells it from others."""
+        return TaintId(self.key, self.effect)
 
     def document(self) -> dict[str, str]:
         """Return it as the server has it."""
@@ -73,10 +93,11 @@ class NodeObject:
     conditions: tuple[Condition, ...] = ()
 
     @property
-    def own_taints(self) -> frozenset[str]:
-        """Return the keys of the taints that the reactor has set."""
+    def own_taints(self) -> frozenset[TaintId]:
+        """Return which taints the reactor has set."""
         told = self.annotations.get(TAINTS_ANNOTATION, "")
-        return frozenset(key for key in told.split(",") if key)
+        parted = (one.partition(":") for one in told.split(",") if one)
+        return frozenset(TaintId(key, effect or _NO_SCHEDULE) for key, _, effect in parted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +181,7 @@ def conditions_patch(
 
 
 def taints_patch(
-    node: NodeObject, wanted: Collection[NodeCondition], now_unix_seconds: float
+    node: NodeObject, wanted: Collection[NodeCondition], role: Role, now_unix_seconds: float
 ) -> dict[str, Any] | None:
     """Return the merge patch after which the node's taints are as wanted; None where nothing is to change.
 
@@ -168,22 +189,25 @@ def taints_patch(
     replaced as a whole, so the patch names the version that it was read at: a change in between makes the
     server refuse it (409).
     """
-    keys = {TAINT_KEYS[condition] for condition in wanted}
-    present = {taint.key for taint in node.taints if taint.effect == _EFFECT}
-    missing = keys - present
+    due = {TaintId(TAINT_KEYS[condition], effect) for condition in wanted for effect in _EFFECTS[role]}
+    present = {taint.id for taint in node.taints}
+    missing = due - present
     ours = node.own_taints
-    removed = {key for key in ours & present if key not in keys}
-    still_ours = (ours & keys & present) | missing
+    removed = (ours & present) - due
+    still_ours = (ours & due & present) | missing
     if not missing and not removed and still_ours == ours:
         return None
     taints: Sequence[Taint] = [
-        *(taint for taint in node.taints if taint.effect != _EFFECT or taint.key not in removed),
-        *(Taint(key=key, effect=_EFFECT, time_added=instant(now_unix_seconds)) for key in sorted(missing)),
+        *(taint for taint in node.taints if taint.id not in removed),
+        *(
+            Taint(key=key, effect=effect, time_added=instant(now_unix_seconds))
+            for key, effect in sorted(missing)
+        ),
     ]
     return {
         "metadata": {
             "resourceVersion": node.resource_version,
-            "annotations": {TAINTS_ANNOTATION: ",".join(sorted(still_ours)) or None},
+            "annotations": {TAINTS_ANNOTATION: ",".join(map(":".join, sorted(still_ours))) or None},
         },
         "spec": {"taints": [taint.document() for taint in taints] or None},
     }

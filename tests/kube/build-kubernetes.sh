@@ -11,7 +11,7 @@ set -eu
 VERSION=1.20.2
 # What the source package holds is checked by apt against the archive's signature.
 SUITE=bookworm
-PROGRAMS="kube-apiserver kubelet"
+PROGRAMS="kube-apiserver kubelet kube-controller-manager"
 GO=${GO:-/usr/lib/go-1.19/bin}
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/reactor/kube"
 BIN="$CACHE/kubernetes-$VERSION"

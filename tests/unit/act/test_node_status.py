@@ -96,7 +96,7 @@ async def test_pressure_is_shown_and_taken_back_again() -> None:
     async with keeping(server) as status:
         status.want([_MEMORY])
         await until(lambda: server.is_true("reactor/MemoryPressure") and server.is_tainted())
-        assert {"reactor/taints": _TAINT} == server.annotations
+        assert {"reactor/taints": f"{_TAINT}:NoSchedule,{_TAINT}:PreferNoSchedule"} == server.annotations
         status.want([])
         await until(lambda: not server.is_true("reactor/MemoryPressure") and not server.is_tainted())
         assert {} == server.annotations

@@ -83,16 +83,17 @@ def test_a_condition_that_somebody_overwrote_is_written_again_alone() -> None:
 
 
 def test_a_taint_is_set_noted_and_removed_again() -> None:
-    patch = taints_patch(_node(None, _taint("mine", "NoExecute")), [_MEMORY], 60.0)
+    patch = taints_patch(_node(None, _taint("mine", "NoExecute")), [_MEMORY], Role.SOLE, 60.0)
     assert patch is not None
-    assert {"resourceVersion": "5", "annotations": {"reactor/taints": _MEMORY_TAINT}} == patch["metadata"]
+    told = {"reactor/taints": f"{_MEMORY_TAINT}:NoSchedule"}
+    assert {"resourceVersion": "5", "annotations": told} == patch["metadata"]
     assert [
         _taint("mine", "NoExecute"),
         {**_taint(_MEMORY_TAINT), "timeAdded": "1970-01-01T00:01:00Z"},
     ] == patch["spec"]["taints"]
     node = _applied(_node(), patch)
-    assert taints_patch(node, [_MEMORY], 61.0) is None
-    removal = taints_patch(node, [], 62.0)
+    assert taints_patch(node, [_MEMORY], Role.SOLE, 61.0) is None
+    removal = taints_patch(node, [], Role.SOLE, 62.0)
     assert removal is not None
     assert {"reactor/taints": None} == removal["metadata"]["annotations"]
     assert [_taint("mine", "NoExecute")] == removal["spec"]["taints"]
@@ -100,19 +101,31 @@ def test_a_taint_is_set_noted_and_removed_again() -> None:
 
 def test_a_taint_of_somebody_elses_is_neither_set_twice_nor_removed() -> None:
     node = _node(None, _taint(_MEMORY_TAINT))
-    assert taints_patch(node, [_MEMORY], 60.0) is None
-    assert taints_patch(node, [], 60.0) is None
+    assert taints_patch(node, [_MEMORY], Role.SOLE, 60.0) is None
+    assert taints_patch(node, [], Role.SOLE, 60.0) is None
 
 
 def test_a_taint_that_was_removed_under_pressure_is_set_again() -> None:
-    patch = taints_patch(_node(_MEMORY_TAINT), [_MEMORY], 60.0)
+    patch = taints_patch(_node(_MEMORY_TAINT), [_MEMORY], Role.SOLE, 60.0)
     assert patch is not None
     assert [_MEMORY_TAINT] == [taint["key"] for taint in patch["spec"]["taints"]]
 
 
+def test_beside_a_kubelet_a_taint_has_an_effect_more_which_the_node_controller_leaves_alone() -> None:
+    patch = taints_patch(_node(), [_MEMORY], Role.ALONGSIDE, 60.0)
+    assert patch is not None
+    set_ = [(taint["key"], taint["effect"]) for taint in patch["spec"]["taints"]]
+    assert [(_MEMORY_TAINT, "NoSchedule"), (_MEMORY_TAINT, "PreferNoSchedule")] == set_
+    node = _applied(_node(), patch)
+    assert taints_patch(node, [_MEMORY], Role.ALONGSIDE, 61.0) is None
+    removal = taints_patch(node, [], Role.ALONGSIDE, 62.0)
+    assert removal is not None
+    assert removal["spec"]["taints"] is None
+
+
 def test_the_same_key_with_another_effect_stays() -> None:
     node = _node(_MEMORY_TAINT, _taint(_MEMORY_TAINT), _taint(_MEMORY_TAINT, "NoExecute"))
-    patch = taints_patch(node, [], 60.0)
+    patch = taints_patch(node, [], Role.SOLE, 60.0)
     assert patch is not None
     assert [_taint(_MEMORY_TAINT, "NoExecute")] == patch["spec"]["taints"]
 
@@ -125,13 +138,16 @@ _CONDITIONS = st.lists(st.sampled_from(list(NodeCondition)), unique=True)
         st.sampled_from([_MEMORY_TAINT, "other", "node.kubernetes.io/disk-pressure"]), unique=True
     ),
     steps=st.lists(_CONDITIONS, max_size=6),
+    role=st.sampled_from(Role),
 )
-def test_only_what_was_set_is_ever_removed(others: list[str], steps: list[list[NodeCondition]]) -> None:
+def test_only_what_was_set_is_ever_removed(
+    others: list[str], steps: list[list[NodeCondition]], role: Role
+) -> None:
     node = _node(None, *(_taint(key) for key in others))
     for wanted in steps:
-        node = _applied(node, taints_patch(node, wanted, 60.0))
-        assert taints_patch(node, wanted, 61.0) is None
-    node = _applied(node, taints_patch(node, [], 62.0))
+        node = _applied(node, taints_patch(node, wanted, role, 60.0))
+        assert taints_patch(node, wanted, role, 61.0) is None
+    node = _applied(node, taints_patch(node, [], role, 62.0))
     assert others == [taint.key for taint in node.taints]
     assert frozenset() == node.own_taints
 

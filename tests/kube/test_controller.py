@@ -1,0 +1,80 @@
+"""The cluster's node controller beside the reactor: it sets pressure taints by the kubelet's conditions only.
+
+A taint that no such condition stands for it takes away, whoever has set it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from cluster import REACTOR_USER, Cluster, Pods
+from machine import PATIENCE, wait_until
+from reactor_daemon import Reactor
+
+TAINT = "node.kubernetes.io/memory-pressure"
+# Met by any pod, for longer than the test takes.
+PRESSED = {
+    "evictionSoft": {"memory.available": "600Mi"},
+    "evictionSoftGracePeriod": {"memory.available": "1h"},
+    "evictionHard": {"memory.available": "64Mi"},
+}
+WATCHED_SECONDS = 25.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def controller(cluster: Cluster) -> Iterator[None]:
+    """Run the node controller, and the kubelet at its usual pace: the other tests' is five times as fast."""
+    if not cluster.plane.has_controllers:
+        pytest.skip("no kube-controller-manager; tests/kube/build-kubernetes.sh builds it")
+    cluster.node.restart_kubelet({"nodeStatusUpdateFrequency": "10s"})
+    program = cluster.plane.start_controllers("nodelifecycle")
+    yield
+    program.stop()
+    cluster.node.restart_kubelet()
+
+
+def watched(cluster: Cluster, condition: str) -> Counter[tuple[bool, str]]:
+    """Return how often the node was seen with the taint and the condition, over a while."""
+    seen: Counter[tuple[bool, str]] = Counter()
+    deadline = time.monotonic() + WATCHED_SECONDS * PATIENCE
+    while time.monotonic() < deadline:
+        node = cluster.node.state()
+        taints = {each["key"] for each in node["spec"].get("taints", [])}
+        status = {each["type"]: each["status"] for each in node["status"]["conditions"]}
+        seen[TAINT in taints, status[condition]] += 1
+        time.sleep(0.05)
+    return seen
+
+
+def patches(cluster: Cluster) -> int:
+    """Return how often the reactor has written to the node."""
+    asked = cluster.plane.audited(REACTOR_USER)
+    return sum(one["verb"] == "patch" and one["objectRef"]["resource"] == "nodes" for one in asked)
+
+
+@pytest.mark.parametrize(
+    ("role", "condition"), [("sole", "MemoryPressure"), ("alongside", "reactor/MemoryPressure")]
+)
+def test_the_node_is_tainted_for_as_long_as_the_pressure_lasts_whatever_the_controller_does(
+    cluster: Cluster, pods: Pods, reactor: Reactor, role: str, condition: str
+) -> None:
+    """Alone the condition holds it; beside a kubelet one more effect does, which the controller spares."""
+    reactor.configure(PRESSED, {"kubernetes": {"role": role}})
+    reactor.start()
+    pods.run("holder", ["hold", "256"])
+    wait_until(lambda: cluster.node.conditions().get(condition) == "True", "the condition holds")
+    wait_until(lambda: TAINT in cluster.node.taints(), "the taint is there")
+    before = patches(cluster)
+    seen = watched(cluster, condition)
+    written = patches(cluster) - before
+    print(f"{role}: (taint, condition) {dict(seen)}; {written} patches in {WATCHED_SECONDS:g} s")
+    tainted = sum(count for (taint, _), count in seen.items() if taint)
+    assert tainted > 0.9 * seen.total()
+    assert written < WATCHED_SECONDS
+
+    pods.remove()
+    wait_until(lambda: cluster.node.conditions()[condition] == "False", "the condition is over")
+    wait_until(lambda: not cluster.node.taints(), "the taints are gone")
