@@ -45,7 +45,7 @@ def _add_race(commands: Commands) -> None:
         default=Path("bench-results"),
         help="where the JSON and the HTML report go",
     )
-    race.add_argument("--rounds", type=_positive_count, default=4, help="turns of each contestant (4)")
+    race.add_argument("--rounds", type=_positive_count, default=3, help="turns of each contestant (3)")
     race.add_argument("--heats", type=_positive_count, default=2, help="heats of each course in a turn (2)")
     race.add_argument("--full", action="store_true", help="every course and every source, which takes hours")
     race.add_argument(

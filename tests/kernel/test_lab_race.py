@@ -51,6 +51,12 @@ def enclosure(node: VirtualNode, tmp_path: Path) -> Iterator[Enclosure]:
         yield enclosure
 
 
+def traces(tree: CgroupTree) -> list[Path]:
+    roots = {root for root in (tree.memory_root, tree.freezer_root, tree.cpu_root) if root}
+    cgroups = [path for root in roots for path in root.glob("reactor-race-*")]
+    return [*cgroups, *Path("/var/tmp").glob("reactor-race-*")]
+
+
 def told(enclosure: Enclosure, log: Path, script: str) -> str:
     """Return what a script prints in the enclosure."""
     assert 0 == enclosure.start(["/bin/sh", "-c", script], log).wait(30), log.read_text()
@@ -187,6 +193,28 @@ def test_a_small_race_is_told_stored_and_leaves_nothing(tool: Path, tmp_path: Pa
     assert 3 == len(found["heats"])
     assert all(heat["kill_ms"] is not None for heat in found["heats"])
     assert all(not one["problems"] for one in found["contestants"].values())
-    roots = {root for root in (tree.memory_root, tree.freezer_root, tree.cpu_root) if root}
-    assert [] == [path for root in roots for path in root.glob("reactor-race-*")]
-    assert [] == list(Path("/var/tmp").glob("reactor-race-*"))
+    assert [] == traces(tree)
+
+
+def test_a_race_that_is_ended_early_leaves_nothing(tool: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "reactor",
+        "bench",
+        "race",
+        "--only",
+        "c-floor",
+        "--results",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as race:
+        assert race.stderr
+        assert any("round 1" in line for line in race.stderr)
+        time.sleep(2)
+        race.send_signal(signal.SIGTERM)
+        told = race.stderr.read()
+        assert 130 == race.wait(60)
+    assert "interrupted; everything is cleaned up" in told
+    assert [] == traces(CgroupTree.discover())
+    assert [] == list(tmp_path.iterdir())

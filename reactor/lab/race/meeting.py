@@ -19,13 +19,15 @@ from reactor.lab.crossing import CAPACITY_BYTES, busy_cpus, cpu_percent
 from reactor.lab.hog import MIB
 from reactor.lab.measure import rss_mib
 from reactor.lab.race.contestant import Contestant, Entrant
-from reactor.lab.race.course import Course
+from reactor.lab.race.course import STEP, Course
 from reactor.lab.race.enclosure import Enclosure
 from reactor.lab.race.heat import Finish, Track
 from reactor.lab.virtual_node import VirtualNode
 
-_PAUSE_MS: Final = (300, 1300)  # any point of the longest sleep of a peer that is near its threshold
+# Any point of a peer's longest sleep: a second far from its threshold, a tenth of one near it.
+_PAUSE_MS: Final = {True: (300, 1300), False: (200, 500)}
 _SETTLE_SECONDS: Final = 0.3  # what a peer does after a kill, and a daemon to be armed again
+_HEAT_SECONDS: Final = 2.5  # one heat with what is around it, natively
 _AT_REST_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 30.0
 _MISSES: Final = 2  # after so many on one course a contestant runs it no more
@@ -64,6 +66,8 @@ class Meeting:
         self, contestants: Sequence[Contestant], courses: Sequence[Course], rounds: int, heats_a_turn: int
     ) -> None:
         """Have everybody run everything."""
+        heats = rounds * heats_a_turn * sum(one.runs(course) for one in contestants for course in courses)
+        _say(f"{heats} heats, about {heats * _HEAT_SECONDS / 60:.0f} minutes on an idle machine")
         for number in range(1, rounds + 1):
             for contestant in self._random.sample(contestants, len(contestants)):
                 _say(f"round {number} of {rounds}: {contestant.name}")
@@ -109,7 +113,7 @@ class Meeting:
         seen = self.seen[contestant.name]
         with busy_cpus(self._tool) if course.is_busy else nullcontext():
             for _ in range(heats):
-                pause_ms = self._random.randint(*_PAUSE_MS)
+                pause_ms = self._random.randint(*_PAUSE_MS[course.pace == STEP])
                 finish = track.heat(course, entrant.arm, pause_ms, _PATIENCE_SECONDS)
                 if problem := entrant.problem():
                     raise ReactorError(problem)
