@@ -122,14 +122,9 @@ def _class_hook(cls: type[Any], converter: Converter) -> Callable[[Any, type[Any
 
 
 def _optional_hook(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:
-    """Return the hook of `X | None`; a null never comes here, since it is an absent key."""
+    """Return the hook of `X | None`: that of X, since a null is an absent key and never comes here."""
     (inner,) = (argument for argument in cls.__args__ if argument is not type(None))
-    structure = converter.get_structure_hook(inner)
-
-    def hook(raw: Any, _: Any) -> Any:
-        return structure(raw, inner)
-
-    return hook
+    return converter.get_structure_hook(inner)
 
 
 def _sequence_hook(cls: Any, converter: Converter) -> Callable[[Any, Any], Any]:

@@ -103,16 +103,19 @@ def as_quantity(raw: object) -> Quantity:
     return found
 
 
-def _enumeration(raw: Any, cls: type[StrEnum]) -> StrEnum:
-    try:
-        return cls("off" if raw is False else raw)  # what YAML 1.1 makes of off
-    except ValueError:
-        raise Refused(raw, f"one of {', '.join(cls)}") from None
+def _enumeration(cls: type[StrEnum]) -> Callable[[Any, Any], StrEnum]:
+    def read(raw: Any, _: Any) -> StrEnum:
+        try:
+            return cls("off" if raw is False else raw)  # what YAML 1.1 makes of off
+        except ValueError:
+            raise Refused(raw, f"one of {', '.join(cls)}") from None
+
+    return read
 
 
 HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     *(
-        (enumeration, _enumeration)
+        (enumeration, _enumeration(enumeration))
         for enumeration in (
             Signal,
             Filesystem,

@@ -146,7 +146,8 @@ def _act(
 ) -> Decision:
     """Return the decision for the first threshold that is not waiting for an earlier eviction."""
     in_flight = {flight.uid for flight in state.in_flight}
-    evicting = {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in pods if pod.uid in in_flight}
+    among = pods if in_flight else ()
+    evicting = {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in among if pod.uid in in_flight}
     reasons = []
     for threshold in fresh:
         seen = snapshot.signals[threshold.signal]

@@ -7,7 +7,7 @@ or its deadline has passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.decisions import Eviction, InFlight, PolicyState
@@ -40,9 +40,11 @@ def record_eviction(
 
 
 def still_in_flight(
-    in_flight: Iterable[InFlight], pods: Iterable[Pod], now_seconds: float
+    in_flight: Sequence[InFlight], pods: Iterable[Pod], now_seconds: float
 ) -> tuple[InFlight, ...]:
     """Return the evictions of pods that are still there and from which something is still expected."""
+    if not in_flight:
+        return ()
     present = {pod.uid for pod in pods}
     return tuple(
         flight for flight in in_flight if flight.uid in present and now_seconds < flight.deadline_seconds
@@ -56,6 +58,8 @@ def candidates(
 
     A hard threshold may also choose a pod that a soft one has given time to end: it is ended at once.
     """
+    if not state.in_flight:
+        return tuple(pods)
     may_be_hurried = threshold is not None and threshold.is_hard
     taken = {
         flight.uid

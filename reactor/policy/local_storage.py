@@ -21,9 +21,22 @@ def storage_limit_evictions(
     return tuple(
         eviction
         for pod in pods
-        if pod.critical_because is None and pod.uid in used
+        if _has_limits(pod) and pod.critical_because is None and pod.uid in used
         for eviction in _first_broken_limit(pod, used[pod.uid], layout)
     )
+
+
+def _has_limits(pod: Pod) -> bool:
+    """Tell whether there is anything to look at: most pods have no limit, and every pass asks for all."""
+    if pod.ephemeral_storage_limit is not None:
+        return True
+    for volume in pod.volumes:  # plain loops: a tenth of the time that any() takes for so few
+        if volume.size_limit is not None:
+            return True
+    for container in pod.containers:  # noqa: SIM110 - see above
+        if container.ephemeral_storage_limit is not None:
+            return True
+    return False
 
 
 def _first_broken_limit(pod: Pod, used: PodUsage, layout: Layout) -> Iterator[Eviction]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from reactor.model.decisions import RankedPod
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
-from reactor.policy.usage import request, usage
+from reactor.policy.usage import usage
 
 _WITH_REQUESTS = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 
@@ -22,29 +22,24 @@ def rank(
     more usage. Ties keep the order given. `used` is by uid.
     Source: rankMemoryPressure, rankDiskPressureFunc, rankPIDPressure.
     """
-    places = [_place(pod, used.get(pod.uid), signal, layout) for pod in pods]
+    resource = RESOURCE[signal]
+    has_requests = resource in _WITH_REQUESTS
+    places = []
+    for pod in pods:
+        amount = usage(pod, used.get(pod.uid), signal, layout)
+        asked = pod.requests.get(resource, 0)
+        exceeds = amount > asked if has_requests and amount is not None else None
+        places.append(RankedPod(pod=pod, usage=amount, request=asked, exceeds_request=exceeds))
     return tuple(sorted(places, key=_order))
-
-
-def _place(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> RankedPod:
-    amount = usage(pod, used, signal, layout)
-    asked = request(pod, signal)
-    comparable = amount is not None and RESOURCE[signal] in _WITH_REQUESTS
-    return RankedPod(
-        pod=pod,
-        usage=amount,
-        request=asked,
-        exceeds_request=amount > asked if comparable and amount is not None else None,
-    )
 
 
 def _order(place: RankedPod) -> tuple[bool, bool, bool, int, int]:
     """Return the sort key: least first."""
-    above_request = 0 if place.usage is None else place.usage - place.request
+    pod, amount = place.pod, place.usage
     return (
-        not place.evictable,
-        place.usage is not None,
+        pod.critical_because is not None,
+        amount is not None,
         place.exceeds_request is False,
-        place.pod.priority,
-        -above_request,
+        pod.priority,
+        0 if amount is None else place.request - amount,
     )

@@ -34,11 +34,6 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
     return sum(count for count in counts if count is not None)
 
 
-def request(pod: Pod, signal: Signal) -> int:
-    """Return what the pod asked for of what the signal is about; zero where it asked for nothing."""
-    return pod.requests.get(RESOURCE[signal], 0)
-
-
 def _filesystems(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
     """Yield what is charged to the pod on the signal's filesystem, by where it lies in this layout.
 
