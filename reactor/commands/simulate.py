@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from reactor.commands.arguments import Commands, add_command, add_output
 
@@ -16,11 +17,51 @@ def add(commands: Commands) -> None:
         "replay a node's history through the same decisions, without root or a cluster",
         "reactor simulate scenario.yaml --output json",
     )
-    command.add_argument("scenario", metavar="SCENARIO", help="the scenario's file, - for standard input")
+    command.add_argument(
+        "scenarios",
+        metavar="SCENARIO",
+        nargs="*",
+        help="the scenario's file, - for standard input; with --sweep there may be several",
+    )
     add_output(command)
+    command.add_argument(
+        "--sweep",
+        metavar="THRESHOLDS",
+        action="append",
+        help="try many in the place of the scenario's own: 'memory.available<100Mi..1Gi/50Mi' (hard), "
+        "'memory.available<1Gi,2Gi@30s,2m' (soft, with its grace periods); given again, all combinations",
+    )
+    command.add_argument(
+        "--csv", metavar="FILE", type=Path, help="with --sweep: a line for each of them, too"
+    )
+    command.add_argument("--report", metavar="FILE", type=Path, help="with --sweep: plots, as one HTML file")
+    command.add_argument(
+        "--benchmark", action="store_true", help="instead: how many passes over 110 pods are made in a second"
+    )
+    command.set_defaults(usage_error=command.error)
 
 
 def _simulate(options: argparse.Namespace) -> int:
+    if options.benchmark:
+        from reactor.simulate.benchmark import benchmark
+
+        return benchmark()
+    if not options.scenarios:
+        options.usage_error("the following arguments are required: SCENARIO")
+    if options.sweep is not None:
+        from reactor.simulate.sweep.command import SweepOptions, sweep_files
+
+        return sweep_files(
+            SweepOptions(
+                scenarios=options.scenarios,
+                sweeps=options.sweep,
+                output=options.output,
+                csv_path=options.csv,
+                report_path=options.report,
+            )
+        )
+    if len(options.scenarios) > 1 or options.csv is not None or options.report is not None:
+        options.usage_error("several scenarios, --csv and --report go with --sweep")
     from reactor.simulate import run_scenario_file
 
-    return run_scenario_file(options.scenario, options.output)
+    return run_scenario_file(options.scenarios[0], options.output)

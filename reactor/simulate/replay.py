@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reactor.config.summary import Summary
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Image, Pod
 from reactor.model.settings import EvictionSettings
@@ -16,6 +17,8 @@ from reactor.simulate.scenario import Scenario, Step
 
 _NOTIFIER_REFRESH_SECONDS = 10.0
 _STATISTICS_ERROR = "the node's statistics can't be read; nothing was changed"
+
+SnapshotOf = Callable[[Summary], Snapshot]
 
 
 @dataclass(slots=True)
@@ -30,22 +33,38 @@ class _Node:
     memory_levels_at_seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One step and what it came to. `snapshot` None could not be read; nothing was changed then."""
+
+    step: Step
+    snapshot: Snapshot | None
+    decision: Decision
+    images_removed: Sequence[Image] = ()
+    memory_levels: Mapping[str, int]
+
+
 def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
     """Yield what each step decided, as the objects of `--output json`."""
+    return map(_line, passes(scenario, scenario.settings, Summary.snapshot))
+
+
+def passes(scenario: Scenario, settings: EvictionSettings, snapshot_of: SnapshotOf) -> Iterator[Pass]:
+    """Yield each step's pass under `settings`, the scenario's own or others."""
     node = _Node(pods=scenario.pods, images=scenario.images)
     for step in scenario.steps:
         if step.pods is not None:
             node.pods = step.pods
         if step.summary is not None:
-            node.snapshot = step.summary.snapshot()
+            node.snapshot = snapshot_of(step.summary)
         if step.stats_error:
-            node.state, decision = decide(scenario.settings, node.state, None, node.pods, step.at)
-            yield _line(node, step, decision, (), _STATISTICS_ERROR)
+            node.state, decision = decide(settings, node.state, None, node.pods, step.at)
+            yield Pass(step=step, snapshot=None, decision=decision, memory_levels=node.memory_levels)
         else:
-            yield _pass(scenario.settings, node, step)
+            yield _pass(settings, node, step, snapshot_of)
 
 
-def _pass(settings: EvictionSettings, node: _Node, step: Step) -> dict[str, Any]:
+def _pass(settings: EvictionSettings, node: _Node, step: Step, snapshot_of: SnapshotOf) -> Pass:
     _renew_memory_levels(settings, node, step.at)
     removed = list(
         images_to_collect(
@@ -59,14 +78,20 @@ def _pass(settings: EvictionSettings, node: _Node, step: Step) -> dict[str, Any]
     _remove(node, removed)
     node.state, decision = decide(settings, node.state, node.snapshot, node.pods, step.at)
     if decision.reclaim:
-        freed, after = _reclaim(settings, node, step, decision)
+        freed, after = _reclaim(settings, node, step, decision, snapshot_of)
         removed += freed
         decision = after_reclaim(settings, node.state, decision, node.snapshot, after, node.pods)
-    return _line(node, step, decision, removed, None)
+    return Pass(
+        step=step,
+        snapshot=node.snapshot,
+        decision=decision,
+        images_removed=removed,
+        memory_levels=node.memory_levels,
+    )
 
 
 def _reclaim(
-    settings: EvictionSettings, node: _Node, step: Step, decision: Decision
+    settings: EvictionSettings, node: _Node, step: Step, decision: Decision, snapshot_of: SnapshotOf
 ) -> tuple[list[Image], Snapshot]:
     """Return the images removed and what the node shows after its reclaims; a failed one frees nothing."""
     freed: list[Image] = []
@@ -78,7 +103,7 @@ def _reclaim(
             freed += unused_images(node.images, settings.image_gc, step.at)
             _remove(node, freed)
         if kind in step.after_reclaim:
-            after = step.after_reclaim[kind].snapshot()
+            after = snapshot_of(step.after_reclaim[kind])
     return freed, after
 
 
@@ -103,9 +128,8 @@ def _renew_memory_levels(settings: EvictionSettings, node: _Node, now_seconds: f
             node.memory_levels[str(threshold)] = level
 
 
-def _line(
-    node: _Node, step: Step, decision: Decision, removed: list[Image] | tuple[()], error: str | None
-) -> dict[str, Any]:
+def _line(made: Pass) -> dict[str, Any]:
+    step, decision = made.step, made.decision
     return {
         "at": float(step.at),
         "conditions": [str(condition) for condition in decision.conditions],
@@ -123,10 +147,10 @@ def _line(
             for eviction in decision.evictions
         ],
         "ranking": [place.pod.key for place in decision.ranking],
-        "imagesRemoved": [image.id for image in removed],
+        "imagesRemoved": [image.id for image in made.images_removed],
         "admit": {pod.key: _admission(pod, decision) for pod in step.admit},
-        "memcgThresholdsBytes": dict(node.memory_levels),
-        "error": error,
+        "memcgThresholdsBytes": dict(made.memory_levels),
+        "error": _STATISTICS_ERROR if made.snapshot is None else None,
     }
 
 

@@ -75,9 +75,11 @@ class _Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scenario, read and checked."""
+    """A scenario, read and checked. `settings` are what `configuration` comes to in its layout."""
 
     name: str
+    configuration: KubeletConfiguration
+    layout: Layout
     settings: EvictionSettings
     pods: tuple[Pod, ...]
     images: tuple[Image, ...]
@@ -90,12 +92,9 @@ def scenario_from_text(text: str, name: str) -> Scenario:
     document = decode(load_document(text, name), _Document)
     return Scenario(
         name=document.name,
-        settings=document.kubelet_configuration.eviction_settings(
-            document.filesystems.layout,
-            # A recording says what the node looked like: an eviction in it is over at once.
-            evictions_per_minute=None,
-            in_flight_deadline_seconds=0.0,
-        ),
+        configuration=document.kubelet_configuration,
+        layout=document.filesystems.layout,
+        settings=eviction_settings(document.kubelet_configuration, document.filesystems.layout),
         pods=document.pods,
         images=tuple(
             Image(
@@ -110,6 +109,16 @@ def scenario_from_text(text: str, name: str) -> Scenario:
         ),
         steps=document.steps,
         warnings=document.kubelet_configuration.warnings,
+    )
+
+
+def eviction_settings(configuration: KubeletConfiguration, layout: Layout) -> EvictionSettings:
+    """Return what the decisions over a recording go by."""
+    return configuration.eviction_settings(
+        layout,
+        # A recording says what the node looked like: an eviction in it is over at once.
+        evictions_per_minute=None,
+        in_flight_deadline_seconds=0.0,
     )
 
 

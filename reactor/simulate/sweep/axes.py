@@ -1,0 +1,180 @@
+"""What a sweep varies: one threshold, hard or soft, over several values and grace periods."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from reactor.config.duration import ACCEPTED as ACCEPTED_DURATION
+from reactor.config.duration import parse_duration
+from reactor.config.eviction import hard_values, threshold_value
+from reactor.config.kubelet import KubeletConfiguration
+from reactor.config.refused import Refused
+from reactor.config.scalars import Seconds
+from reactor.errors import ConfigError, Problem
+from reactor.model.signals import RESOURCE, Signal
+from reactor.model.thresholds import ThresholdValue
+from reactor.policy.messages import format_amount
+
+ACCEPTED: Final = "SIGNAL<VALUE,... or SIGNAL<FROM..TO/STEP, and for soft thresholds @GRACE,... after it"
+MOST_COMBINATIONS: Final = 10_000
+_DERIVED: Final = frozenset({Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE})
+_SYNTAX: Final = re.compile(r"\s*(?P<signal>[^<@\s]+)\s*<(?P<values>[^@<]*)(?:@(?P<graces>[^@]*))?")
+_RANGE: Final = re.compile(r"(?P<first>[^./]*(?:\.[^./]+)*?)\.\.(?P<last>[^/]*)/(?P<step>.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One threshold of a combination; `grace_seconds` None is hard."""
+
+    signal: Signal
+    value: ThresholdValue
+    grace_seconds: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """Return `hard` or `soft`."""
+        return "hard" if self.grace_seconds is None else "soft"
+
+    def __str__(self) -> str:
+        """Return it as it could have been asked for."""
+        grace = "" if self.grace_seconds is None else f"@{self.grace_seconds:g}s"
+        return f"{self.signal}<{self.value.text}{grace}"
+
+
+Combination = tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """All that one `--sweep` asks for: settings of one threshold; each combination has one of them."""
+
+    text: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def name(self) -> str:
+        """Return what is varied, `hard memory.available`."""
+        return f"{self.settings[0].kind} {self.settings[0].signal}"
+
+
+def axes_of(texts: Sequence[str]) -> tuple[Axis, ...]:
+    """Return the axes that the texts describe. Raises ConfigError with all that is wrong."""
+    axes: list[Axis] = []
+    problems: list[Problem] = []
+    for text in texts:
+        try:
+            axis = _axis(text, [other.name for other in axes])
+        except Refused as error:
+            problems.append(Problem(path=f"--sweep {text!r}", got=error.got, accepted=error.accepted))
+        else:
+            axes.append(axis)
+    count = 1
+    for axis in axes:
+        count *= len(axis.settings)
+    if count > MOST_COMBINATIONS:
+        accepted = f"{MOST_COMBINATIONS} at the most; take a larger step"
+        problems.append(Problem(path="--sweep", got=f"{count} combinations", accepted=accepted))
+    if problems:
+        raise ConfigError(problems)
+    return tuple(axes)
+
+
+def combinations(axes: Sequence[Axis]) -> Iterator[Combination]:
+    """Yield each combination of the axes' settings, the last axis varying fastest."""
+    return itertools.product(*(axis.settings for axis in axes))
+
+
+def configured(configuration: KubeletConfiguration, combination: Combination) -> KubeletConfiguration:
+    """Return the configuration with these thresholds in the place of its own.
+
+    Its other thresholds stay in force, the defaults too.
+    """
+    hard = hard_values(
+        configuration.eviction_hard, merge_defaults=configuration.merge_default_eviction_settings
+    )
+    soft = dict(configuration.eviction_soft)
+    graces = dict(configuration.eviction_soft_grace_period)
+    for setting in combination:
+        if setting.grace_seconds is None:
+            hard[setting.signal] = setting.value
+        else:
+            soft[setting.signal] = setting.value
+            graces[setting.signal] = Seconds(setting.grace_seconds)
+    return dataclasses.replace(
+        configuration,
+        eviction_hard=hard,
+        eviction_soft=soft,
+        eviction_soft_grace_period=graces,
+        merge_default_eviction_settings=False,
+    )
+
+
+def _axis(text: str, taken: Collection[str]) -> Axis:
+    found = _SYNTAX.fullmatch(text)
+    if found is None:
+        raise Refused(text, ACCEPTED)
+    signal = _signal(found["signal"])
+    values = [value for part in found["values"].split(",") for value in _values(part.strip(), signal)]
+    graces = (
+        [None] if found["graces"] is None else [_grace(part.strip()) for part in found["graces"].split(",")]
+    )
+    # What was asked for twice is tried once.
+    settings = dict.fromkeys(
+        Setting(signal=signal, value=value, grace_seconds=grace) for grace in graces for value in values
+    )
+    axis = Axis(text=text, settings=tuple(settings))
+    if axis.name in taken:
+        raise Refused(f"{axis.name} again", "each threshold in one --sweep, with a list of values")
+    return axis
+
+
+def _signal(text: str) -> Signal:
+    own = [signal for signal in Signal if signal not in _DERIVED]
+    if text not in own:
+        raise Refused(text, f"one of {', '.join(own)}")
+    return Signal(text)
+
+
+def _grace(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        raise Refused(text, ACCEPTED_DURATION) from None
+    if seconds <= 0:
+        raise Refused(text, f"{ACCEPTED_DURATION}, above 0; without @ the threshold is hard")
+    return seconds
+
+
+def _values(part: str, signal: Signal) -> Iterator[ThresholdValue]:
+    if ".." not in part:
+        yield threshold_value(part)
+        return
+    found = _RANGE.fullmatch(part)
+    if found is None:
+        raise Refused(part, "FROM..TO/STEP, such as 100Mi..1Gi/50Mi or 5%..20%/5%")
+    first, last, step = (threshold_value(found[name].strip()) for name in ("first", "last", "step"))
+    shares = [value.percent is not None for value in (first, last, step)]
+    if any(shares) and not all(shares):
+        raise Refused(part, "three amounts, or three shares with %")
+    start, end, by = (value.percent or value.amount or Fraction(0) for value in (first, last, step))
+    if by <= 0 or end < start:
+        raise Refused(part, "FROM..TO/STEP with TO not below FROM and STEP above 0")
+    count = (end - start) // by + 1
+    if count > MOST_COMBINATIONS:
+        raise Refused(f"{count} values", f"{MOST_COMBINATIONS} at the most; take a larger step")
+    for number in range(count):
+        yield _value(start + number * by, signal, is_share=all(shares))
+
+
+def _value(amount: Fraction, signal: Signal, *, is_share: bool) -> ThresholdValue:
+    if is_share:
+        return threshold_value(f"{float(amount):g}%")
+    if amount.denominator == 1:
+        return ThresholdValue(text=format_amount(int(amount), RESOURCE[signal]), amount=amount)
+    return ThresholdValue(text=str(float(amount)), amount=amount)

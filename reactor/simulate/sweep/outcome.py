@@ -1,0 +1,156 @@
+"""What one scenario would have come to with one combination of thresholds.
+
+A crossing begins when a swept signal falls below one of its thresholds, or has nothing left at all, and lasts
+until that is over, the minimum reclaim included. It is missed where nothing was left before anybody was
+evicted (or the node gave back enough), and where somebody was due to go and nobody could. A recording goes
+on as if nothing had been done, so within one crossing a pod counts once, however often it would be chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from reactor.model.decisions import Decision, Snapshot
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import CONDITION, MEMORY_SIGNALS, NodeCondition, Signal
+from reactor.model.thresholds import Observation
+from reactor.policy.thresholds import is_met
+
+_ALLIED = {
+    **dict.fromkeys(MEMORY_SIGNALS, MEMORY_SIGNALS),
+    Signal.NODEFS_AVAILABLE: frozenset({Signal.NODEFS_AVAILABLE, Signal.CONTAINERFS_AVAILABLE}),
+    Signal.NODEFS_INODES_FREE: frozenset({Signal.NODEFS_INODES_FREE, Signal.CONTAINERFS_INODES_FREE}),
+    Signal.IMAGEFS_AVAILABLE: frozenset({Signal.IMAGEFS_AVAILABLE, Signal.CONTAINERFS_AVAILABLE}),
+    Signal.IMAGEFS_INODES_FREE: frozenset({Signal.IMAGEFS_INODES_FREE, Signal.CONTAINERFS_INODES_FREE}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The counts. Every crossing was answered, missed, or recovered by itself while nobody was due to go.
+
+    `lead_seconds` is the shortest time from an eviction to the moment when nothing was left; None where that
+    never came, or never after an eviction. `first_eviction_seconds` is since the scenario's start.
+    """
+
+    passes: int
+    crossings: int
+    answered: int
+    missed: int
+    recovered: int
+    evictions: int
+    below_seconds: float
+    pressure_seconds: float
+    first_eviction_seconds: float | None
+    lead_seconds: float | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Crossing:
+    """One crossing while it lasts; instants are seconds since the scenario's start."""
+
+    answered_at: float | None = None
+    exhausted_at: float | None = None
+    due: bool = False
+    evicted: set[str] = field(default_factory=set)
+
+    @property
+    def is_missed(self) -> bool:
+        if self.answered_at is None:
+            return self.due or self.exhausted_at is not None
+        return self.exhausted_at is not None and self.exhausted_at <= self.answered_at
+
+
+class Tally:
+    """Counts what becomes of the crossings of these signals, pass by pass."""
+
+    def __init__(self, signals: Iterable[Signal], settings: EvictionSettings) -> None:
+        self._signals = _with_allied(signals)
+        self._conditions = {CONDITION[signal] for signal in self._signals}
+        self._thresholds = [one for one in settings.thresholds if one.signal in self._signals]
+        self._over: list[_Crossing] = []
+        self._present: _Crossing | None = None
+        self._last = (0.0, False, False)  # when, below a threshold, under pressure
+        self._passes = 0
+        self._below_seconds = self._pressure_seconds = 0.0
+        self._first_eviction: float | None = None
+
+    def take(self, at_seconds: float, snapshot: Snapshot | None, decision: Decision) -> None:
+        """Count a pass; `snapshot` None could not be read, and leaves everything as it is."""
+        self._passes += 1
+        since, was_below, was_pressed = self._last
+        self._below_seconds += (at_seconds - since) * was_below
+        self._pressure_seconds += (at_seconds - since) * was_pressed
+        below = was_below if snapshot is None else self._follow(at_seconds, snapshot, decision)
+        self._last = (at_seconds, below, _is_pressed(decision.conditions, self._conditions))
+
+    def outcome(self) -> Outcome:
+        """Return the counts; a crossing that has not ended counts as it stands."""
+        crossings = [*self._over, *([self._present] if self._present is not None else [])]
+        missed = sum(one.is_missed for one in crossings)
+        answered = sum(one.answered_at is not None and not one.is_missed for one in crossings)
+        leads = [
+            one.exhausted_at - one.answered_at
+            for one in crossings
+            if one.exhausted_at is not None and one.answered_at is not None and not one.is_missed
+        ]
+        return Outcome(
+            passes=self._passes,
+            crossings=len(crossings),
+            answered=answered,
+            missed=missed,
+            recovered=len(crossings) - answered - missed,
+            evictions=sum(len(one.evicted) for one in crossings),
+            below_seconds=self._below_seconds,
+            pressure_seconds=self._pressure_seconds,
+            first_eviction_seconds=self._first_eviction,
+            lead_seconds=min(leads, default=None),
+        )
+
+    def _follow(self, at_seconds: float, snapshot: Snapshot, decision: Decision) -> bool:
+        seen = {
+            signal: observation
+            for signal, observation in snapshot.signals.items()
+            if signal in self._signals and observation.absurdity is None
+        }
+        exhausted = any(observation.available == 0 for observation in seen.values())
+        below = exhausted or self._is_below(seen)
+        due = any(one.signal in self._signals for one in decision.thresholds_met)
+        if not below and not due:
+            if self._present is not None:
+                self._over.append(self._present)
+            self._present = None
+            return False
+        crossing = self._present = self._present or _Crossing()
+        if exhausted and crossing.exhausted_at is None:
+            crossing.exhausted_at = at_seconds
+        crossing.due |= due
+        evicted = {one.pod.uid for one in decision.evictions if one.signal in self._signals}
+        if evicted and self._first_eviction is None:
+            self._first_eviction = at_seconds
+        crossing.evicted |= evicted
+        if crossing.answered_at is None and (evicted or self._is_given_back(decision)):
+            crossing.answered_at = at_seconds
+        return below
+
+    def _is_below(self, seen: dict[Signal, Observation]) -> bool:
+        return any(one.signal in seen and is_met(one, seen[one.signal]) for one in self._thresholds)
+
+    def _is_given_back(self, decision: Decision) -> bool:
+        """Return whether the node's own reclaim was enough: it ran, and after it nobody was ranked."""
+        return (
+            decision.acted_on is not None
+            and decision.acted_on.signal in self._signals
+            and bool(decision.reclaim)
+            and not decision.ranking
+        )
+
+
+def _with_allied(signals: Iterable[Signal]) -> frozenset[Signal]:
+    """Return the signals and those whose thresholds are derived from theirs."""
+    return frozenset(allied for signal in signals for allied in _ALLIED.get(signal, {signal}))
+
+
+def _is_pressed(conditions: Collection[NodeCondition], about: Collection[NodeCondition]) -> bool:
+    return any(condition in about for condition in conditions)

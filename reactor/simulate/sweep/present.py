@@ -1,0 +1,219 @@
+"""What a sweep found: a table for people, CSV and JSON for programs, a report with plots."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from reactor.model.signals import RESOURCE, Resource
+from reactor.report import Bars, Figure, Lines, Report, Section
+from reactor.report import Table as ReportTable
+from reactor.simulate.sweep.axes import Axis, Combination, Setting
+from reactor.simulate.sweep.outcome import Outcome
+from reactor.simulate.sweep.run import Speed, Swept
+
+_IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
+_SHORT: Final = {
+    "crossings": "crossed",
+    "missed": "missed",
+    "recovered": "recovered",
+    "evictions": "evicted",
+    "pressure_seconds": "pressure\ns",
+    "first_eviction_seconds": "first\ns",
+    "lead_seconds": "lead\ns",
+}
+_TITLES: Final = {
+    "crossings": "crossings",
+    "answered": "answered",
+    "missed": "missed",
+    "recovered": "recovered",
+    "evictions": "pods evicted",
+    "below_seconds": "below, s",
+    "pressure_seconds": "under pressure, s",
+    "first_eviction_seconds": "first eviction at, s",
+    "lead_seconds": "shortest lead, s",
+}
+_PIPE_COLUMNS: Final = 160
+_PLOTTED: Final = {
+    "evictions": "pods evicted",
+    "missed": "missed crossings",
+    "pressure_seconds": "seconds under pressure",
+}
+_MOST_SERIES: Final = 12
+
+
+def fields_of(axes: Sequence[Axis], swept: Swept) -> dict[str, Any]:
+    """Return a row of the CSV by its columns: the scenario, each threshold as configured, the counts."""
+    thresholds = {
+        key: value
+        for axis, setting in zip(axes, swept.combination, strict=True)
+        for key, value in _columns(axis, setting).items()
+    }
+    return {"scenario": swept.scenario, **thresholds, **dataclasses.asdict(swept.outcome)}
+
+
+def print_json(axes: Sequence[Axis], rows: Iterable[Swept]) -> None:
+    """Print one JSON object a line for each scenario and combination."""
+    for row in rows:
+        print(json.dumps(fields_of(axes, row)))
+
+
+def write_csv(axes: Sequence[Axis], rows: Sequence[Swept], file: TextIO) -> None:
+    """Write a header and a line for each scenario and combination; what is not known is empty."""
+    written = csv.DictWriter(file, fieldnames=list(fields_of(axes, rows[0])), lineterminator="\n")
+    written.writeheader()
+    written.writerows(fields_of(axes, row) for row in rows)
+
+
+def print_table(axes: Sequence[Axis], rows: Sequence[Swept]) -> None:
+    """Print a line for each combination, all scenarios together; what there is no room for is in the CSV."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for axis in axes:
+        table.add_column(axis.name.removesuffix(".available").replace(" ", "\n"), no_wrap=True)
+    for heading in _SHORT.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for combination, outcome in totals(rows).items():
+        table.add_row(*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in _SHORT))
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    Console(highlight=False, markup=False, width=width).print(table)
+
+
+def totals(rows: Iterable[Swept]) -> dict[Combination, Outcome]:
+    """Return each combination's outcome over all scenarios: sums, the earliest eviction, the least lead."""
+    found: dict[Combination, Outcome] = {}
+    for row in rows:
+        before = found.get(row.combination)
+        found[row.combination] = row.outcome if before is None else _sum(before, row.outcome)
+    return found
+
+
+def report_of(axes: Sequence[Axis], rows: Sequence[Swept], speed: Speed) -> Report:
+    """Return the report: for each first threshold what the others make of it."""
+    found = totals(rows)
+    figures = [_figure(axes, found, name, title) for name, title in _PLOTTED.items()]
+    scenarios = list(dict.fromkeys(row.scenario for row in rows))
+    note = (
+        [] if _series_count(found) <= _MOST_SERIES else [f"The plots show the first {_MOST_SERIES} series."]
+    )
+    return Report(
+        title="Thresholds over recorded scenarios",
+        facts={
+            "scenarios": ", ".join(scenarios),
+            "varied": ", ".join(axis.text for axis in axes),
+            "passes": f"{speed.passes} in {speed.seconds:.1f} s, {speed.per_second:.0f} a second",
+        },
+        summary=[
+            "A recording goes on as it did: what an eviction would have changed afterwards is not in it.",
+            "A crossing is missed where nothing was left before anybody was evicted, or nobody could be.",
+        ],
+        sections=[
+            Section(heading="What each threshold does", paragraphs=note, figures=figures),
+            Section(heading="All combinations", tables=[_table(axes, found)]),
+        ],
+    )
+
+
+def _columns(axis: Axis, setting: Setting) -> Mapping[str, Any]:
+    value = {axis.name: setting.value.text}
+    return (
+        value
+        if setting.grace_seconds is None
+        else {**value, f"{axis.name} grace_seconds": setting.grace_seconds}
+    )
+
+
+def _sum(one: Outcome, other: Outcome) -> Outcome:
+    return Outcome(
+        passes=one.passes + other.passes,
+        crossings=one.crossings + other.crossings,
+        answered=one.answered + other.answered,
+        missed=one.missed + other.missed,
+        recovered=one.recovered + other.recovered,
+        evictions=one.evictions + other.evictions,
+        below_seconds=one.below_seconds + other.below_seconds,
+        pressure_seconds=one.pressure_seconds + other.pressure_seconds,
+        first_eviction_seconds=_least(one.first_eviction_seconds, other.first_eviction_seconds),
+        lead_seconds=_least(one.lead_seconds, other.lead_seconds),
+    )
+
+
+def _least(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)
+
+
+def _table(axes: Sequence[Axis], found: Mapping[Combination, Outcome]) -> ReportTable:
+    return ReportTable(
+        columns=[*(axis.name for axis in axes), *_TITLES.values()],
+        rows=[
+            [*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in _TITLES)]
+            for combination, outcome in found.items()
+        ],
+    )
+
+
+def _setting_text(setting: Setting) -> str:
+    return (
+        setting.value.text
+        if setting.grace_seconds is None
+        else f"{setting.value.text} @ {setting.grace_seconds:g} s"
+    )
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _series_count(found: Mapping[Combination, Outcome]) -> int:
+    return len({_series_name(combination) for combination in found})
+
+
+def _series_name(combination: Combination) -> str:
+    """Return what tells a combination from the others with the same first value."""
+    first, *others = combination
+    names = [f"soft after {first.grace_seconds:g} s"] if first.grace_seconds is not None else []
+    return ", ".join([*names, *map(str, others)]) or str(first.signal)
+
+
+def _figure(axes: Sequence[Axis], found: Mapping[Combination, Outcome], name: str, title: str) -> Figure:
+    """Return the plot of one count over the first threshold, a series for each choice of the others."""
+    series: dict[str, list[tuple[Setting, float]]] = {}
+    for combination, outcome in found.items():
+        series.setdefault(_series_name(combination), []).append((combination[0], getattr(outcome, name)))
+    shown = dict(list(series.items())[:_MOST_SERIES])
+    label = _axis_label(axes[0])
+    if label is None:
+        bars = {key: {setting.value.text: y for setting, y in points} for key, points in shown.items()}
+        return Bars(title=title, y_label=title, series=bars)
+    return Lines(
+        title=title,
+        x_label=label,
+        y_label=title,
+        series={
+            key: sorted((_position(setting), y) for setting, y in points) for key, points in shown.items()
+        },
+    )
+
+
+def _axis_label(axis: Axis) -> str | None:
+    """Return what the x axis counts, None where shares and amounts are mixed."""
+    shares = {setting.value.percent is not None for setting in axis.settings}
+    if len(shares) == 2:
+        return None
+    if shares == {True}:
+        return f"{axis.name}, % of the capacity"
+    return f"{axis.name}, MiB" if RESOURCE[axis.settings[0].signal] in _IN_BYTES else axis.name
+
+
+def _position(setting: Setting) -> float:
+    value = setting.value
+    if value.percent is not None:
+        return float(value.percent)
+    amount = float(value.amount or 0)
+    return amount / (1 << 20) if RESOURCE[setting.signal] in _IN_BYTES else amount

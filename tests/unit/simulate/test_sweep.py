@@ -1,0 +1,421 @@
+"""`reactor simulate --sweep`: what is varied, what becomes of each crossing, what comes out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.cli import main
+from reactor.config.documents import load_document
+from reactor.errors import ConfigError
+from reactor.simulate.benchmark import recording
+from reactor.simulate.replay import replay
+from reactor.simulate.scenario import Scenario, eviction_settings, scenario_from_text
+from reactor.simulate.sweep.axes import axes_of, combinations, configured
+from reactor.simulate.sweep.outcome import Outcome
+from reactor.simulate.sweep.present import totals
+from reactor.simulate.sweep.run import Speed, sweep
+
+MIB = 1 << 20
+NODE_MIB = 1000
+PODS = [
+    {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{"name": "c"}]}}
+    for name in ("big", "small")
+]
+FIXTURES = sorted((Path(__file__).parents[2] / "fixtures" / "scenarios").glob("*.yaml"))
+
+
+def _summary(available_mib: int) -> dict[str, Any]:
+    used = NODE_MIB - available_mib
+    return {
+        "node": {"memory": {"availableBytes": available_mib * MIB, "workingSetBytes": used * MIB}},
+        "pods": [
+            {"podRef": {"uid": "big"}, "memory": {"workingSetBytes": used * MIB // 2}},
+            {"podRef": {"uid": "small"}, "memory": {"workingSetBytes": used * MIB // 4}},
+        ],
+    }
+
+
+def _document(
+    *available_mib: int | None, pods: list[Any] | None = None, **configuration: Any
+) -> dict[str, Any]:
+    """A scenario with so much available every ten seconds; None can't be read."""
+    return {
+        "apiVersion": "reactor/v1alpha1",
+        "kind": "Scenario",
+        "kubeletConfiguration": {"evictionPressureTransitionPeriod": "30s", **configuration},
+        "pods": PODS if pods is None else pods,
+        "steps": [
+            {"at": f"{10 * number}s", **({"statsError": True} if mib is None else {"summary": _summary(mib)})}
+            for number, mib in enumerate(available_mib)
+        ],
+    }
+
+
+def _scenario(*available_mib: int | None, **more: Any) -> Scenario:
+    return scenario_from_text(json.dumps(_document(*available_mib, **more)), "test")
+
+
+def _outcomes(scenario: Scenario, *sweeps: str) -> list[Outcome]:
+    return [row.outcome for row in sweep([("test", scenario)], axes_of(sweeps), Speed())]
+
+
+def _outcome(scenario: Scenario, *sweeps: str) -> Outcome:
+    (outcome,) = _outcomes(scenario, *sweeps)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("memory.available<100Mi", ["memory.available<100Mi"]),
+        (" memory.available < 100Mi, 5% ", ["memory.available<100Mi", "memory.available<5%"]),
+        (
+            "memory.available<512Mi..1Gi/256Mi",
+            [f"memory.available<{text}" for text in ("512Mi", "768Mi", "1Gi")],
+        ),
+        ("nodefs.available<5%..10%/2.5%", [f"nodefs.available<{text}" for text in ("5%", "7.5%", "10%")]),
+        ("memory.available<1.5Gi..2Gi/.5Gi", ["memory.available<1536Mi", "memory.available<2Gi"]),
+        ("pid.available<1000..2000/1k", ["pid.available<1k", "pid.available<2k"]),
+        ("memory.available<100Mi,100Mi..150Mi/50Mi", ["memory.available<100Mi", "memory.available<150Mi"]),
+        (
+            "memory.available<1Gi,2Gi@30s,2m",
+            [f"memory.available<{value}@{grace}" for grace in ("30s", "120s") for value in ("1Gi", "2Gi")],
+        ),
+    ],
+)
+def test_an_axis_is_a_list_or_a_range_with_grace_periods_where_it_is_soft(text, settings):
+    (axis,) = axes_of([text])
+
+    assert [str(setting) for setting in axis.settings] == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("memory.available", "SIGNAL<VALUE"),
+        ("memory.available<1Gi@30s@1m", "SIGNAL<VALUE"),
+        ("memory.free<1Gi", "one of memory.available"),
+        ("containerfs.available<1Gi", "one of memory.available"),  # it has no thresholds of its own
+        ("memory.available<", "a quantity above 0"),
+        ("memory.available<lots", "a quantity above 0"),
+        ("memory.available<100Mi..1Gi", "FROM..TO/STEP"),
+        ("memory.available<1Gi..100Mi/50Mi", "TO not below FROM"),
+        ("nodefs.available<5%..10%/0%", "STEP above 0"),
+        ("memory.available<5%..1Gi/1%", "three shares"),
+        ("memory.available<1..8Gi/1", "a larger step"),
+        ("memory.available<1Gi@", "a duration"),
+        ("memory.available<1Gi@0s", "without @ the threshold is hard"),
+    ],
+)
+def test_what_is_no_axis_is_refused_with_the_accepted_form(text, accepted):
+    with pytest.raises(ConfigError) as refused:
+        axes_of([text])
+
+    (problem,) = refused.value.problems
+    assert accepted in problem.accepted
+    assert text in problem.path
+
+
+def test_every_problem_is_named_at_once_and_a_threshold_has_one_axis():
+    with pytest.raises(ConfigError) as refused:
+        axes_of(["memory.available<1Gi", "memory.available<2Gi", "fly<1", "memory.available<1Gi@1m"])
+
+    assert [problem.got for problem in refused.value.problems] == ["'hard memory.available again'", "'fly'"]
+
+
+def test_more_combinations_than_anybody_reads_are_refused():
+    with pytest.raises(ConfigError, match="40000 combinations"):
+        axes_of(["memory.available<1Mi..200Mi/1Mi", "nodefs.available<1Mi..200Mi/1Mi"])
+
+
+@given(text=st.text(alphabet="memory.available<>@,/%0123456789MiGs -", max_size=40))
+def test_arbitrary_text_is_an_axis_or_refused(text):
+    try:
+        (axis,) = axes_of([text])
+    except ConfigError:
+        return
+    assert axis.settings
+
+
+@given(
+    first=st.integers(1, 10**6), step=st.integers(1, 10**6), count=st.integers(1, 50), rest=st.floats(0, 0.99)
+)
+def test_a_range_goes_from_its_first_value_by_steps_and_never_beyond_its_last(first, step, count, rest):
+    last = first + (count - 1) * step + int(rest * step)
+
+    (axis,) = axes_of([f"nodefs.inodesFree<{first}..{last}/{step}"])
+
+    assert [setting.value.amount for setting in axis.settings] == [
+        Fraction(first + number * step) for number in range(count)
+    ]
+
+
+def test_the_other_thresholds_stay_in_force_the_defaults_too():
+    scenario = _scenario(
+        900, evictionSoft={"nodefs.available": "20%"}, evictionSoftGracePeriod={"nodefs.available": "1m"}
+    )
+    (combination,) = combinations(axes_of(["memory.available<300Mi", "memory.available<500Mi@45s"]))
+
+    settings = eviction_settings(configured(scenario.configuration, combination), scenario.layout)
+
+    found = {(str(one), one.grace_period_seconds) for one in settings.thresholds}
+    assert {
+        ("memory.available<300Mi", 0.0),
+        ("allocatableMemory.available<300Mi", 0.0),
+        ("memory.available<500Mi", 45.0),
+        ("nodefs.available<20%", 60.0),
+        ("nodefs.available<10%", 0.0),
+        ("imagefs.available<15%", 0.0),
+    } <= found
+    assert "memory.available<100Mi" not in {text for text, _ in found}
+
+
+def _fixtures_with_thresholds() -> Iterator[Any]:
+    """Yield each fixture's scenario and the axes of its own hard thresholds, where it has some."""
+    for path in FIXTURES:
+        document = load_document(path.read_text(), path.name)["scenario"]
+        own = (document.get("kubeletConfiguration") or {}).get("evictionHard") or {}
+        with suppress(ConfigError):
+            scenario = scenario_from_text(json.dumps(document), path.name)
+            axes = axes_of([f"{signal}<{value}" for signal, value in own.items()])
+            if axes:
+                yield pytest.param(scenario, axes, id=path.stem)
+
+
+@pytest.mark.parametrize(("scenario", "axes"), list(_fixtures_with_thresholds()))
+def test_with_a_scenarios_own_thresholds_its_own_evictions_come_out(scenario, axes):
+    swept = {str(axis.settings[0].signal) for axis in axes}
+    lines = list(replay(scenario))
+    evicted = [one for line in lines for one in line["evicted"] if one["signal"] in swept]
+
+    (row,) = sweep([("fixture", scenario)], axes, Speed())
+
+    assert row.outcome.passes == len(lines)
+    assert bool(evicted) is bool(row.outcome.evictions)
+
+
+def test_a_crossing_is_answered_where_somebody_is_evicted_in_time():
+    outcome = _outcome(_scenario(900, 90, 50, 0, 900), "memory.available<100Mi")
+
+    assert (outcome.crossings, outcome.answered, outcome.missed, outcome.recovered) == (1, 1, 0, 0)
+    assert outcome.evictions == 1  # the same pod three times over
+    assert (outcome.first_eviction_seconds, outcome.lead_seconds) == (10.0, 20.0)
+
+
+def test_a_crossing_is_missed_where_nothing_was_left_at_once():
+    outcome = _outcome(_scenario(900, 0, 0, 900), "memory.available<100Mi")
+
+    assert (outcome.crossings, outcome.answered, outcome.missed) == (1, 0, 1)
+    assert (outcome.evictions, outcome.lead_seconds) == (1, None)
+
+
+def test_a_crossing_is_missed_where_the_grace_period_was_too_long():
+    short, long = _outcomes(
+        _scenario(900, 90, 80, 0, 900), "memory.available<100Mi@10s,1m", "memory.available<1Mi"
+    )
+
+    assert (short.missed, short.answered) == (0, 1)
+    assert (long.missed, long.answered) == (1, 0)
+
+
+def test_a_crossing_recovers_where_it_is_over_before_anybody_is_due():
+    outcome = _outcome(_scenario(900, 90, 900, 90, 900), "memory.available<100Mi@1m", "memory.available<10Mi")
+
+    assert (outcome.crossings, outcome.recovered, outcome.missed, outcome.evictions) == (2, 2, 0, 0)
+
+
+def test_a_crossing_is_missed_where_nobody_may_be_evicted():
+    critical = [{**PODS[0], "spec": {"priority": 2_000_000_000, "containers": []}}]
+
+    outcome = _outcome(_scenario(900, 90, 900, pods=critical), "memory.available<100Mi")
+
+    assert (outcome.crossings, outcome.missed, outcome.evictions) == (1, 1, 0)
+
+
+def test_what_no_threshold_saw_is_missed_all_the_same():
+    outcome = _outcome(_scenario(900, 0, 900), "memory.available<0%")
+
+    assert (outcome.crossings, outcome.missed, outcome.evictions) == (1, 1, 0)
+
+
+def test_nothing_crossed_is_nothing_counted():
+    outcome = _outcome(_scenario(900, 800, 700), "memory.available<100Mi")
+
+    assert (outcome.crossings, outcome.evictions, outcome.below_seconds, outcome.pressure_seconds) == (
+        0,
+        0,
+        0,
+        0,
+    )
+    assert outcome.first_eviction_seconds is None
+
+
+def test_time_below_and_time_under_pressure_are_told_apart():
+    outcome = _outcome(_scenario(900, 90, 90, 900, 900, 900, 900, 900), "memory.available<100Mi")
+
+    assert outcome.below_seconds == 20
+    assert outcome.pressure_seconds == 40  # the transition period goes on after it, to the pass that ends it
+
+
+def test_a_crossing_lasts_until_its_minimum_reclaim_is_there():
+    scenario = _scenario(900, 90, 150, 150, 900, evictionMinimumReclaim={"memory.available": "100Mi"})
+
+    outcome = _outcome(scenario, "memory.available<100Mi")
+
+    assert (outcome.crossings, outcome.below_seconds) == (1, 10)
+
+
+def test_a_step_that_can_not_be_read_leaves_everything_as_it_is():
+    outcome = _outcome(_scenario(900, 90, None, 90, 900), "memory.available<100Mi")
+
+    assert (outcome.crossings, outcome.passes, outcome.below_seconds) == (1, 5, 30)
+
+
+def test_reclaim_that_was_enough_is_an_answer():
+    filesystem = {"capacityBytes": 100 * MIB}
+    low = {"node": {"fs": {**filesystem, "availableBytes": 5 * MIB}}}
+    high = {"node": {"fs": {**filesystem, "availableBytes": 50 * MIB}}}
+    document = _document(900)
+    document["steps"] = [
+        {"at": "0s", "summary": low, "afterReclaim": {"images": high}},
+        {"at": "10s", "summary": high},
+    ]
+
+    outcome = _outcome(scenario_from_text(json.dumps(document), "test"), "nodefs.available<10%")
+
+    assert (outcome.answered, outcome.missed, outcome.evictions) == (1, 0, 0)
+
+
+@given(st.lists(st.sampled_from([0, 50, 90, 150, 900, None]), min_size=1, max_size=12))
+def test_every_crossing_is_answered_missed_or_recovered_and_a_higher_threshold_sees_no_fewer_seconds(course):
+    low, high = _outcomes(_scenario(*course), "memory.available<80Mi,200Mi")
+
+    for outcome in (low, high):
+        assert outcome.crossings == outcome.answered + outcome.missed + outcome.recovered
+        assert outcome.below_seconds <= outcome.pressure_seconds
+    assert low.below_seconds <= high.below_seconds
+    assert low.pressure_seconds <= high.pressure_seconds
+
+
+def test_several_scenarios_add_up():
+    scenarios = [("one", _scenario(900, 90, 50, 0, 900)), ("two", _scenario(90, 90, 0, 900))]
+    rows = list(sweep(scenarios, axes_of(["memory.available<100Mi"]), Speed()))
+
+    ((_, total),) = totals(rows).items()
+
+    assert [row.scenario for row in rows] == ["one", "two"]
+    assert (total.passes, total.crossings, total.evictions) == (9, 2, 2)
+    assert (total.first_eviction_seconds, total.lead_seconds) == (0.0, 20.0)
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(_document(900, 90, 50, 0, 900)))
+    return path
+
+
+SWEEPS = ["--sweep", "memory.available<60Mi,100Mi", "--sweep", "memory.available<500Mi@15s,30s"]
+
+
+def test_a_line_of_json_for_each_scenario_and_combination(file, capsys):
+    assert main(["simulate", str(file), str(file), *SWEEPS, "--output", "json"]) == 0
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 8
+    assert lines[0]["scenario"] == str(file)
+    assert (lines[1]["hard memory.available"], lines[1]["soft memory.available grace_seconds"]) == (
+        "60Mi",
+        30.0,
+    )
+    assert lines[0]["missed"] == 0
+
+
+def test_a_table_and_a_csv_with_the_same_counts(file, capsys, tmp_path):
+    assert main(["simulate", str(file), *SWEEPS, "--csv", str(tmp_path / "out.csv")]) == 0
+
+    streams = capsys.readouterr()
+    with (tmp_path / "out.csv").open(newline="") as written:
+        rows = list(csv.DictReader(written))
+    assert [row["hard memory.available"] for row in rows] == ["60Mi", "60Mi", "100Mi", "100Mi"]
+    table = [line for line in streams.out.splitlines() if "Mi @" in line]
+    assert [line.split()[5] for line in table] == [row["crossings"] for row in rows]
+    assert "passes in" in streams.err
+
+
+def test_the_report_is_one_file_with_a_plot_of_each_count(file, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `report` draws it")
+
+    assert main(["simulate", str(file), *SWEEPS, "--report", str(tmp_path / "out.html")]) == 0
+
+    html = (tmp_path / "out.html").read_text()
+    assert html.count("<svg") == 3
+    assert "missed crossings" in html
+    assert "memory.available&lt;500Mi@15s" in html
+
+
+def test_shares_and_amounts_together_are_drawn_as_bars(file, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `report` draws it")
+    path = tmp_path / "out.html"
+
+    assert main(["simulate", str(file), "--sweep", "memory.available<5%,100Mi", "--report", str(path)]) == 0
+
+    assert path.read_text().count("<svg") == 3
+
+
+def test_wrong_axes_and_wrong_scenarios_exit_2_and_are_named(file, tmp_path, capsys):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("kind: Scenario")
+
+    assert main(["simulate", str(file), "--sweep", "fly<1"]) == 2
+    assert "--sweep 'fly<1'" in capsys.readouterr().err
+    assert main(["simulate", str(file), str(wrong), "--sweep", "memory.available<1Gi"]) == 2
+    assert "apiVersion" in capsys.readouterr().err
+
+
+def test_a_scenario_without_steps_is_refused_by_name(tmp_path, capsys):
+    path = tmp_path / "empty.json"
+    path.write_text(json.dumps({**_document(), "steps": []}))
+
+    assert main(["simulate", str(path), "--sweep", "memory.available<1Gi"]) == 2
+
+    assert "empty.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["a.yaml", "b.yaml"], ["a.yaml", "--csv", "c"], ["a.yaml", "--report", "r"]]
+)
+def test_what_goes_with_a_sweep_alone_is_refused_without_one(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["simulate", *arguments])
+
+    assert end.value.code == 2
+    assert "go with --sweep" in capsys.readouterr().err
+
+
+def test_the_benchmarks_recording_is_a_scenario_in_which_somebody_goes_or_nobody():
+    pressed, calm = (
+        scenario_from_text(json.dumps(recording(5, 3, **low)), "recording")
+        for low in ({}, {"low_bytes": 2 << 30})
+    )
+
+    assert all(line["evicted"] and len(line["ranking"]) == 5 for line in replay(pressed))
+    assert not any(line["evicted"] for line in replay(calm))
+
+
+def test_without_a_scenario_it_is_asked_for(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["simulate"])
+
+    assert end.value.code == 2
+    assert "SCENARIO" in capsys.readouterr().err
