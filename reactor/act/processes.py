@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -24,7 +24,7 @@ from reactor.model.pods import Pod
 BATCH: Final = 256  # pidfds open at once: well below the usual soft limit of 1,024 file descriptors
 # A cgroup that goes away while it is being listed; a threaded cgroup's cgroup.procs (v2).
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
-_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NOBODY: Final = frozenset({errno.ESRCH, errno.EINVAL})  # gone, or no process's own id
 HELD: Final = 64  # pidfds kept after a kill, to be waited on
 
@@ -39,7 +39,7 @@ def open_pidfds(pids: Sequence[int]) -> tuple[dict[int, int], int]:
         try:
             opened[pid] = os.pidfd_open(pid)
         except OSError as error:
-            if error.errno in _NO_DESCRIPTORS and opened:
+            if error.errno in NO_DESCRIPTORS and opened:
                 return opened, tried
             if error.errno not in _NOBODY:
                 raise
@@ -114,31 +114,53 @@ def populated(tree: CgroupTree, pod: Pod) -> bool:
 class Volley:
     """One signal for every member of a cgroup, in rounds, until a listing shows none that has not had it.
 
-    `members` lists the process ids anew at each call; `spared` are passed over. What `held` has at the end,
-    up to HELD pidfds of those signalled, by process id, is the caller's to close.
+    `members` lists the process ids anew at each call; `listed` is such a list, where there is one already.
+    `ready` are pidfds by process id that were opened before that list was made, so that they need no second
+    look. They are owned from now on; what `held` has at the end, up to HELD pidfds of those signalled, by
+    process id, is the caller's to close.
     """
 
     def __init__(
-        self, members: Callable[[], Collection[int]], number: signal.Signals, spared: Collection[int] = ()
+        self,
+        members: Callable[[], Collection[int]],
+        number: signal.Signals,
+        *,
+        listed: Collection[int] | None = None,
+        ready: Mapping[int, int] | None = None,
     ) -> None:
         self.sent = 0
         self.held: dict[int, int] = {}
         self._members = members
         self._number = number
-        self._done = set(spared)
-        self._waiting = self._fresh(members())
+        self._done: set[int] = set()
+        self._waiting = list(members() if listed is None else listed)
+        self._ready = dict(ready or {})
 
     def fire(self) -> bool:
         """Signal those listed so far; return whether others have been born meanwhile."""
+        self._fire_ready()
         while self._waiting:
             opened, tried = self._open()
             self._done.update(self._waiting[:tried])
             self._waiting = self._waiting[tried:]
             listed = frozenset(self._members())
             for pid, fd in opened.items():
-                self._send(pid, fd, listed)
+                if pid in listed:
+                    self._send(pid, fd)
+                else:
+                    os.close(fd)
         self._waiting = self._fresh(self._members())
         return bool(self._waiting)
+
+    def _fire_ready(self) -> None:
+        """Signal those that are listed and held already; one whose id is another's by now stays waiting."""
+        for pid in self._waiting:
+            fd = self._ready.pop(pid, None)
+            if fd is not None and self._send(pid, fd):
+                self._done.add(pid)
+        close_all(self._ready.values())
+        self._ready.clear()
+        self._waiting = self._fresh(self._waiting)
 
     def _open(self) -> tuple[dict[int, int], int]:
         """Open pidfds of those that wait, and leave a descriptor for the listing that follows."""
@@ -148,7 +170,7 @@ class Volley:
                 spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
                 return open_pidfds(self._waiting[:BATCH])
             except OSError as error:
-                if error.errno not in _NO_DESCRIPTORS or not self.held:
+                if error.errno not in NO_DESCRIPTORS or not self.held:
                     raise
                 close_all(self.held.values())  # to signal is worth more than to wait by event
                 self.held.clear()
@@ -159,15 +181,19 @@ class Volley:
     def _fresh(self, pids: Iterable[int]) -> list[int]:
         return [pid for pid in pids if pid not in self._done]
 
-    def _send(self, pid: int, fd: int, listed: Collection[int]) -> None:
-        if pid in listed:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, self._number)
-                self.sent += 1
-                if len(self.held) < HELD:
-                    self.held[pid] = fd
-                    return
-        os.close(fd)
+    def _send(self, pid: int, fd: int) -> bool:
+        """Signal the process and hold its pidfd, or close it; return whether there was one to signal."""
+        try:
+            signal.pidfd_send_signal(fd, self._number)
+        except ProcessLookupError:
+            os.close(fd)
+            return False
+        self.sent += 1
+        if len(self.held) < HELD:
+            self.held[pid] = fd
+        else:
+            os.close(fd)
+        return True
 
 
 async def wait_exited(pidfds: Collection[int]) -> None:

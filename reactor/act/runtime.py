@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -36,6 +36,10 @@ class RuntimeKills:
         self._kills = kills
         self._tree = tree
         self._client = client
+
+    def get_ready(self, pods: Sequence[Pod]) -> None:
+        """Hold what a kill of these pods needs, see KillPath.get_ready."""
+        self._kills.get_ready(pods)
 
     def kill_now(self, pod: Pod) -> KillReport:
         """Kill the pod's containers by their cgroups, see KillPath.kill_now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import trio
@@ -53,6 +53,10 @@ class Endings:
         """Do as a new configuration says from now on; what is under way goes on as it began."""
         self._deadline_seconds = deadline_seconds
         self._dry_run = dry_run
+
+    def get_ready(self, pods: Sequence[Pod]) -> None:
+        """Hold what it takes to end these pods at once, and no others."""
+        self._kills.get_ready(() if self._dry_run else pods)
 
     def begin(self, eviction: Eviction) -> Ending:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""

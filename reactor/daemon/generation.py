@@ -135,6 +135,7 @@ class Generation:
                     await nursery.start(source.run)
                 nursery.start_soon(self.housekeeping.run)
                 nursery.start_soon(self.storage.run)
+                self.wakes.attend_at_once(partial(self._attend, nursery, on_pass))
                 nursery.start_soon(self._loop, nursery, on_pass)
                 with trio.move_on_after(_ARMING_SECONDS):
                     await self._memory.wait_armed()
@@ -150,16 +151,28 @@ class Generation:
     async def _loop(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
         while True:
             taken = await self._woken()
-            record = self.passes.make(taken)
-            on_pass(record)
-            self._expect_processes(record)
-            if record.decision.reclaim and not self._reclaiming:
-                self._reclaiming = True
-                nursery.start_soon(self._give_back, record, on_pass)
+            if not taken:  # attended to at once: what is waited for may have changed
+                continue
+            self._pass(taken, nursery, on_pass)
             if any(wake.source == TICKER for wake in taken):
                 self.housekeeping.due()
             if all(wake.kind is not WakeKind.MEMORY for wake in taken):
                 gc.collect()  # the collector is off (run): here nothing is known to be urgent
+
+    def _attend(self, nursery: trio.Nursery, on_pass: OnPass, taken: tuple[Wake, ...]) -> None:
+        """Make a pass in the task of the source that woke; what goes wrong in it is not its fault."""
+        try:
+            self._pass(taken, nursery, on_pass)
+        except Exception as error:  # noqa: BLE001 - raised again, where it ends the generation
+            nursery.start_soon(_raise, error)
+
+    def _pass(self, taken: Sequence[Wake], nursery: trio.Nursery, on_pass: OnPass) -> None:
+        record = self.passes.make(taken)
+        on_pass(record)
+        self._expect_processes(record)
+        if record.decision.reclaim and not self._reclaiming:
+            self._reclaiming = True
+            nursery.start_soon(self._give_back, record, on_pass)
 
     def _expect_processes(self, record: PassRecord) -> None:
         seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
@@ -235,6 +248,10 @@ class Source(Protocol):
 
     async def run(self, *, task_status: trio.TaskStatus[None] = ...) -> None:
         """Run until cancelled."""
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 def _report(state: SourceState) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from reactor.daemon.readiness import ahead_bytes
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.model.settings import Settings
@@ -41,7 +43,7 @@ class MemoryLevels:
             level
             for threshold in self._thresholds
             if (seen := memory.get(threshold.signal)) is not None and seen.absurdity is None
-            for level in self._levels(threshold, seen)
+            for level in (*self._levels(threshold, seen), *self._early(threshold, seen))
         ]
 
     def crossed(self, memory: Mapping[Signal, Observation]) -> dict[str, int]:
@@ -71,6 +73,22 @@ class MemoryLevels:
                 threshold=threshold,
                 working_set_bytes=working_set_bytes if shift_bytes == 0 else None,
             )
+
+    def _early(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
+        """Yield the levels at which to get ready for a hard threshold."""
+        if not threshold.is_hard:
+            return
+        for place, distance_bytes in enumerate(ahead_bytes(seen.capacity), start=1):
+            for level in self._levels(threshold, seen):
+                working_set_bytes = level.working_set_bytes
+                yield replace(
+                    level,
+                    level_bytes=max(0, level.level_bytes - distance_bytes),
+                    working_set_bytes=None
+                    if working_set_bytes is None
+                    else max(0, working_set_bytes - distance_bytes),
+                    place_ahead=place,
+                )
 
     def _places(self, signal: Signal, seen: Observation) -> Iterator[tuple[str, int]]:
         """Yield each cgroup to watch for a signal, and how much of the usage lies elsewhere, in bytes."""
@@ -119,6 +137,6 @@ def lowest_hard(levels: Iterable[MemoryLevel]) -> dict[str, int]:
     """Return the lowest level of a hard threshold in bytes, by cgroup; the root has no control files."""
     lowest: dict[str, int] = {}
     for level in levels:
-        if level.threshold.is_hard and level.cgroup != "/":
+        if level.threshold.is_hard and not level.is_early and level.cgroup != "/":
             lowest[level.cgroup] = min(level.level_bytes, lowest.get(level.cgroup, level.level_bytes))
     return lowest

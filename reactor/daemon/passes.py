@@ -19,6 +19,7 @@ from reactor.daemon.giving_back import GivingBack, Observe
 from reactor.daemon.lingering import ON_DISK, Lingering
 from reactor.daemon.observed import PROCESS_SIGNALS, Observed, resources_wanting
 from reactor.daemon.parts import Parts
+from reactor.daemon.readiness import foreseen, is_near
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
@@ -71,6 +72,7 @@ class Passes:
         self._clock_seconds = clock_seconds
         self._candidates = Candidates(parts.populated)
         self._giving_back = GivingBack(settings, parts.reclaims, known.observed, clock_seconds)
+        self._is_ready = False
         parts.usages.track(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
@@ -100,7 +102,22 @@ class Passes:
             done_ns=time.monotonic_ns(),
         )
         record = self._record(wakes, snapshot, decision, endings, times)
+        if not endings:  # what is left to do of an ending comes first
+            self._get_ready(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
+
+    def _get_ready(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
+        """Prepare for the crossing where it is near; see readiness.py."""
+        if is_near(self._settings.thresholds, memory):
+            self.found(self._parts.pods.glance())
+            used = self._parts.usages.memory()
+            pods = self._to_decide_over(now_seconds)
+            first = foreseen(self._settings, self.known.state, memory, pods, used, now_seconds)
+            self._endings.get_ready(first)
+            self._is_ready = True
+        elif self._is_ready:
+            self._endings.get_ready(())
+            self._is_ready = False
 
     async def give_back(self, asked: PassRecord, observe_filesystems: Observe) -> PassRecord:
         """Have the node give back what a pass asked for, observe anew, and evict if that was not enough."""

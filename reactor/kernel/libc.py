@@ -20,6 +20,8 @@ MCL_FUTURE: Final = 2
 # MCL_FUTURE would make each thread's 8 MiB stack resident.
 MCL_ONFAULT: Final = 4
 _IN_MODIFY: Final = 2
+# IN_CREATE, IN_DELETE, IN_MOVED_FROM and _TO, IN_DELETE_SELF, IN_MOVE_SELF, IN_ONLYDIR
+_DIRECTORY_CHANGES: Final = 0x100 | 0x200 | 0x40 | 0x80 | 0x400 | 0x800 | 0x01000000
 
 # Numbers from 424 on are the same on every architecture; bpf(2) and perf_event_open(2) are older.
 _SYS_PROCESS_MRELEASE: Final = 448
@@ -77,14 +79,31 @@ def watch_modifications(path: Path) -> int:
     10 ms. Raises OSError with the path: ENOENT, EMFILE and ENOSPC past fs.inotify's limits. The caller
     closes it. See inotify(7).
     """
-    inotify_fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    _check(inotify_fd, "inotify_init1")
+    inotify_fd = open_inotify()
     try:
         _check(_libc.inotify_add_watch(inotify_fd, os.fsencode(path), _IN_MODIFY), os.fspath(path))
     except OSError:
         os.close(inotify_fd)
         raise
     return inotify_fd
+
+
+def open_inotify() -> int:
+    """Return a non-blocking inotify descriptor that watches nothing yet, for the caller to close.
+
+    Raises OSError: EMFILE past fs.inotify.max_user_instances.
+    """
+    inotify_fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    _check(inotify_fd, "inotify_init1")
+    return inotify_fd
+
+
+def watch_directory(inotify_fd: int, path: str) -> None:
+    """Have an inotify descriptor tell of what is added to a directory or removed from it, and of its own end.
+
+    A second time does nothing. Raises OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
+    """
+    _check(_libc.inotify_add_watch(inotify_fd, os.fsencode(path), _DIRECTORY_CHANGES), path)
 
 
 def process_mrelease(pidfd: int) -> None:

@@ -58,26 +58,41 @@ class NodeMemory:
         self._node_cgroup = settings.node_cgroup
         self._reserved_bytes = settings.reserved_memory_bytes
         self._meminfo = KernelFile(proc / "meminfo")
+        self._machine_bytes = 0
+        self._reading: MemoryReading | None = None
         self._node = CgroupMemory(tree, settings.node_cgroup or "/")
         self._root_stat: KernelFile | None = None
         self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.pod_parents))
 
     def node(self) -> MemoryUse:
         """Return what is used of the node: the machine, or the cgroup that stands for it."""
-        machine = parse_meminfo(self._meminfo.read(), self._meminfo.path)
         if self._node_cgroup is None and self._tree.version is CgroupVersion.V2:
-            return self._v2_root(machine)
-        found = self._node.read()
-        limits = (machine.total_bytes, found.limit_bytes)
+            return self._v2_root(self._machine())
+        if not self._machine_bytes:
+            self.look_at_machine()
+        machine_bytes = self._machine_bytes
+        found = self._reading = self._node.read()
         return MemoryUse(
             usage_bytes=found.usage_bytes,
             inactive_file_bytes=found.inactive_file_bytes,
-            capacity_bytes=min(limit for limit in limits if limit is not None),
-            machine_bytes=machine.total_bytes,
+            capacity_bytes=machine_bytes
+            if found.limit_bytes is None
+            else min(machine_bytes, found.limit_bytes),
+            machine_bytes=machine_bytes,
         )
+
+    def look_at_machine(self) -> None:
+        """Read anew how much memory the machine has.
+
+        A node with a counter of its own needs nothing else of /proc/meminfo, which the kernel adds up anew
+        for each reader (30 us of a pass), and this changes only where memory is plugged in.
+        """
+        self._machine_bytes = self._machine().total_bytes
 
     def pods(self, node: MemoryUse) -> MemoryUse | None:
         """Return what all pods use of what they may, None where the settings name no parent of pods.
+
+        To be called after `node`, whose reading serves again for a parent that is the node itself.
 
         They may use the sum of their parents' own limits where each has one, else what is not reserved of
         the node. A parent that doesn't exist (yet) holds no pod and uses nothing; one of them has to.
@@ -105,6 +120,9 @@ class NodeMemory:
         for held in (self._node, *self._parents):
             held.close()
 
+    def _machine(self) -> MemoryInfo:
+        return parse_meminfo(self._meminfo.read(), self._meminfo.path)
+
     def _v2_root(self, machine: MemoryInfo) -> MemoryUse:
         """Return the machine's memory where the root has no memory.current.
 
@@ -124,7 +142,8 @@ class NodeMemory:
         missing = ""
         for parent in self._parents:
             try:
-                readings[parent.cgroup] = parent.read()
+                of_node = self._reading if parent.cgroup == self._node_cgroup else None
+                readings[parent.cgroup] = of_node or parent.read()
             except FileNotFoundError as error:
                 missing = str(error.filename)
         if not readings:

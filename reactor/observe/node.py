@@ -57,8 +57,12 @@ class NodeObserver:
         return observed
 
     def processes(self) -> Mapping[Signal, Observation]:
-        """Return pid.available, threads included: the node cgroup's if it has a limit, else the machine's."""
+        """Return pid.available, threads included: the node cgroup's if it has a limit, else the machine's.
+
+        The machine's own size is looked at along with it.
+        """
         problems: dict[str, str] = {}
+        _tried(problems, "machine", self._memory.look_at_machine)
         found = _tried(problems, str(Signal.PID_AVAILABLE), self._tasks)
         self._problems["processes"] = problems
         return {} if found is None else {Signal.PID_AVAILABLE: found}

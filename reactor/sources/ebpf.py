@@ -19,7 +19,7 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.bpf_loaders import absent_because, open_memory_probe
-from reactor.kernel.bpf_records import Level, RecordKind, WatchRecord
+from reactor.kernel.bpf_records import LEVELS_PER_WATCH, Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC, read_meminfo
@@ -28,7 +28,7 @@ from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import failure_text
 from reactor.sources.ebpf_probe import WatchProbe, of_probe, opened, take_records
 from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
-from reactor.sources.levels import MemoryLevel, describe_levels, levels_by_cgroup
+from reactor.sources.levels import MemoryLevel, describe_levels, levels_by_cgroup, with_room_for
 from reactor.sources.wakes import SourceBoard, Wakes
 
 EBPF: Final = "ebpf"
@@ -100,7 +100,10 @@ class EbpfMemory:
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once; arming goes on behind it."""
-        self._wanted = levels_by_cgroup(levels)
+        self._wanted = {
+            cgroup: with_room_for(found, LEVELS_PER_WATCH)
+            for cgroup, found in levels_by_cgroup(levels).items()
+        }
         if self._is_stale():
             self._moved.set()
 
@@ -183,35 +186,40 @@ class EbpfMemory:
         watch.told = frozenset(place for place, level in enumerate(levels) if level.told is not None)
         for place in watch.told:
             if wanted[place].key not in told_before:
-                self._wake(wanted[place], self._clock_ns())
+                self._notify(self._wake(wanted[place], self._clock_ns()))
 
     def _heed(self, records: Sequence[WatchRecord]) -> None:
         by_id = {watch.watch_id: watch for watch in self._watches.values()}
-        for record in records:
-            watch = by_id.get(record.watch_id)
-            if watch is not None:
-                self._heed_one(watch, record)
+        wakes = [
+            self._heed_one(watch, record)
+            for record in records
+            if (watch := by_id.get(record.watch_id)) is not None
+        ]
+        self._notify(*wakes)
 
-    def _heed_one(self, watch: EbpfWatch, record: WatchRecord) -> None:
+    def _heed_one(self, watch: EbpfWatch, record: WatchRecord) -> Wake | None:
         if record.kind is RecordKind.RECLAIM:
-            self._look(watch, record)
-        elif record.kind is RecordKind.REMOVED:
+            return self._look(watch, record)
+        if record.kind is RecordKind.REMOVED:
             self._forget(watch)
-            self._wake(None, record.at_ns)
-        elif record.level < len(watch.levels):
+            return self._wake(None, record.at_ns)
+        if record.level < len(watch.levels):
             watch.told |= {record.level}
-            self._wake(watch.levels[record.level], record.at_ns)
+            return self._wake(watch.levels[record.level], record.at_ns)
+        return None
 
-    def _look(self, watch: EbpfWatch, record: WatchRecord) -> None:
-        """Wake the loop if the working set is at a level, though usage stands at a limit."""
+    def _look(self, watch: EbpfWatch, record: WatchRecord) -> Wake | None:
+        """Return a wake if the working set is at a level, though usage stands at a limit."""
+        wake = None
         past: list[MemoryLevel] = []
         with suppress(OSError):  # a cgroup that is gone: its removal is told too
             past = watch.signals_past()
         now = trio.current_time()
         if past and (len(past) > watch.past or now >= watch.quiet_until):
             watch.quiet_until = now + _REPEAT_SECONDS
-            self._wake(past[0], record.at_ns)
+            wake = self._wake(past[0], record.at_ns)
         watch.past = len(past)
+        return wake
 
     def _count_lost(self, lost: int) -> None:
         self._board.count_lost(self.name, lost)
@@ -220,7 +228,9 @@ class EbpfMemory:
                 watch.usage_bytes()
             except (OSError, ReactorError):
                 self._forget(watch)  # its removal may have been among them
-        self._wake(None, self._clock_ns())  # whatever else they said, it is there to be observed
+        self._notify(
+            self._wake(None, self._clock_ns())
+        )  # whatever else they said, it is there to be observed
 
     def _forget(self, watch: EbpfWatch) -> None:
         """Let go of a watch that the kernel has removed, and have its cgroup armed anew if there is one."""
@@ -241,13 +251,14 @@ class EbpfMemory:
         refused = [f"not {cgroup}: {why}" for cgroup, why in self._refused.items()]
         return "; ".join([detail or "no levels", *([made_by] if made_by else []), *refused])
 
-    def _wake(self, level: MemoryLevel | None, at_ns: int) -> None:
-        self._board.count_wake(self.name)
-        self._wakes.notify(
-            Wake(
-                source=self.name,
-                kind=WakeKind.MEMORY,
-                at_ns=at_ns,
-                signal=None if level is None else level.signal,
-            )
-        )
+    def _wake(self, level: MemoryLevel | None, at_ns: int) -> Wake:
+        signal = None if level is None else level.signal
+        return Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=at_ns, signal=signal)
+
+    def _notify(self, *wakes: Wake | None) -> None:
+        """Wake the loop once for all of them."""
+        given = [wake for wake in wakes if wake is not None]
+        if given:
+            self._wakes.notify(*given)
+        for _ in given:
+            self._board.count_wake(self.name)

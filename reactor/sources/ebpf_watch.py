@@ -12,6 +12,7 @@ from reactor.sources.levels import DRIFT_BYTES, MemoryLevel, needs_rearming
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _STEP_PAGES: Final = DRIFT_BYTES // PAGE_BYTES
+_ONCE_PAGES: Final = 1 << 48  # an early level is told of once on the way up
 # A level fires anew once usage was this far below it: charges come in batches of up to 2 MiB.
 _REARM_BYTES: Final = 2 << 20
 _REARM_SHARE: Final = 200
@@ -49,7 +50,10 @@ class EbpfWatch:
 
     def packed(self, wanted: Iterable[MemoryLevel], usage_bytes: int | None) -> list[Level]:
         """Return the levels as the kernel wants them; what is past already has been told."""
-        return [_kernel_level(self.fire_bytes(level), usage_bytes) for level in wanted]
+        return [
+            _kernel_level(self.fire_bytes(level), usage_bytes, _ONCE_PAGES if level.is_early else _STEP_PAGES)
+            for level in wanted
+        ]
 
     def signals_past(self) -> list[MemoryLevel]:
         """Return the levels that the working set, read anew, is at."""
@@ -59,7 +63,8 @@ class EbpfWatch:
         return [
             level
             for level in self.levels
-            if level.is_past(usage_bytes=usage_bytes, inactive_file_bytes=inactive_bytes)
+            if not level.is_early
+            and level.is_past(usage_bytes=usage_bytes, inactive_file_bytes=inactive_bytes)
         ]
 
     def close(self) -> None:
@@ -68,7 +73,7 @@ class EbpfWatch:
             self._counters.close()
 
 
-def _kernel_level(fire_bytes: int, usage_bytes: int | None) -> Level:
+def _kernel_level(fire_bytes: int, usage_bytes: int | None, step_pages: int) -> Level:
     """Return a level in pages. What is compared is `available < threshold`: one page past it is the first."""
     fire = fire_bytes // PAGE_BYTES + 1
     usage = 0 if usage_bytes is None else usage_bytes // PAGE_BYTES
@@ -76,6 +81,6 @@ def _kernel_level(fire_bytes: int, usage_bytes: int | None) -> Level:
     return Level(
         fire=fire,
         rearm=max(0, fire - rearm_bytes // PAGE_BYTES),
-        step=_STEP_PAGES,
+        step=step_pages,
         told=usage if usage >= fire else None,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from reactor.model.thresholds import Threshold
 DRIFT_BYTES: Final = 1 << 20
 _DRIFT_SHARE: Final = 200  # one part in 200 is 0.5 %
 
-LevelKey = tuple[Signal, str, Threshold]
+LevelKey = tuple[Signal, str, Threshold, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,8 @@ class MemoryLevel:
 
     `cgroup` is relative to the hierarchy's root, "/" the machine itself. `working_set_bytes` is the same
     crossing without the page cache (capacity - threshold), which holds however far the cache moves; where
-    it is None there is only the usage to go by.
+    it is None there is only the usage to go by. An early level lies `place_ahead` rungs (1: the farthest)
+    ahead of the crossing: its wake is for getting ready, and nothing is crossed there.
     """
 
     signal: Signal
@@ -30,11 +31,17 @@ class MemoryLevel:
     level_bytes: int
     threshold: Threshold
     working_set_bytes: int | None = None
+    place_ahead: int = 0
+
+    @property
+    def is_early(self) -> bool:
+        """Return whether nothing is crossed at this level yet."""
+        return self.place_ahead > 0
 
     @property
     def key(self) -> LevelKey:
         """Return what stays the same when the level moves."""
-        return (self.signal, self.cgroup, self.threshold)
+        return (self.signal, self.cgroup, self.threshold, self.place_ahead)
 
     def is_past(self, *, usage_bytes: int, inactive_file_bytes: int) -> bool:
         """Return whether fresh counters are at the level."""
@@ -59,10 +66,25 @@ def needs_rearming(armed_bytes: int, wanted_bytes: int, *, fired: bool) -> bool:
 
 
 def describe_levels(levels: Iterable[MemoryLevel]) -> str:
-    """Return the levels as one line for an operator: `/node memory.available<100Mi at 412Mi`."""
+    """Return the levels as one line for an operator: `/node memory.available<100Mi at 412Mi`.
+
+    Early ones go without saying.
+    """
     return ", ".join(
-        f"{level.cgroup} {level.threshold} at {format_bytes(level.level_bytes)}" for level in levels
+        f"{level.cgroup} {level.threshold} at {format_bytes(level.level_bytes)}"
+        for level in levels
+        if not level.is_early
     )
+
+
+def with_room_for(levels: Sequence[MemoryLevel], most: int) -> list[MemoryLevel]:
+    """Return at most so many of one cgroup's levels, in their order.
+
+    Crossings go first, then what comes nearest before the first of them.
+    """
+    first_bytes = min((level.level_bytes for level in levels if not level.is_early), default=0)
+    wanted = sorted(levels, key=lambda level: (level.is_early, abs(first_bytes - level.level_bytes)))[:most]
+    return [level for level in levels if level in wanted]
 
 
 def levels_by_cgroup(levels: Iterable[MemoryLevel]) -> dict[str, list[MemoryLevel]]:

@@ -28,6 +28,7 @@ from reactor.threads import in_thread
 
 MEMCG_EVENTFD: Final = "memcg-eventfd"
 _SECOND_LOOK_SECONDS: Final = 0.005
+_EARLY_REST_SECONDS: Final = 0.2
 
 
 class _Watch:
@@ -48,7 +49,8 @@ class _Watch:
 
     def drain(self) -> None:
         """Take what the kernel signalled, so that the descriptor is quiet until the next crossing."""
-        self.fired = True
+        # An early one is never spent: that would have it registered anew with each page of cache.
+        self.fired = not self.level.is_early
         with suppress(BlockingIOError):
             os.eventfd_read(self.event_fd)
 
@@ -99,7 +101,7 @@ class MemcgEventfd:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_armed, epoll, armed)
-                nursery.start_soon(self._keep_waiting, epoll)
+                nursery.start_soon(self._keep_waiting, epoll, nursery)
         finally:
             while self._watches:
                 self._watches.popitem()[1].close()
@@ -143,12 +145,12 @@ class MemcgEventfd:
         self._watches[level.key] = watch
         if before is not None:
             before.close()
-        epoll.register(event_fd, select.EPOLLIN)
+        epoll.register(event_fd, _events(level))
         if watch.is_past():  # crossed before the kernel knew of the level: nothing else would tell
             watch.fired = True
             self._wake(level)
 
-    async def _keep_waiting(self, epoll: select.epoll) -> None:
+    async def _keep_waiting(self, epoll: select.epoll, nursery: trio.Nursery) -> None:
         # A usage that swings about a level may cross it thousands of times a second, and a pass for each
         # would starve the node: 32 in a row are passed on at once, 100 a second in the long run.
         pace = Pace(burst=32, per_second=100)
@@ -164,10 +166,13 @@ class MemcgEventfd:
             fired = [watch for watch in self._watches.values() if watch.event_fd in ready]
             for watch in fired:
                 watch.drain()
-                self._wake(watch.level)
+            self._wake(*(watch.level for watch in fired))
             for watch in fired:
                 watch.is_past()  # raises once the cgroup is gone: its removal signals too, and only once
-            doubtful.update(fired)
+                if watch.level.is_early:
+                    nursery.start_soon(_rest, epoll, watch)
+                else:
+                    doubtful.add(watch)
             await pace.turn()
 
     def _look_again(self, watches: Iterable[_Watch]) -> None:
@@ -187,8 +192,24 @@ class MemcgEventfd:
                 watch.spent = True  # a new registration begins from where usage stands
         self._moved.set()
 
-    def _wake(self, level: MemoryLevel) -> None:
-        self._board.count_wake(self.name)
+    def _wake(self, *levels: MemoryLevel) -> None:
+        at_ns = self._clock_ns()
         self._wakes.notify(
-            Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=self._clock_ns(), signal=level.signal)
+            *(
+                Wake(source=self.name, kind=WakeKind.MEMORY, at_ns=at_ns, signal=level.signal)
+                for level in levels
+            )
         )
+        for _ in levels:
+            self._board.count_wake(self.name)
+
+
+def _events(level: MemoryLevel) -> int:
+    return select.EPOLLIN | select.EPOLLONESHOT if level.is_early else select.EPOLLIN
+
+
+async def _rest(epoll: select.epoll, watch: _Watch) -> None:
+    """Leave an early level alone for a while: usage that swings about it is not worth a pass each time."""
+    await trio.sleep(_EARLY_REST_SECONDS)
+    if watch.event_fd >= 0:
+        epoll.modify(watch.event_fd, _events(watch.level))

@@ -14,7 +14,7 @@ One step of the chain watches at a time (`chain`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -33,6 +33,10 @@ from reactor.sources.psi import PSI, PsiHint
 from reactor.sources.wakes import SourceBoard, Wakes
 
 __all__ = ["MemoryLevel", "MemorySource", "MemoryStep"]
+
+
+# memory.high would slow down who has not crossed anything, and hints come too late to get ready by.
+_TAKE_EARLY: Final = frozenset({EBPF, MEMCG_EVENTFD})
 
 
 class MemoryStep(Step, Protocol):
@@ -82,10 +86,11 @@ class MemorySource:
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Ask to be woken at these levels and no others. Returns at once; arming goes on behind it."""
+        crossings = [level for level in levels if not level.is_early]
         for step in self._steps:
-            step.arm(levels)
+            step.arm(levels if step.name in _TAKE_EARLY else crossings)
         for hint, _ in self._hints:
-            hint.arm(levels)
+            hint.arm(crossings)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep one step of the chain and all the hints going until cancelled."""

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.fence import Fence
+from reactor.workloads.unchanged import Unchanged
 
 NAMESPACE: Final = "cgroup"
 # Far above what anybody gives by hand, below what counts as critical.
@@ -43,6 +45,7 @@ class CgroupPods:
         self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
         self._known: dict[str, Pod] = {}
         self._problems: Mapping[str, str] = {}
+        self._glanced = Unchanged[dict[str, Sequence[_Found]]]()
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -51,32 +54,49 @@ class CgroupPods:
 
     def list(self) -> tuple[Pod, ...]:
         """Return every pod, its request, limit and attributes read afresh."""
-        return self._listed({}, afresh=True)
+        problems: dict[str, str] = {}
+        return self._listed(self._by_parent(problems), problems, afresh=True)
 
     def glance(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; of those known from before nothing is read again.
 
-        One directory listing a parent: cheap enough for the path from a wake to a kill, where a pod that
-        came a moment ago may be the very one.
+        The parents are listed where one of them has changed: cheap enough for the path from a wake to a kill,
+        where a pod that came a moment ago may be the very one. For one thread.
         """
-        return self._listed(dict(self._problems), afresh=False)
+        problems = dict(self._problems)
+        children = self._glanced.get(partial(self._by_parent, problems, self._glanced))
+        return self._listed(children, problems, afresh=False)
 
-    def _listed(self, problems: dict[str, str], *, afresh: bool) -> tuple[Pod, ...]:
-        known = self._known
-        pods: dict[str, Pod] = {}
+    def _by_parent(
+        self, problems: dict[str, str], listing: Unchanged[dict[str, Sequence[_Found]]] | None = None
+    ) -> dict[str, Sequence[_Found]]:
+        """Return the children of each parent; a parent that can't be listed is absent, and in `problems`."""
+        found: dict[str, Sequence[_Found]] = {}
         for parent in self.fence.parents:
             try:
-                children = self._children(parent)
+                if listing is not None:
+                    listing.watch(os.fspath(self._tree.path(parent)))
+                found[parent] = self._children(parent)
             except FileNotFoundError:
-                continue  # holds no pod (yet)
+                found[parent] = ()  # holds no pod (yet)
             except (OSError, ReactorError) as error:
                 # Out of descriptors, say: the very moment at which somebody may have to be evicted.
                 problems[parent] = str(error)
+                if listing is not None:
+                    listing.spoil()
+        return found
+
+    def _listed(
+        self, children: Mapping[str, Sequence[_Found]], problems: dict[str, str], *, afresh: bool
+    ) -> tuple[Pod, ...]:
+        known = self._known
+        pods: dict[str, Pod] = {}
+        for parent in self.fence.parents:
+            if parent not in children:
                 pods |= {
                     uid: pod for uid, pod in known.items() if self._tree.contains(parent, pod.cgroup or "")
                 }
-                continue
-            for child in children:
+            for child in children.get(parent, ()):
                 before = known.get(child.uid)
                 pod = self._pod(child, before, problems) if afresh or before is None else before
                 if pod is not None:

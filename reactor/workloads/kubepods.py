@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from reactor.kernel.cgroup import CgroupTree
@@ -48,9 +48,14 @@ class ContainerCgroup(NamedTuple):
     is_monitor: bool
 
 
-def pod_cgroups(tree: CgroupTree, kubepods: str) -> Iterator[PodCgroup]:
-    """Yield every pod below the cgroup that holds all pods. Raises OSError where that one can't be listed."""
-    for name, inode in _children(tree, kubepods):
+def pod_cgroups(
+    tree: CgroupTree, kubepods: str, before_listing: Callable[[str], None] | None = None
+) -> Iterator[PodCgroup]:
+    """Yield every pod below the cgroup that holds all pods. Raises OSError where that one can't be listed.
+
+    `before_listing` is called with each directory that is about to be read.
+    """
+    for name, inode in _children(tree, kubepods, before_listing):
         qos_class = _class_of(name)
         if qos_class is None:
             uid = uid_of(name)
@@ -59,7 +64,7 @@ def pod_cgroups(tree: CgroupTree, kubepods: str) -> Iterator[PodCgroup]:
             continue
         within = f"{kubepods}/{name}"
         try:
-            found = _children(tree, within)
+            found = _children(tree, within, before_listing)
         except FileNotFoundError:
             continue
         for pod, pod_inode in found:
@@ -97,6 +102,11 @@ def _class_of(name: str) -> QosClass | None:
     return _CLASSES.get(name.removesuffix(_SLICE).rpartition("-")[2])
 
 
-def _children(tree: CgroupTree, cgroup: str) -> Sequence[tuple[str, int]]:
-    with os.scandir(tree.path(cgroup)) as entries:
+def _children(
+    tree: CgroupTree, cgroup: str, before_listing: Callable[[str], None] | None = None
+) -> Sequence[tuple[str, int]]:
+    directory = os.fspath(tree.path(cgroup))
+    if before_listing is not None:
+        before_listing(directory)
+    with os.scandir(directory) as entries:
         return [(entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)]

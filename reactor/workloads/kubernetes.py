@@ -11,6 +11,7 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
@@ -24,6 +25,7 @@ from reactor.workloads.kubelet_storage import KubeletStorage
 from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
 from reactor.workloads.node_files import NodeFiles, NodePaths, read_node_files
 from reactor.workloads.pause import spared_cgroups
+from reactor.workloads.unchanged import Unchanged
 from reactor.workloads.unspecified import pod_without_spec
 
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
@@ -72,6 +74,7 @@ class KubernetesPods:
         self._capacity_bytes = 0
         self._known: dict[str, _Known] = {}
         self._problems: Mapping[str, str] = {}
+        self._glanced = Unchanged[list[PodCgroup]]()
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -87,7 +90,8 @@ class KubernetesPods:
         """Return the pods that exist now; only of those that are new anything is read, and no disk.
 
         As new counts, too, one whose spec has come or changed, and one that is starting: its pause container
-        may not have been there yet.
+        may not have been there yet. The kubelet's cgroups are listed where one was made or removed. For one
+        thread.
         """
         return self._listed(afresh=False)
 
@@ -96,7 +100,9 @@ class KubernetesPods:
         problems: dict[str, str] = {} if afresh else dict(self._problems)
         specs, inventory = _by_cgroup_uid(self._specs()), self._runtime()
         known: dict[str, _Known] = {}
-        for found in self._found(problems):
+        listing = None if afresh else self._glanced
+        found_now = partial(self._found, problems, listing)
+        for found in found_now() if listing is None else listing.get(found_now):
             before = self._known.get(found.uid)
             spec = specs.get(found.uid)
             if before is not None and not afresh and _stands(before, found, spec, now_seconds):
@@ -116,17 +122,19 @@ class KubernetesPods:
         self._problems = problems
         return tuple(one.pod for one in known.values())
 
-    def _found(self, problems: dict[str, str]) -> list[PodCgroup]:
+    def _found(self, problems: dict[str, str], listing: Unchanged[list[PodCgroup]] | None) -> list[PodCgroup]:
         """Return the pods' cgroups; where a parent can't be listed, those that were known below it."""
         found: list[PodCgroup] = []
         for parent in self._parents:
             try:
-                found += pod_cgroups(self._tree, parent)
+                found += pod_cgroups(self._tree, parent, None if listing is None else listing.watch)
             except FileNotFoundError:
                 continue  # of two cgroup drivers a node has one; or the kubelet has not started yet
             except (OSError, ReactorError) as error:
                 # Out of descriptors, say: the very moment at which somebody may have to be evicted.
                 problems[parent] = str(error)
+                if listing is not None:
+                    listing.spoil()
                 found += [
                     PodCgroup(uid, one.pod.qos_class, one.pod.cgroup or "", one.inode)
                     for uid, one in self._known.items()

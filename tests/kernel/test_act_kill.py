@@ -114,7 +114,7 @@ async def test_two_who_wait_for_the_same_pod_both_learn_that_it_is_gone(
         nursery.start_soon(reap)
         nursery.start_soon(reap)
     assert [True, True] == freed
-    assert {} == kill_path._reaping
+    assert {} == kill_path._dying._turns
 
 
 async def test_a_kill_that_nobody_reaps_leaves_no_descriptor_after_close(

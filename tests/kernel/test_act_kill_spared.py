@@ -5,32 +5,20 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import trio
-from this_machine import cgroup_tree
-from yard import FORK_STORM, IGNORE_TERM, Yard, open_descriptors, wait_until, yard_in
+from yard import FORK_STORM, IGNORE_TERM, Yard, open_descriptors, tree_of, wait_until, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.act.processes import populated
-from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
-
-_UNIFIED = Path("/sys/fs/cgroup/unified")  # where a machine with v1 controllers has v2, without controllers
 
 
 @pytest.fixture(params=["v1", "v2"])
 def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
-    tree = cgroup_tree()
-    if tree.version != CgroupVersion(request.param):
-        if tree.version is CgroupVersion.V2:
-            pytest.skip("no v1 hierarchies here; boot with systemd.unified_cgroup_hierarchy=0")
-        if not _UNIFIED.is_mount():
-            pytest.skip(f"no v2 hierarchy here; mount -t cgroup2 none {_UNIFIED}")
-        tree = CgroupTree(version=CgroupVersion.V2, memory_root=_UNIFIED, freezer_root=_UNIFIED)
-    with yard_in(tree) as made:
+    with yard_in(tree_of(CgroupVersion(request.param))) as made:
         yield made
 
 

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -97,6 +98,25 @@ async def test_a_crossing_wakes_the_loop_either_way_and_its_absence_does_not(cgr
             assert await machine.is_quiet()
             process.hold_mib(10)
             await machine.woken_by(MEMCG_EVENTFD)
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_early_level_wakes_the_loop_and_rests_before_it_does_so_again(cgroup: str) -> None:
+    machine = Machine()
+    early = replace(level(cgroup, 60), place_ahead=1)
+    with hog(directory(cgroup)) as process:
+        async with trio.open_nursery() as nursery:
+            machine.source.arm([level(cgroup, 200), early])
+            await nursery.start(machine.source.run)
+            await machine.armed_at("at 200Mi")
+            await eventually(lambda: machine.board.state(MEMCG_EVENTFD).health is SourceHealth.ARMED)
+            process.hold_mib(80)
+            await machine.woken_by(MEMCG_EVENTFD)
+            wakes = machine.board.state(MEMCG_EVENTFD).wakes
+            process.hold_mib(30)
+            process.hold_mib(80)
+            assert wakes == machine.board.state(MEMCG_EVENTFD).wakes
+            await machine.woken_by(MEMCG_EVENTFD)  # after its rest, for what happened in it
             nursery.cancel_scope.cancel()
 
 

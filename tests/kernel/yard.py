@@ -10,10 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
+
+import pytest
+from this_machine import cgroup_tree
 
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 
+_UNIFIED: Final = Path("/sys/fs/cgroup/unified")  # where a machine with v1 controllers has v2, without them
 WAIT_FOR_EVER = "import signal; signal.pause()"
 IGNORE_TERM = """
 import signal
@@ -92,6 +98,18 @@ class Yard:
 
 def pod_at(cgroup: str | None) -> Pod:
     return Pod(name="pod", namespace="test", uid="1", cgroup=cgroup)
+
+
+def tree_of(version: CgroupVersion) -> CgroupTree:
+    """Return this machine's hierarchies of a version, or skip; v2 may be without controllers."""
+    tree = cgroup_tree()
+    if tree.version is version:
+        return tree
+    if tree.version is CgroupVersion.V2:
+        pytest.skip("no v1 hierarchies here; boot with systemd.unified_cgroup_hierarchy=0")
+    if not _UNIFIED.is_mount():
+        pytest.skip(f"no v2 hierarchy here; mount -t cgroup2 none {_UNIFIED}")
+    return CgroupTree(version=CgroupVersion.V2, memory_root=_UNIFIED, freezer_root=_UNIFIED)
 
 
 @contextmanager

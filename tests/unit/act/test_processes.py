@@ -2,7 +2,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -21,9 +21,9 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def fired(
-    members: Callable[[], list[int]], number: signal.Signals, spared: Collection[int] = ()
+    members: Callable[[], list[int]], number: signal.Signals, ready: Mapping[int, int] | None = None
 ) -> tuple[int, dict[int, int]]:
-    volley = processes.Volley(members, number, spared)
+    volley = processes.Volley(members, number, ready=ready)
     while volley.fire():
         pass
     return volley.sent, volley.held
@@ -57,9 +57,41 @@ def test_a_process_that_is_born_during_the_round_is_signalled_in_the_next(
     assert (3, pids) == (sent, list(held))
 
 
-def test_spared_ids_are_never_signalled() -> None:
-    sent, held = fired(lambda: [os.getpid()], signal.SIGKILL, {os.getpid()})
-    assert (0, {}) == (sent, held)
+def test_a_process_that_is_held_ready_is_signalled_without_a_second_look(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pid = sleepers[0].pid
+    looks = []
+    sent, held = fired(lambda: looks.append(None) or [pid], signal.SIGKILL, ready={pid: os.pidfd_open(pid)})
+    processes.close_all(held.values())
+    assert (1, [pid], 2) == (sent, list(held), len(looks))  # to begin with, and for who was born meanwhile
+    assert -signal.SIGKILL == sleepers[0].wait(5)
+
+
+def test_a_process_that_is_held_ready_and_has_left_the_cgroup_is_not_signalled(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    inside, left, _ = (child.pid for child in sleepers)
+    ready = {pid: os.pidfd_open(pid) for pid in (inside, left)}
+    sent, held = fired(lambda: [inside], signal.SIGKILL, ready=ready)
+    processes.close_all(held.values())
+    assert (1, [inside]) == (sent, list(held))
+    assert sleepers[1].poll() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ready[left])
+
+
+def test_who_has_the_id_of_one_that_was_held_ready_is_signalled_by_a_pidfd_of_its_own(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    gone, present, _ = sleepers
+    gone_fd = os.pidfd_open(gone.pid)
+    gone.kill()
+    gone.wait()
+    sent, held = fired(lambda: [present.pid], signal.SIGKILL, ready={present.pid: gone_fd})
+    processes.close_all(held.values())
+    assert (1, [present.pid]) == (sent, list(held))
+    assert -signal.SIGKILL == present.wait(5)
 
 
 def test_a_process_that_is_gone_is_passed_over() -> None:

@@ -96,11 +96,15 @@ class FakeKills:
 
     def __init__(self) -> None:
         self.killed: list[str] = []
+        self.ready: list[str] = []
         self.terminated: list[tuple[str, float]] = []
         self.fails_with: Exception | None = None
         self.reaped = trio.Event()
         self.ends_by_itself = False
         self.meanwhile: Callable[[], None] = lambda: None
+
+    def get_ready(self, pods: Sequence[Pod]) -> None:
+        self.ready = [pod.name for pod in pods]
 
     def kill_now(self, pod: Pod) -> KillReport:
         self.meanwhile()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.daemon.levels import MemoryLevels, process_levels
+from reactor.daemon.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
@@ -26,9 +26,14 @@ def levels(tree, *thresholds, parents=("/node",)):
     return MemoryLevels(tree.tree, settings)
 
 
-def test_level_is_capacity_less_threshold_plus_what_the_cache_holds(tree, make_threshold, observation):
-    (level,) = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+def crossings(found):
+    return [level for level in found if not level.is_early]
 
+
+def test_level_is_capacity_less_threshold_plus_what_the_cache_holds(tree, make_threshold, observation):
+    found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    (level,) = crossings(found)
     assert level.cgroup == "/node"
     assert level.level_bytes == (512 - 100 + 1) * MIB
     assert level.working_set_bytes == (512 - 100) * MIB
@@ -42,7 +47,7 @@ def test_every_memory_threshold_has_its_level_and_no_other_signal_has(tree, make
     ]
     found = levels(tree, *thresholds).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
 
-    assert [level.threshold for level in found] == thresholds[:2]
+    assert [level.threshold for level in crossings(found)] == thresholds[:2]
 
 
 def test_signal_that_is_unknown_or_absurd_has_no_level(tree, make_threshold, observation):
@@ -59,7 +64,7 @@ def test_each_of_several_parents_gets_all_that_is_left_of_their_sum(tree, make_t
     # 100 MiB used of 512: 312 more until no more than 100 are available.
     found = maker.of({allocatable: observation(413 * MIB)})
 
-    assert {level.cgroup: level.level_bytes // MIB for level in found} == {
+    assert {level.cgroup: level.level_bytes // MIB for level in crossings(found)} == {
         "/node/a": 30 + 313,
         "/node/b": 70 + 313,
     }
@@ -70,7 +75,9 @@ def test_parent_that_is_not_there_has_no_level(tree, make_threshold, observation
     allocatable = Signal.ALLOCATABLE_MEMORY_AVAILABLE
     maker = levels(tree, make_threshold(100 * MIB, allocatable), parents=("/node/a", "/node/none"))
 
-    assert [level.cgroup for level in maker.of({allocatable: observation(400 * MIB)})] == ["/node/a"]
+    found = maker.of({allocatable: observation(400 * MIB)})
+
+    assert [level.cgroup for level in crossings(found)] == ["/node/a"]
     maker.close()
 
 
@@ -139,3 +146,29 @@ def test_the_machine_itself_is_never_among_what_is_crossed(tree, make_threshold,
     settings = Settings(eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)))
 
     assert MemoryLevels(tree.tree, settings).crossed({Signal.MEMORY_AVAILABLE: observation(99 * MIB)}) == {}
+
+
+def test_a_hard_threshold_has_early_levels_ahead_of_it_and_a_soft_one_has_none(
+    tree, make_threshold, observation
+):
+    hard, soft = make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=9)
+    found = levels(tree, hard, soft).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    early = [level for level in found if level.is_early]
+    assert [level.threshold for level in early] == [hard, hard]
+    assert [level.level_bytes // MIB for level in early] == [412 + 1 - 32, 412 + 1 - 3]
+    assert [level.working_set_bytes // MIB for level in early] == [412 - 32, 412 - 3]
+    assert len({level.key for level in found}) == len(found)
+
+
+def test_a_small_node_is_warned_in_proportion(tree, make_threshold, observation):
+    memory = {Signal.MEMORY_AVAILABLE: observation(60 * MIB, capacity=64 * MIB)}
+    found = levels(tree, make_threshold(10 * MIB)).of(memory)
+
+    assert [level.level_bytes / MIB for level in found] == [55, 55 - 4, 55 - 0.5]
+
+
+def test_early_levels_are_none_to_brake_at(tree, make_threshold, observation):
+    found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    assert lowest_hard(found) == {"/node": (512 - 100 + 1) * MIB}

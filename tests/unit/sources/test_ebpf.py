@@ -2,6 +2,7 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,25 @@ async def test_level_is_armed_one_page_past_it_and_again_below_it(
         _, (armed,) = node.watch
         assert Level(fire=400 * PAGES + 1, rearm=398 * PAGES + 1, step=PAGES) == armed
         assert "/node memory.available<100Mi at 400Mi" == node.board.state(EBPF).detail
+
+
+async def test_an_early_level_is_told_of_once_and_gives_way_where_there_is_no_room(
+    node: FakeNode, level: LevelFactory
+) -> None:
+    early = [replace(level(amount), place_ahead=place) for place, amount in ((1, 250), (2, 295))]
+    crossings = [level(300, grace_seconds=seconds) for seconds in (0, 30, 60)]
+    async with node.watched(*crossings, *early):
+        armed = node.watch[1]
+        assert [300 * PAGES + 1] * 3 + [295 * PAGES + 1] == [one.fire for one in armed]
+        assert armed[3].step > 1 << 40  # pages
+        assert armed[0].step == PAGES
+
+
+async def test_reclaim_at_an_early_level_wakes_nobody(node: FakeNode, level: LevelFactory) -> None:
+    async with node.watched(level(400), replace(level(300, working_set_mib=300), place_ahead=1)):
+        node.uses(350)
+        node.probe.tell(watch_record(RecordKind.RECLAIM, node.watch[0]))
+        assert await node.quiet()
 
 
 async def test_soft_and_hard_level_of_one_cgroup_share_its_watch(node: FakeNode, level: LevelFactory) -> None:

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from reactor.sources.levels import describe_levels, needs_rearming
+from reactor.sources.levels import describe_levels, needs_rearming, with_room_for
 
 MIB = 1 << 20
 
@@ -40,3 +42,19 @@ def test_a_working_set_decides_where_it_is_known_and_usage_where_it_is_not(level
 def test_levels_read_as_one_line(level) -> None:
     expected = "/node memory.available<100Mi at 412Mi, /pods memory.available<100Mi at 300Mi"
     assert expected == describe_levels([level(412), level(300, "/pods")])
+
+
+def test_early_levels_go_without_saying(level) -> None:
+    assert "/node memory.available<100Mi at 412Mi" == describe_levels(
+        [replace(level(380), place_ahead=1), level(412)]
+    )
+
+
+def test_where_there_is_little_room_what_is_early_goes_first_and_the_nearest_last(level) -> None:
+    hard, soft = level(412), level(462)
+    far, near = replace(level(380), place_ahead=1), replace(level(409), place_ahead=2)
+    late = replace(level(459), place_ahead=2)
+    assert [hard, far, near, soft] == with_room_for([hard, far, near, soft, late], 4)
+    assert [hard, near, soft] == with_room_for([hard, far, near, soft, late], 3)
+    assert [hard, soft] == with_room_for([hard, far, near, soft, late], 2)
+    assert [] == with_room_for([], 4)

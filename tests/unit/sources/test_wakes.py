@@ -45,6 +45,46 @@ async def test_a_cancelled_wait_loses_no_wake() -> None:
     assert (wake("psi"),) == await wakes.wait()
 
 
+async def test_memory_wakes_are_attended_to_at_once_with_all_that_is_pending() -> None:
+    wakes, attended = Wakes(), []
+    wakes.notify(wake("ticker", WakeKind.HOUSEKEEPING))
+    wakes.attend_at_once(attended.append)
+    wakes.notify(wake("processes", WakeKind.PROCESSES))
+    assert [] == attended
+    wakes.notify(wake("psi"), wake("ebpf"))
+    expected = (
+        wake("ticker", WakeKind.HOUSEKEEPING),
+        wake("processes", WakeKind.PROCESSES),
+        wake("psi"),
+        wake("ebpf"),
+    )
+    assert [expected] == attended
+    assert () == await wakes.wait()
+
+
+async def test_a_wake_that_comes_of_attending_to_another_waits_for_the_loop() -> None:
+    wakes, attended = Wakes(), []
+
+    def attend(taken: tuple[Wake, ...]) -> None:
+        attended.append(taken)
+        wakes.notify(wake("memory-high"))
+
+    wakes.attend_at_once(attend)
+    wakes.notify(wake("psi"))
+    assert [(wake("psi"),)] == attended
+    assert (wake("memory-high"),) == await wakes.wait()
+    wakes.notify(wake("psi", at_ns=7))
+    assert (wake("psi", at_ns=7),) == attended[1]
+
+
+async def test_other_wakes_are_left_for_the_loop() -> None:
+    wakes, attended = Wakes(), []
+    wakes.attend_at_once(attended.append)
+    wakes.notify(wake("ticker", WakeKind.HOUSEKEEPING))
+    assert (wake("ticker", WakeKind.HOUSEKEEPING),) == await wakes.wait()
+    assert [] == attended
+
+
 def test_board_keeps_counts_when_the_health_changes() -> None:
     board = SourceBoard()
     board.count_wake("processes")

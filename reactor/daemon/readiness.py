@@ -1,0 +1,67 @@
+"""Before a crossing: near a hard memory threshold the likeliest pods are got ready to be killed.
+
+The sources wake the loop at early levels too. The pass that follows decides over what it sees, like any
+other; after it the same decision is made once more, over what would be seen at the crossing, and the pods
+that it would evict are got ready (`act.target`). All of that only saves work, never a look: at the crossing
+the node and its pods are read and decided over afresh, and whoever comes first is killed, ready or not.
+Half of what it saves is the time to fetch code and counters back into the CPU's caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from reactor.model.decisions import PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy import decide
+
+# How far ahead of a hard threshold the loop is woken, in bytes and as a share of the capacity. An allocator
+# of 2 GiB/s takes 16 ms and 2 ms for it, a pass that gets ready 1.5 ms.
+_AHEAD: Final = ((32 << 20, 16), (3 << 20, 128))
+READY_PODS: Final = 2
+
+
+def ahead_bytes(capacity_bytes: int) -> tuple[int, ...]:
+    """Return how far ahead of a hard memory threshold the loop is to be woken, the farthest first."""
+    return tuple(min(most_bytes, capacity_bytes // share) for most_bytes, share in _AHEAD)
+
+
+def is_near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) -> bool:
+    """Return whether a hard memory threshold is crossed, or less than its farthest early level away."""
+    return any(_near(thresholds, memory))
+
+
+def foreseen(
+    settings: EvictionSettings,
+    state: PolicyState,
+    memory: Mapping[Signal, Observation],
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+    now_seconds: float,
+) -> tuple[Pod, ...]:
+    """Return the pods that would go first if what is near were crossed now, the likeliest first."""
+    signals = {
+        signal: replace(seen, available=0, taken_at_seconds=None)
+        for signal, seen in memory.items()
+        if signal in _near(settings.thresholds, memory)
+    }
+    _, decision = decide(settings, state, Snapshot(signals=signals, pods=used), pods, now_seconds)
+    return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
+
+
+def _near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) -> Iterator[Signal]:
+    for threshold in thresholds:
+        seen = memory.get(threshold.signal)
+        if (
+            threshold.is_hard
+            and threshold.signal in MEMORY_SIGNALS
+            and seen is not None
+            and seen.absurdity is None
+            and seen.available < threshold.value.of(seen.capacity) + ahead_bytes(seen.capacity)[0]
+        ):
+            yield threshold.signal

@@ -1,0 +1,134 @@
+"""Pods that were got ready to be killed, and what became of them before they were; on v1 and on v2."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from yard import Yard, open_descriptors, tree_of, yard_in
+
+from reactor.act.kill import KillPath
+from reactor.errors import RefusedError
+from reactor.kernel.cgroup_files import CgroupVersion
+
+
+@pytest.fixture(params=CgroupVersion)
+def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
+    with yard_in(tree_of(request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def kill_path(yard: Yard) -> Iterator[KillPath]:
+    path = KillPath(yard.tree, (yard.parent,))
+    yield path
+    path.close()
+
+
+def home(yard: Yard) -> Path:
+    """Return the list of processes that this one is in, where the pods are."""
+    path = next(
+        path
+        for number, controllers, path in (
+            line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()
+        )
+        if ("memory" in controllers.split(",") if yard.tree.version is CgroupVersion.V1 else number == "0")
+    )
+    return yard.tree.memory_root / path.lstrip("/") / "cgroup.procs"
+
+
+async def test_a_pod_that_was_got_ready_ends_as_any_other(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    children = [yard.spawn(pod.cgroup) for _ in range(3)]
+    kill_path.get_ready([pod])
+    late = yard.spawn(pod.cgroup)
+    report = kill_path.kill_now(pod)
+    assert (4, ()) == (report.processes, report.problems)
+    assert [-signal.SIGKILL] * 4 == [child.wait(5) for child in (*children, late)]
+    assert (await kill_path.reap(pod)).freed_ns is not None
+
+
+async def test_a_process_that_left_the_pod_after_it_was_got_ready_is_not_killed(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod, elsewhere = yard.pod(), yard.make(f"{yard.parent}/elsewhere")
+    leaves, stays = yard.spawn(pod.cgroup), yard.spawn(pod.cgroup)
+    kill_path.get_ready([pod])
+    for directory in yard.directories(elsewhere):
+        (directory / "cgroup.procs").write_text(str(leaves.pid))
+    assert 1 == kill_path.kill_now(pod).processes
+    assert -signal.SIGKILL == stays.wait(5)
+    await kill_path.reap(pod)
+    assert leaves.poll() is None
+
+
+async def test_a_cgroup_that_was_made_anew_after_it_was_got_ready_is_killed_as_it_is_now(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod = yard.pod()
+    first = yard.spawn(pod.cgroup)
+    kill_path.get_ready([pod])
+    first.kill()
+    first.communicate()
+    for directory in yard.directories(pod.cgroup):
+        directory.rmdir()
+    yard.make(pod.cgroup)
+    second = yard.spawn(pod.cgroup)
+    assert 1 == kill_path.kill_now(pod).processes
+    assert -signal.SIGKILL == second.wait(5)
+    await kill_path.reap(pod)
+
+
+def test_what_was_got_ready_and_is_gone_is_a_kill_of_nobody(yard: Yard, kill_path: KillPath) -> None:
+    pod = yard.pod()
+    child = yard.spawn(pod.cgroup)
+    kill_path.get_ready([pod])
+    child.kill()
+    child.communicate()
+    for directory in yard.directories(pod.cgroup):
+        directory.rmdir()
+    report = kill_path.kill_now(pod)
+    assert (0, ()) == (report.processes, report.problems)
+
+
+def test_whoever_is_got_ready_is_let_go_of_when_others_are_or_the_fence_moves(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pods = [replace(yard.pod(name), uid=name) for name in ("a", "b")]
+    for pod in pods:
+        yard.spawn(pod.cgroup)
+    before = open_descriptors()
+    kill_path.get_ready(pods[:1])
+    held = open_descriptors()
+    assert held > before
+    kill_path.get_ready(pods[:1])
+    kill_path.get_ready(pods[1:])
+    assert held == open_descriptors()
+    kill_path.guard(("/reactor-test-nowhere",))
+    assert before == open_descriptors()
+    kill_path.get_ready(pods)
+    assert before == open_descriptors()
+    with pytest.raises(RefusedError, match="not inside"):
+        kill_path.kill_now(pods[0])
+
+
+def test_reactor_itself_is_not_killed_where_it_came_into_a_pod_that_was_got_ready(
+    yard: Yard, kill_path: KillPath
+) -> None:
+    pod = yard.pod()
+    child = yard.spawn(pod.cgroup)
+    kill_path.get_ready([pod])
+    procs = yard.tree.path(pod.cgroup) / "cgroup.procs"
+    back = home(yard)
+    before = open_descriptors()
+    procs.write_text(str(os.getpid()))
+    try:
+        with pytest.raises(RefusedError, match="reactor"):
+            kill_path.kill_now(pod)
+        kill_path.get_ready([pod])  # refused as well, silently
+    finally:
+        back.write_text(str(os.getpid()))
+    assert child.poll() is None
+    assert before > open_descriptors()
