@@ -123,6 +123,8 @@ def _conclude(
     except RefusedError as error:
         _store(directory, measured, history, None)
         print(f"reactor tune: nothing to recommend: {error}", file=sys.stderr)
+        for problem in measured.problems:
+            print(f"reactor tune: {problem}", file=sys.stderr)
         return EXIT_FAILED
     # Only now: rich costs time that nobody wants to wait for on an error.
     from reactor.lab.tune.show import show  # noqa: PLC0415

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from reactor.errors import RefusedError
-from reactor.lab.hog import MIB
 from reactor.lab.tune.history import History
 from reactor.lab.tune.measured import Measured
 from reactor.lab.tune.tail import FEWEST, Tail, tail_of
 
-_SMALLEST_BYTES: Final = MIB  # below it only the clock is measured
+_SMALLEST_SHARE: Final = 0.1  # of the largest victim: smaller ones measure the scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,9 @@ class Freeing:
 
 def freeing_of(measured: Measured, history: History) -> Freeing:
     """Return how long freeing takes, by all victims that were seen. Raises RefusedError for too few."""
-    seen = [(size, seconds) for size, seconds in _seen(measured, history) if size >= _SMALLEST_BYTES]
+    found = list(_seen(measured, history))
+    smallest_bytes = _SMALLEST_SHARE * max((size for size, _ in found), default=0)
+    seen = [(size, seconds) for size, seconds in found if size >= smallest_bytes and size]
     if len(seen) < FEWEST:
         raise RefusedError(
             f"only {len(seen)} victims were seen to give their memory back; {FEWEST} are needed"

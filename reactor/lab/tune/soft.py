@@ -10,7 +10,7 @@ from reactor.lab.hog import MIB
 from reactor.lab.tune.history import History
 
 _STEP_BYTES: Final = 10 * MIB
-_LARGEST_SHARE: Final = 0.25  # above the hard threshold
+_LARGEST_SHARE: Final = 0.1  # of the node, above the hard threshold
 _SMALLEST_SHARE: Final = 0.25  # of the hard threshold: soft is to be crossed first
 _ASSUMED_GRACE_SECONDS: Final = 30
 _ASSUMED_POD_GRACE_SECONDS: Final = 30  # terminationGracePeriodSeconds' default
