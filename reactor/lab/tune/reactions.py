@@ -25,7 +25,7 @@ MEMORY_HIGH_ALONE: Final = "memory.high alone"
 _FULL_SPEED: Final = 0
 _TAKEN_OVER: Final = ("sources", "ebpf", "realtime", "housekeepingInterval", "brake")
 _ARMED_SECONDS: Final = 120.0
-_SEEN_SECONDS: Final = 5.0
+_SEEN_SECONDS: Final = 30.0  # the hog takes its first 460 MiB in it, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,10 @@ class Reactions:
                 if not go_on():
                     return
                 run = crossings.run_if_seen(_FULL_SPEED, _SEEN_SECONDS + way.interval_seconds)
-                yield None if run is None else reaction_of(run, way.name, load)
+                if run is None:  # and what the daemon may do yet would be taken for the next one's
+                    yield None
+                    return
+                yield reaction_of(run, way.name, load)
 
 
 def reaction_of(run: Run, way: str, load: str) -> Reaction:
