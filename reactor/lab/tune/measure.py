@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -127,15 +128,16 @@ class Measuring:
         found = self._found
         self._tell(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
         try:
-            for reaction in reactions.session(way, load, _RUNS, self._goes_on):
-                if reaction is None:
-                    found.missed[way.name] += 1
-                else:
-                    found.reactions.append(reaction)
-                self._tell(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
+            with closing(reactions.session(way, load, _RUNS, self._goes_on)) as session:
+                for reaction in session:
+                    if reaction is None:
+                        found.missed[way.name] += 1
+                    else:
+                        found.reactions.append(reaction)
+                    self._tell(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
+        except _UnderPressureError:
+            raise
         except (ReactorError, OSError) as error:
-            if isinstance(error, _UnderPressureError):
-                raise
             found.failures[way.name] += 1
             found.problems.append(f"{way.name}, {load}: {error}")
 
@@ -160,20 +162,15 @@ class _UnderPressureError(RefusedError):
     """The machine has come under pressure while it was measured."""
 
 
-class _told:  # noqa: N801 - a context manager, used like a function
-    """Adds what goes wrong in its block to a list of problems, and goes on after it."""
-
-    def __init__(self, problems: list[str]) -> None:
-        self._problems = problems
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, ReactorError | OSError) and not isinstance(error, _UnderPressureError):
-            self._problems.append(str(error))
-            return True
-        return False
+@contextmanager
+def _told(problems: list[str]) -> Iterator[None]:
+    """Add what goes wrong in the block to the problems, and go on after it."""
+    try:
+        yield
+    except _UnderPressureError:
+        raise
+    except (ReactorError, OSError) as error:
+        problems.append(str(error))
 
 
 def _about(version: CgroupVersion, plan: Plan) -> Mapping[str, Any]:

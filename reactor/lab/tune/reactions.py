@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,10 +80,13 @@ class Reactions:
         self._directory = directory
         self._pods = pods
 
-    def session(self, way: Way, load: str, runs: int, go_on: Callable[[], bool]) -> Iterator[Reaction | None]:
+    def session(
+        self, way: Way, load: str, runs: int, go_on: Callable[[], bool]
+    ) -> Generator[Reaction | None, None, None]:
         """Yield up to `runs` reactions, None for a crossing that was let be, as long as `go_on` allows.
 
-        Raises RefusedError where the daemon doesn't come up or ends somebody else.
+        To be closed, which ends what it has started. Raises RefusedError where the daemon doesn't come up or
+        ends somebody else.
         """
         with ExitStack() as stack:
             node = stack.enter_context(bench_node(self._tree, self._tool, self._pods))
