@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.procfs import read_meminfo
+from reactor.lab.calm import check_machine
 from reactor.lab.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLD_BYTES
 from reactor.lab.hog import MIB
 from reactor.lab.measure import about
@@ -30,9 +29,6 @@ from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import ended_by_signals
 from reactor.report import write, write_figure
 
-_NEEDED_BYTES: Final = CAPACITY_BYTES + 256 * MIB
-_CALM_PERCENT: Final = 10.0
-_SOME_AVG10: Final = re.compile(r"^some avg10=([\d.]+)", re.MULTILINE)
 _KEYS: Final = ("about", "courses", "contestants", "left_out", "heats", "traces")
 
 
@@ -100,30 +96,10 @@ def read_result(path: Path) -> Found:
     return dict(found)
 
 
-def under_pressure(proc: Path = Path("/proc")) -> str | None:
-    """Return why this machine is no place for a race now, None where it is.
-
-    The race takes a gigabyte and is to disturb nobody; and under pressure it would measure that.
-    """
-    memory = read_meminfo(proc)
-    free_bytes = memory.free_bytes if memory.available_bytes is None else memory.available_bytes
-    if free_bytes < _NEEDED_BYTES:
-        return f"{free_bytes // MIB} MiB available; with {_NEEDED_BYTES // MIB} MiB nobody would be disturbed"
-    try:
-        text = (proc / "pressure/memory").read_text()
-    except OSError:  # a kernel that doesn't account pressure
-        return None
-    stalled = _SOME_AVG10.search(text)
-    if stalled and float(stalled[1]) >= _CALM_PERCENT:
-        return f"tasks wait for memory {stalled[1]} % of the time, less than {_CALM_PERCENT:g} % is wanted"
-    return None
-
-
 def _prepared() -> tuple[CgroupTree, Path]:
     if os.geteuid() != 0:
         raise RefusedError("needs root, to make cgroups and namespaces: sudo reactor bench race")
-    if reason := under_pressure():
-        raise RefusedError(f"this machine is under memory pressure: {reason}")
+    check_machine()
     return CgroupTree.discover(), compiled_tool()
 
 

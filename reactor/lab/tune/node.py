@@ -12,7 +12,7 @@ from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
-from reactor.kernel.procfs import read_meminfo
+from reactor.lab.calm import check_machine
 from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.hog import MIB
 from reactor.lab.tune.measured import NodeFacts, Reserve
@@ -24,9 +24,6 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # A CPU takes pages from a cgroup's counter 64 at a time (MEMCG_CHARGE_BATCH, mm/memcontrol.c).
 _BATCH_BYTES: Final = 64 * _PAGE_BYTES
 _DAEMON_BYTES: Final = 45 * MIB
-_ROOM_BYTES: Final = 256 * MIB
-_MOST_PRESSURE_PERCENT: Final = 5.0
-_SCARCE_SHARE: Final = 0.25
 _HUGE_PAGES: Final = Path("sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -78,31 +75,8 @@ def check_calm(tree: CgroupTree, settings: Settings, proc: Path = Path("/proc"))
 
     What the virtual node takes counts on the real one: at its fullest it must cross no threshold there.
     """
-    machine = read_meminfo(proc)
-    available_bytes = machine.free_bytes if machine.available_bytes is None else machine.available_bytes
-    wanted_bytes = CAPACITY_BYTES + _ROOM_BYTES
-    if available_bytes < wanted_bytes:
-        raise RefusedError(
-            f"the machine has {available_bytes // MIB} MiB of memory available, and measuring may take "
-            f"{wanted_bytes // MIB} MiB: a virtual node of {CAPACITY_BYTES // MIB} MiB, and room beside it"
-        )
-    pressure = memory_pressure_percent(proc)
-    # With memory left, what stalls is a cgroup at a limit of its own, and no concern of the machine.
-    if pressure > _MOST_PRESSURE_PERCENT and available_bytes < machine.total_bytes * _SCARCE_SHARE:
-        raise RefusedError(
-            f"the machine is in memory pressure: {available_bytes // MIB} MiB are available, and tasks were "
-            f"stalled {pressure:g} % of the last ten seconds (/proc/pressure/memory, some avg10; up to "
-            f"{_MOST_PRESSURE_PERCENT:g} % is taken)"
-        )
+    check_machine(proc)
     _check_thresholds(tree, settings, proc)
-
-
-def memory_pressure_percent(proc: Path = Path("/proc")) -> float:
-    """Return how much of the last ten seconds some task was stalled for memory; 0 where nobody counts."""
-    with suppress(OSError):
-        found = re.search(r"^some avg10=([0-9.]+)", (proc / "pressure/memory").read_text(), re.MULTILINE)
-        return float(found[1]) if found else 0.0
-    return 0.0
 
 
 def _check_thresholds(tree: CgroupTree, settings: Settings, proc: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.race.command import Wanted, race, under_pressure
+from reactor.lab.race.command import Wanted, race
 from reactor.lab.race.contestant import Role
 from reactor.lab.race.course import DEFAULT, FULL, Course
 from reactor.lab.race.own import KERNEL, limits, reactors
@@ -91,28 +91,6 @@ def test_pressure_alone_is_no_contestant_and_the_reason_is_told() -> None:
     assert "reclaim" in left_out["reactor-psi"]
 
 
-def proc(directory: Path, available_mib: int, stalled: str | None) -> Path:
-    meminfo = f"MemTotal: 9999999 kB\nMemFree: 1 kB\nMemAvailable: {available_mib * 1024} kB\n"
-    (directory / "meminfo").write_text(meminfo)
-    if stalled is not None:
-        (directory / "pressure").mkdir()
-        (directory / "pressure/memory").write_text(f"some avg10={stalled} avg60=0.00 avg300=0.00 total=0\n")
-    return directory
-
-
-@pytest.mark.parametrize("stalled", ["0.00", "9.99", None])
-def test_a_calm_machine_is_a_place_for_a_race(tmp_path: Path, stalled: str | None) -> None:
-    assert under_pressure(proc(tmp_path, 4096, stalled)) is None
-
-
-def test_a_machine_that_waits_for_memory_is_none(tmp_path: Path) -> None:
-    assert "12.50 %" in (under_pressure(proc(tmp_path, 4096, "12.50")) or "")
-
-
-def test_a_machine_with_little_memory_is_none(tmp_path: Path) -> None:
-    assert "1000 MiB available" in (under_pressure(proc(tmp_path, 1000, "0.00")) or "")
-
-
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
@@ -138,3 +116,15 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert 2 == race(Wanted(results=Path("none"), rounds=1, heats_a_turn=1))
     assert "needs root" in capsys.readouterr().err
+
+
+def test_on_a_machine_without_room_it_refuses_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise RefusedError("the machine has 1000 MiB of memory available")
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("reactor.lab.race.command.check_machine", refuse)
+    assert 2 == race(Wanted(results=Path("none"), rounds=1, heats_a_turn=1))
+    assert "1000 MiB of memory available" in capsys.readouterr().err

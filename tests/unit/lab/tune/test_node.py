@@ -6,7 +6,8 @@ from reactor.config import settings_from_text
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.tune.node import check_calm, huge_pages, memory_pressure_percent, watermarks_bytes
+from reactor.lab.calm import memory_pressure_percent
+from reactor.lab.tune.node import check_calm, huge_pages, watermarks_bytes
 from reactor.model.settings import Settings
 
 MIB = 1 << 20
