@@ -11,7 +11,7 @@ from typing import Final
 from reactor.daemon.doctor_kubernetes import kubernetes_features
 from reactor.daemon.doctor_podman import podman_features
 from reactor.daemon.doctor_runtime import runtime_feature
-from reactor.daemon.show import console, table
+from reactor.daemon.tables import console, table
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import BrakeMode, Settings
 

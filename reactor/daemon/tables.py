@@ -1,0 +1,70 @@
+"""Tables in the terminal, and how amounts, instants and durations are written in them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from reactor.daemon.record import amount_text
+from reactor.model.signals import Resource
+
+UNKNOWN: Final = "unknown"
+_PIPE_COLUMNS: Final = 120
+
+
+def console() -> Console:
+    """Return a console that cuts nothing off where the output is a pipe or a file."""
+    width = None if sys.stdout.isatty() else max(_PIPE_COLUMNS, shutil.get_terminal_size().columns)
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: str = "",
+    whole: str = "",
+    title: str | None = None,
+) -> Table:
+    """Return a table; columns named in `right` (separated by commas) are aligned to the right.
+
+    Where the screen is narrow all columns are broken into lines, but for those named in `whole`.
+    """
+    found = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
+    for column in columns:
+        justify: Literal["right", "left"] = "right" if column in right.split(",") else "left"
+        found.add_column(column, justify=justify, overflow="fold", no_wrap=column in whole.split(","))
+    for row in rows:
+        found.add_row(*(str(cell) for cell in row))
+    return found
+
+
+def amount(value: int | None, resource: Resource) -> str:
+    """Return an amount of a resource for reading."""
+    return UNKNOWN if value is None else amount_text(value, resource)
+
+
+def moment(text: str | None, now: datetime | None = None) -> str:
+    """Return an instant in RFC 3339 for reading: today's by its time, others by their date; `-` for none."""
+    if text is None:
+        return "-"
+    at = datetime.fromisoformat(text).astimezone(UTC)
+    if at.date() == (now or datetime.now(UTC)).date():
+        return f"{at:%H:%M:%S}.{at.microsecond // 1000:03}Z"
+    return f"{at:%Y-%m-%d %H:%M}Z"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration for reading, coarser the longer it is; `-` for none."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from reactor.daemon.show_resources import filesystems_table, reclaimed_table, signals_table
+from reactor.daemon.tables import duration, moment
+
+GIB = 1 << 30
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+
+
+def printed(table: Table, width: int = 80) -> list[str]:
+    screen = Console(width=width, record=True, file=io.StringIO())
+    screen.print(table)
+    return [line.rstrip() for line in screen.export_text().splitlines()]
+
+
+def signal(name: str, *amounts: int, available: int = 5 * GIB) -> dict[str, Any]:
+    thresholds = [
+        {"kind": "hard", "amount": one, "margin": available - one, "met": False, "below_for_seconds": None}
+        for one in amounts
+    ]
+    return {
+        "signal": name,
+        "unit": "bytes",
+        "available": available,
+        "capacity": 10 * GIB,
+        "thresholds": thresholds,
+        "source": {"name": "filesystems", "health": "armed"},
+    }
+
+
+def filesystem(name: str, path: str, device: str | None = "8:1", **more: Any) -> dict[str, Any]:
+    return {
+        "filesystem": name,
+        "path": path,
+        "device": device,
+        "kind": "ext4",
+        "mount_point": "/srv",
+        "read_only": False,
+        "fills_by_bytes_per_second": 0,
+        "fills_by_inodes_per_second": 0,
+        "seconds_to_threshold": None,
+        **more,
+    }
+
+
+def test_signal_of_the_same_disk_under_another_name_is_told_once_unless_it_has_a_threshold_of_its_own() -> (
+    None
+):
+    lines = printed(
+        signals_table(
+            [
+                signal("nodefs.available", GIB),
+                signal("imagefs.available"),
+                signal("imagefs.available", 2 * GIB),
+                signal("containerfs.available", GIB),
+                signal("containerfs.available", available=GIB),
+            ],
+            120,
+        ),
+        120,
+    )
+    assert ["nodefs.available", "imagefs.available", "containerfs.available"] == [
+        line.split()[0] for line in lines[1:]
+    ]
+    assert "2Gi" in lines[2]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_name_of_a_signal_is_never_broken_and_no_line_is_too_long(width: int) -> None:
+    one = {
+        **signal("allocatableMemory.available", GIB),
+        "source": {"name": "memcg-eventfd", "health": "degraded"},
+    }
+    lines = printed(signals_table([one], width), width)
+    assert lines[1].startswith(" allocatableMemory.available ")
+    assert max(map(len, lines)) <= width
+    assert ("SOURCE" in lines[0]) == (width >= 100)
+
+
+def test_path_is_told_once_by_all_its_names_with_the_nearest_threshold() -> None:
+    names = [
+        filesystem("nodefs", "/srv", fills_by_bytes_per_second=GIB, seconds_to_threshold=7300.0),
+        filesystem("imagefs", "/srv", seconds_to_threshold=90.0),
+        filesystem("containerfs", "/srv/layers"),
+        filesystem("other", "/gone", None),
+    ]
+    _, first, second, third = printed(filesystems_table({"layout": "single", "filesystems": names}), 100)
+    assert ["nodefs,", "imagefs", "/srv", "ext4", "8:1", "1Gi/s", "90", "s"] == first.split()
+    assert ["containerfs", "/srv/layers", "ext4", "8:1", "on", "/srv", "-", "-"] == second.split()
+    assert "unknown" in third
+
+
+def test_what_was_given_back_is_told_with_what_was_wanted_and_what_went_wrong() -> None:
+    one = {
+        "kind": "commands",
+        "unit": "bytes",
+        "time": "2020-01-01T00:00:00.000000Z",
+        "signal": "nodefs.available",
+        "freed": GIB,
+        "wanted": None,
+        "took_seconds": 0.25,
+        "did": ["/bin/clean"],
+        "problems": ["exit status 1"],
+    }
+    text = " ".join(printed(reclaimed_table([one]), 120))
+    for part in (
+        "commands",
+        "2020-01-01 00:00Z",
+        "1Gi",
+        "unknown",
+        "0.2 s",
+        "/bin/clean; problem: exit status 1",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "-"),
+        ("2026-11-21T08:59:01.020300Z", "08:59:01.020Z"),
+        ("2026-11-20T08:59:01.020300Z", "2026-11-20 08:59Z"),
+    ],
+)
+def test_instant_of_today_is_a_time_and_any_other_a_date(text: str | None, told: str) -> None:
+    assert told == moment(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (None, "-"),
+        (0.2, "0 s"),
+        (119.4, "119 s"),
+        (120, "2 min"),
+        (7199, "120 min"),
+        (7200, "2 h"),
+        (200_000, "2 days"),
+    ],
+)
+def test_duration_is_the_coarser_the_longer_it_is(seconds: float | None, told: str) -> None:
+    assert told == duration(seconds)
