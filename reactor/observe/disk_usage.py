@@ -149,7 +149,11 @@ class DiskUsage:
             for key in self._places.keys() - wanted.keys():
                 self._places.pop(key).tree.forget()
             for key in wanted.keys() - self._places.keys():
+                pace()
+                self.looking_at = key.place.path
                 self._places[key] = _Place(TreeUsage(key.place.path, self._budget))
+                # Of all before the first is counted: who shares a project has no number of its own.
+                self._places[key].project = _project_at(key.place.path)
             uids = {key.uid for key in wanted}
             self._published = {uid: one for uid, one in self._published.items() if uid in uids}
             for key in sorted(wanted, key=lambda key: _size(self._places[key])):
@@ -187,7 +191,7 @@ class DiskUsage:
         """Return a place's usage as its filesystem counts it, None where it doesn't, or not for itself."""
         fd = os.open(place.tree.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            place.project = project_of(fd)
+            place.project = project_of(fd)  # it may have been given one since
             others = [other.project for other in self._places.values() if other is not place]
             if place.project is None or place.project in others:
                 return None
@@ -264,6 +268,17 @@ def _size(place: _Place) -> float:
     """Return by how much to look at a place late: one never looked at may be of any size."""
     known = place.usage
     return math.inf if known is None or known.inodes_used is None else known.inodes_used
+
+
+def _project_at(path: str) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return project_of(fd)
+    finally:
+        os.close(fd)
 
 
 def _shown(path: str) -> tuple[int, int, int]:
