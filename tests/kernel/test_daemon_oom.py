@@ -40,7 +40,7 @@ def test_node_that_runs_out_is_said_to_be_lost_to_the_kernel(
     line = first_kill(daemon)
     assert ("node", "oom-counters") == (line["scope"], line["source"])
     assert "the kernel's OOM killer was faster than us" in line["message"]
-    assert line["message"] in daemon.ask("status").stdout.replace("\n", " ")
+    assert line["message"] in " ".join(daemon.ask("status").stdout.split())
     assert line["message"] in daemon.log()
     eventually(lambda: [one["wakes"] for one in armed(daemon) if one["name"] == "oom-counters"] == [1], "it")
 
