@@ -238,7 +238,7 @@ class FilesystemWatch:
     def _report(self) -> None:
         longest_seconds = self._settings.housekeeping_interval_seconds
         paces = [
-            f"{watched.path} every {watched.filling.pause_seconds(longest_seconds):.2g} s"
+            f"{watched.path} every {round(watched.filling.pause_seconds(longest_seconds), 2):g} s"
             for watched in self._watched
         ]
         self._board.set(FILESYSTEMS, SourceHealth.ARMED, ", ".join(paces))
