@@ -18,6 +18,7 @@ from reactor.lab.race.results import (
 from reactor.report import Bars, Distribution, Lines, Report, Section, Table
 
 _COLUMNS: Final = ("contestant", "heats", "crossing to kill, ms", "to memory back, ms", "overshoot, MiB")
+_OVERVIEW: Final = "Crossing to kill, ms, p50 / max"
 _SPREAD: Final = "p50 / p99 / max"
 _LINES: Final = "The usage is that of each contestant's heat that is nearest to its median."
 _HOW: Final = (
@@ -37,6 +38,10 @@ def table(found: Found) -> Iterator[str]:
     """Yield the lines of the result as Markdown, which reads well in a terminal too."""
     about = found["about"]
     yield f"{about['kernel']}, cgroup {about['cgroup']}, {about['cpus']} x {about['cpu']}, {about['date']}"
+    yield ""
+    yield f"{_OVERVIEW}:"
+    yield ""
+    yield from _markdown(_overview_table(found))
     for course, description in found["courses"].items():
         yield ""
         yield f"{course}: {description} ({_SPREAD})"
@@ -95,7 +100,26 @@ def _overview(found: Found) -> Section:
         for name in order(found)
     }
     bars = Bars(title="Crossing to kill, median", y_label="ms", series=_without_empty(medians), log_y=True)
-    return Section(heading="All courses", figures=[bars])
+    table = _overview_table(found)
+    return Section(heading="All courses", paragraphs=[f"{_OVERVIEW}."], tables=[table], figures=[bars])
+
+
+def _overview_table(found: Found) -> Table:
+    courses = list(found["courses"])
+    rows = [
+        [name, *(_short(figures(found, course, name)) for course in courses)]
+        for name in order(found, courses[0])
+    ]
+    return Table(columns=("contestant", *courses), rows=rows)
+
+
+def _short(figure: Figures | None) -> str:
+    if figure is None:
+        return "-"
+    if not figure.kill_ms:
+        return "never"
+    late = f", {figure.missed} never" if figure.missed else ""
+    return f"{number(figure.kill_ms['p50'])} / {number(figure.kill_ms['max'])}{late}"
 
 
 def _course_section(found: Found, course: str, description: str) -> Section:

@@ -108,6 +108,9 @@ def test_the_table_tells_everybody_and_every_reason(found: dict[str, Any]) -> No
     text = "\n".join(table(found))
     assert "| earlyoom | 3 | 200 / 300 / 300 | 250 / 350 / 350 | 1 / 1 / 1 |" in text
     assert "| nohang | 2, 2 without a kill | - | - | 1 / 1 / 1 |" in text
+    assert "| contestant | step | ramp-100-cache |" in text
+    assert "| reactor-ebpf | 2 / 4 | - |" in text
+    assert "| nohang | never | - |" in text
     assert "left out: oomd: not found" in text
     assert "failed: earlyoom: ended (1): it said why" in text
 
