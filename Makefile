@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench race peers bench-disk lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ peers: $(PEERS:%=.cache/peers/.%) ## Fetch the peers' packages from Debian into 
 	@mkdir -p $(@D)/packages
 	@cd $(@D)/packages && timeout 120 apt-get -qq download $* 2>/dev/null && dpkg-deb -x $*_*.deb .. && touch ../.$* \
 	  || echo "peers: no Debian package $*: apt-get update, or install it"
+
+bench-simulate: setup ## Measure how many passes over 110 pods the simulator makes in a second
+	$(BIN)/reactor simulate --benchmark
 
 bench-disk: setup ## Measure how soon a full disk is answered and what counting a million files costs (root, minutes)
 	$(BIN)/python -m reactor.lab.bench_disk
