@@ -10,7 +10,8 @@ from typing import Final
 
 from reactor.errors import RefusedError
 from reactor.lab.tune.history import History
-from reactor.lab.tune.measured import Growth, Measured
+from reactor.lab.tune.measured import Measured
+from reactor.lab.tune.pace import Pace, pace_of
 
 BRAKE_SECONDS: Final = 3.0  # reactor.act.brake.DEADLINE_SECONDS: the longest that it stays on
 _BRAKE_SHARE: Final = 0.05  # of the node: a smaller threshold needs no brake
@@ -48,8 +49,8 @@ class Terms:
 class Case:
     """One assumption about the allocator, and the hard threshold that follows from it, in bytes.
 
-    `alone_bytes` would be enough if the allocator itself were always the victim; `braked_bytes` is with the
-    brake, None where it can't be had.
+    `rate_bytes` a second is its mean over reaction and freeing. `alone_bytes` would be enough if the
+    allocator itself were always the victim; `braked_bytes` is with the brake, None where it can't be had.
     """
 
     kind: Assume
@@ -65,20 +66,20 @@ def needed_bytes(rate_bytes: float, seconds: float, reserve_bytes: int) -> int:
     return math.ceil(rate_bytes * seconds) + reserve_bytes
 
 
-def case(kind: Assume, name: str, rate_bytes: float, terms: Terms, *, allocators: int = 1) -> Case:
+def case(kind: Assume, name: str, pace: Pace, terms: Terms, *, allocators: int = 1) -> Case:
     """Return what one assumption asks for."""
     seconds = terms.reaction_seconds + terms.freeing_seconds
-    needed = needed_bytes(rate_bytes, seconds, terms.reserve_bytes)
+    needed = math.ceil(pace.taken_bytes(seconds)) + terms.reserve_bytes
     braked = None
     if terms.brake_seconds is not None and terms.braked_rate_bytes is not None:
-        until_braked = needed_bytes(rate_bytes, terms.brake_seconds, terms.reserve_bytes)
+        until_braked = math.ceil(pace.taken_bytes(terms.brake_seconds)) + terms.reserve_bytes
         braked = min(needed, needed_bytes(terms.braked_rate_bytes * allocators, seconds, until_braked))
     return Case(
         kind=kind,
         name=name,
-        rate_bytes=rate_bytes,
+        rate_bytes=pace.taken_bytes(seconds) / seconds if seconds else pace.sustained_bytes,
         needed_bytes=needed,
-        alone_bytes=needed_bytes(rate_bytes, terms.reaction_seconds, terms.reserve_bytes),
+        alone_bytes=math.ceil(pace.taken_bytes(terms.reaction_seconds)) + terms.reserve_bytes,
         braked_bytes=braked,
     )
 
@@ -88,18 +89,18 @@ def cases_of(measured: Measured, history: History, terms: Terms) -> tuple[Case, 
     single = [one for one in measured.growths if one.allocators == 1 and not one.huge_pages]
     if not single:
         raise RefusedError("no allocator was measured")
-    fastest = _fastest(single)
-    found = [case(Assume.ONE, "one allocator at full speed", fastest.rate_bytes, terms)]
+    found = [case(Assume.ONE, "one allocator at full speed", pace_of(single), terms)]
     if huge := [one for one in measured.growths if one.huge_pages]:
-        found.append(case(Assume.HUGE, "one allocator with huge pages", _fastest(huge).rate_bytes, terms))
+        found.append(case(Assume.HUGE, "one allocator with huge pages", pace_of(huge), terms))
     if together := [one for one in measured.growths if one.allocators > 1]:
-        most = _fastest(together)
+        most = max(one.allocators for one in together)
         # Together they are no slower than one: a smaller figure is the machine's noise.
-        rate_bytes = max(most.rate_bytes, fastest.rate_bytes)
-        name = f"{most.allocators} allocators at full speed"
-        found.append(case(Assume.ALL, name, rate_bytes, terms, allocators=most.allocators))
+        pace = pace_of([*together, *single])
+        name = f"{most} allocators at full speed"
+        found.append(case(Assume.ALL, name, pace, terms, allocators=most))
     if history.fastest_bytes is not None:
-        found.append(case(Assume.SEEN, "the fastest in the history", history.fastest_bytes, terms))
+        pace = Pace(sustained_bytes=history.fastest_bytes)
+        found.append(case(Assume.SEEN, "the fastest in the history", pace, terms))
     return tuple(found)
 
 
@@ -121,7 +122,7 @@ def chosen(cases: Sequence[Case], assume: Assume, huge_pages: str) -> Case:
             Assume.SEEN: "the history tells no rate",
         }
         raise RefusedError(f"--assume {assume}: {missing[assume]}")
-    return max(credible, key=lambda one: one.rate_bytes)
+    return max(credible, key=lambda one: one.needed_bytes)
 
 
 def brake_for(one: Case, capacity_bytes: int, seconds: float, *, can_brake: bool) -> tuple[bool, str]:
@@ -137,7 +138,3 @@ def brake_for(one: Case, capacity_bytes: int, seconds: float, *, can_brake: bool
     if seconds > BRAKE_SECONDS:
         return False, f"it stays on for {BRAKE_SECONDS:g} s at the most, and {seconds:.1f} s are needed"
     return True, "without it the threshold would keep more than 5 % of the node"
-
-
-def _fastest(growths: Sequence[Growth]) -> Growth:
-    return max(growths, key=lambda growth: growth.rate_bytes)

@@ -82,12 +82,13 @@ def _sections(
 
 def _needed(found: Recommendation) -> Bars:
     """Show what of the threshold is the reserve, and what the allocator takes until when."""
-    terms = found.terms
-    rates = {str(one.kind): one.rate_bytes / _MIB for one in found.cases}
+    reserve_bytes = found.terms.reserve_bytes
     parts = {
-        "reserve": dict.fromkeys(rates, terms.reserve_bytes / _MIB),
-        "until the kill": {kind: mib * terms.reaction_seconds for kind, mib in rates.items()},
-        "until memory is back": {kind: mib * terms.freeing_seconds for kind, mib in rates.items()},
+        "reserve": {str(one.kind): reserve_bytes / _MIB for one in found.cases},
+        "until the kill": {str(one.kind): (one.alone_bytes - reserve_bytes) / _MIB for one in found.cases},
+        "until memory is back": {
+            str(one.kind): (one.needed_bytes - one.alone_bytes) / _MIB for one in found.cases
+        },
     }
     return Bars(title="What the hard threshold is made of, by --assume", y_label="MiB", series=parts)
 

@@ -28,11 +28,12 @@ def snippet(measured: Measured, found: Recommendation, existing: Mapping[str, An
 def reasoning(found: Recommendation) -> str:
     """Return the hard threshold's sum in one line."""
     terms = found.terms
-    if found.brake and terms.brake_seconds is not None:
+    if found.brake and terms.brake_seconds is not None and found.chosen.braked_bytes is not None:
         return (
-            f"{rate(found.chosen.rate_bytes)} x {duration(terms.brake_seconds)} to the brake + "
-            f"{rate(terms.braked_rate_bytes or 0)} x {duration(found.seconds)} + "
-            f"{amount(terms.reserve_bytes)} reserve = {amount(found.chosen.braked_bytes or 0)}"
+            f"{amount(found.chosen.braked_bytes - terms.reserve_bytes)} taken until the brake "
+            f"({duration(terms.brake_seconds)}) and at {rate(terms.braked_rate_bytes or 0)} from there on "
+            f"({duration(found.seconds)}) + {amount(terms.reserve_bytes)} reserve = "
+            f"{amount(found.chosen.braked_bytes)}"
         )
     return (
         f"{rate(found.chosen.rate_bytes)} x ({duration(terms.reaction_seconds)} reaction + "

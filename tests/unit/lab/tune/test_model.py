@@ -8,8 +8,9 @@ from reactor.errors import RefusedError
 from reactor.lab.tune.cases import Assume, Terms, brake_for, case, needed_bytes
 from reactor.lab.tune.freeing import freeing_of
 from reactor.lab.tune.history import Crossing, History
-from reactor.lab.tune.measured import Measured
+from reactor.lab.tune.measured import Growth, Measured
 from reactor.lab.tune.model import Assumptions, covered_rate_bytes, recommend, threshold_bytes
+from reactor.lab.tune.pace import Pace, pace_of
 from reactor.lab.tune.soft import soft_for
 
 MIB = 1 << 20
@@ -47,6 +48,45 @@ def test_a_slower_answer_never_needs_less(rate: float, one: float, other: float,
     assert needed_bytes(rate, sooner, reserve) <= needed_bytes(rate, later, reserve)
 
 
+RUNS = st.lists(
+    st.builds(
+        Growth,
+        allocators=st.integers(1, 4),
+        size_bytes=st.integers(1, 1 << 30),
+        huge_pages=st.just(False),  # noqa: FBT003 - a strategy
+        rate_bytes=st.floats(1e3, 1e11),
+        freed_seconds=st.just(0.1),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(RUNS, SECONDS, SECONDS)
+def test_an_allocator_never_takes_less_in_a_longer_time(runs: list[Growth], one: float, other: float) -> None:
+    pace = pace_of(runs)
+    shorter, longer = sorted((one, other))
+    assert pace.taken_bytes(shorter) <= pace.taken_bytes(longer) * (1 + 1e-9)
+
+
+@given(RUNS, SECONDS, st.floats(1, 100), st.integers(0, 5))
+def test_an_allocator_never_takes_less_when_a_run_was_faster(
+    runs: list[Growth], seconds: float, factor: float, which: int
+) -> None:
+    which %= len(runs)
+    faster = dataclasses.replace(runs[which], rate_bytes=runs[which].rate_bytes * factor)
+    quicker = pace_of([*runs[:which], faster, *runs[which + 1 :]])
+    assert pace_of(runs).taken_bytes(seconds) <= quicker.taken_bytes(seconds) * (1 + 1e-9)
+
+
+def test_a_burst_counts_as_long_as_it_was_measured_and_then_the_longest_run_does() -> None:
+    def run(size: int, rate: float) -> Growth:
+        return Growth(allocators=1, size_bytes=size, huge_pages=False, rate_bytes=rate, freed_seconds=0.1)
+
+    pace = pace_of([run(100, 1000.0), run(1000, 500.0), run(1000, 200.0)])
+    assert [50, 100, 150, 1050] == [round(pace.taken_bytes(at)) for at in (0.05, 0.1, 0.2, 2)]
+
+
 @given(BYTES, BYTES, BYTES, CAPACITIES)
 def test_a_threshold_grows_with_what_is_needed(one: int, other: int, reserve: int, capacity: int) -> None:
     less, more = sorted((one, other))
@@ -81,7 +121,7 @@ def test_the_brake_never_asks_for_more(
         brake_seconds=brake,
         braked_rate_bytes=braked_rate,
     )
-    found = case(Assume.ONE, "one", rate, terms)
+    found = case(Assume.ONE, "one", Pace(sustained_bytes=rate), terms)
     assert found.braked_bytes is not None
     assert found.alone_bytes <= found.needed_bytes
     assert found.braked_bytes <= found.needed_bytes
@@ -184,7 +224,7 @@ def test_the_brake_is_recommended_where_it_pays(
     expected: bool,  # noqa: FBT001 - a column
 ) -> None:
     terms = Terms(reaction_seconds=1, freeing_seconds=0, reserve_bytes=0)
-    one = dataclasses.replace(case(Assume.ONE, "one", 1000, terms), braked_bytes=braked)
+    one = dataclasses.replace(case(Assume.ONE, "one", Pace(sustained_bytes=1000), terms), braked_bytes=braked)
     found, why = brake_for(one, capacity, seconds, can_brake=can_brake)
     assert expected is found
     assert why
