@@ -69,7 +69,8 @@ def reaction_bound(latencies: Sequence[Latency], history: History) -> tuple[floa
         in_service = wakes + (tail_of(lived).bound if len(lived) >= FEWEST else max(lived))
         if in_service > bound:
             slowest = f"the largest of {len(lived)} was {max(lived) * 1e3:.3g} ms"
-            return in_service, f"the wake as measured, and from there to the kill in the history: {slowest}"
+            wake = f"the wake as measured, up to {wakes * 1e3:.3g} ms"
+            return in_service, f"{wake}, and from there to the kill in the history: {slowest}"
     return bound, why
 
 
