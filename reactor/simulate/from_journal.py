@@ -1,4 +1,4 @@
-"""The reactor's own journal to a scenario's steps: what each decision saw, and whom it ranked.
+"""The reactor's own journal to a scenario's steps: what each decision saw, whom it ranked, OOM kills.
 
 The journal holds the decisions that were news, and pods only where somebody was to be chosen; so the steps
 are fewer than the passes were, and a pod is known from the first time that it was ranked.
@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from reactor.config.pod import SOURCE_ANNOTATION
 from reactor.errors import ConfigError, Problem
+from reactor.model.oom import OomScope
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY
 from reactor.model.signals import RESOURCE, Resource, Signal
 from reactor.simulate.scenario_file import at
 
+_OOM_KILL: Final = "oom-kill"
 _FILESYSTEMS: Final = {
     Signal.NODEFS_AVAILABLE: ("fs", "availableBytes", "capacityBytes"),
     Signal.NODEFS_INODES_FREE: ("fs", "inodesFree", "inodes"),
@@ -29,18 +31,23 @@ _FILESYSTEMS: Final = {
 
 
 def steps_of_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a step for each decision, oldest first. Raises OSError, ConfigError where a line is no journal's.
+    """Yield a step for each decision and OOM kill, oldest first.
+
+    Raises OSError, ConfigError where a line is no journal's.
 
     A line that a crash cut off at the end is passed over.
     """
     began: float | None = None
     latest = 0.0
     pods: dict[str, dict[str, Any]] = {}
-    for number, document in _decisions(path):
+    for number, document in _documents(path):
         try:
             seconds = datetime.fromisoformat(document["time"]).timestamp()
             began = seconds if began is None else began
             latest = max(latest, seconds - began)  # the clock may have been set back
+            if document["kind"] == _OOM_KILL:
+                yield {"at": at(latest), "oomKills": int(document["kills"])}
+                continue
             ranked = _ranked(document)
             news = {uid: pod for uid, pod in ranked.items() if pods.get(uid) != pod}
             pods |= news
@@ -51,7 +58,7 @@ def steps_of_journal(path: Path) -> Iterator[dict[str, Any]]:
         yield {**step, "pods": list(pods.values())} if news else step
 
 
-def _decisions(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -62,8 +69,15 @@ def _decisions(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 raise ConfigError(
                     [Problem(path=f"{path}:{number}", got=repr(line[:60]), accepted="a line of JSON")]
                 ) from error
-            if isinstance(document, Mapping) and document.get("kind") == "decision":
+            if isinstance(document, Mapping) and _is_wanted(document):
                 yield number, document
+
+
+def _is_wanted(document: Mapping[str, Any]) -> bool:
+    """Tell whether it is a decision, or an OOM kill at the node's own limit: others tell of somebody else."""
+    if document.get("kind") == _OOM_KILL:
+        return bool(document.get("scope") == OomScope.NODE)
+    return document.get("kind") == "decision"
 
 
 def _summary(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,10 @@ class _Image:
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One evaluation pass, `at` seconds after the scenario's start."""
+    """One evaluation pass, `at` seconds after the scenario's start.
+
+    `oom_kills` of the kernel's since the step before, at the node's own limit; no decision depends on them.
+    """
 
     at: Seconds
     pods: tuple[Pod, ...] | None = None
@@ -58,6 +61,7 @@ class Step:
     after_reclaim: Mapping[Reclaim, Summary] = field(default_factory=dict)
     reclaim_error: tuple[Reclaim, ...] = ()
     admit: tuple[Pod, ...] = ()
+    oom_kills: Count = Count(0)  # noqa: RUF009 - an int
 
 
 @strict

@@ -1,9 +1,10 @@
 """What one scenario would have come to with one combination of thresholds.
 
-A crossing begins when a swept signal falls below one of its thresholds, or has nothing left at all, and lasts
-until that is over, the minimum reclaim included. It is missed where nothing was left before anybody was
-evicted (or the node gave back enough), and where somebody was due to go and nobody could. A recording goes
-on as if nothing had been done, so within one crossing a pod counts once, however often it would be chosen.
+A crossing begins when a swept signal falls below one of its thresholds, or has nothing left at all (of
+memory the kernel's OOM killer says so, too), and lasts until that is over, the minimum reclaim included. It
+is missed where nothing was left before anybody was evicted (or the node gave back enough), and where
+somebody was due to go and nobody could. A recording goes on as if nothing had been done, so within one
+crossing a pod counts once, however often it would be chosen.
 """
 
 from __future__ import annotations
@@ -76,12 +77,19 @@ class Tally:
         self._below_seconds = self._pressure_seconds = 0.0
         self._first_eviction: float | None = None
 
-    def take(self, at_seconds: float, snapshot: Snapshot | None, decision: Decision) -> None:
-        """Count a pass; `snapshot` None could not be read, and leaves everything as it is."""
+    def take(
+        self, at_seconds: float, snapshot: Snapshot | None, decision: Decision, *, oom_kills: int = 0
+    ) -> None:
+        """Count a pass; `snapshot` None could not be read, and leaves everything as it is.
+
+        `oom_kills` are those of the kernel's since the pass before, at the node's own limit.
+        """
         self._passes += 1
         since, was_below, was_pressed = self._last
         self._below_seconds += (at_seconds - since) * was_below
         self._pressure_seconds += (at_seconds - since) * was_pressed
+        if oom_kills and self._signals & MEMORY_SIGNALS:
+            self._exhaust(at_seconds)
         below = was_below if snapshot is None else self._follow(at_seconds, snapshot, decision)
         self._last = (at_seconds, below, _is_pressed(decision.conditions, self._conditions))
 
@@ -122,9 +130,7 @@ class Tally:
                 self._over.append(self._present)
             self._present = None
             return False
-        crossing = self._present = self._present or _Crossing()
-        if exhausted and crossing.exhausted_at is None:
-            crossing.exhausted_at = at_seconds
+        crossing = self._exhaust(at_seconds) if exhausted else self._crossing()
         crossing.due |= due
         evicted = {one.pod.uid for one in decision.evictions if one.signal in self._signals}
         if evicted and self._first_eviction is None:
@@ -133,6 +139,17 @@ class Tally:
         if crossing.answered_at is None and (evicted or self._is_given_back(decision)):
             crossing.answered_at = at_seconds
         return below
+
+    def _crossing(self) -> _Crossing:
+        """Return the present crossing, a new one where none was."""
+        self._present = self._present or _Crossing()
+        return self._present
+
+    def _exhaust(self, at_seconds: float) -> _Crossing:
+        crossing = self._crossing()
+        if crossing.exhausted_at is None:
+            crossing.exhausted_at = at_seconds
+        return crossing
 
     def _is_below(self, seen: dict[Signal, Observation]) -> bool:
         return any(one.signal in seen and is_met(one, seen[one.signal]) for one in self._thresholds)

@@ -58,7 +58,7 @@ def outcome_of(scenario: Scenario, combination: Combination, snapshot_of: Snapsh
     settings = eviction_settings(configured(scenario.configuration, combination), scenario.layout)
     tally = Tally((setting.signal for setting in combination), settings)
     for made in passes(scenario, settings, snapshot_of):
-        tally.take(made.step.at, made.snapshot, made.decision)
+        tally.take(made.step.at, made.snapshot, made.decision, oom_kills=made.step.oom_kills)
     return tally.outcome()
 
 

@@ -217,6 +217,22 @@ def test_the_reactors_own_journal_is_replayed_to_the_same_victim(tmp_path: Path)
     assert ["default/hog", "default/modest", "default/static"] == replayed[1]["ranking"]
 
 
+def test_of_the_journals_oom_kills_those_at_the_nodes_own_limit_are_recorded(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    kills = [
+        {"kind": "oom-kill", "time": _decision(seconds, 0)["time"], "scope": scope, "kills": 2}
+        for seconds, scope in ((3, "own-limit"), (4, "node"), (5, "above-node"))
+    ]
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in (_decision(0, 4 * _GIB), *kills)))
+
+    steps = list(steps_of_journal(journal))
+
+    assert [{"at": "4.000s", "oomKills": 2}] == steps[1:]
+    scenario = scenario_from_text(_recorded(*steps), "journal")
+    assert [0, 2] == [step.oom_kills for step in scenario.steps]
+    assert [] == [one for line in replay(scenario) for one in line["evicted"]]
+
+
 def test_a_recording_of_the_journal_needs_no_cluster(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(_CONFIG)
     (tmp_path / "journal.jsonl").write_text(json.dumps(_decision(0, 4 * _GIB)) + "\n")

@@ -281,6 +281,35 @@ def test_a_step_that_can_not_be_read_leaves_everything_as_it_is():
     assert (outcome.crossings, outcome.passes, outcome.below_seconds) == (1, 5, 30)
 
 
+def _with_oom_kill(at: int, *available_mib: int) -> Scenario:
+    """A scenario in which the kernel's OOM killer comes five seconds after a step."""
+    document = _document(*available_mib)
+    document["steps"].insert(at + 1, {"at": f"{10 * at + 5}s", "oomKills": 1})
+    return scenario_from_text(json.dumps(document), "test")
+
+
+def test_the_kernels_oom_killer_is_a_crossing_that_was_missed_where_it_came_first():
+    unseen = _outcome(_with_oom_kill(0, 900, 800), "memory.available<100Mi")
+    waiting = _outcome(
+        _with_oom_kill(1, 900, 90, 80, 70, 900), "memory.available<100Mi@20s", "memory.available<1Mi"
+    )
+
+    assert (unseen.crossings, unseen.missed) == (1, 1)
+    assert (waiting.crossings, waiting.missed, waiting.evictions) == (1, 1, 1)
+
+
+def test_the_kernels_oom_killer_after_an_eviction_is_a_lead():
+    outcome = _outcome(_with_oom_kill(2, 900, 90, 80, 900), "memory.available<100Mi")
+
+    assert (outcome.answered, outcome.missed, outcome.lead_seconds) == (1, 0, 15.0)
+
+
+def test_the_kernels_oom_killer_says_nothing_of_disks():
+    outcome = _outcome(_with_oom_kill(0, 900, 800), "nodefs.available<10%")
+
+    assert outcome.crossings == 0
+
+
 def test_reclaim_that_was_enough_is_an_answer():
     filesystem = {"capacityBytes": 100 * MIB}
     low = {"node": {"fs": {**filesystem, "availableBytes": 5 * MIB}}}
