@@ -55,6 +55,7 @@ def start_and_engage(service: Service, *drop_in: str) -> int:
     """Have a unit cross that nobody may end, so that the brake stays on; return the daemon's process id."""
     service.configure(HARD, BRAKE)
     service.start(*drop_in)
+    service.armed_after("ebpf")  # what stands in for it until then borrows the same file
     pid = int(service.prop("MainPID"))
     hog = Tenant("hog", "hold", "300", properties=NEVER_EVICTED)
     eventually(hog.holds_its_memory, "the hog's memory")
@@ -74,9 +75,10 @@ def _spin_until(true, what: str) -> None:
 @pytest.mark.quick
 def test_it_is_on_at_a_hard_crossing_and_off_once_the_memory_is_back(service: Service) -> None:
     service.configure(HARD, BRAKE)
-    service.start()
-    assert service.status()["brake"] == {"mode": "hard", "on": [], "times": 0, "seconds": 0.0}
     operators = high()
+    service.start()
+    service.armed_after("ebpf")
+    assert service.status()["brake"] == {"mode": "hard", "on": [], "times": 0, "seconds": 0.0}
     quiet = Tenant("quiet", "hold", "150")
     eventually(quiet.holds_its_memory, "the quiet unit's memory")
     assert 0 == engagements(service)
@@ -98,6 +100,7 @@ def test_it_is_on_at_a_hard_crossing_and_off_once_the_memory_is_back(service: Se
 def test_it_is_never_on_when_it_is_not_asked_for(service: Service) -> None:
     service.configure(HARD)
     service.start()
+    service.armed_after("ebpf")
     Tenant("hog", "hold", "450")
     assert [] == service.wait_for_eviction()["brake"]
     assert 0 == engagements(service)
@@ -115,6 +118,7 @@ def test_it_is_not_on_at_a_soft_crossing(service: Service) -> None:
         {**BRAKE, "housekeepingInterval": "1s"},
     )
     service.start()
+    service.armed_after("ebpf")
     Tenant("hog", "hold", "430")
     assert [] == service.wait_for_eviction()["brake"]
     assert 0 == engagements(service)
@@ -225,6 +229,7 @@ def test_overshoot_with_and_without_it_as_measured(service: Service) -> None:
         for mode in ("off", "hard"):
             service.configure(HARD, {"brake": mode})
             service.start()
+            service.armed_after("ebpf")
             runs = [_crossing(service, f"{mode}{number}") for number in range(4)]
             service.stop()
             Path("/var/log/reactor/journal.jsonl").unlink()

@@ -21,6 +21,7 @@ def test_it_is_started_once_its_sources_are_armed(service: Service) -> None:
     service.start()
     assert service.prop("ActiveState") == "active"
     assert service.prop("StatusText") != ""
+    service.armed_after(PREFERRED)  # it does not wait longer than a second for it
     shown = json.loads(run(BIN, "status", "--output", "json"))
     assert "armed" == {source["name"]: source["health"] for source in shown["sources"]}[PREFERRED]
 
@@ -39,6 +40,7 @@ def test_a_unit_past_the_hard_threshold_is_ended_and_the_others_live(service: Se
     quiet = Tenant("quiet", "hold", "150")
     eventually(quiet.holds_its_memory, "the quiet unit's memory")
     service.start()
+    service.armed_after(PREFERRED)
     hog = Tenant("hog", "hold", "300")
     decision = service.wait_for_eviction()
     assert [hog.pod] == service.evicted()
