@@ -43,16 +43,23 @@ def traces(tree: CgroupTree, pid: int) -> list[Path]:
     return [found for root in roots for found in root.glob(f"reactor-*-{pid}")]
 
 
+@pytest.mark.timeout(400)
 def test_a_short_run_measures_recommends_and_leaves_nothing_behind(tree: CgroupTree, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("evictionHard: {memory.available: 1Mi}\n")
-    arguments = ["--minutes", "0.4", "--results", str(tmp_path / "out"), "--config", str(config)]
-    run = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = run.communicate(timeout=150)
+    for minutes in ("0.4", "2"):  # the second where other work has left the first too little
+        results = tmp_path / minutes
+        arguments = ["--minutes", minutes, "--results", str(results), "--config", str(config)]
+        run = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        out, err = run.communicate(timeout=170)
+        assert [] == traces(tree, run.pid)
+        if "too few crossings" not in err:
+            break
     assert 0 == run.returncode, out + err
-    assert [] == traces(tree, run.pid)
     assert "memory.available<1Mi is below the reserve" in out
-    (directory,) = (tmp_path / "out").iterdir()
+    (directory,) = results.iterdir()
     measured, _ = stored_in(directory / "measured.json")
     assert {1, 2} <= {growth.allocators for growth in measured.growths}
     assert all(growth.rate_bytes > MIB for growth in measured.growths)

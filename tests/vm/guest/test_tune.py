@@ -9,7 +9,7 @@ from guarded import BIN, MIB, V2, run
 
 
 def test_a_short_run_recommends_thresholds_for_this_kernel(tmp_path: Path) -> None:
-    print(run(BIN, "tune", "--minutes", "2", "--loads", "idle", "--pods", "2", "--results", tmp_path))
+    print(run(BIN, "tune", "--minutes", "2.5", "--loads", "idle", "--pods", "2", "--results", tmp_path))
     (directory,) = tmp_path.iterdir()
     document = json.loads((directory / "measured.json").read_text())
     measured, recommended = document["measured"], document["recommendation"]
