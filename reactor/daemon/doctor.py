@@ -46,7 +46,12 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     With `verbose` the verifier's log of each eBPF program that was refused is printed too.
     """
     wanted = settings or Settings()
-    features = (*probe(), runtime_feature(wanted), *podman_features(wanted), *kubernetes_features(wanted))
+    features = (
+        *probe(delegated=wanted.kubernetes is None),
+        runtime_feature(wanted),
+        *podman_features(wanted),
+        *kubernetes_features(wanted),
+    )
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)

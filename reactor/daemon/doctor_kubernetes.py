@@ -65,12 +65,11 @@ def kubelet_eviction(settings: KubernetesSettings) -> Feature:
         document = load_document(text, path)
         configuration = decode(document or {}, KubeletConfiguration)
     except (OSError, UnicodeDecodeError, ConfigError) as error:
-        return Feature(
-            name=EVICTION,
-            available=False,
-            detail=f"not known: {' '.join(str(error).split())}",
-            remedy="name the kubelet's configuration in reactor.kubernetes.kubelet.config",
-        )
+        why = " ".join(str(error).split())
+        if settings.role is Role.ALONGSIDE:
+            return Feature(name=EVICTION, available=False, detail=f"not asked for with role alongside: {why}")
+        remedy = "name the kubelet's configuration in reactor.kubernetes.kubelet.config"
+        return Feature(name=EVICTION, available=False, detail=f"not known: {why}", remedy=remedy)
     active = [
         str(threshold)
         for threshold in configuration.eviction_settings(

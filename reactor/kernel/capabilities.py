@@ -16,11 +16,33 @@ _IN_ORDER: Final = (
     "PERFMON BPF CHECKPOINT_RESTORE"
 )
 _NAMES: Final = tuple(_IN_ORDER.split())
+_OF_OTHERS: Final = "CAP_DAC_OVERRIDE"
+# What the daemon uses, and each for what; without it the daemon runs on, with less.
+_USED: Final = {
+    "CAP_KILL": "ending processes of other users",
+    "CAP_SYS_PTRACE": "process_mrelease",
+    "CAP_SYS_NICE": "realtime priority",
+    "CAP_IPC_LOCK": "locking its memory",
+    "CAP_SYS_RESOURCE": "its oom_score_adj, short pressure windows, more descriptors",
+    "CAP_NET_ADMIN": "process events",
+    _OF_OTHERS: "control files of cgroups that belong to others",
+    "CAP_BPF": "eBPF",
+    "CAP_PERFMON": "eBPF",
+    "CAP_SYSLOG": "the node's own counters in eBPF",
+}
 
 
 def capability_names(mask: int) -> frozenset[str]:
     """Return the names (`CAP_KILL`) in a mask; a newer kernel's unknown ones are passed over."""
     return frozenset(f"CAP_{name}" for number, name in enumerate(_NAMES) if mask >> number & 1)
+
+
+def needed_capabilities(*, delegated: bool) -> dict[str, str]:
+    """Return the names of those that the daemon uses, and what for.
+
+    `delegated`: the cgroups may belong to others than root.
+    """
+    return {name: use for name, use in _USED.items() if delegated or name != _OF_OTHERS}
 
 
 def effective_capabilities(proc: Path = PROC) -> frozenset[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +17,11 @@ from typing import Final
 
 from reactor.errors import BpfError, KernelInterfaceError, ReactorError
 from reactor.kernel import libc
-from reactor.kernel.capabilities import effective_capabilities
+from reactor.kernel.capabilities import effective_capabilities, needed_capabilities
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.files import read_file, with_path
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 
-# What each is for; without it the daemon runs on, with less.
-CAPABILITIES: Final = {
-    "CAP_KILL": "ending processes of other users",
-    "CAP_SYS_PTRACE": "process_mrelease",
-    "CAP_SYS_NICE": "realtime priority",
-    "CAP_IPC_LOCK": "locking its memory",
-    "CAP_SYS_RESOURCE": "its oom_score_adj, short pressure windows, more descriptors",
-    "CAP_NET_ADMIN": "process events",
-    "CAP_DAC_OVERRIDE": "control files of cgroups that belong to others",
-    "CAP_BPF": "eBPF",
-    "CAP_PERFMON": "eBPF",
-    "CAP_SYSLOG": "the node's own counters in eBPF",
-}
 _NETLINK_CONNECTOR: Final = 11
 _CN_IDX_PROC: Final = 1
 _NEVER_BYTES: Final = 1 << 62
@@ -65,6 +52,7 @@ class _Node:
     tree: CgroupTree | None
     why_no_tree: str
     root: Path
+    needed: Mapping[str, str]
 
     def present(self, name: str) -> bool:
         """Return whether some cgroup has the control file; the real root has fewer than the others."""
@@ -74,20 +62,24 @@ class _Node:
         return any((directory / name).exists() for directory in directories)
 
 
-def probe(root: Path = Path("/")) -> tuple[Feature, ...]:
+def probe(root: Path = Path("/"), *, delegated: bool = True) -> tuple[Feature, ...]:
     """Return every feature, in the order in which an operator wants to read them.
 
-    `root` is where proc and sys are looked for.
+    `root` is where proc and sys are looked for. `delegated`: cgroups may belong to others than root, whose
+    control files are to be written all the same; a kubelet's don't.
     """
-    node = _node(root)
+    node = _node(root, delegated=delegated)
     return tuple(_tried(name, remedy, look, node) for name, remedy, look in _PROBES)
 
 
-def _node(root: Path) -> _Node:
+def _node(root: Path, *, delegated: bool) -> _Node:
     try:
-        return _Node(tree=CgroupTree.discover(root / "proc/self/mounts"), why_no_tree="", root=root)
+        tree, why_no_tree = CgroupTree.discover(root / "proc/self/mounts"), ""
     except (OSError, KernelInterfaceError) as error:
-        return _Node(tree=None, why_no_tree=str(error), root=root)
+        tree, why_no_tree = None, str(error)
+    return _Node(
+        tree=tree, why_no_tree=why_no_tree, root=root, needed=needed_capabilities(delegated=delegated)
+    )
 
 
 def _tried(name: str, remedy: str, look: Callable[[_Node], str], node: _Node) -> Feature:
@@ -252,10 +244,10 @@ def _pidfd(_: _Node) -> str:
 
 def _capabilities(node: _Node) -> str:
     held = effective_capabilities(node.root / "proc")
-    missing = [f"{name} ({use})" for name, use in CAPABILITIES.items() if name not in held]
+    missing = [f"{name} ({use})" for name, use in node.needed.items() if name not in held]
     if missing:
         raise _Absent(f"missing: {', '.join(missing)}")
-    return f"all {len(CAPABILITIES)} that are used"
+    return f"all {len(node.needed)} that are used"
 
 
 def _realtime(_: _Node) -> str:

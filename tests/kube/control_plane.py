@@ -121,6 +121,7 @@ class ControlPlane:
                 "--bind-address=127.0.0.1",
                 f"--secure-port={port}",
                 "--port=0",
+                f"--root-ca-file={self.authority}",
                 f"--cert-dir={self.directory}",
             ],
         )

@@ -61,6 +61,8 @@ def test_defaults_and_soft_thresholds_are_eviction_too(tmp_path: Path, text: str
 def test_beside_a_kubelet_nothing_is_asked_of_its_configuration(tmp_path: Path) -> None:
     found = _eviction(tmp_path / "config.yaml", "evictionHard: {memory.available: 100Mi}\n", Role.ALONGSIDE)
     assert "" == found.remedy
+    gone = kubelet_eviction(KubernetesSettings(kubelet_config_path=str(tmp_path / "gone")))
+    assert "" == gone.remedy
 
 
 @pytest.mark.parametrize("text", ["[", "\x00", "evictionHard: 3\n"])
@@ -68,8 +70,10 @@ def test_a_configuration_that_can_not_be_read_is_not_taken_for_a_good_one(tmp_pa
     found = _eviction(tmp_path / "config.yaml", text)
     assert not found.available
     assert "not known" in found.detail
-    gone = kubelet_eviction(KubernetesSettings(kubelet_config_path=str(tmp_path / "gone")))
+    settings = KubernetesSettings(kubelet_config_path=str(tmp_path / "gone"), role=Role.SOLE)
+    gone = kubelet_eviction(settings)
     assert "No such file" in gone.detail
+    assert "reactor.kubernetes.kubelet.config" in gone.remedy
 
 
 def test_a_plain_node_has_nothing_of_it() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.features import CAPABILITIES, Feature, probe
+from reactor.kernel.capabilities import needed_capabilities
+from reactor.kernel.features import Feature, probe
 
 ALL = "000001ffffffffff"
 
@@ -97,4 +98,12 @@ def test_probing_leaves_this_process_as_it_was() -> None:
 
 
 def test_what_is_asked_for_are_names_of_capabilities() -> None:
-    assert all(name.startswith("CAP_") and use for name, use in CAPABILITIES.items())
+    named = needed_capabilities(delegated=True).items()
+    assert all(name.startswith("CAP_") and use for name, use in named)
+
+
+def test_where_every_cgroup_is_roots_no_capability_is_asked_for_to_write_those_of_others(v2: Path) -> None:
+    (v2 / "proc/self/status").write_text("Name:\tx\nThreads:\t1\nCapEff:\t0000000000000020\n")
+    for delegated in (True, False):
+        found = {feature.name: feature for feature in probe(v2, delegated=delegated)}
+        assert delegated == ("CAP_DAC_OVERRIDE" in found["capabilities"].detail)
