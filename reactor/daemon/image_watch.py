@@ -31,7 +31,7 @@ class Told:
 class ImageWatch:
     """Looks at the images, and where it `collects`, removes what garbage collection would.
 
-    Beside a kubelet that does the same it only looks. `images` is put in by each configuration. `problem` is
+    Beside a kubelet that does the same it only looks. Each configuration has it `use` its own. `problem` is
     why it could not look the last time. Source: Kubelet.StartGarbageCollection.
     """
 
@@ -47,14 +47,21 @@ class ImageWatch:
         self._collects = collects
         self._told = told or Told()
         self._interval_seconds = interval_seconds
-        self.images: ImageReclaim | None = None
         self.problem: str | None = None
+        self._images: ImageReclaim | None = None
+        self._configured = trio.Event()
+
+    def use(self, images: ImageReclaim) -> None:
+        """Look by these from now on."""
+        self._images = images
+        self._configured.set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until cancelled, for the first time once it is known by which configuration."""
+        await self._configured.wait()
         while True:
-            if self.images is not None:
-                problem = await self._look(self.images)
+            if self._images is not None:
+                problem = await self._look(self._images)
                 if problem is not None and self.problem is not None and self._collects:
                     self._told.failed(problem)
                 self.problem = problem

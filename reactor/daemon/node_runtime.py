@@ -84,7 +84,7 @@ class NodeRuntime:
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
         """Return what the runtime can give back, as these settings have it."""
         images = ImageReclaim(RuntimeImages(self.client), self._history, settings.eviction.image_gc)
-        self._images.images = images
+        self._images.use(images)
         return {
             Reclaim.CONTAINERS: ContainerReclaim(
                 self.client,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -21,6 +22,7 @@ import reactor.lab
 
 PAUSE: Final = "reactor.test/pause:1"
 LOAD: Final = "reactor.test/load:1"
+LARGE: Final = "reactor.test/large:1"
 _SOURCES: Final = Path(__file__).resolve().parent / "images"
 _LAB: Final = Path(reactor.lab.__file__).parent
 _BUSYBOX: Final = Path(shutil.which("busybox") or "/bin/busybox")
@@ -47,6 +49,11 @@ def archives(directory: Path) -> tuple[Path, ...]:
             ["/load"],
         ),
     )
+
+
+def large_archive(directory: Path, mib: int) -> Path:
+    """Return the archive of LARGE, an image that nobody runs, with so many MiB that can't be compressed."""
+    return _archive(directory, LARGE, {"content": os.urandom(mib << 20)}, {}, ["/content"])
 
 
 def _compiled(directory: Path, source: Path) -> bytes:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import images
 import pytest
 from machine import LostError, Program
 from sandboxes import RunningPod, Runtime, until
@@ -56,10 +57,10 @@ class Daemon:
         self.directory = directory
         self.program: Program | None = None
 
-    def start(self) -> None:
+    def start(self, *, minimum_image_age: str = "1h") -> None:
         configuration = {
             "evictionHard": {"imagefs.available": "60%"},
-            "imageMinimumGCAge": "1h",
+            "imageMinimumGCAge": minimum_image_age,
             "reactor": {
                 "nodeCgroup": self.runtime.machine.node_cgroup,
                 "kubernetes": {"nodeName": "nowhere", "kubeconfig": str(self.directory / "none")},
@@ -128,6 +129,28 @@ async def test_what_dead_containers_hold_is_given_back_and_nobody_is_evicted(
     await until(is_given_back)
     assert daemon.evicted() == []
     assert await states(runtime, dead) == []
+    assert await states(runtime, innocent) == [ContainerState.RUNNING]
+
+
+async def test_unused_images_are_enough_and_nobody_is_evicted(runtime: Runtime, daemon: Daemon) -> None:
+    runtime.node.import_image(images.large_archive(runtime.node.directory, 35))
+    large = await runtime.client().image(images.LARGE)
+    assert large is not None
+    daemon.start(minimum_image_age="1ms")
+
+    async def is_seen() -> bool:
+        seen = daemon.directory / "images.json"
+        return seen.exists() and large.id in seen.read_text()
+
+    async def is_given_back() -> bool:
+        return daemon.freed_by("images") > 30 * MIB
+
+    await until(is_seen)
+    innocent = await runtime.run_pod({"a": writer(60, "sleep 600")}, qos="besteffort")
+    await until(is_given_back)
+    assert daemon.evicted() == []
+    assert await runtime.client().image(images.LARGE) is None
+    assert await runtime.client().image(images.LOAD) is not None
     assert await states(runtime, innocent) == [ContainerState.RUNNING]
 
 

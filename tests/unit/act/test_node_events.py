@@ -61,6 +61,21 @@ async def test_what_happens_again_is_counted_in_one_event_as_upstream_words_it()
     )
 
 
+async def test_image_collection_that_falls_short_or_fails_is_told_as_upstream_does() -> None:
+    server = _Server()
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one")
+        nursery.start_soon(events.run)
+        events.free_disk_space_failed("Failed to garbage collect required amount of images.")
+        events.image_gc_failed("the runtime gives no answer")
+        await _until(lambda: len(server.events) == 2)
+        nursery.cancel_scope.cancel()
+    assert [
+        ("FreeDiskSpaceFailed", "Warning", "Failed to garbage collect required amount of images."),
+        ("ImageGCFailed", "Warning", "the runtime gives no answer"),
+    ] == [(one["reason"], one["type"], one["message"]) for one in server.events.values()]
+
+
 async def test_after_a_while_it_is_another_event() -> None:
     server, now = _Server(), [60.0]
     async with served(server) as (_, client), trio.open_nursery() as nursery:

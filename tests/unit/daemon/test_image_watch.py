@@ -24,7 +24,7 @@ async def test_a_runtime_that_is_not_there_is_a_problem_and_asked_again(
 ) -> None:
     for collects in (False, True):
         watch = ImageWatch(dict, collects=collects)
-        watch.images = images(tmp_path)
+        watch.use(images(tmp_path))
         nursery.start_soon(watch.run)
         await trio.sleep(200)
         assert "none.sock" in (watch.problem or "")
@@ -35,7 +35,7 @@ async def test_a_collection_that_fails_again_and_again_is_told(
 ) -> None:
     failures: list[str] = []
     watch = ImageWatch(dict, collects=True, told=Told(failed=failures.append), interval_seconds=60)
-    watch.images = images(tmp_path)
+    watch.use(images(tmp_path))
     nursery.start_soon(watch.run)
     await trio.sleep(59)
     assert failures == []
@@ -54,7 +54,7 @@ class Images:
 async def test_a_collection_that_frees_too_little_is_told_in_upstreams_words(nursery: trio.Nursery) -> None:
     shortages: list[str] = []
     watch = ImageWatch(dict, collects=True, told=Told(not_enough=shortages.append))
-    watch.images = Images()  # type: ignore[assignment]
+    watch.use(Images())  # type: ignore[arg-type]
     nursery.start_soon(watch.run)
     await trio.testing.wait_all_tasks_blocked()
     [message] = shortages
@@ -71,3 +71,13 @@ async def test_before_there_is_a_configuration_nothing_is_looked_at(
     nursery.start_soon(watch.run)
     await trio.sleep(200)
     assert watch.problem is None
+
+
+async def test_as_soon_as_there_is_one_the_first_look_is_made(nursery: trio.Nursery) -> None:
+    shortages: list[str] = []
+    watch = ImageWatch(dict, collects=True, told=Told(not_enough=shortages.append))
+    nursery.start_soon(watch.run)
+    await trio.testing.wait_all_tasks_blocked()
+    watch.use(Images())  # type: ignore[arg-type]
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(shortages) == 1
