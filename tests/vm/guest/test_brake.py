@@ -173,7 +173,7 @@ def test_it_is_put_back_by_the_next_start_after_a_crash_whatever_that_one_guards
     service.configure(
         {"evictionHard": {"pid.available": "10"}}, {"nodeCgroup": "/", "pods": {"parents": ["/system.slice"]}}
     )
-    service.start("Restart=no")
+    run("systemctl", "start", "reactor.service")  # without a daemon-reload: systemd would put it back itself
     eventually(lambda: not is_marked(), "the undoing")
     assert operators == high()
     eventually(lambda: "as before a crash" in log(), "the line of it")
