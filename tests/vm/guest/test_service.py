@@ -50,6 +50,21 @@ def test_a_unit_past_the_hard_threshold_is_ended_and_the_others_live(service: Se
     eventually(lambda: hog.usage_bytes() == 0, "the memory back")
 
 
+def test_top_shows_the_signals_and_who_would_go_first(service: Service) -> None:
+    service.configure(HARD)
+    tenants = [Tenant("small", "hold", "20"), Tenant("large", "hold", "60")]
+    for tenant in tenants:
+        eventually(tenant.holds_its_memory, "the units' memory")
+    service.start()
+
+    lines = run(BIN, "top", "--once").splitlines()
+
+    (memory,) = (line for line in lines if line.startswith("memory.available"))
+    assert memory.split()[-2:] == ["ok", PREFERRED]
+    pods = [line.split()[1] for line in lines if "above request" in line]
+    assert pods == [tenant.pod for tenant in reversed(tenants)]
+
+
 def test_page_cache_past_the_threshold_evicts_nobody(service: Service) -> None:
     service.configure(HARD)
     service.start()
