@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import termios
 import time
@@ -35,7 +36,11 @@ class Viewer:
         self.screen = pyte.Screen(80, 24)
         self._stream = pyte.ByteStream(self.screen)
         self.sent = b""
-        self.modes = termios.tcgetattr(self.process.child_fd)
+
+    def reads_lines(self) -> bool:
+        """Tell whether the terminal echoes and hands over whole lines, as a shell finds it."""
+        wanted = termios.ICANON | termios.ECHO
+        return termios.tcgetattr(self.process.child_fd)[3] & wanted == wanted
 
     def resize(self, width: int, height: int) -> None:
         self.process.setwinsize(height, width)
@@ -168,13 +173,13 @@ def test_the_terminal_is_left_as_it_was_found(view, leave, status) -> None:
     viewer = view(TERM="xterm")
     viewer.shows("memory.available")
     assert b"\x1b[?1049h" in viewer.sent
-    assert viewer.modes != termios.tcgetattr(viewer.process.child_fd)
+    assert not viewer.reads_lines()
 
     leave(viewer)
 
     assert viewer.end() == status
     assert viewer.sent.rfind(b"\x1b[?1049l") > viewer.sent.rfind(b"\x1b[?1049h")  # the other screen is back
-    assert viewer.modes == termios.tcgetattr(viewer.process.child_fd)
+    assert viewer.reads_lines()
 
 
 def test_colours_are_used_and_with_no_color_they_are_not(view) -> None:
@@ -193,13 +198,21 @@ def test_a_dumb_terminal_gets_frames_one_below_the_other_without_escapes(view) -
     assert b"\x1b" not in viewer.sent
 
 
-def test_once_prints_one_frame_and_ends(guarded) -> None:
-    answer = guarded.ask("top", "--once")
+def test_once_prints_one_frame_as_wide_as_it_is_told_and_ends(guarded) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "reactor", "top", "--once", "--socket", str(guarded.socket_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env={**os.environ, "COLUMNS": "150"},
+    )
 
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.count("SIGNAL") == 1
     assert "\x1b" not in answer.stdout
     assert f"cgroup/large-{FAR_TOO_LONG}" in answer.stdout
+    assert max(map(len, answer.stdout.splitlines())) <= 150
 
 
 def test_once_without_a_daemon_says_so(daemon) -> None:
