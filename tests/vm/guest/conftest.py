@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import guarded
 import probing
@@ -11,6 +11,16 @@ import pytest
 
 from reactor.kernel.bcc_probes import BccMemoryProbe, BccOomProbe, BccTasksProbe
 from reactor.kernel.bpf_probes import MemoryProbe, OomProbe, OomRecords, TasksProbe
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a failure when it happens: a whole run takes long, and the machine may be lost before its end."""
+    report = yield
+    if report.failed:
+        terminal = item.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.write_line(f"\n{report.longreprtext}")
+    return report
 
 
 @pytest.fixture
