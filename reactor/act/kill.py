@@ -1,8 +1,9 @@
 """The kill path: the end of a pod, by its cgroup.
 
     get_ready   beforehand: hold what a kill of the likeliest pods needs
-    kill_now    hot, synchronous: check the target, SIGKILL everything in it, lift its CPU quota
-    reap        afterwards: wait until the memory is back, free it in our own context, chase stragglers
+    kill_now    hot, synchronous: check the target, SIGKILL everything in it, have its memory freed in our own
+                context, give it the CPU
+    reap        afterwards: wait until the memory is back, chase stragglers
     terminate   a soft eviction: SIGTERM, the grace period, then kill_now
 
 A victim frees its memory in its own time: with 1 % of a CPU 1 GiB was not back after a minute, with the
@@ -25,8 +26,10 @@ import trio
 from reactor.act import processes
 from reactor.act.exercise import exercise
 from reactor.act.freezer import frozen, frozen_by_ancestor
+from reactor.act.hurry import hurry
 from reactor.act.processes import NO_DESCRIPTORS, Reserve, Volley
 from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, ReapReport, wait_empty
+from reactor.act.release import Releaser
 from reactor.act.target import Target
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
@@ -62,6 +65,7 @@ class KillPath:
         self._ready: dict[str, Target] = {}
         self.guard(pod_parents)
         self._dying = Dying()
+        self._releaser = Releaser()
         self._reserve = Reserve()
 
     def guard(self, pod_parents: Sequence[str]) -> None:
@@ -72,6 +76,8 @@ class KillPath:
     def get_ready(self, pods: Sequence[Pod]) -> None:
         """Hold what a kill of these pods needs, and of no others. Never raises: the kill does."""
         wanted = {pod.uid: pod for pod in pods}
+        if wanted:
+            self._releaser.start()
         for uid, target in list(self._ready.items()):
             if uid not in wanted or not target.is_of(wanted[uid]):
                 self._ready.pop(uid).close()
@@ -89,6 +95,7 @@ class KillPath:
         self.get_ready(())
         self._reserve.close()
         self._dying.close()
+        self._releaser.close()
 
     def kill_now(self, pod: Pod) -> KillReport:
         """Send SIGKILL to everything in the pod's cgroup and return when it is sent; reap waits for the end.
@@ -106,13 +113,14 @@ class KillPath:
                 target = self._checked(pod)
             count, pidfds = self._despite_want(lambda: self._kill(pod, target, problems))
             killed_ns = time.monotonic_ns()
+            self._releaser.release(pidfds.values())
         finally:
             if target is not None:
                 target.close()
         try:
-            self._despite_want(lambda: self._tree.lift_cpu_quota(target.cgroup))
+            self._despite_want(lambda: hurry(self._tree, target.cgroup))
         except OSError as error:
-            problems.append(f"CPU quota not lifted: {error}")
+            problems.append(f"not given more of the CPU: {error}")
         if not self._reserve.fill():  # the next kill needs descriptors more than reap does
             processes.close_all(pidfds.values())
             pidfds = {}

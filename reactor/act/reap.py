@@ -1,8 +1,7 @@
-"""After the kill: wait until the memory is back, free it in our own context, chase what outlives it."""
+"""After the kill: wait until the memory is back, and chase what outlives it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -14,8 +13,6 @@ import trio
 from reactor.act import processes
 from reactor.act.processes import Members
 from reactor.errors import RefusedError
-from reactor.kernel import libc
-from reactor.kernel.scheduling import following
 
 REAP_DEADLINE_SECONDS: Final = 10.0
 _STRAGGLER_INTERVAL_SECONDS: Final = 0.25
@@ -69,11 +66,8 @@ class Dying:
         try:
             async with turn:
                 try:
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(_release, list(self._pidfds.get(cgroup, {}).values()))
-                        await self._chase(cgroup, members, kill_again, problems)
-                        freed_ns = time.monotonic_ns()
-                        nursery.cancel_scope.cancel()
+                    await self._chase(cgroup, members, kill_again, problems)
+                    freed_ns = time.monotonic_ns()
                 finally:
                     processes.close_all(self._pidfds.pop(cgroup, {}).values())
         finally:
@@ -106,29 +100,3 @@ async def wait_empty(members: Members, pidfds: Collection[int]) -> None:
     await processes.wait_exited(pidfds)
     while members():  # noqa: ASYNC110 - v1 has no event for an empty cgroup
         await trio.sleep(_POLL_SECONDS)
-
-
-async def _release(pidfds: Sequence[int]) -> None:
-    """Free the victims' memory in our own context, so that it is not bound to their CPU share or priority.
-
-    Only what has not begun to exit can be helped (ESRCH otherwise), so most calls do nothing; the one that
-    counts is a victim that gets no CPU among busy siblings. Never raises OSError: it is only a help.
-    """
-    await trio.lowlevel.checkpoint_if_cancelled()
-    own: list[int] = []  # the thread may outlive the caller's interest, and its descriptors
-    with contextlib.suppress(OSError):
-        own.extend(os.dup(fd) for fd in pidfds)
-    # A limiter of its own, so that nothing is waited for, or cancelled, between here and the thread's begin.
-    try:
-        await trio.to_thread.run_sync(  # noqa: TID251 - in_thread may be cancelled before it begins
-            following(_release_and_close), own, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
-        )
-    except RuntimeError:  # no thread can be started: a fork bomb has the last process id
-        processes.close_all(own)
-
-
-def _release_and_close(pidfds: Sequence[int]) -> None:
-    for fd in pidfds:
-        with contextlib.suppress(OSError):
-            libc.process_mrelease(fd)
-        os.close(fd)

@@ -1,0 +1,58 @@
+"""The thread that frees the memory of who was killed, against this machine's kernel."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from yard import open_descriptors, wait_until
+
+from reactor.act.release import Releaser
+from reactor.kernel import libc
+
+SLEEPER = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+
+
+def test_what_has_been_killed_is_released_and_the_callers_descriptor_stays() -> None:
+    releaser = Releaser()
+    releaser.start()
+    with subprocess.Popen(SLEEPER) as child:
+        pidfd = os.pidfd_open(child.pid)
+        before = open_descriptors()
+        child.send_signal(signal.SIGKILL)
+        releaser.release([pidfd])
+        assert -signal.SIGKILL == child.wait(10)
+    wait_until(lambda: before == open_descriptors())
+    os.fstat(pidfd)
+    os.close(pidfd)
+    releaser.close()
+
+
+def test_who_was_not_killed_lives_on() -> None:
+    releaser = Releaser()
+    with subprocess.Popen(SLEEPER) as child:
+        pidfd = os.pidfd_open(child.pid)
+        with pytest.raises(OSError, match="process_mrelease"):
+            libc.process_mrelease(pidfd)
+        releaser.release([pidfd])
+        releaser.close()
+        assert child.poll() is None
+        os.close(pidfd)
+        child.kill()
+
+
+def test_the_thread_is_started_once_and_ends_with_close() -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "reactor-release"]
+
+    before = threads()
+    releaser = Releaser()
+    releaser.start()
+    releaser.start()
+    releaser.release([])
+    assert [*before, "reactor-release"] == threads()
+    releaser.close()
+    releaser.close()
+    assert before == threads()
