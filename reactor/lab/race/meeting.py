@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -74,7 +75,7 @@ class Meeting:
                 seen = self.seen.setdefault(contestant.name, Seen())
                 try:
                     self._turn(contestant, seen, courses, number, heats_a_turn)
-                except (ReactorError, OSError) as error:
+                except (ReactorError, OSError, subprocess.SubprocessError) as error:
                     _say(f"{contestant.name}: {error}")
                     seen.problems.append(str(error))
 
