@@ -10,6 +10,7 @@
     status, show  what `reactor status` and `reactor explain` are told, and how they print it
     order         the present order of eviction, for `reactor top`
     kubernetes    what talks to the API server: pods, node, evictions; services of its own, never in the way
+    postponed     what Trio and others import and the daemon never uses: left unloaded
     doctor        `reactor doctor`, its parts in doctor_*
 
 Nothing here but passes and what it calls is on the way from a wake to a kill.

@@ -6,10 +6,11 @@ machine disturbs them all. A poll is the same daemon with nothing but its ticker
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ _PODS: Final = 3
 _RUNS: Final = 3  # crossings at each rate in one turn
 _ARMED_SECONDS: Final = 300.0  # BCC compiles, which takes long under emulation
 _AT_REST_SECONDS: Final = 3.0
+_TOLD: Final = ("to_loop_ms", "to_kill_ms", "to_freed_ms", "overshoot_mib")  # properties of a Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,8 @@ def by_source(
                 measured.session(contender, _RUNS)
             except RefusedError as error:
                 measured.fail(contender, str(error))
+            for line in so_far(measured.seen[contender.name]):
+                print(f"reactor bench:   {line}", file=sys.stderr, flush=True)
     return measured.figures()
 
 
@@ -153,6 +157,14 @@ class BySource:
     def figures(self) -> dict[str, Any]:
         """Return what was seen, by contender."""
         return {name: _figures(seen) for name, seen in self.seen.items()}
+
+
+def so_far(seen: Seen) -> Iterator[str]:
+    """Yield a line of medians for each rate: what is left of a run that is broken off."""
+    for rate, runs in seen.runs.items():
+        found = {name: statistics.median(getattr(run, name) for run in runs) for name in _TOLD}
+        told = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+        yield f"{rate} MiB/s, n {len(runs)}: {told}"
 
 
 def _figures(seen: Seen) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 from reactor.config.settings import settings_from_text
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.lab.by_source import Contender, Seen, _but, _figures, contenders
+from reactor.lab.by_source import Contender, Seen, _but, _figures, contenders, so_far
 from reactor.lab.crossing import LEVEL_BYTES, THRESHOLDS, Run
 from reactor.lab.hog import MIB, HogTimes
 from reactor.lab.probe_cost import _percent, _spread
@@ -57,6 +57,12 @@ def test_the_wake_is_the_loop_awake_and_not_the_instant_that_the_kernel_noted() 
     assert {"p50": 2.5, "p99": 2.5, "max": 2.5, "n": 1} == found["crossing_to_wake_ms"]["max"]
     assert (3.0, 8.0) == (found["overshoot_mib"]["max"]["p50"], found["crossing_to_kill_ms"]["max"]["p50"])
     assert (1, {"ebpf": 1}, 31.0) == (found["missed"], found["woken_by"], found["rss_mib"])
+
+
+def test_what_was_seen_so_far_is_told_by_rate_and_nothing_of_what_was_not() -> None:
+    told = "to_loop_ms 3, to_kill_ms 8, to_freed_ms 40, overshoot_mib 3"
+    assert [f"max MiB/s, n 3: {told}"] == list(so_far(Seen(runs={"max": [a_run(2), a_run(3), a_run(9)]})))
+    assert [] == list(so_far(Seen(missed=2)))
 
 
 def test_what_is_skipped_is_left_out_and_an_unknown_name_is_told_with_the_known_ones() -> None:
