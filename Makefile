@@ -55,7 +55,7 @@ kernel-tests: setup ## Tests against this machine's kernel (root; skips say what
 test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; needs xfsprogs for xfs)
 	$(BIN)/pytest tests/disk
 
-bench: setup ## Measure, print and store the figures as JSON
+bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline
 	$(BIN)/reactor bench
 
 race: setup peers ## Race the reactor against earlyoom, nohang, oomd, pollers and the floors (root; RACE="--rounds 6")

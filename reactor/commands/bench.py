@@ -16,7 +16,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--results", metavar="DIRECTORY", type=Path, default=Path("bench-results"), help="where the JSON goes"
     )
-    command.add_argument("--runs", type=int, default=30, help="evictions for each figure (30)")
+    command.add_argument("--runs", type=_positive_count, default=30, help="evictions for each figure (30)")
     command.add_argument(
         "--by-source",
         action="store_true",
@@ -25,6 +25,16 @@ def add(commands: Commands) -> None:
     command.add_argument("--rounds", type=int, default=5, help="with --by-source: turns of each source (5)")
     command.add_argument(
         "--skip", metavar="NAMES", default="", help="with --by-source: not these, such as psi,poll-10s"
+    )
+    command.add_argument(
+        "--baseline",
+        metavar="FILE",
+        type=Path,
+        default=Path("docs/figures/baseline.json"),
+        help="what to compare with, in multiples of the C floor (docs/figures/baseline.json)",
+    )
+    command.add_argument(
+        "--update-baseline", action="store_true", help="make this run the baseline for its kind of machine"
     )
     command.add_argument("--idle-seconds", type=float, default=60.0, help="how long to watch it idle (60)")
     _add_race(command.add_subparsers(metavar="[race]", required=False))
@@ -114,4 +124,10 @@ def _bench(options: argparse.Namespace) -> int:
 
     if options.by_source:
         return bench_by_source(options.results, rounds=options.rounds, skip=options.skip.split(","))
-    return bench(options.results, runs=options.runs, idle_seconds=options.idle_seconds)
+    return bench(
+        options.results,
+        runs=options.runs,
+        idle_seconds=options.idle_seconds,
+        baseline=options.baseline,
+        is_update=options.update_baseline,
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,15 +20,18 @@ from reactor.errors import ReactorError
 from reactor.kernel.bpf import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.lab.baseline import BASELINE, FLOOR, kind_of, report, update
 from reactor.lab.by_source import PROBE_COST, by_source
 from reactor.lab.crossing import RATES, THRESHOLDS, Crossings, Run, bench_node, busy_cpus, cpu_percent
 from reactor.lab.daemon_process import DaemonProcess
+from reactor.lab.floor import FloorCrossings
 from reactor.lab.measure import about, rss_mib, summary
 from reactor.lab.probe_cost import probe_cost
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import ended_by_signals
 
 POD_COUNTS: Final = (10, 110, 1000)
+TURNS: Final = 3  # of the daemon and the C floor at each rate
 FORKS_PER_SECOND: Final = 20_000
 _STORM_SECONDS: Final = 10.0
 
@@ -48,6 +52,12 @@ class Bench:
             busy_cpus(self._tool),
         ):
             crossings = Crossings(node, daemon, self._tool, self._directory)
+            return [crossings.run(rate_bytes) for _ in range(runs)]
+
+    def floor_crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
+        """Have a hog killed `runs` times by the C floor in the daemon's place, and return the runs."""
+        with bench_node(self._tree, self._tool, pods) as node, busy_cpus(self._tool):
+            crossings = FloorCrossings(node, self._tool, self._directory)
             return [crossings.run(rate_bytes) for _ in range(runs)]
 
     def at_rest(self, seconds: float, pods: int = 110) -> tuple[float, float]:
@@ -85,10 +95,22 @@ class Bench:
             return percent, forks / took_ns * 1e9
 
 
-def bench(results: Path = Path("bench-results"), *, runs: int = 30, idle_seconds: float = 60.0) -> int:
-    """Measure everything, print it and store it below `results`; return the exit status."""
+def bench(
+    results: Path = Path("bench-results"),
+    *,
+    runs: int = 30,
+    idle_seconds: float = 60.0,
+    baseline: Path = BASELINE,
+    is_update: bool = False,
+) -> int:
+    """Measure everything, print it, store it below `results`, say what moved; return the exit status.
+
+    With `is_update` it becomes the baseline for its kind of machine.
+    """
     return _measured(
-        results, lambda tree, tool, directory: figures(Bench(tree, tool, directory), runs, idle_seconds)
+        results,
+        lambda tree, tool, directory: figures(Bench(tree, tool, directory), runs, idle_seconds),
+        _compared(baseline, is_update=is_update),
     )
 
 
@@ -110,8 +132,12 @@ def _sources(
     return found
 
 
-def _measured(results: Path, measure: Callable[[CgroupTree, Path, Path], dict[str, Any]]) -> int:
-    """Measure, print, store; return the exit status.
+def _measured(
+    results: Path,
+    measure: Callable[[CgroupTree, Path, Path], dict[str, Any]],
+    compare: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> int:
+    """Measure, print, store, compare; return the exit status.
 
     0 when measured (goals are goals), 1 where a run failed, 2 where this machine can't do it, 130 when
     interrupted.
@@ -129,6 +155,7 @@ def _measured(results: Path, measure: Callable[[CgroupTree, Path, Path], dict[st
             found = {"about": about(tree.version), **measure(tree, tool, Path(directory))}
         print(json.dumps(found, indent=2))
         print(f"stored as {_store(found, results)}", file=sys.stderr)
+        compare(found)
     except KeyboardInterrupt:
         print("reactor bench: interrupted; everything is cleaned up", file=sys.stderr)
         return 130
@@ -140,10 +167,14 @@ def _measured(results: Path, measure: Callable[[CgroupTree, Path, Path], dict[st
 
 def figures(bench: Bench, runs: int, idle_seconds: float) -> dict[str, Any]:
     """Return the figures by their names."""
-    by_rate: dict[str, Sequence[Run]] = {}
+    by_rate: dict[str, list[Run]] = {}
+    floors: dict[str, list[list[Run]]] = {}
     for name, rate_bytes in RATES.items():
-        _say(f"{runs} crossings at {name} MiB/s")
-        by_rate[name] = bench.crossings(rate_bytes, runs)
+        _say(f"{runs} crossings at {name} MiB/s, and as many of the C floor's, in {TURNS} turns")
+        for turn in range(TURNS):
+            share = len(range(turn, runs, TURNS))
+            by_rate.setdefault(name, []).extend(bench.crossings(rate_bytes, share) if share else ())
+            floors.setdefault(name, []).append(bench.floor_crossings(rate_bytes, share) if share else [])
     by_pods: dict[str, Sequence[Run]] = {}
     for pods in POD_COUNTS:
         _say(f"{runs} passes with {pods} pods")
@@ -153,10 +184,8 @@ def figures(bench: Bench, runs: int, idle_seconds: float) -> dict[str, Any]:
     _say(f"{FORKS_PER_SECOND} forks a second for {_STORM_SECONDS:g} s")
     storm_percent, forks_per_second = bench.fork_storm()
     return {
-        "crossing_to_wake_ms": {name: summary(run.to_wake_ms for run in by_rate[name]) for name in by_rate},
-        "crossing_to_kill_ms": {name: summary(run.to_kill_ms for run in by_rate[name]) for name in by_rate},
-        "crossing_to_freed_ms": {name: summary(run.to_freed_ms for run in by_rate[name]) for name in by_rate},
-        "overshoot_mib": {name: summary(run.overshoot_mib for run in by_rate[name]) for name in by_rate},
+        **_crossing_figures(by_rate),
+        FLOOR: floor_figures(floors),
         "pass_ms": {name: summary(run.pass_ms for run in by_pods[name]) for name in by_pods},
         "kill_call_ms": summary(run.kill_call_ms for runs in by_rate.values() for run in runs),
         "idle_cpu_percent": round(idle_percent, 3),
@@ -164,6 +193,42 @@ def figures(bench: Bench, runs: int, idle_seconds: float) -> dict[str, Any]:
         "fork_storm_cpu_percent": round(storm_percent, 2),
         "fork_storm_forks_per_second": round(forks_per_second),
     }
+
+
+def _crossing_figures(by_rate: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
+    return {
+        "crossing_to_wake_ms": {name: summary(run.to_wake_ms for run in by_rate[name]) for name in by_rate},
+        "crossing_to_kill_ms": {name: summary(run.to_kill_ms for run in by_rate[name]) for name in by_rate},
+        "crossing_to_freed_ms": {name: summary(run.to_freed_ms for run in by_rate[name]) for name in by_rate},
+        "overshoot_mib": {name: summary(run.overshoot_mib for run in by_rate[name]) for name in by_rate},
+    }
+
+
+def floor_figures(turns_by_rate: Mapping[str, Sequence[Sequence[Run]]]) -> dict[str, Any]:
+    """Return the C floor's figures, and by how much it differed from turn to turn.
+
+    `spread_percent` is between the lowest and the highest median of its kills at one rate, the median of all
+    rates: the daemon's figures can't be told apart by less than the machine itself changed meanwhile.
+    """
+    spreads = []
+    for turns in turns_by_rate.values():
+        medians = [statistics.median(run.to_kill_ms for run in turn) for turn in turns if turn]
+        spreads.append((max(medians) / min(medians) - 1) * 100)
+    together = {name: [run for turn in turns for run in turn] for name, turns in turns_by_rate.items()}
+    return {**_crossing_figures(together), "spread_percent": round(statistics.median(spreads), 1)}
+
+
+def _compared(baseline: Path, *, is_update: bool) -> Callable[[Mapping[str, Any]], None]:
+    """Return what says how a run stands to the baseline, and makes it the next one if wanted."""
+
+    def compare(found: Mapping[str, Any]) -> None:
+        for line in report(found, baseline):
+            _say(line)
+        if is_update:
+            update(found, baseline)
+            _say(f"now the baseline for {kind_of(found)}: {baseline}")
+
+    return compare
 
 
 def _store(found: Mapping[str, Any], results: Path) -> Path:

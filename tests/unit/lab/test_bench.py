@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reactor.lab import bench as module
-from reactor.lab.bench import Bench, bench, figures
+from reactor.lab.bench import Bench, bench, figures, floor_figures
 from reactor.lab.crossing import LEVEL_BYTES, Run
 from reactor.lab.hog import MIB, HogTimes
 
@@ -31,10 +31,18 @@ class Rehearsal(Bench):
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, int]] = []
+        self.floors: list[int] = []
 
     def crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
         self.asked.append((rate_bytes, runs, pods))
-        return [a_run(number) for number in range(1, runs + 1)]
+        before = sum(count for rate, count, _ in self.asked[:-1] if rate == rate_bytes and pods == 3)
+        return [a_run(before + number) for number in range(1, runs + 1)]
+
+    def floor_crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
+        assert rate_bytes >= 0
+        assert pods == 3
+        self.floors.append(runs)
+        return [a_run(0.1 * number) for number in range(1, runs + 1)]
 
     def at_rest(self, seconds: float, pods: int = 110) -> tuple[float, float]:
         return (seconds + pods - 110) / 1000, 31.5
@@ -56,6 +64,20 @@ def test_the_figures_have_their_names_and_are_made_of_the_runs() -> None:
     )
     assert 0.6 == found["pass_ms"]["1000"]["max"]
     assert {3, 10, 110, 1000} == {pods for _, _, pods in rehearsal.asked}
+
+
+def test_the_floor_takes_turns_with_the_daemon_and_its_spread_is_told() -> None:
+    rehearsal = Rehearsal()
+    found = figures(rehearsal, 30, 60)
+    assert [10] * 9 == rehearsal.floors
+    assert 30 == found["floor"]["crossing_to_kill_ms"]["max"]["n"]
+    assert 0.0 == found["floor"]["spread_percent"]
+    turns = {"max": [[a_run(1.0)], [a_run(1.5)], []]}
+    assert 50.0 == floor_figures(turns)["spread_percent"]
+
+
+def test_two_runs_are_enough_for_figures() -> None:
+    assert 2 == figures(Rehearsal(), 2, 1)["floor"]["crossing_to_kill_ms"]["100"]["n"]
 
 
 def test_what_was_measured_is_stored_with_when_and_on_what(tmp_path: Path) -> None:
