@@ -5,6 +5,7 @@
     passes        the pass: observe, decide, act; synchronous from the wake to the kill
     endings       evictions under way; candidates: who is left out of the next
     housekeeping  what may hang: filesystems and the list of pods, in worker threads
+    record        one pass as it is journaled; wording: in words
     recorder      what is kept of a pass: journal, log, metrics, the last decisions
     state, keeper what survives a restart
     status, show  what `reactor status` and `reactor explain` are told, and how they print it

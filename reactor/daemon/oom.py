@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from reactor.daemon.passes import Known
-from reactor.daemon.record import amount_text, instant
+from reactor.daemon.wording import amount_text, instant
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod

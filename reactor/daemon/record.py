@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import trio
 
 from reactor.act.braking import Braking
+from reactor.daemon.wording import IN_BYTES, amount_text, instant, standing
 from reactor.model.decisions import Decision, Eviction, RankedPod, Snapshot
-from reactor.model.quantity import format_bytes
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
-
-_IN_BYTES = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +87,7 @@ class Reclaimed:
         return {
             "kind": self.kind,
             "signal": self.signal,
-            "unit": "bytes" if self.resource in _IN_BYTES else self.resource,
+            "unit": "bytes" if self.resource in IN_BYTES else self.resource,
             "time": instant(self.at_unix_seconds),
             "wanted": self.wanted,
             "freed": self.freed,
@@ -191,61 +188,6 @@ def brake_document(braking: Braking) -> dict[str, Any]:
         "released_because": braking.released_because,
         "problem": braking.problem,
     }
-
-
-def instant(unix_seconds: float) -> str:
-    """Return an instant in UTC as RFC 3339 writes it, with microseconds."""
-    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def standing(place: RankedPod, resource: Resource | None) -> str:
-    """Return why a pod stands where it does in the ranking, as one clause."""
-    if place.pod.critical_because is not None:
-        return f"never evicted: {place.pod.critical_because}"
-    tail = f"priority {place.pod.priority}, {place.pod.qos_class}"
-    if place.usage is None:
-        return f"without statistics, so first; {tail}"
-    used = amount_text(place.usage, resource)
-    if place.exceeds_request is None:
-        return f"uses {used}; {tail}"
-    relation = "above" if place.exceeds_request else "within"
-    return f"uses {used}, {relation} its request of {amount_text(place.request, resource)}; {tail}"
-
-
-def what_was_done(decision: Mapping[str, Any]) -> str:
-    """Return what a decision, as `reactor status` is told of it, came to; `-` where that is nothing."""
-    woke_ns = decision["timing"]["woke_ns"]
-    done = [
-        f"{one['outcome']} {one['pod']}{after(' killed', woke_ns, one['killed_ns'])}"
-        f"{after(' freed', woke_ns, one['freed_ns'])}"
-        for one in decision["evictions"]
-    ]
-    if decision["reclaim"]:
-        done.insert(0, f"reclaim of {', '.join(decision['reclaim'])}")
-    done += [
-        f"braked {one['cgroup']}{after(' released', woke_ns, one['released_ns'])}"
-        for one in decision.get("brake") or ()
-        if one["engaged_ns"] is not None
-    ]
-    if decision["deferred_because"]:
-        done.append(f"waiting: {decision['deferred_because']}")
-    return "; ".join(done) or "-"
-
-
-def after(what: str, from_ns: int, to_ns: int | None) -> str:
-    """Return what happened and how long after, an empty text where it has not."""
-    return "" if to_ns is None else f"{what} after {(to_ns - from_ns) / 1e6:.1f} ms"
-
-
-def amount_text(amount: int, resource: Resource | None) -> str:
-    """Return an amount for reading: bytes with one decimal and a binary suffix, counts as they are."""
-    if resource not in _IN_BYTES:
-        return str(amount)
-    for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
-        if abs(amount) >= 1024**power:
-            whole = format_bytes(amount)
-            return whole if whole.endswith(suffix) else f"{amount / 1024**power:.1f}{suffix}"
-    return str(amount)
 
 
 def _wake(wake: Wake) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 import trio
 
 from reactor.daemon.journal import Journal
-from reactor.daemon.record import Ending, PassRecord, outcome_document, released_document, standing
+from reactor.daemon.record import Ending, PassRecord, outcome_document, released_document
+from reactor.daemon.wording import standing
 from reactor.model.decisions import Decision
 
 _LOG: Final = logging.getLogger("reactor.decision")

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from reactor.daemon.record import after, what_was_done
 from reactor.daemon.show_resources import filesystems_table, reclaimed_table, signals_table
 from reactor.daemon.status_socket import ask
 from reactor.daemon.tables import amount, console, moment, table
+from reactor.daemon.wording import after, what_was_done
 from reactor.model.signals import Resource
 
 

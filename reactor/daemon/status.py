@@ -14,8 +14,8 @@ from reactor.daemon.oom import OomKills
 from reactor.daemon.order import EvictionOrder, ranked_signal
 from reactor.daemon.parts import Node, PodUsages
 from reactor.daemon.passes import Known
-from reactor.daemon.record import instant, standing
 from reactor.daemon.recorder import Recorder
+from reactor.daemon.wording import instant, standing
 from reactor.errors import ReactorError
 from reactor.model.decisions import InFlight
 from reactor.model.settings import Settings

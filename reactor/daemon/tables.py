@@ -11,7 +11,7 @@ from typing import Final, Literal
 from rich.console import Console
 from rich.table import Table
 
-from reactor.daemon.record import amount_text
+from reactor.daemon.wording import amount_text
 from reactor.model.signals import Resource
 
 UNKNOWN: Final = "unknown"

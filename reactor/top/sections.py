@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from reactor.daemon.record import what_was_done
+from reactor.daemon.wording import what_was_done
 from reactor.model.signals import Resource
 from reactor.top.rates import Rates
 from reactor.top.table import Column, Row, Span, Style, Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from reactor.daemon.record import amount_text
+from reactor.daemon.wording import amount_text
 from reactor.model.signals import Resource
 
 ELLIPSIS: Final = "…"
