@@ -59,6 +59,8 @@ def _wanted(one: Case, *, is_braked: bool) -> int:
 def _covers(
     hard: Threshold, hard_bytes: int, found: Recommendation, interval_seconds: float, *, is_braked: bool
 ) -> Iterator[str]:
+    if hard_bytes <= found.terms.reserve_bytes:
+        return
     covered = covered_rate_bytes(hard_bytes, found.seconds, found.terms.reserve_bytes)
     yield f"{hard} answers allocators of up to {rate(covered)} before the reserve is touched"
     for one in found.cases:

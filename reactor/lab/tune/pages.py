@@ -61,7 +61,7 @@ def _sections(
         yield Section(
             heading="The present configuration",
             paragraphs=(
-                *(f"Covers: {line}." for line in verdict.covers),
+                *(f"Covers: {line}." for line in verdict.covers or ("no allocator at all",)),
                 *(f"Misses: {line}." for line in verdict.misses or ("nothing that was measured",)),
             ),
         )

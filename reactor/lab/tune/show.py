@@ -39,7 +39,7 @@ def show(
         console.print()
     _say(console, "Recommended", threshold_lines(found))
     if verdict is not None:
-        _say(console, "The present configuration covers", verdict.covers)
+        _say(console, "The present configuration covers", verdict.covers or ("no allocator at all",))
         _say(console, "It misses", verdict.misses or ("nothing that was measured",))
     _say(console, "History", history_lines(history))
     _say(console, "How far to believe it", trust_lines(measured, found))

@@ -52,8 +52,9 @@ def test_a_threshold_that_is_too_low_misses_each_allocator_that_is_too_fast(meas
 
 def test_a_threshold_below_the_reserve_is_told(measured: Measured) -> None:
     for value, is_told in (("100Mi", False), ("50Mi", True)):
-        misses = on(measured, f"evictionHard: {{memory.available: {value}}}").misses
-        assert is_told is any("below the reserve of 100 MiB" in line for line in misses)
+        found = on(measured, f"evictionHard: {{memory.available: {value}}}")
+        assert is_told is any("below the reserve of 100 MiB" in line for line in found.misses)
+        assert () == found.covers
 
 
 @pytest.mark.parametrize(
