@@ -14,6 +14,7 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.filesystem import wait_given_back
 from reactor.kernel.scheduling import following
 from reactor.model.pods import Pod
 from reactor.threads import in_thread
@@ -38,7 +39,7 @@ class EmptyDirs:
             return ("its volumes were not emptied: it runs again",)
         problems: list[str] = []
         for path in paths:
-            found = await in_thread(following(empty_directory), path, abandon_on_cancel=True)
+            found = await in_thread(following(_emptied), path, abandon_on_cancel=True)
             problems += [f"{path} was not emptied: {found}"] if found is not None else []
         return tuple(problems)
 
@@ -52,6 +53,14 @@ class EmptyDirs:
 def empty_dirs(pod: Pod) -> Iterator[str]:
     """Return the paths of a pod's emptyDirs that are not the kubelet's to remove."""
     return (place.path for place in pod.storage if place.ends_with_pod)
+
+
+def _emptied(path: str) -> str | None:
+    """Empty a directory, see empty_directory, and return when what it held shows as free."""
+    problem = empty_directory(path)
+    with suppress(OSError):
+        wait_given_back(path)
+    return problem
 
 
 def empty_directory(path: str) -> str | None:

@@ -227,7 +227,7 @@ class Generation:
 
     async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
         try:
-            on_pass(await self.passes.give_back(asked, self._look_at_disks))
+            on_pass(await self.passes.give_back(asked, self._look_at_disks, self.filesystems.look))
         finally:
             self._reclaiming = False
 

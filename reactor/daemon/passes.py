@@ -119,13 +119,20 @@ class Passes:
             self._endings.get_ready(())
             self._is_ready = False
 
-    async def give_back(self, asked: PassRecord, observe_filesystems: Observe) -> PassRecord:
-        """Have the node give back what a pass asked for, observe anew, and evict if that was not enough."""
+    async def give_back(
+        self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None
+    ) -> PassRecord:
+        """Have the node give back what a pass asked for, observe anew, and evict if that was not enough.
+
+        `glance` observes the filesystems alone, where `observe_filesystems` takes longer than that.
+        """
         reclaimed: tuple[Reclaimed, ...] = ()
         if self._dry_run:
             await observe_filesystems()
         else:
-            reclaimed = await self._giving_back.run(asked.decision, observe_filesystems)
+            reclaimed = await self._giving_back.run(
+                asked.decision, observe_filesystems, glance or observe_filesystems
+            )
             self.known.reclaimed = reclaimed or self.known.reclaimed
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()

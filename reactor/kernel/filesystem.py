@@ -7,12 +7,17 @@ for a worker thread, never for the loop's own.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from reactor.kernel.files import read_file, unescape_mount
 from reactor.model.signals import Filesystem, Layout
+
+_BETWEEN_LOOKS_SECONDS: Final = 0.05
+_STILL_LOOKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,20 @@ def same_filesystem(one: str, other: str, mountinfo: Path = Path("/proc/self/mou
     mounts = read_mounts(mountinfo)
     found = [mount_of(os.path.realpath(path), mounts) for path in (one, other)]
     return found[0] is not None and found[1] is not None and found[0].device == found[1].device
+
+
+def wait_given_back(path: str, most_seconds: float = 1.0) -> None:
+    """Return when a filesystem's free blocks rise no more, after `most_seconds` in any case. Raises OSError.
+
+    xfs frees what was removed in the background (since 5.14, `xfs_inodegc`), which statvfs hastens but does
+    not wait for (since 5.19). Blocks: for a worker thread.
+    """
+    deadline = time.monotonic() + most_seconds
+    free, still = os.statvfs(path).f_bfree, 0
+    while still < _STILL_LOOKS and time.monotonic() < deadline:
+        time.sleep(_BETWEEN_LOOKS_SECONDS)
+        before, free = free, os.statvfs(path).f_bfree
+        still = 0 if free > before else still + 1
 
 
 def nodefs_path(candidates: Sequence[str] = ("/var/lib/kubelet", "/")) -> str:

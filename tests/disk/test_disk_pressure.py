@@ -49,19 +49,19 @@ def test_soft_threshold_evicts_after_its_grace_period_and_not_before(guarded: Gu
     hog = guarded.add_pod("hog")
     guarded.start(
         {
-            "evictionHard": {"nodefs.available": "10Mi"},
+            "evictionHard": {"nodefs.available": "1Mi"},
             "evictionSoft": {"nodefs.available": "150Mi"},
             "evictionSoftGracePeriod": {"nodefs.available": "4s"},
             "evictionMaxPodGracePeriod": 1,
         }
     )
-    process = guarded.run("hog", fill(hog, mib=280))
-    eventually(guarded.under_pressure, "the condition")
-    began = time.monotonic()
-    process.wait(60)
-    assert time.monotonic() - began > 2.5
+    # xfs takes more than is written for a while: the hard threshold must stay out of its reach.
+    guarded.run("hog", fill(hog, mib=220)).wait(60)
     eventually(lambda: guarded.evicted() == ["hog"], "the hog's line in the journal")
-    assert guarded.daemon.evictions()[0]["threshold"]["grace_period_seconds"] == 4
+    pressed = next(line for line in guarded.daemon.lines() if "DiskPressure" in line["conditions"])
+    (eviction,) = guarded.daemon.evictions()
+    assert eviction["threshold"]["grace_period_seconds"] == 4
+    assert eviction["timing"]["decided_ns"] / 1e9 - pressed["monotonic_seconds"] >= 4
 
 
 def test_low_priority_goes_before_high_and_within_its_request_last(guarded: Guarded) -> None:
@@ -98,15 +98,15 @@ def test_what_a_command_frees_spares_everybody_and_is_told(guarded: Guarded, tmp
     cache = guarded.disk / "cache"
     cache.mkdir()
     (cache / "old").write_bytes(bytes(150 * MIB))
+    leave(guarded.disk, 160)
     guarded.start(LOW_SPACE, {"reclaim": {"nodefs": ["/bin/rm", "-r", str(cache)]}})
-    process = guarded.run("writer", fill(writer, mib=200, pause_seconds=0.001))
+    process = guarded.run("writer", fill(writer, mib=100, pause_seconds=0.001))
 
     eventually(lambda: bool(guarded.daemon.status()["reclaimed"]), "the reclaim")
     eventually(lambda: not guarded.under_pressure(), "the end of the pressure")
     (given,) = guarded.daemon.status()["reclaimed"]
     assert (given["kind"], given["unit"], given["problems"]) == ("commands", "bytes", [])
-    assert given["freed"] > 50 * MIB  # of 150, while the writer wrote on
-    assert given["wanted"] >= 0
+    assert given["freed"] > given["wanted"] >= 0  # of 150 MiB, while the writer wrote on
     assert process.poll() is None
     assert guarded.evicted() == []
     assert "RECLAIMED LAST" in guarded.daemon.ask("status").stdout

@@ -38,6 +38,10 @@ def section(socket: Path, **more: Any) -> dict[str, Any]:
     return {"podman": {"socket": str(socket), **more}}
 
 
+def written(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.iterdir())
+
+
 def test_images_that_can_be_fetched_again_go_and_everybody_is_spared(
     guarded: Guarded, podman: Podman
 ) -> None:
@@ -46,6 +50,7 @@ def test_images_that_can_be_fetched_again_go_and_everybody_is_spared(
     eventually(lambda: "3 images" in (guarded.daemon.status()["runtime"] or ""), "the first look")
     writer = guarded.add_pod("writer")
     process = guarded.run("writer", fill(writer, mib=10))
+    eventually(lambda: written(writer) == 10 * MIB, "what it writes")
     leave(guarded.disk, 85)
 
     eventually(lambda: bool(guarded.daemon.status()["reclaimed"]), "the reclaim")

@@ -123,3 +123,33 @@ async def test_what_was_seen_after_a_reclaim_is_acted_on_once(make_disk, make_re
     await disk.observe()
     assert disk.loop.passes.make([WAKE]).decision.reclaim
     assert len(commands.asked) == 1
+
+
+async def test_what_comes_back_only_after_a_while_is_waited_for_and_spares_everybody(
+    make_disk, make_reclaim, autojump_clock
+):
+    disk = make_disk()
+    disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim()
+    glances = []
+
+    async def glance() -> None:
+        glances.append(disk.available)
+        disk.available += 0 if len(glances) < 2 else 30
+        await disk.observe()
+
+    await disk.observe()
+    asked = disk.loop.passes.make([WAKE])
+    disk.loop.now_seconds += 1
+    record = await disk.loop.passes.give_back(asked, disk.observe, glance)
+    assert record.endings == ()
+    assert record.reclaimed[0].freed >= record.reclaimed[0].wanted == 90
+    assert len(glances) == 4
+
+
+async def test_what_does_not_come_back_is_not_waited_for(make_disk, make_reclaim, autojump_clock):
+    disk = make_disk()
+    disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim()
+    began_seconds = trio.current_time()
+    record = await disk.give_back()
+    assert trio.current_time() - began_seconds < 0.5
+    assert ["writer"] == [ending.eviction.pod.name for ending in record.endings]
