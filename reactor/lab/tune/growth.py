@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.files import write_file
+from reactor.kernel.files import KernelFile, write_file
 from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.daemon_process import wait_until
 from reactor.lab.hog import MIB
@@ -28,7 +28,7 @@ _TIMEOUT_SECONDS: Final = 60.0
 _BRAKED_SECONDS: Final = 2.0
 _BRAKED_BYTES: Final = 64 * MIB
 _USAGE_READY, _BACK = 0, 3  # words of the observer's record
-_STARTED, _DONE, _TOUCHED = 0, 3, 4  # words of an allocator's
+_STARTED, _DONE = 0, 3  # words of an allocator's
 
 
 def growth_plans(cpus: int, huge_pages: str) -> Iterator[Callable[[VirtualNode, Path, Path], Growth]]:
@@ -104,16 +104,15 @@ def grow(
 def braked_rate_bytes(node: VirtualNode, tool: Path, directory: Path) -> float:
     """Return what an allocator still takes in a second above memory.high, which only v2 has."""
     with _fillers(node, tool, directory, [CAPACITY_BYTES // 2], huge_pages=False) as fillers:
-        write_file(node.tree.path(f"{node.cgroup}/{_POD}") / "memory.high", str(_BRAKED_BYTES))
-        fillers.go()
-        (record,) = fillers.records
-        if not wait_until(lambda: record.words()[_TOUCHED] >= _BRAKED_BYTES, _TIMEOUT_SECONDS):
-            raise RefusedError("an allocator did not come up to memory.high")
-        time.sleep(_BRAKED_SECONDS / 4)  # the first charges above it are let through
-        began_bytes, began_ns = record.words()[_TOUCHED], time.monotonic_ns()
-        time.sleep(_BRAKED_SECONDS)
-        grown_bytes = record.words()[_TOUCHED] - began_bytes
-        return grown_bytes / (time.monotonic_ns() - began_ns) * 1e9
+        pod = node.tree.path(f"{node.cgroup}/{_POD}")
+        write_file(pod / "memory.high", str(_BRAKED_BYTES))
+        with closing(KernelFile(pod / "memory.current")) as usage:
+            fillers.go()
+            if not wait_until(lambda: int(usage.read()) >= _BRAKED_BYTES, _TIMEOUT_SECONDS):
+                raise RefusedError("an allocator did not come up to memory.high")
+            began_bytes, began_ns = int(usage.read()), time.monotonic_ns()
+            time.sleep(_BRAKED_SECONDS)
+            return max(0, int(usage.read()) - began_bytes) / (time.monotonic_ns() - began_ns) * 1e9
 
 
 class _Fillers:
