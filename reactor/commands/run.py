@@ -36,7 +36,7 @@ def _run(options: argparse.Namespace) -> int:
     import trio
 
     from reactor.daemon.log import log_to_stderr
-    from reactor.daemon.loop import run
+    from reactor.daemon.run import run
 
     settings = dataclasses.replace(settings_in(options.config), stand_by=options.stand_by)
     log = log_to_stderr()

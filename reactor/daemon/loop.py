@@ -31,19 +31,19 @@ from reactor.daemon.metrics import Metrics, Reading
 from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
+from reactor.daemon.optional import cluster_of
 from reactor.daemon.order import EvictionOrder
 from reactor.daemon.passes import Known
 from reactor.daemon.podman import Podman
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
-from reactor.daemon.signals import obey, receiver
-from reactor.daemon.state import StateError, StateFile
+from reactor.daemon.restore import restore
+from reactor.daemon.state import StateFile
 from reactor.daemon.status import View, explain, status, top
-from reactor.daemon.status_socket import AnotherDaemonError, Command, NoDaemonError, listen, remove, serve
+from reactor.daemon.status_socket import Command, NoDaemonError, listen, remove, serve
 from reactor.daemon.succession import Outliving, Succession
-from reactor.daemon.turn import turn
 from reactor.daemon.undisturbed import undisturbed
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
 from reactor.model.oom import OomKill
@@ -53,7 +53,7 @@ from reactor.model.wakes import WakeKind
 from reactor.threads import in_thread
 
 if TYPE_CHECKING:
-    from reactor.daemon.kubernetes import Cluster
+    pass
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _REMEMBERED: Final = 100
@@ -68,44 +68,6 @@ _AT_START_ONLY: Final = (
     "kubernetes",
 )
 _FIRST_PODS_SECONDS: Final = 1.0  # better known pods than estimates; but memory waits for no API server
-
-
-async def run(
-    settings: Settings,
-    *,
-    dry_run: bool = False,
-    config_path: Path | None = None,
-    tree: CgroupTree | None = None,
-    hooks: Hooks | None = None,
-    task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Guard the node until a signal or a cancellation ends it.
-
-    With `config_path` SIGHUP reads that file anew, and SIGTERM and SIGINT end; without it signals are left
-    to the caller. The task's status is given once the sources are armed.
-    Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where another daemon
-    guards with the same state file, for whose end `settings.stand_by` waits, or answers on the same socket.
-    """
-    settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
-    if config_path is None:
-        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
-        async with turn(Path(settings.state_path), stand_by=settings.stand_by):
-            await daemon.run(task_status)
-        return
-    refused: AnotherDaemonError | None = None
-    with receiver() as received:
-        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
-        async with trio.open_nursery() as nursery:
-            ending = nursery.cancel_scope.cancel
-            nursery.start_soon(partial(obey, received, daemon, config_path, ending, dry_run=dry_run))
-            try:
-                async with turn(Path(settings.state_path), stand_by=settings.stand_by):
-                    await daemon.run(task_status)
-            except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
-                refused = error
-                ending()
-    if refused is not None:
-        raise refused
 
 
 class Daemon:
@@ -140,7 +102,7 @@ class Daemon:
         self._conditions_told: tuple[NodeCondition, ...] = ()
         self._is_started = False
         self._kills = KillPath(tree, settings.pod_parents)
-        self._cluster = _cluster(settings, tree, self._kills)
+        self._cluster = cluster_of(settings, tree, self._kills)
         self._podman = Podman(settings) if self._cluster is None else None
         outliving = Outliving(
             tree=tree,
@@ -262,20 +224,9 @@ class Daemon:
             self._problems["socket"] = f"no status to be had: {error}"
 
     def _restore(self) -> None:
-        """Take over what an earlier run left: the state, and the decisions in its journal."""
-        try:
-            restored = self._state_file.load()
-        except StateError as error:
-            self._problems["state file"] = f"started without it: {error}"
-        else:
-            if restored is not None:
-                self._known.state = restored
-                self._known.lingering.resume(restored.in_flight)
-                _LOG.info(
-                    "state restored: conditions=%s in_flight=%d",
-                    ",".join(restored.conditions) or "none",
-                    len(restored.in_flight),
-                )
+        problem = restore(self._state_file, self._known)
+        if problem is not None:
+            self._problems["state file"] = problem
         self._keeper.show(self._known.state)
 
     def _start_services(self, nursery: trio.Nursery) -> None:
@@ -357,15 +308,3 @@ class Daemon:
             journal_written=self._journal.written,
             journal_lost=self._journal.lost,
         )
-
-
-def _cluster(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster | None:
-    """Return the daemon's part in a cluster; its client's memory is only taken where there is one."""
-    if settings.kubernetes is None:
-        return None
-    try:
-        from reactor.daemon.kubernetes import Cluster  # noqa: PLC0415
-    except ImportError as error:
-        accepted = "reactor with its extra: pip install 'reactor[kubernetes]'"
-        raise ConfigError([Problem(path="reactor.kubernetes", got=str(error), accepted=accepted)]) from error
-    return Cluster(settings, tree, kills)

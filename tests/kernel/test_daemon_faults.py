@@ -20,9 +20,9 @@ import trio
 from daemon_fixtures import RunningDaemon, eventually, hold
 
 from reactor.config import settings_from_text
-from reactor.daemon.loop import run
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import Hooks
+from reactor.daemon.run import run
 from reactor.lab.virtual_node import VirtualNode
 from reactor.model.wakes import SourceHealth
 

@@ -16,9 +16,10 @@ import trio
 from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
 
 from reactor.act.kill import KillPath
-from reactor.daemon import loop, show
+from reactor.daemon import show
 from reactor.daemon.kubernetes import Cluster, node_name
 from reactor.daemon.kubernetes_metrics import ClusterMetrics
+from reactor.daemon.optional import cluster_of
 from reactor.daemon.prometheus import CollectorRegistry
 from reactor.daemon.record import Ending, PassRecord, StageTimes
 from reactor.daemon.told_evictions import api_uid
@@ -276,8 +277,8 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(
     monkeypatch.setattr(builtins, "__import__", without)
     tree = CgroupTree.discover()
     with pytest.raises(ConfigError, match=r"pip install 'reactor\[kubernetes\]'"):
-        loop._cluster(Settings(kubernetes=KubernetesSettings()), tree, KillPath(tree, ()))
-    assert loop._cluster(Settings(), tree, KillPath(tree, ())) is None
+        cluster_of(Settings(kubernetes=KubernetesSettings()), tree, KillPath(tree, ()))
+    assert cluster_of(Settings(), tree, KillPath(tree, ())) is None
 
 
 def test_status_prints_the_cluster_in_one_line() -> None:

@@ -1,0 +1,25 @@
+"""Parts that only some nodes have, imported only there: what they take of memory is for those."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reactor.act.kill import KillPath
+from reactor.errors import ConfigError, Problem
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import Settings
+
+if TYPE_CHECKING:
+    from reactor.daemon.kubernetes import Cluster
+
+
+def cluster_of(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster | None:
+    """Return the daemon's part in a cluster; None on a node that is in none."""
+    if settings.kubernetes is None:
+        return None
+    try:
+        from reactor.daemon.kubernetes import Cluster  # noqa: PLC0415
+    except ImportError as error:
+        accepted = "reactor with its extra: pip install 'reactor[kubernetes]'"
+        raise ConfigError([Problem(path="reactor.kubernetes", got=str(error), accepted=accepted)]) from error
+    return Cluster(settings, tree, kills)

@@ -1,0 +1,28 @@
+"""What an earlier run of the daemon left behind, taken over."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from reactor.daemon.passes import Known
+from reactor.daemon.state import StateError, StateFile
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+
+
+def restore(file: StateFile, known: Known) -> str | None:
+    """Put the saved state into what is known; return why there is none to be had though there was a file."""
+    try:
+        restored = file.load()
+    except StateError as error:
+        return f"started without it: {error}"
+    if restored is not None:
+        known.state = restored
+        known.lingering.resume(restored.in_flight)
+        _LOG.info(
+            "state restored: conditions=%s in_flight=%d",
+            ",".join(restored.conditions) or "none",
+            len(restored.in_flight),
+        )
+    return None
