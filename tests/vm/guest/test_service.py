@@ -57,7 +57,7 @@ def test_top_shows_the_signals_and_who_would_go_first(service: Service) -> None:
         eventually(tenant.holds_its_memory, "the units' memory")
     service.start()
 
-    lines = run(BIN, "top", "--once").splitlines()
+    lines = run("env", "COLUMNS=160", BIN, "top", "--once").splitlines()
 
     (memory,) = (line for line in lines if line.startswith("memory.available"))
     assert memory.split()[-2:] == ["ok", PREFERRED]
