@@ -52,7 +52,7 @@ promtool: ## Fetch promtool from Debian's package into .cache, without installin
 kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
 	$(BIN)/pytest tests/kernel
 
-test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; needs xfsprogs for xfs)
+test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; xfsprogs, podman)
 	$(BIN)/pytest tests/disk
 
 bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline

@@ -62,6 +62,7 @@ def test_images_that_can_be_fetched_again_go_and_everybody_is_spared(
     assert process.poll() is None
     assert guarded.evicted() == []
     assert "podman" in guarded.daemon.ask("status").stdout
+    assert guarded.daemon.rss_mib() < 40
 
 
 def test_where_only_images_in_use_and_made_here_are_left_a_pod_goes(guarded: Guarded, podman: Podman) -> None:
