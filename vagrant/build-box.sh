@@ -11,11 +11,11 @@ release=${suite%-backports}
 box=$cache/$suite.box
 
 # In the guest: Python and a virtual environment for the wheel, a C compiler for the lab's programs, libbpf for
-# the eBPF sources, BCC with the kernel's headers for the same on kernels without BTF. Unpacking a package under
-# emulation takes longer than building it into the box.
+# the eBPF sources, BCC with the kernel's headers for the same on kernels without BTF, what makes filesystems with
+# project quotas. Unpacking a package under emulation takes longer than building it into the box.
 packages=linux-image-cloud-amd64,initramfs-tools,lz4,systemd-sysv,dbus,udev,openssh-server,sudo,rsync,iproute2,\
 ca-certificates,netbase,kmod,procps,attr,python3,python3-venv,gcc,libc6-dev,libbpf1,bpftool,\
-python3-bpfcc,linux-headers-cloud-amd64
+python3-bpfcc,linux-headers-cloud-amd64,e2fsprogs,xfsprogs
 
 # The key to the machines of this cache, and to no others: in the place of Vagrant's well-known one.
 mkdir -p "$cache"

@@ -125,6 +125,7 @@ class Machine:
         for source, directory in (
             (wheels, "wheels"),
             (ROOT / "tests/vm/guest", "tests"),
+            (ROOT / "tests/disk/quotas", "tests/quotas"),
             (ROOT / "deploy", "deploy"),
         ):
             if source.is_dir():
