@@ -145,13 +145,18 @@ def test_the_machine_itself_is_never_braked(service: Service) -> None:
 def test_it_ends_with_its_time_where_nobody_can_be_ended_and_is_not_on_again(service: Service) -> None:
     operators = set_high(SLICE_MIB - 12)
     start_and_engage(service)
-    eventually(lambda: high() == operators, "the release")
-    eventually(lambda: any(line.get("brake") for line in service.lines()), "the decision")
-    (decision,) = (line for line in service.lines() if line.get("brake"))
-    assert "its time was over" == decision["brake"][0]["released_because"]
-    assert [] == decision["evictions"]
+    # Where reclaim brings usage below the level again, that is the end of a brake and a crossing follows.
+    over = "its time was over"
+    eventually(lambda: over in [one["released_because"] for one in brakes(service)], "the end of its time")
+    assert [] == service.evictions()
+    times = engagements(service)
     time.sleep(5)
-    assert (1, operators) == (engagements(service), high())
+    assert (times, operators) == (engagements(service), high())
+
+
+def brakes(service: Service) -> list[dict[str, Any]]:
+    """Return the brakes that the journal tells of."""
+    return [brake for line in service.lines() for brake in line.get("brake", [])]
 
 
 def test_it_is_put_back_at_a_sigterm(service: Service) -> None:
@@ -160,7 +165,8 @@ def test_it_is_put_back_at_a_sigterm(service: Service) -> None:
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: service.prop("ActiveState") == "inactive", "the end")
     assert (operators, False) == (high(), is_marked())
-    assert "released: the daemon ends" in log()
+    # On a slow machine its time may be over before the daemon has come to its end.
+    assert any(f"released: {why}" in log() for why in ("the daemon ends", "its time was over"))
 
 
 def test_it_is_put_back_by_the_next_start_after_a_crash_whatever_that_one_guards(service: Service) -> None:
