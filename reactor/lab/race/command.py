@@ -65,23 +65,31 @@ def race(wanted: Wanted) -> int:
         return _publish(found, wanted.results)
     except KeyboardInterrupt:
         return _told("interrupted; everything is cleaned up", 130)
+    except BrokenPipeError:  # whoever reads the table has seen enough; all is stored
+        raise
     except (ReactorError, OSError) as error:
         return _told(error, 1)
 
 
 def render(path: Path, picture: Path | None = None) -> int:
-    """Print a stored result, write its report, and one plot to `picture`; return the exit status."""
+    """Print a stored result, write its report, and one plot to `picture`; return the exit status.
+
+    Without the extra that draws, the table comes all the same.
+    """
     try:
         found = read_result(path)
-        print("\n".join(table(found)))
-        page = path.with_suffix(".html")
-        write(report(found), page)
-        print(f"report: {page}", file=sys.stderr)
-        if picture is not None:
-            write_figure(plot(found), picture)
     except (ReactorError, OSError) as error:
         return _told(error, 2)
-    return 0
+    status, page = 0, path.with_suffix(".html")
+    try:
+        write(report(found), page)
+        if picture is not None:
+            write_figure(plot(found), picture)
+        print(f"report: {page}", file=sys.stderr)
+    except (ReactorError, OSError) as error:
+        status = _told(error, 2)
+    print("\n".join(table(found)))
+    return status
 
 
 def read_result(path: Path) -> Found:
@@ -169,13 +177,13 @@ def _publish(found: Found, results: Path) -> int:
     when = str(found["about"]["date"]).replace(":", "").partition("+")[0]
     path = results / f"race-{when}.json"
     path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
-    print("\n".join(table(found)))
     print(f"stored as {path}", file=sys.stderr)
     try:
         write(report(found), path.with_suffix(".html"))
         print(f"report: {path.with_suffix('.html')}", file=sys.stderr)
     except RefusedError as error:  # without the extra that draws; the result can be rendered elsewhere
         print(f"reactor bench race: {error}; then: reactor bench race --render {path}", file=sys.stderr)
+    print("\n".join(table(found)))
     return 0
 
 

@@ -135,13 +135,15 @@ class Meeting:
 def measured(finish: Finish) -> Mapping[str, float | None]:
     """Return a heat's figures: ms from the crossing, MiB past the level; None for what did not happen.
 
-    A kill before the crossing counts as none: nobody had crossed anything.
+    A kill before the crossing has no latency and is `early`: by a wrong word, or where there is page cache
+    because the kernel's statistics know of it to some hundred KiB only (64 pages for each CPU and cgroup).
     """
     kill_ms = _since(finish.crossed_ns, finish.dead_ns)
     back_ms = _since(finish.crossed_ns, finish.back_ns)
     overshoot_mib = (finish.peak_bytes - finish.level_bytes) / MIB
     return {
         "kill_ms": kill_ms,
+        "early": finish.dead_ns is not None and kill_ms is None,
         "back_ms": back_ms if kill_ms is not None else None,
         "overshoot_mib": round(overshoot_mib, 3) if finish.crossed_ns is not None else None,
     }

@@ -28,6 +28,7 @@ class Figures:
     back_ms: Mapping[str, float]
     overshoot_mib: Mapping[str, float]
     missed: int
+    early: int
     n: int
 
 
@@ -40,7 +41,8 @@ def figures(found: Found, course: str, contestant: str) -> Figures | None:
         kill_ms=_summary(heats, "kill_ms"),
         back_ms=_summary(heats, "back_ms"),
         overshoot_mib=_summary(heats, "overshoot_mib"),
-        missed=sum(heat["kill_ms"] is None for heat in heats),
+        missed=sum(heat["kill_ms"] is None and not heat["early"] for heat in heats),
+        early=sum(heat["early"] for heat in heats),
         n=len(heats),
     )
 

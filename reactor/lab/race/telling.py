@@ -116,10 +116,14 @@ def _overview_table(found: Found) -> Table:
 def _short(figure: Figures | None) -> str:
     if figure is None:
         return "-"
-    if not figure.kill_ms:
-        return "never"
-    late = f", {figure.missed} never" if figure.missed else ""
-    return f"{number(figure.kill_ms['p50'])} / {number(figure.kill_ms['max'])}{late}"
+    measured = f"{number(figure.kill_ms['p50'])} / {number(figure.kill_ms['max'])}" if figure.kill_ms else "-"
+    return f"{measured}{_without(figure)}"
+
+
+def _without(figure: Figures) -> str:
+    """Return how many heats have no latency, and why."""
+    never = f", {figure.missed} never" if figure.missed else ""
+    return f"{never}, {figure.early} early" if figure.early else never
 
 
 def _course_section(found: Found, course: str, description: str) -> Section:
@@ -155,7 +159,7 @@ def _course_table(found: Found, course: str) -> Table:
 
 
 def _row(name: str, figure: Figures) -> list[str]:
-    heats = str(figure.n) if not figure.missed else f"{figure.n}, {figure.missed} without a kill"
+    heats = f"{figure.n}{_without(figure)}"
     spreads = (figure.kill_ms, figure.back_ms, figure.overshoot_mib)
     return [name, heats, *(_spread(values) for values in spreads)]
 

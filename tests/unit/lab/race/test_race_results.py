@@ -1,6 +1,7 @@
 """What follows from the heats of a race, and how it is told."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def heats(contestant: str, *kill_ms: float | None, course: str = "step") -> list
             "course": course,
             "round": number,
             "kill_ms": ms,
+            "early": False,
             "back_ms": None if ms is None else ms + 50,
             "overshoot_mib": 1.0,
         }
@@ -107,10 +109,10 @@ def test_from_too_few_heats_no_noise_is_told(found: dict[str, Any]) -> None:
 def test_the_table_tells_everybody_and_every_reason(found: dict[str, Any]) -> None:
     text = "\n".join(table(found))
     assert "| earlyoom | 3 | 200 / 300 / 300 | 250 / 350 / 350 | 1 / 1 / 1 |" in text
-    assert "| nohang | 2, 2 without a kill | - | - | 1 / 1 / 1 |" in text
+    assert "| nohang | 2, 2 never | - | - | 1 / 1 / 1 |" in text
     assert "| contestant | step | ramp-100-cache |" in text
     assert "| reactor-ebpf | 2 / 4 | - |" in text
-    assert "| nohang | never | - |" in text
+    assert "| nohang | -, 2 never | - |" in text
     assert "left out: oomd: not found" in text
     assert "failed: earlyoom: ended (1): it said why" in text
 
@@ -127,6 +129,18 @@ def test_a_stored_result_can_be_rendered_elsewhere(
     assert "100.0 times as long" in page
     assert 3 < page.count("<svg")
     assert "| earlyoom |" in capsys.readouterr().out
+
+
+def test_without_what_draws_the_table_comes_all_the_same(
+    found: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    stored = tmp_path / "race.json"
+    stored.write_text(json.dumps(found))
+    assert 2 == command.render(stored)
+    told = capsys.readouterr()
+    assert "reactor[report]" in told.err
+    assert "| earlyoom |" in told.out
 
 
 def test_only_what_was_measured_is_drawn(found: dict[str, Any]) -> None:
@@ -181,7 +195,7 @@ def finish(crossed: int | None, dead: int | None, back: int | None) -> Finish:
 
 
 def test_latencies_count_from_the_crossing() -> None:
-    expected = {"kill_ms": 2.0, "back_ms": 90.0, "overshoot_mib": 10.0}
+    expected = {"kill_ms": 2.0, "early": False, "back_ms": 90.0, "overshoot_mib": 10.0}
     assert expected == measured(finish(10 * MS, 12 * MS, 100 * MS))
 
 
@@ -195,6 +209,12 @@ def test_a_kill_that_no_crossing_led_to_is_none(
 ) -> None:
     result = measured(finish(crossed, dead, back))
     assert (None, None) == (result["kill_ms"], result["back_ms"])
+    assert (dead is not None) == result["early"]
+
+
+def test_an_early_kill_is_told_as_such_and_is_no_miss(found: dict[str, Any]) -> None:
+    found["heats"][0] |= {"kill_ms": None, "early": True}
+    assert "| earlyoom | 200 / 300, 1 early | - |" in "\n".join(table(found))
 
 
 def test_a_trace_keeps_what_changes_and_leaves_out_what_does_not() -> None:
