@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +37,7 @@ _SYSCTLS = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
+_SYSTEMDS = ("systemd", "dbus")  # what systemd is spoken to through
 _GONE_SECONDS = 60.0
 
 
@@ -63,10 +64,7 @@ def main() -> int:
     cgroups = [root / f"{name}{suffix}" for root in every for suffix in ("", "-system")]
     try:
         if sys.argv[1] != "--remove":
-            if by_systemd:
-                for socket in ("systemd", "dbus"):
-                    _bind_inside(Path("/run") / socket, state / "run" / socket)
-            _mount(state)
+            _mount(state, _SYSTEMDS if by_systemd else ())
             for cgroup in cgroups:
                 if cgroup.parent in used:
                     _make(cgroup)
@@ -74,7 +72,7 @@ def main() -> int:
             sys.stdin.read()
     finally:
         made_by_systemd = [root / "kubepods.slice" for root in every] if by_systemd else []
-        problems = [*_end_processes([*cgroups, *made_by_systemd]), *_unmount()]
+        problems = [*_end_processes([*cgroups, *made_by_systemd]), *_unmount(state)]
         if not problems:
             shutil.rmtree(state)
         for problem in problems:
@@ -82,7 +80,10 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _mount(state: Path) -> None:
+def _mount(state: Path, kept: Iterable[str]) -> None:
+    """Make the place; what is `kept` of /run is the machine's own there, too."""
+    for name in kept:
+        _bind(Path("/run", name), state / "run" / name, is_directory=True)
     for name, target in _BOUND.items():
         _bind(state / name, Path(target), is_directory=True)
     for sysctl in _SYSCTLS:
@@ -95,14 +96,9 @@ def _mount(state: Path) -> None:
     subprocess.run(["mount", "--make-rshared", "/"], check=True)
 
 
-def _bind_inside(source: Path, target: Path) -> None:
-    target.mkdir(parents=True)
-    subprocess.run(["mount", "--bind", str(source), str(target)], check=True)
-
-
 def _bind(source: Path, target: Path, *, is_directory: bool) -> None:
-    if is_directory:
-        source.mkdir(parents=True, exist_ok=True)
+    for directory in (source, target) if is_directory else ():
+        directory.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "--rbind", str(source), str(target)], check=True)
 
 
@@ -117,7 +113,7 @@ def _make(cgroup: Path) -> None:
         with suppress(OSError):  # v1 with CONFIG_RT_GROUP_SCHED: without it no program may be real-time
             (cgroup / "cpu.rt_runtime_us").write_text("300000")
     for name in ("cpuset.cpus", "cpuset.mems"):  # v1: empty at first, and then nothing may enter
-        if (cgroup / name).exists() and not (cgroup / name).read_text().strip():
+        if (cgroup.parent / name).exists() and not (cgroup / name).read_text().strip():
             (cgroup / name).write_text((cgroup.parent / name).read_text())
 
 
@@ -151,19 +147,20 @@ def _pids(cgroup: Path) -> list[int]:
     return []
 
 
-def _unmount() -> Iterator[str]:
+def _unmount(state: Path) -> Iterator[str]:
     """Unmount what was mounted below our directories, so that removing them removes nothing else."""
-    for target in reversed(_mounted()):
+    ours = (*_BOUND.values(), str(state))
+    for target in reversed(_mounted(ours)):
         subprocess.run(["umount", "--lazy", target], check=False, stderr=subprocess.DEVNULL)
-    yield from (f"{target} is still mounted" for target in _mounted())
+    yield from (f"{target} is still mounted" for target in _mounted(ours))
 
 
-def _mounted() -> list[str]:
+def _mounted(ours: Iterable[str]) -> list[str]:
     targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return [
         target
         for target in targets
-        if any(target == bound or target.startswith(f"{bound}/") for bound in _BOUND.values())
+        if any(target == bound or target.startswith(f"{bound}/") for bound in ours)
     ]
 
 

@@ -83,6 +83,11 @@ class Node:
         return self.machine.path(CONTAINERD_SOCKET)
 
     @property
+    def is_virtual(self) -> bool:
+        """Tell whether the node is a cgroup with a limit, not the machine itself."""
+        return not self.machine.by_systemd
+
+    @property
     def kubepods(self) -> str:
         """Return the cgroup below which the kubelet's pods live."""
         return "/kubepods.slice" if self.machine.by_systemd else f"{self.cgroup}/kubepods"
@@ -95,6 +100,14 @@ class Node:
         between = f"/kubepods-{middle}.slice" if middle else ""
         words = filter(None, ("kubepods", middle, f"pod{uid.replace('-', '_')}"))
         return f"{self.kubepods}{between}/{'-'.join(words)}.slice"
+
+    def container_cgroup(self, pod: str, container_id: str) -> str:
+        """Return the cgroup of a container of the pod with this cgroup; a sandbox is one, too."""
+        return (
+            f"{pod}/cri-containerd-{container_id}.scope"
+            if self.machine.by_systemd
+            else f"{pod}/{container_id}"
+        )
 
     def start(self) -> None:
         """Start both, import the images, and wait until the node is ready."""
@@ -228,8 +241,8 @@ class Node:
         return self.directory / "kubelet.json"
 
     def _limit_memory(self) -> None:
-        if self.machine.by_systemd:
-            return  # the node is the machine
+        if not self.is_virtual:
+            return
         try:
             cgroups.set_limit(self.cgroup, self._node_bytes)
         except OSError as error:

@@ -182,7 +182,7 @@ async def test_the_pods_found_in_the_cgroups_are_the_runtimes(runtime: Runtime, 
     found = (await listed(runtime, tree))[pod.uid]
     assert (f"test/{pod.name}", QosClass.BURSTABLE, pod.cgroup) == (found.key, found.qos_class, found.cgroup)
     assert {"one", "other"} == set(found.container_cgroups)
-    assert found.spared_cgroups == (f"{pod.cgroup}/{pod.sandbox_id}",)
+    assert found.spared_cgroups == (runtime.node.container_cgroup(pod.cgroup, pod.sandbox_id),)
 
 
 async def test_what_a_container_writes_lies_where_it_is_looked_for(
@@ -192,7 +192,7 @@ async def test_what_a_container_writes_lies_where_it_is_looked_for(
     script = "dd if=/dev/zero of=/written bs=1024 count=64; echo said; sleep 600"
     pod = await runtime.run_pod({"one": ["/bin/sh", "-c", script]})
     storage = KubeletStorage(tree, NodePaths())
-    layer = storage._layer(f"{pod.cgroup}/{pod.containers['one']}")
+    layer = storage._layer(runtime.node.container_cgroup(pod.cgroup, pod.containers["one"]))
     assert layer is not None
 
     logs = runtime.machine.path(f"/var/log/pods/test_{pod.name}_{pod.uid}/one/0.log")
@@ -237,7 +237,7 @@ async def test_a_kill_spares_the_pause_container_and_leaves_no_shim_behind(
     assert (2, ()) == (report.processes, report.problems)
     assert (await kills.reap(pod)).freed_ns is not None
     assert not populated(tree, pod)
-    assert len(tree.processes(f"{hog.cgroup}/{hog.sandbox_id}")) == 1
+    assert len(tree.processes(runtime.node.container_cgroup(hog.cgroup, hog.sandbox_id))) == 1
 
     client = runtime.client()
     (sandbox,) = await client.sandboxes(hog.uid)
