@@ -52,7 +52,7 @@ def _add_race(commands: Commands) -> None:
         "--results",
         metavar="DIRECTORY",
         type=Path,
-        default=Path("bench-results"),
+        default=argparse.SUPPRESS,  # as `reactor bench --results` has it
         help="where the JSON and the HTML report go",
     )
     race.add_argument("--rounds", type=_positive_count, default=3, help="turns of each contestant (3)")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from reactor.cli import main
+from reactor.cli import _parser, main
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 
 COMMANDS = [
@@ -20,6 +21,9 @@ COMMANDS = [
     ["doctor"],
     ["demo"],
     ["bench"],
+    ["bench", "race"],
+    ["tune"],
+    ["top"],
     ["config"],
     ["config", "check"],
 ]
@@ -112,3 +116,10 @@ def test_a_brake_that_this_machine_can_not_have_is_warned_of_and_no_error(tmp_pa
 
     told = "reactor.brake: has no effect on this machine" in capsys.readouterr().err
     assert told is (CgroupTree.discover().version is CgroupVersion.V1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["bench", "--results", "/there", "race"], ["bench", "race", "--results", "/there"]]
+)
+def test_where_results_go_may_stand_before_the_race_or_after_it(arguments: list[str]) -> None:
+    assert Path("/there") == _parser().parse_args(arguments).results
