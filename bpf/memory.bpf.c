@@ -27,9 +27,10 @@ struct {
 	__type(value, struct counter_watch);
 } memory_watches SEC(".maps");
 
+/* The root's counter, which has no parent, is left out: it is nobody's watch (node.bpf.c has the node's). */
 static __always_inline void look_upwards(struct page_counter *counter)
 {
-	for (int i = 0; i < MAX_CGROUP_DEPTH && counter; i++) {
+	for (int i = 0; i < MAX_CGROUP_DEPTH && counter && counter->parent; i++) {
 		__u64 key = (__u64)counter;
 		struct counter_watch *watch = bpf_map_lookup_elem(&memory_watches, &key);
 

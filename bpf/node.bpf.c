@@ -68,10 +68,13 @@ static __always_inline __u64 look_at_node(void)
 {
 	__u32 key = 0;
 	struct counter_watch *watch = bpf_map_lookup_elem(&node_memory, &key);
-	__s64 available = available_pages();
 	__u64 used, margin = ~0ULL;
+	__s64 available;
 
-	if (!watch || !watch->capacity || available < 0)
+	if (!watch || !watch->capacity)
+		return margin;
+	available = available_pages();
+	if (available < 0)
 		return margin;
 	used = look_at_available(watch, available);
 	for (int i = 0; i < LEVELS_PER_WATCH; i++)
