@@ -25,6 +25,7 @@ import trio
 
 from reactor.act import processes
 from reactor.act.exercise import exercise
+from reactor.act.fork_limit import without_forks
 from reactor.act.freezer import frozen, frozen_by_ancestor
 from reactor.act.hurry import hurry
 from reactor.act.processes import NO_DESCRIPTORS, Reserve, Volley
@@ -226,7 +227,7 @@ class KillPath:
         return None
 
     def _kill_each(self, target: Target, listed: Sequence[int], problems: list[str]) -> _Killed:
-        """Signal every process, frozen where they fork ahead of us.
+        """Signal every process, frozen and unable to fork where they fork ahead of us.
 
         Freezing and thawing cost 0.3 ms and hold up the death of who doesn't fork, so the first round goes
         without: from then on whoever was listed can't fork any more (copy_process() fails with a signal
@@ -235,7 +236,8 @@ class KillPath:
         volley = Volley(target.members, signal.SIGKILL, listed=listed, ready=target.take_pidfds())
         try:
             if volley.fire():
-                with frozen(self._tree, target.cgroup, problems.append):
+                cgroup, report = target.cgroup, problems.append
+                with without_forks(self._tree, cgroup, report), frozen(self._tree, cgroup, report):
                     while volley.fire():
                         pass
         except OSError:

@@ -1,6 +1,7 @@
 """The kill path against this machine's kernel, in cgroups of the tests' own."""
 
 import contextlib
+import dataclasses
 import errno
 import os
 import resource
@@ -84,6 +85,30 @@ async def test_a_fork_storm_is_ended_without_a_freezer_too(
     wait_until(lambda: len(yard.tree.processes(pod.cgroup)) > 300)
     kill_path.kill_now(pod)
     assert (await kill_path.reap(pod)).freed_ns
+
+
+@pytest.fixture
+def without_freezer(yard: Yard) -> Iterator[KillPath]:
+    tree = dataclasses.replace(yard.tree, freezer_root=None)
+    path = KillPath(tree, (yard.parent,))
+    yield path
+    path.close()
+
+
+async def test_a_fork_storm_without_a_freezer_gets_no_more_forks_and_its_cgroup_keeps_its_limit(
+    yard: Yard, without_freezer: KillPath, bounded: Callable[[str], None]
+) -> None:
+    pod = yard.pod()
+    inner = yard.make(f"{pod.cgroup}/container")
+    bounded(pod.cgroup)
+    yard.spawn(inner, FORK_STORM)
+    wait_until(lambda: len(yard.tree.processes(inner)) > 300)
+    report = without_freezer.kill_now(pod)
+    reaped = await without_freezer.reap(pod)
+    assert report.problems == ()
+    assert reaped.freed_ns
+    assert [] == yard.tree.processes(pod.cgroup)
+    assert 400 == yard.tree.pids_limit(pod.cgroup)
 
 
 async def test_kill_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath) -> None:
