@@ -83,10 +83,6 @@ def remove_cgroup(directory: Path) -> None:
             time.sleep(0.01)
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds; fail where it doesn't for ten seconds."""
     with trio.fail_after(10):

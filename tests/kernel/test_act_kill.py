@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from this_machine import cgroup_tree
-from yard import FORK_STORM, IGNORE_TERM, Yard, open_descriptors, pod_at, wait_until, yard_in
+from this_machine import cgroup_tree, open_descriptors
+from yard import FORK_STORM, IGNORE_TERM, Yard, pod_at, wait_until, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.errors import RefusedError

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from yard import Yard, open_descriptors, tree_of, yard_in
+from this_machine import open_descriptors
+from yard import Yard, tree_of, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.errors import RefusedError

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import trio
-from yard import FORK_STORM, IGNORE_TERM, Yard, open_descriptors, tree_of, wait_until, yard_in
+from this_machine import open_descriptors
+from yard import FORK_STORM, IGNORE_TERM, Yard, tree_of, wait_until, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.act.processes import populated

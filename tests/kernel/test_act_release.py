@@ -7,7 +7,8 @@ import sys
 import threading
 
 import pytest
-from yard import open_descriptors, wait_until
+from this_machine import open_descriptors
+from yard import wait_until
 
 from reactor.act.release import Releaser
 from reactor.kernel import libc

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from source_fixtures import open_descriptors
+from this_machine import open_descriptors
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import SourceSettings

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from source_fixtures import V1_ROOT, eventually, needs_memcg_v1, open_descriptors, remove_cgroup
+from source_fixtures import V1_ROOT, eventually, needs_memcg_v1, remove_cgroup
+from this_machine import open_descriptors
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger

@@ -122,10 +122,6 @@ def yard_in(tree: CgroupTree) -> Iterator[Yard]:
         yard.clean()
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not true():
