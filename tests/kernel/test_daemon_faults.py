@@ -272,9 +272,11 @@ def test_end_at_any_moment_leaves_nothing_behind(node: VirtualNode, daemon: Runn
         process = daemon.spawn()
         time.sleep(moments.uniform(0.0, 0.8))
         process.send_signal(moments.choice([signal.SIGTERM, signal.SIGINT]))
-        # Before the interpreter has come to the command's first line the kernel's default answers.
-        assert process.wait(20) in {0, -signal.SIGTERM, -signal.SIGINT, 130}
-    # So does Python's own for an interrupt while the command is being imported.
+        # Before the interpreter has come to the command's first line the kernel's default answers; in its own
+        # first imports an interrupt makes it end with 1.
+        assert process.wait(20) in {0, 1, -signal.SIGTERM, -signal.SIGINT, 130}
+    # Whoever ended with 1 did so for the interrupt: any other failure has another traceback, or a line of ours.
+    assert "\nreactor: " not in daemon.log()
     assert daemon.log().count("Traceback") == daemon.log().count("\nKeyboardInterrupt")
     roots = {node.tree.memory_root, node.tree.freezer_root, node.tree.cpu_root} - {None}
     assert [] == [found for root in roots for found in Path(str(root)).glob("reactor-exercise-*")]
