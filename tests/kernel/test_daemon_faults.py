@@ -275,7 +275,7 @@ def test_end_at_any_moment_leaves_nothing_behind(node: VirtualNode, daemon: Runn
         # Before the interpreter has come to the command's first line the kernel's default answers; in its own
         # first imports an interrupt makes it end with 1.
         assert process.wait(20) in {0, 1, -signal.SIGTERM, -signal.SIGINT, 130}
-    # Whoever ended with 1 did so for the interrupt: any other failure has another traceback, or a line of ours.
+    # Whoever ended with 1 did so for the interrupt: another failure has another traceback, or a line of ours.
     assert "\nreactor: " not in daemon.log()
     assert daemon.log().count("Traceback") == daemon.log().count("\nKeyboardInterrupt")
     roots = {node.tree.memory_root, node.tree.freezer_root, node.tree.cpu_root} - {None}
