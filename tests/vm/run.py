@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import host
+import kube_programs
 import wheelhouse
 from definitions import MACHINES
 from direct_qemu import DirectQemu
@@ -91,6 +92,13 @@ def _install(machine: Machine) -> None:
     machine.install(wheelhouse.collect(ROOT, CACHE, machine.definition.python))
 
 
+def kube(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Test with containerd in the machines, pods in scopes that systemd makes."""
+    programs = kube_programs.collect(CACHE)
+    words = shlex.split(arguments.pytest)
+    return in_each(names, hypervisor, lambda machine: machine.test_kube(programs, words), keep=arguments.keep)
+
+
 def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Measure in the machines, keep the figures and print them as tables."""
     wanted = ["--by-source", "--rounds", str(arguments.rounds), "--skip", arguments.skip]
@@ -135,7 +143,7 @@ def destroy(names: Sequence[str], hypervisor: Hypervisor) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("verb", choices=["up", "test", "bench", "race", "destroy"])
+    parser.add_argument("verb", choices=["up", "test", "kube", "bench", "race", "destroy"])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
@@ -165,6 +173,8 @@ def _run_verb(arguments: argparse.Namespace) -> int:
     if arguments.verb == "test":
         words = shlex.split(arguments.pytest)
         return in_each(names, hypervisor, lambda machine: machine.test(words), keep=arguments.keep)
+    if arguments.verb == "kube":
+        return kube(names, hypervisor, arguments)
     if arguments.verb == "bench":
         return bench(names, hypervisor, arguments)
     if arguments.verb == "race":

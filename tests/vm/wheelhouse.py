@@ -10,14 +10,16 @@ from typing import Final
 
 from host import ASK_SECONDS, HOST_SECONDS, run
 
-# Prints the names of what the wheel and its tests need, as [project.dependencies] and the dependencies'
-# own metadata say it. Run by the checkout's virtual environment, where all of it is installed.
+# Prints the names of what the wheel, on a Kubernetes node too, and its tests need, as [project.dependencies]
+# and the dependencies' own metadata say it. Run by the checkout's virtual environment, where all of it is
+# installed.
 _CLOSURE: Final = """
 import json, sys
 from importlib.metadata import requires
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-environment = {"python_version": sys.argv[1], "python_full_version": sys.argv[1] + ".0", "extra": ""}
+version = sys.argv[1]
+environment = {"python_version": version, "python_full_version": version + ".0", "extra": "kubernetes"}
 wanted, names = ["reactor", "pytest", "pytest-trio", "pytest-timeout", "pip"], set()
 while wanted:
     name = canonicalize_name(wanted.pop())
