@@ -22,7 +22,7 @@ from typing import Final
 
 import trio
 
-from reactor.act.brake_release import Releaser
+from reactor.act.brake_release import BrakeRelease
 from reactor.act.braking import BrakeReading, Braking, braked_bytes
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.borrowed_highs import BorrowedHighs
@@ -75,7 +75,7 @@ class Brake:
         self._count = 0
         self._orders: SimpleQueue[Braking | _Prepare | None] = SimpleQueue()
         self._setter = Thread(target=self._keep_setting, name="reactor-brake-on", daemon=True)
-        self._releaser = Releaser(self._tell)
+        self._releaser = BrakeRelease(self._tell)
         self._token: trio.lowlevel.TrioToken | None = None
         self._own_cgroup: str | None = None
         self._times = 0

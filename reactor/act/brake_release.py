@@ -30,7 +30,7 @@ class _Order:
     at_seconds: float = 0.0
 
 
-class Releaser:
+class BrakeRelease:
     """Releases what it is given; `on_released` is called in its thread with each that is done.
 
     `seconds` sums up how long brakes were on, `problem` is why one could not be released.

@@ -11,10 +11,11 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from reactor.kernel.cgroup import CgroupTree
 
-_GONE = frozenset({errno.ENOENT, errno.ENODEV})
+_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 
 
 @contextmanager

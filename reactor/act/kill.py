@@ -30,14 +30,12 @@ from reactor.act.freezer import frozen, frozen_by_ancestor
 from reactor.act.hurry import hurry
 from reactor.act.processes import NO_DESCRIPTORS, Reserve, Volley
 from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, ReapReport, wait_empty
-from reactor.act.release import Releaser
+from reactor.act.release import MemoryRelease
 from reactor.act.target import Target
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
-
-__all__ = ["REAP_DEADLINE_SECONDS", "KillPath", "KillReport", "ReapReport"]
 
 _Found = TypeVar("_Found")
 _Killed = tuple[int, dict[int, int]]  # how many were signalled or listed, and pidfds of some by process id
@@ -66,7 +64,7 @@ class KillPath:
         self._ready: dict[str, Target] = {}
         self.guard(pod_parents)
         self._dying = Dying()
-        self._releaser = Releaser()
+        self._release = MemoryRelease()
         self._reserve = Reserve()
 
     def guard(self, pod_parents: Sequence[str]) -> None:
@@ -78,7 +76,7 @@ class KillPath:
         """Hold what a kill of these pods needs, and of no others. Never raises: the kill does."""
         wanted = {pod.uid: pod for pod in pods}
         if wanted:
-            self._releaser.start()
+            self._release.start()
         for uid, target in list(self._ready.items()):
             if uid not in wanted or not target.is_of(wanted[uid]):
                 self._ready.pop(uid).close()
@@ -96,7 +94,7 @@ class KillPath:
         self.get_ready(())
         self._reserve.close()
         self._dying.close()
-        self._releaser.close()
+        self._release.close()
 
     def kill_now(self, pod: Pod) -> KillReport:
         """Send SIGKILL to everything in the pod's cgroup and return when it is sent; reap waits for the end.
@@ -106,18 +104,13 @@ class KillPath:
         """
         started_ns = time.monotonic_ns()
         problems: list[str] = []
-        target = self._ready.pop(pod.uid, None)
+        target = self._taken(pod)
         try:
-            if target is None or not target.is_of(pod):
-                if target is not None:
-                    target.close()
-                target = self._checked(pod)
             count, pidfds = self._despite_want(lambda: self._kill(pod, target, problems))
             killed_ns = time.monotonic_ns()
-            self._releaser.release(pidfds.values())
+            self._release.release(pidfds.values())
         finally:
-            if target is not None:
-                target.close()
+            target.close()
         try:
             self._despite_want(lambda: hurry(self._tree, target.cgroup))
         except OSError as error:
@@ -188,6 +181,15 @@ class KillPath:
                 raise
         with self._reserve.lent():
             return call()
+
+    def _taken(self, pod: Pod) -> Target:
+        """Return the pod's target, ready where it was got ready; it is the caller's to close."""
+        ready = self._ready.pop(pod.uid, None)
+        if ready is not None:
+            if ready.is_of(pod):
+                return ready
+            ready.close()
+        return self._checked(pod)
 
     def _checked(self, pod: Pod) -> Target:
         """Return the pod's target. Raises RefusedError where reactor must not end it."""

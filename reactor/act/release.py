@@ -22,7 +22,7 @@ from reactor.kernel.scheduling import follow_main_thread
 _END_SECONDS: Final = 2.0
 
 
-class Releaser:
+class MemoryRelease:
     """Frees memory in a thread of its own, started once and for all. Never raises: it is only a help."""
 
     def __init__(self) -> None:

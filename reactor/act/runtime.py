@@ -13,8 +13,9 @@ from typing import Final
 
 import trio
 
-from reactor.act.kill import REAP_DEADLINE_SECONDS, KillPath, KillReport, ReapReport
+from reactor.act.kill import KillPath, KillReport
 from reactor.act.processes import populated
+from reactor.act.reap import REAP_DEADLINE_SECONDS, ReapReport
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import ReactorError

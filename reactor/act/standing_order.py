@@ -15,8 +15,9 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.act.kill import KillReport, ReapReport
+from reactor.act.kill import KillReport
 from reactor.act.processes import populated
+from reactor.act.reap import ReapReport
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod

@@ -16,7 +16,7 @@ import socket
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -51,9 +51,6 @@ from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition
 from reactor.model.wakes import WakeKind
 from reactor.threads import in_thread
-
-if TYPE_CHECKING:
-    pass
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _REMEMBERED: Final = 100

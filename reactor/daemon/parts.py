@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reactor.act.braking import Braking
-from reactor.act.kill import KillReport, ReapReport
+from reactor.act.kill import KillReport
+from reactor.act.reap import ReapReport
 from reactor.act.reclaim import Reclaims
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal

@@ -19,7 +19,7 @@ from reactor.daemon.giving_back import GivingBack, Observe
 from reactor.daemon.lingering import ON_DISK, Lingering
 from reactor.daemon.observed import PROCESS_SIGNALS, Observed, resources_wanting
 from reactor.daemon.parts import Parts
-from reactor.daemon.readiness import foreseen, is_near
+from reactor.daemon.readiness import foreseen, near
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
@@ -108,11 +108,13 @@ class Passes:
 
     def _get_ready(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Prepare for the crossing where it is near; see readiness.py."""
-        if is_near(self._settings.thresholds, memory):
+        nearby = near(self._settings.thresholds, memory)
+        if nearby:
             self.found(self._parts.pods.glance())
             used = self._parts.usages.memory()
             pods = self._to_decide_over(now_seconds)
-            first = foreseen(self._settings, self.known.state, memory, pods, used, now_seconds)
+            crossed = {signal: memory[signal] for signal in nearby}
+            first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
             self._endings.get_ready(first)
             self._is_ready = True
         elif self._is_ready:

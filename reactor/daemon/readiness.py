@@ -9,7 +9,7 @@ Half of what it saves is the time to fetch code and counters back into the CPU's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,37 +31,28 @@ def ahead_bytes(capacity_bytes: int) -> tuple[int, ...]:
     return tuple(min(most_bytes, capacity_bytes // share) for most_bytes, share in _AHEAD)
 
 
-def is_near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) -> bool:
-    """Return whether a hard memory threshold is crossed, or less than its farthest early level away."""
-    return any(_near(thresholds, memory))
+def near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) -> frozenset[Signal]:
+    """Return whose hard memory thresholds are crossed, or less than their farthest early level away."""
+    return frozenset(
+        threshold.signal
+        for threshold in thresholds
+        if threshold.is_hard
+        and threshold.signal in MEMORY_SIGNALS
+        and (seen := memory.get(threshold.signal)) is not None
+        and seen.absurdity is None
+        and seen.available < threshold.value.of(seen.capacity) + ahead_bytes(seen.capacity)[0]
+    )
 
 
 def foreseen(
     settings: EvictionSettings,
     state: PolicyState,
-    memory: Mapping[Signal, Observation],
+    crossed: Mapping[Signal, Observation],
     pods: Sequence[Pod],
     used: Mapping[str, PodUsage],
     now_seconds: float,
 ) -> tuple[Pod, ...]:
-    """Return the pods that would go first if what is near were crossed now, the likeliest first."""
-    signals = {
-        signal: replace(seen, available=0, taken_at_seconds=None)
-        for signal, seen in memory.items()
-        if signal in _near(settings.thresholds, memory)
-    }
+    """Return the pods that would go first if these were `crossed` now, the likeliest first."""
+    signals = {signal: replace(seen, available=0, taken_at_seconds=None) for signal, seen in crossed.items()}
     _, decision = decide(settings, state, Snapshot(signals=signals, pods=used), pods, now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)
-
-
-def _near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) -> Iterator[Signal]:
-    for threshold in thresholds:
-        seen = memory.get(threshold.signal)
-        if (
-            threshold.is_hard
-            and threshold.signal in MEMORY_SIGNALS
-            and seen is not None
-            and seen.absurdity is None
-            and seen.available < threshold.value.of(seen.capacity) + ahead_bytes(seen.capacity)[0]
-        ):
-            yield threshold.signal

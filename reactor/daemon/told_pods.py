@@ -100,5 +100,5 @@ async def session_read(read: Callable[[], Session]) -> Session:
 
 def _kubelet_credentials(kubernetes: KubernetesSettings) -> Credentials:
     return Credentials(
-        lambda: kubelet_access(kubernetes), watched=kubernetes.kubeconfig_path, in_thread=in_thread
+        lambda: kubelet_access(kubernetes), watched=kubernetes.kubeconfig_path, in_thread=session_read
     )

@@ -228,9 +228,8 @@ class EbpfMemory:
                 watch.usage_bytes()
             except (OSError, ReactorError):
                 self._forget(watch)  # its removal may have been among them
-        self._notify(
-            self._wake(None, self._clock_ns())
-        )  # whatever else they said, it is there to be observed
+        # Whatever else they said, it is there to be observed.
+        self._notify(self._wake(None, self._clock_ns()))
 
     def _forget(self, watch: EbpfWatch) -> None:
         """Let go of a watch that the kernel has removed, and have its cgroup armed anew if there is one."""

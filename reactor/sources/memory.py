@@ -32,9 +32,6 @@ from reactor.sources.memory_high import MEMORY_HIGH, MemoryHigh
 from reactor.sources.psi import PSI, PsiHint
 from reactor.sources.wakes import SourceBoard, Wakes
 
-__all__ = ["MemoryLevel", "MemorySource", "MemoryStep"]
-
-
 # memory.high would slow down who has not crossed anything, and hints come too late to get ready by.
 _TAKE_EARLY: Final = frozenset({EBPF, MEMCG_EVENTFD})
 

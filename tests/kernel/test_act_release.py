@@ -10,14 +10,14 @@ import pytest
 from this_machine import open_descriptors
 from yard import wait_until
 
-from reactor.act.release import Releaser
+from reactor.act.release import MemoryRelease
 from reactor.kernel import libc
 
 SLEEPER = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
 
 def test_what_has_been_killed_is_released_and_the_callers_descriptor_stays() -> None:
-    releaser = Releaser()
+    releaser = MemoryRelease()
     releaser.start()
     with subprocess.Popen(SLEEPER) as child:
         pidfd = os.pidfd_open(child.pid)
@@ -32,7 +32,7 @@ def test_what_has_been_killed_is_released_and_the_callers_descriptor_stays() -> 
 
 
 def test_who_was_not_killed_lives_on() -> None:
-    releaser = Releaser()
+    releaser = MemoryRelease()
     with subprocess.Popen(SLEEPER) as child:
         pidfd = os.pidfd_open(child.pid)
         with pytest.raises(OSError, match="process_mrelease"):
@@ -49,7 +49,7 @@ def test_the_thread_is_started_once_and_ends_with_close() -> None:
         return [thread.name for thread in threading.enumerate() if thread.name == "reactor-release"]
 
     before = threads()
-    releaser = Releaser()
+    releaser = MemoryRelease()
     releaser.start()
     releaser.start()
     releaser.release([])

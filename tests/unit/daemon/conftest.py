@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from reactor.act.braking import BrakeReading, Braking
-from reactor.act.kill import KillReport, ReapReport
+from reactor.act.kill import KillReport
+from reactor.act.reap import ReapReport
 from reactor.act.reclaim import ReclaimReport, Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.observed import Observed
