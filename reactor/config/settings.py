@@ -167,8 +167,11 @@ def _default_parents(
         return () if node_cgroup is None else (node_cgroup,)
     if node_cgroup is None:
         return kubepods_cgroups(kubelet.cgroup_root)
-    within = f"{node_cgroup}/"
-    return tuple(parent for parent in kubepods_cgroups(node_cgroup) if parent.startswith(within))
+    of_kubelet, of_node = (
+        tuple(parent for parent in kubepods_cgroups(root) if parent.startswith(f"{node_cgroup}/"))
+        for root in (kubelet.cgroup_root, node_cgroup)
+    )
+    return of_kubelet or of_node
 
 
 def _kubernetes(section: Kubernetes) -> KubernetesSettings:

@@ -199,6 +199,15 @@ def test_wrong_kubernetes_keys_are_named_by_their_paths() -> None:
             ("/kubelet/kubepods", "/kubelet.slice/kubelet-kubepods.slice"),
         ),
         ("reactor: {nodeCgroup: /node, kubernetes: {}}", ("/node/kubepods",)),
+        (
+            "cgroupRoot: /node/kubelet\nreactor: {nodeCgroup: /node, kubernetes: {}}",
+            ("/node/kubelet/kubepods",),
+        ),
+        (
+            "cgroupRoot: /node\nreactor: {nodeCgroup: /node.slice, kubernetes: {}}",
+            ("/node.slice/node-kubepods.slice",),
+        ),
+        ("cgroupRoot: /elsewhere\nreactor: {nodeCgroup: /node, kubernetes: {}}", ("/node/kubepods",)),
         ("reactor: {pods: {parents: [/pods]}, kubernetes: {}}", ("/pods",)),
         ("cgroupRoot: /kubelet", ()),
     ],
