@@ -7,8 +7,9 @@ done in threads here may be late, and is to be done all the same.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
 
@@ -44,3 +45,30 @@ async def in_thread(
             if began:  # it is the call's own
                 raise
         await trio.sleep(_AGAIN_SECONDS)
+
+
+class NameLookups(trio.abc.HostnameResolver):
+    """Looks the names of hosts up: what Trio's own sockets would start threads for by themselves.
+
+    For trio.socket.set_custom_hostname_resolver; arguments, answers and errors are those of `socket`'s.
+    """
+
+    async def getaddrinfo(
+        self,
+        host: bytes | None,
+        port: bytes | str | int | None,
+        family: int = 0,
+        type: int = 0,  # noqa: A002 - their name
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        """Return the addresses. Raises OSError (socket.gaierror) where there are none."""
+        return await in_thread(
+            socket.getaddrinfo, host, port, family, type, proto, flags, abandon_on_cancel=True
+        )
+
+    async def getnameinfo(
+        self, sockaddr: tuple[str, int] | tuple[str, int, int, int], flags: int
+    ) -> tuple[str, str]:
+        """Return the names of a host and its port. Raises OSError."""
+        return await in_thread(socket.getnameinfo, sockaddr, flags, abandon_on_cancel=True)

@@ -50,7 +50,7 @@ from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition
 from reactor.model.wakes import WakeKind
-from reactor.threads import in_thread
+from reactor.threads import NameLookups, in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 _REMEMBERED: Final = 100
@@ -174,6 +174,7 @@ class Daemon:
 
     async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
         """Guard the node until cancelled."""
+        trio.socket.set_custom_hostname_resolver(NameLookups())
         self._listen()
         self._restore()
         if not self._settings.pod_parents:

@@ -1,10 +1,13 @@
+import socket
 import subprocess
 import sys
 
 import pytest
 import trio
 
-from reactor.threads import in_thread
+from reactor.threads import NameLookups, in_thread
+
+NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 
 # A stack that is larger than the address space is refused as a thread is when there is no process id left.
 # In a process of its own: Trio's idle threads would do for the next call.
@@ -29,6 +32,47 @@ async def main():
 
 trio.run(main)
 """
+
+# The same for a connection to a host by its name.
+NO_THREADS_TO_CONNECT = """
+import threading, trio
+from reactor.threads import NameLookups
+
+async def main():
+    trio.socket.set_custom_hostname_resolver(NameLookups())
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    threading.stack_size(1 << 47)
+
+    async def connect():
+        async with await trio.open_tcp_stream("localhost", port):
+            print("late")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect)
+        await trio.sleep(0.3)
+        print("now")
+        threading.stack_size(0)
+    await listener.aclose()
+
+trio.run(main)
+"""
+
+
+def test_host_is_looked_up_once_a_thread_can_be_started() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_THREADS_TO_CONNECT], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ("now\nlate\n", "") == (done.stdout, done.stderr)
+
+
+async def test_names_are_looked_up_as_the_systems_own() -> None:
+    names = NameLookups()
+    assert await names.getnameinfo(("127.0.0.1", 80), NUMERIC) == ("127.0.0.1", "80")
+    (found,) = await names.getaddrinfo(b"127.0.0.1", 80, type=socket.SOCK_STREAM)
+    assert found[4] == ("127.0.0.1", 80)
+    with pytest.raises(socket.gaierror):
+        await names.getaddrinfo(b"nowhere.invalid", 80, flags=socket.AI_NUMERICHOST)
 
 
 def test_call_waits_until_a_thread_can_be_started_and_may_be_cancelled_meanwhile() -> None:
