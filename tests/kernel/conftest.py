@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from daemon_fixtures import RunningDaemon
-from this_machine import cgroup_tree, virtual_node
+from this_machine import allocator, cgroup_tree, virtual_node
 from yard import Yard
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
@@ -28,6 +28,13 @@ def v1_tree() -> CgroupTree:
     if tree.version is not CgroupVersion.V1:
         pytest.skip("the memory controller is on v2; boot with systemd.unified_cgroup_hierarchy=0")
     return tree
+
+
+@pytest.fixture
+def tool() -> Path:
+    """Return the laboratory's compiled tool, for cgroups of this machine."""
+    cgroup_tree()
+    return allocator()
 
 
 @pytest.fixture

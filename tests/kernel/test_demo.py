@@ -8,24 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from this_machine import cgroup_tree
+from this_machine import allocator, cgroup_tree
 
-from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.daemon_process import wait_until
-from reactor.lab.tool import compiled_tool
 
 COMMAND = [sys.executable, "-m", "reactor", "demo"]
 
 
 @pytest.fixture
 def tree() -> CgroupTree:
-    tree = cgroup_tree()
-    try:
-        compiled_tool()
-    except ReactorError as error:
-        pytest.skip(f"needs a C compiler: {error}")
-    return tree
+    allocator()
+    return cgroup_tree()
 
 
 def traces(tree: CgroupTree, pid: int) -> list[Path]:

@@ -1,6 +1,5 @@
 """The floor: waits for a crossing in C and kills, on this machine's cgroups."""
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -8,23 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reactor.errors import ReactorError, RefusedError
+from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.crossing import LEVEL_BYTES, RATES, bench_node
 from reactor.lab.floor import FloorCrossings, Wait, floor, preferred_wait
-from reactor.lab.tool import Record, compiled_tool
+from reactor.lab.tool import Record
 from reactor.lab.virtual_node import VirtualNode
-
-
-@pytest.fixture
-def tool() -> Path:
-    if os.geteuid():
-        pytest.skip("needs root: run `sudo make kernel-tests`")
-    try:
-        CgroupTree.discover()
-        return compiled_tool()
-    except ReactorError as error:
-        pytest.skip(f"needs a mounted memory controller and a C compiler: {error}")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.daemon_process import wait_until
@@ -21,21 +20,9 @@ from reactor.lab.race.course import Course
 from reactor.lab.race.enclosure import Enclosure
 from reactor.lab.race.heat import Track
 from reactor.lab.race.own import FLOOR, limits
-from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def tool() -> Path:
-    if os.geteuid():
-        pytest.skip("needs root: run `sudo make kernel-tests`")
-    try:
-        CgroupTree.discover()
-        return compiled_tool()
-    except ReactorError as error:
-        pytest.skip(f"needs a mounted memory controller and a C compiler: {error}")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`reactor tune`, whole, on this machine's kernel."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from this_machine import allocator, cgroup_tree
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
@@ -26,14 +26,12 @@ MIB = 1 << 20
 
 @pytest.fixture
 def tree() -> CgroupTree:
-    if os.geteuid():
-        pytest.skip("needs root: run `sudo make kernel-tests`")
+    allocator()
+    tree = cgroup_tree()
     try:
-        compiled_tool()
-        tree = CgroupTree.discover()
         check_calm(tree, Settings())
     except ReactorError as error:
-        pytest.skip(f"needs a mounted memory controller, a C compiler and 1.3 GiB of room: {error}")
+        pytest.skip(f"needs 1.3 GiB of room: {error}")
     return tree
 
 

@@ -6,11 +6,13 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode
 
 
@@ -22,6 +24,14 @@ def cgroup_tree() -> CgroupTree:
         return CgroupTree.discover()
     except ReactorError as error:
         pytest.skip(f"needs a mounted memory controller: {error}")
+
+
+def allocator() -> Path:
+    """Return the laboratory's compiled tool; see reactor.lab.tool."""
+    try:
+        return compiled_tool()
+    except ReactorError as error:
+        pytest.skip(f"needs a C compiler: {error}")
 
 
 @contextmanager

@@ -1,0 +1,105 @@
+"""Before a crossing: who is got ready, and that nobody is killed for having been."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from reactor.model.pods import PodUsage
+from reactor.model.signals import Signal
+from reactor.model.wakes import Wake, WakeKind
+
+MIB = 1 << 20
+
+
+def wake() -> Wake:
+    return Wake(source="test", kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+
+
+async def test_near_a_threshold_whoever_would_go_is_got_ready_and_nobody_is_killed(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("within", request_bytes=64 * MIB), make_pod("small"), make_pod("hog"))
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=200 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
+
+    record = loop.passes.make([wake()])
+
+    assert loop.kills.ready == ["hog", "small"]
+    assert loop.kills.killed == []
+    assert record.decision.ranking == ()
+    assert loop.known.state.thresholds_met == ()
+
+
+async def test_far_from_a_threshold_nobody_is_ready_any_more(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
+    loop.passes.make([wake()])
+    assert loop.kills.ready == ["hog"]
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(133 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.ready == []
+    assert loop.usages.memory_reads == 1
+
+
+async def test_who_is_ready_and_was_overtaken_is_not_killed_for_it(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("a"), make_pod("b"), make_pod("c"), make_pod("d"))
+    loop.usages.seen["uid-a"] = PodUsage(memory_working_set_bytes=90 * MIB)
+    loop.usages.seen["uid-b"] = PodUsage(memory_working_set_bytes=80 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
+    loop.passes.make([wake()])
+    assert loop.kills.ready == ["a", "b"]
+    loop.usages.seen["uid-d"] = PodUsage(memory_working_set_bytes=150 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    loop.now_seconds += 0.01
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["d"]
+
+
+async def test_who_is_ready_and_has_shrunk_or_vanished_is_not_killed_for_it(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("vanishes"), make_pod("shrinks"), make_pod("stays"))
+    loop.usages.seen["uid-vanishes"] = PodUsage(memory_working_set_bytes=100 * MIB)
+    loop.usages.seen["uid-shrinks"] = PodUsage(memory_working_set_bytes=90 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
+    loop.passes.make([wake()])
+    assert loop.kills.ready == ["vanishes", "shrinks"]
+    del loop.usages.seen["uid-vanishes"]
+    loop.usages.vanished = frozenset({"uid-vanishes"})
+    loop.pods.listed = loop.pods.listed[1:]
+    loop.usages.seen["uid-shrinks"] = PodUsage(memory_working_set_bytes=10 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    loop.now_seconds += 0.01
+    loop.passes.make([wake()])
+
+    assert loop.kills.killed == ["stays"]
+
+
+async def test_a_dry_run_gets_nobody_ready(make_loop, make_pod, observation):
+    loop = make_loop(dry_run=True)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert loop.kills.ready == []
+
+
+async def test_getting_ready_leaves_no_trace_in_what_is_known(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.passes.make([wake()])
+    before = loop.known.state
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
+
+    loop.passes.make([wake()])
+
+    assert replace(loop.known.state, observed_at=before.observed_at) == before
