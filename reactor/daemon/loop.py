@@ -92,7 +92,6 @@ class Daemon:
             patience_seconds=settings.eviction.in_flight_deadline_seconds,
             hooks=hooks,
         )
-        self._oom = OomKills(self._known, self._journal.write, self._metrics.count_oom_kill)
         self._order = EvictionOrder()
         self._listener: socket.socket | None = None
         self._problems: dict[str, str] = {}
@@ -110,6 +109,12 @@ class Daemon:
             podman=self._podman,
         )
         self._succession = Succession(settings, outliving, self._oom_killed)
+        self._oom = OomKills(
+            self._known,
+            self._journal.write,
+            self._metrics.count_oom_kill,
+            self._succession.glance_at_pods,
+        )
 
     @property
     def _settings(self) -> Settings:

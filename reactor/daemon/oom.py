@@ -33,17 +33,23 @@ Document = Mapping[str, Any]
 
 
 class OomKills:
-    """Records kills as the source tells them. `write` journals, `count` counts; neither may block."""
+    """Records kills as the source tells them. `write` journals, `count` counts; neither may block.
+
+    `glance` brings the known pods up to date: a pod that meets its limit at its start is younger than the
+    last housekeeping.
+    """
 
     def __init__(
         self,
         known: Known,
         write: Callable[[Callable[[], Document]], object],
         count: Callable[[OomKill], None],
+        glance: Callable[[], None],
     ) -> None:
         self._known = known
         self._write = write
         self._count = count
+        self._glance = glance
         self._recent: deque[Document] = deque(maxlen=_KEPT)
         self.counted = dict.fromkeys(OomScope, 0)
 
@@ -63,11 +69,14 @@ class OomKills:
         self._recent = deque([*earlier, *self._recent], maxlen=_KEPT)
 
     def recent(self, name: str | None = None) -> list[Document]:
-        """Return the last kills, oldest first; those of one pod by its name, namespace/name or uid."""
+        """Return the last kills, oldest first; those of one pod by its name, namespace/name or uid.
+
+        A pod that was gone before anybody knew it goes by the name of its cgroup.
+        """
         return [one for one in self._recent if name is None or _is_of(one, name)]
 
     def _document(self, kill: OomKill) -> Document:
-        pod = _pod_in(kill.victim_cgroup, self._known.pods)
+        pod = self._pod_in(kill.victim_cgroup)
         evicting = pod is not None and any(flight.uid == pod.uid for flight in self._known.state.in_flight)
         return {
             "kind": KIND,
@@ -90,6 +99,16 @@ class OomKills:
             "message": _message(kill, pod, evicting=evicting),
         }
 
+    def _pod_in(self, cgroup: str | None) -> Pod | None:
+        """Return the pod that a cgroup is or belongs to, None where it is in none."""
+        if cgroup is None:
+            return None
+        pod = _pod_in(cgroup, self._known.pods)
+        if pod is None:
+            self._glance()
+            pod = _pod_in(cgroup, self._known.pods)
+        return pod
+
 
 def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
     """Return what happened as one line."""
@@ -108,10 +127,7 @@ def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
     return f"OOM kill of {victim}{where}: {_SAYS[kill.scope]}"
 
 
-def _pod_in(cgroup: str | None, pods: Sequence[Pod]) -> Pod | None:
-    """Return the pod that a cgroup is or belongs to."""
-    if cgroup is None:
-        return None
+def _pod_in(cgroup: str, pods: Sequence[Pod]) -> Pod | None:
     return next(
         (
             pod
@@ -124,4 +140,6 @@ def _pod_in(cgroup: str | None, pods: Sequence[Pod]) -> Pod | None:
 
 def _is_of(document: Document, name: str) -> bool:
     pod = document.get("pod")
-    return pod is not None and name in {pod, str(pod).rpartition("/")[2], document.get("uid")}
+    if pod is None:
+        return bool(name) and name in str(document.get("victim_cgroup")).split("/")
+    return name in {pod, str(pod).rpartition("/")[2], document.get("uid")}

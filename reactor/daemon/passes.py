@@ -110,7 +110,7 @@ class Passes:
         """Prepare for the crossing where it is near; see readiness.py."""
         nearby = near(self._settings.thresholds, memory)
         if nearby:
-            self.found(self._parts.pods.glance())
+            self.glance()
             used = self._parts.usages.memory()
             pods = self._to_decide_over(now_seconds)
             crossed = {signal: memory[signal] for signal in nearby}
@@ -158,6 +158,10 @@ class Passes:
         )
         record = self._record(asked.wakes, before, decision, endings, times)
         return dataclasses.replace(record, reclaimed=reclaimed)
+
+    def glance(self) -> None:
+        """Take over the pods that exist now; only new ones are read."""
+        self.found(self._parts.pods.glance())
 
     def found(self, pods: tuple[Pod, ...]) -> None:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was made anew."""
@@ -209,7 +213,7 @@ class Passes:
         usages: Mapping[str, PodUsage] = {}
         if wanting:
             # A pod that came since the last housekeeping may be the very one.
-            self.found(self._parts.pods.glance())
+            self.glance()
             # Counting processes takes longer; nobody is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
             usages = self._parts.usages.full() if counted else self._parts.usages.memory()

@@ -99,6 +99,11 @@ class Succession:
         """Go on with the same settings where something that they come down to is known better now."""
         self.begin(self._next or self.settings)
 
+    def glance_at_pods(self) -> None:
+        """Bring the known pods up to date, at once."""
+        if self.present is not None:
+            self.present.passes.glance()
+
     def look_at_pods(self) -> None:
         """Have the pods listed anew, soon."""
         if self.present is not None:

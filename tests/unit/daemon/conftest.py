@@ -299,7 +299,7 @@ def make_view(make_loop, make_threshold, nursery):
                 usages=loop.usages,
                 sources=sources,
                 recorder=recorder,
-                oom=OomKills(loop.known, lambda _: None, lambda _: None),
+                oom=OomKills(loop.known, lambda _: None, lambda _: None, loop.passes.glance),
                 brake=BrakeReading(times=2, seconds=1.5),
                 started_unix_seconds=0.0,
                 problems={"journal": "full"},

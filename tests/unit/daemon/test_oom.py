@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +40,11 @@ class Kept:
         )
         self.lines: list[Mapping[str, Any]] = []
         self.counted: list[OomKill] = []
-        self.kills = OomKills(self.known, self._write, self.counted.append)
+        self.born: tuple[Pod, ...] = ()
+        self.kills = OomKills(self.known, self._write, self.counted.append, self._glance)
+
+    def _glance(self) -> None:
+        self.known.pods += self.born
 
     def _write(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self.lines.append(json.loads(encode(make())))
@@ -124,8 +129,18 @@ def test_kills_of_a_pod_are_found_by_name_key_and_uid_and_no_others() -> None:
     kept.kills.record(kill(victim_cgroup="/elsewhere"))
     for name in ("web", "default/web", "uid-web"):
         assert [one["pod"] for one in kept.kills.recent(name)] == ["default/web"]
-    assert kept.kills.recent("elsewhere") == []
+    assert [one["pod"] for one in kept.kills.recent("elsewhere")] == [None]  # gone before it was known
+    assert kept.kills.recent("where") == kept.kills.recent("") == []
     assert len(kept.kills.recent()) == 2
+
+
+def test_pod_that_is_younger_than_the_last_housekeeping_is_named() -> None:
+    kept = Kept()
+    kept.born = (replace(kept.known.pods[0], name="young", uid="uid-young", cgroup="/kubepods/pod-young"),)
+    kept.kills.record(kill(victim_cgroup="/kubepods/pod-young"))
+    kept.kills.record(kill())
+    assert [line["pod"] for line in kept.lines] == ["default/young", "default/web"]
+    assert kept.known.pods[1:] == kept.born  # looked for once, where it was not known
 
 
 def test_kills_of_an_earlier_run_come_before_those_of_this_one_and_the_last_are_kept() -> None:
