@@ -16,6 +16,8 @@ NO_BTF: Final = f"no {BTF}: this kernel was built without CONFIG_DEBUG_INFO_BTF"
 _LOCKED_DOWN: Final = "the kernel is locked down (confidentiality), and shows nobody its memory"
 # The verifier's last words are statistics, and its own account of the program's states.
 _STATISTICS: Final = re.compile(r"processed \d+ insns|peak_states|stack depth|verification time")
+# From 7.3 on a report for people follows, of some twenty lines, which begins so.
+_REPORT: Final = "Verification failed: "
 _LONGEST_TEXT: Final = 200
 _HINTS: Final = {
     errno.EPERM: "needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing",
@@ -70,10 +72,11 @@ def explain_errno(number: int, *, lockdown: Path = LOCKDOWN) -> str:
 
 def last_words(log: str) -> str:
     """Return the line in which the verifier says what it does not accept."""
-    for line in reversed(log.splitlines()):
+    verdict, _, report = log.partition(f"\n{_REPORT}")
+    for line in reversed(verdict.splitlines()):
         if line.strip() and not _STATISTICS.search(line):
             return line.strip()[:_LONGEST_TEXT]
-    return "refused by the verifier"
+    return report.partition("\n")[0][:_LONGEST_TEXT] or "refused by the verifier"
 
 
 def _first(messages: Sequence[str]) -> str:

@@ -16,6 +16,19 @@ LOG = """\
 Type 'atomic_long_t' is not a struct
 processed 53 insns (limit 1000000) max_states_per_insn 0 total_states 3 peak_states 3 mark_read 1
 """
+# What that of 7.3 says, shortened.
+REPORT = """
+
+Verification failed: Register Type Safety: Unreadable register
+
+Reason:
+  R5 has never been initialized on this path, so the verifier cannot use it as an input.
+
+Suggestion:
+  Initialize R5 on every path before this instruction.
+
+processed 1 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0
+"""
 CAPABILITIES = "needs CAP_BPF and CAP_PERFMON, and a kernel that allows tracing"
 
 
@@ -30,6 +43,14 @@ def test_verifiers_last_words_are_the_reason(btf: Path) -> None:
     messages = ["libbpf: prog 'oom_kill': BPF program load failed: Invalid argument\n"]
     text = explain(errno.EINVAL, messages, LOG, btf=btf)
     assert text == "Type 'atomic_long_t' is not a struct (Invalid argument)"
+
+
+def test_verdict_is_the_reason_also_where_a_report_for_people_follows(btf: Path) -> None:
+    assert explain(errno.EACCES, [], f"0: (bf) r0 = r5\nR5 !read_ok{REPORT}", btf=btf) == (
+        "R5 !read_ok (Permission denied)"
+    )
+    text = explain(errno.EACCES, [], REPORT, btf=btf)
+    assert text == "Register Type Safety: Unreadable register (Permission denied)"
 
 
 @pytest.mark.parametrize(
