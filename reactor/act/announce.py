@@ -35,6 +35,8 @@ _RETRY_SECONDS: Final = (0.25, 30.0)
 _LOOK_SECONDS: Final = 1.0
 _MARGIN_SECONDS: Final = 15.0
 _TOLD_SECONDS: Final = 10.0
+# A pod may be evicted before the server, or a kubelet that is asked every ten seconds, has told of it.
+_UNTOLD_SECONDS: Final = 60.0
 # After this long without anybody touching the status, and with the pod's cgroup gone, it is settled.
 _SETTLED_SECONDS: Final = 30.0
 
@@ -73,6 +75,7 @@ class Announcer:
         self._announcements: dict[str, Announcement] = {}
         self._over: dict[str, trio.Event] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
+        self._told_of: set[str] = set()
         self._new = trio.Event()
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self._problems: dict[str, str] = {}
@@ -144,6 +147,7 @@ class Announcer:
         if not scope.cancelled_caught:
             del self._announcements[uid]
         self._scopes.pop(uid)
+        self._told_of.discard(uid)
         self._over.pop(uid, None)
         self._problems.pop(uid, None)
         self._show()
@@ -168,11 +172,8 @@ class Announcer:
 
     async def _wait_told(self, uid: str) -> None:
         """Wait until the status is written, or there is no such pod any more to write it to."""
-        while not self._announcements[uid].status_written and (
-            uid in self._pods.known or not self._pods.is_complete
-        ):
-            with trio.move_on_after(_LOOK_SECONDS):
-                await self._pods.wait_changed()
+        while not self._announcements[uid].status_written and not self._is_gone(uid):
+            await self._look_again()
 
     async def _hold_down(self, uid: str, let_go: trio.Event) -> None:
         await self._node.hold_down(self._announcements[uid])
@@ -184,9 +185,9 @@ class Announcer:
         while not self._announcements[uid].event_written:
             announcement = self._named(uid)
             if announcement is None:
-                if self._pods.is_complete:
-                    return  # the server has no such pod, and nobody knows its name
-                await self._pods.wait_changed()
+                if self._is_gone(uid):
+                    return  # and nobody knows its name
+                await self._look_again()
                 continue
             try:
                 async with self._limiter:
@@ -210,10 +211,10 @@ class Announcer:
         retry, rewrite = Backoff(*_RETRY_SECONDS), Backoff(*_REWRITE_SECONDS)
         while True:
             announcement = self._named(uid)
+            if self._is_gone(uid):
+                return
             if uid not in self._pods.known:
-                if self._pods.is_complete:
-                    return
-                await self._pods.wait_changed()
+                await self._look_again()
             elif self._is_evicted(uid):
                 self._note(replace(self._announcements[uid], status_written=True))
                 if await self._stays(uid, let_go):
@@ -253,9 +254,24 @@ class Announcer:
                 settled_at = min(settled_at, now + self._settled_seconds)
             if now >= settled_at:
                 return True
-            with trio.move_on_after(min(_LOOK_SECONDS, settled_at - now)):
-                await self._pods.wait_changed()
+            await self._look_again(min(_LOOK_SECONDS, settled_at - now))
         return False
+
+    async def _look_again(self, seconds: float = _LOOK_SECONDS) -> None:
+        """Wait until the watch tells of anything, or for so long."""
+        with trio.move_on_after(seconds):
+            await self._pods.wait_changed()
+
+    def _is_gone(self, uid: str) -> bool:
+        """Return whether the server has no such pod any more; it may have one that it has not told of yet."""
+        if uid in self._pods.known:
+            self._told_of.add(uid)
+            return False
+        if not self._pods.is_complete:
+            return False
+        # A clock that was set back makes it no younger.
+        age_seconds = abs(self._clock_unix_seconds() - self._announcements[uid].at_unix_seconds)
+        return uid in self._told_of or age_seconds >= _UNTOLD_SECONDS
 
     def _is_evicted(self, uid: str) -> bool:
         known = self._pods.known.get(uid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -244,6 +245,30 @@ async def test_a_pod_that_is_gone_has_no_status_to_write(tmp_path: Path) -> None
         run.announcer.announce(announcement("web"))
         await run.until(lambda: not run.announcer.is_announced("uid-web"))
         assert 0 == run.server.patches
+
+
+async def test_a_pod_that_is_not_told_of_yet_has_its_status_once_it_is(tmp_path: Path) -> None:
+    server = _Server()
+    async with running(tmp_path / "a.json", server) as run:
+        run.announcer.announce(announcement(at_unix_seconds=time.time()))
+        await run.until(lambda: bool(server.events))
+        await trio.sleep(0.05)
+        assert run.announcer.is_announced("uid-web")
+        server.pods |= _Server("web").pods
+        run.told_by_watch()
+        await run.until(lambda: run.status()["phase"] == "Failed")
+
+
+async def test_a_pod_that_was_told_of_and_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    server = _Server("web")
+    async with running(tmp_path / "a.json", server) as run:
+        server.faults = [lambda _: refusal(403, "forbidden")] * 2
+        run.node.let_go.set()
+        run.announcer.announce(announcement(at_unix_seconds=time.time()))
+        await run.until(lambda: bool(run.announcer.problems))
+        server.pods.clear()
+        run.told_by_watch()
+        await run.until(lambda: not run.announcer.is_announced("uid-web"))
 
 
 async def test_another_pod_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
