@@ -35,7 +35,7 @@ _RETRY_SECONDS: Final = (0.25, 30.0)
 _LOOK_SECONDS: Final = 1.0
 _MARGIN_SECONDS: Final = 15.0
 _TOLD_SECONDS: Final = 10.0
-# A pod may be evicted before the server, or a kubelet that is asked every ten seconds, has told of it.
+# A pod may be evicted before the server, or a kubelet that is asked every few seconds, has told of it.
 _UNTOLD_SECONDS: Final = 60.0
 # After this long without anybody touching the status, and with the pod's cgroup gone, it is settled.
 _SETTLED_SECONDS: Final = 30.0
