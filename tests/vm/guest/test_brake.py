@@ -202,15 +202,20 @@ def test_it_is_put_back_at_a_reload_that_switches_it_off(service: Service) -> No
     eventually(lambda: service.status()["brake"]["mode"] == "off", "the reload")
 
 
+def is_at_the_level() -> bool:
+    """Return whether memory.high is at the level, which what a unit leaves of page cache lifts a little."""
+    return high() != "max" and 0 <= int(high()) - LEVEL_MIB * MIB < 4 * MIB
+
+
 def test_the_source_that_borrows_the_same_file_goes_on_beside_it(service: Service) -> None:
     operators = set_high(SLICE_MIB - 8)
     service.configure(HARD, {**BRAKE, "sources": {"ebpf": False, "psi": False}})
     service.start()
-    eventually(lambda: high() == f"{LEVEL_MIB * MIB}", "memory.high at the level")
+    eventually(is_at_the_level, "memory.high at the level")
     for name in ("first", "second"):
         hog = Tenant(name, "grow", "450", "200")
         eventually(lambda hog=hog: hog.pod in service.evicted(), f"the eviction of {name}")
-        eventually(lambda: high() == f"{LEVEL_MIB * MIB}", "memory.high at the level again")
+        eventually(is_at_the_level, "memory.high at the level again")
     assert "memory-high" in {wake["source"] for one in service.evictions() for wake in one["wakes"]}
     assert all(one["brake"] for one in service.evictions())
     service.stop()
