@@ -7,15 +7,12 @@ the present number ends nobody, and fork(2) fails with EAGAIN.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
 
 from reactor.kernel.cgroup import CgroupTree
-
-_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
+from reactor.kernel.files import GONE
 
 
 @contextmanager
@@ -33,7 +30,7 @@ def without_forks(tree: CgroupTree, cgroup: str, report: Callable[[str], None]) 
             before = os.read(fd, 64).strip()
             os.pwrite(fd, b"0", 0)
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in GONE:
                 report(f"{path}: {error.strerror}; killing among forks")
     try:
         yield

@@ -76,7 +76,7 @@ class OomKills:
         return [one for one in self._recent if name is None or _is_of(one, name)]
 
     def _document(self, kill: OomKill) -> Document:
-        pod = self._pod_in(kill.victim_cgroup)
+        pod = self._victim(kill.victim_cgroup)
         evicting = pod is not None and any(flight.uid == pod.uid for flight in self._known.state.in_flight)
         return {
             "kind": KIND,
@@ -99,8 +99,8 @@ class OomKills:
             "message": _message(kill, pod, evicting=evicting),
         }
 
-    def _pod_in(self, cgroup: str | None) -> Pod | None:
-        """Return the pod that a cgroup is or belongs to, None where it is in none."""
+    def _victim(self, cgroup: str | None) -> Pod | None:
+        """Return the pod that died in a cgroup, None where that is in none."""
         if cgroup is None:
             return None
         pod = _pod_in(cgroup, self._known.pods)
@@ -128,6 +128,7 @@ def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
 
 
 def _pod_in(cgroup: str, pods: Sequence[Pod]) -> Pod | None:
+    """Return the pod that a cgroup is or belongs to."""
     return next(
         (
             pod

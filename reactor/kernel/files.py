@@ -6,6 +6,7 @@ a path walk. Once its cgroup is removed the read gives ENODEV.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,8 @@ from reactor.errors import KernelInterfaceError
 
 # The kernel hands out these files in one piece while it fits: memory.stat is 1-2 KiB, meminfo 1.5 KiB.
 READ_BYTES: Final = 16 << 10
+# What the files of a removed cgroup answer: there is no such path, or what was open has lost its cgroup.
+GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
 
 

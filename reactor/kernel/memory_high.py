@@ -23,14 +23,13 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup_files import parse_limit
-from reactor.kernel.files import read_file, with_path
+from reactor.kernel.files import GONE, read_file, with_path
 from reactor.kernel.ready_write import ReadyWrite, padded
 
 # On the cgroup's directory while memory.high is not the operator's: theirs, ours that may be found in the
 # file, and by=PID:START of whoever wrote that.
 _ATTRIBUTE: Final = "user.reactor.memory_high"
 BY: Final = "by="
-_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ class BorrowedHigh:
         try:
             self.make_true()
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in GONE:
                 raise
 
     def make_true(self) -> bool:

@@ -9,7 +9,6 @@ pods that are about to be chosen: of 110 pods with two containers each 0.25 ms, 
 
 from __future__ import annotations
 
-import errno
 import heapq
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
-from reactor.kernel.files import KernelFile, parse_integer
+from reactor.kernel.files import GONE, KernelFile, parse_integer
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.signals import Resource
 
@@ -27,7 +26,6 @@ _DESCRIPTORS_PER_POD: Final = 3
 # What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
 _DESCRIPTORS_BESIDES: Final = 256
 _DETAILED_PODS: Final = 2
-_GONE: Final = frozenset({errno.ENODEV, errno.ENOENT})
 
 
 class _PodCounters:
@@ -180,7 +178,7 @@ class PodObserver:
             self._note(uid, error)
 
     def _note(self, uid: str, error: Exception) -> None:
-        if not isinstance(error, OSError) or error.errno not in _GONE:
+        if not isinstance(error, OSError) or error.errno not in GONE:
             self._problems[self._cgroups[uid]] = str(error)
             return
         self._vanished.add(uid)

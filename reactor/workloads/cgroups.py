@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
@@ -23,7 +23,6 @@ from reactor.workloads.unchanged import Unchanged
 NAMESPACE: Final = "cgroup"
 # Far above what anybody gives by hand, below what counts as critical.
 _AVOID_PRIORITY: Final = 1_000_000
-_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 
 
 class _Found(NamedTuple):
@@ -138,7 +137,7 @@ class CgroupPods:
                 limit_bytes=self._tree.memory_limit_bytes(found.cgroup),
             )
         except (OSError, ReactorError) as error:
-            if isinstance(error, OSError) and error.errno in _GONE:
+            if isinstance(error, OSError) and error.errno in GONE:
                 return None
             problems[found.cgroup] = str(error)
             unread = _pod(found, Attributes(), request_bytes=0, limit_bytes=None)

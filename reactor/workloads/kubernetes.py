@@ -7,7 +7,6 @@ told is ranked by what the node itself shows of it (unspecified.py). Neither is 
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.files import GONE
 from reactor.kernel.procfs import read_meminfo
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
@@ -28,7 +28,6 @@ from reactor.workloads.pause import spared_cgroups
 from reactor.workloads.unchanged import Unchanged
 from reactor.workloads.unspecified import pod_without_spec
 
-_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 _STARTING_SECONDS: Final = 60.0
 _SHOWN: Final = 5
 
@@ -163,7 +162,7 @@ class KubernetesPods:
             own = [one for one in inside if one.cgroup not in spared]
             pod = spec if spec is not None else self._unspecified(found, own, told)
         except (OSError, ReactorError) as error:
-            if isinstance(error, OSError) and error.errno in _GONE:
+            if isinstance(error, OSError) and error.errno in GONE:
                 return None
             problems[found.cgroup] = str(error)
             if before is not None:

@@ -14,7 +14,6 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLDS, Crossings, bench_node
 from reactor.lab.daemon_process import DaemonProcess, wait_until
-from reactor.lab.tool import compiled_tool
 from reactor.lab.tune.history import history_in
 from reactor.lab.tune.measured import stored_in
 from reactor.lab.tune.node import check_calm
@@ -103,13 +102,12 @@ def test_an_interrupted_run_tells_what_it_has_and_leaves_nothing_behind(
     assert measured.interrupted
 
 
-def test_what_a_daemon_has_journaled_is_read_as_history(tree: CgroupTree, tmp_path: Path) -> None:
+def test_what_a_daemon_has_journaled_is_read_as_history(tree: CgroupTree, tool: Path, tmp_path: Path) -> None:
     thresholds = {
         **THRESHOLDS,
         "evictionSoft": {"memory.available": f"{(CAPACITY_BYTES - LEVEL_BYTES) // MIB + 40}Mi"},
         "evictionSoftGracePeriod": {"memory.available": "10m"},
     }
-    tool = compiled_tool()
     with (
         bench_node(tree, tool, pods=2) as node,
         DaemonProcess(tool, tmp_path, node.cgroup, thresholds, {}) as daemon,
