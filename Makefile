@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests test-disk promtool coverage bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests test-disk test-hostile promtool coverage bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ kernel-tests: setup ## Tests against this machine's kernel (root; skips say what
 
 test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; xfsprogs, podman)
 	$(BIN)/pytest tests/disk
+
+test-hostile: setup ## Hostile and unlucky neighbours: storms, floods, trees, crashes (root, minutes)
+	$(BIN)/pytest tests/hostile
 
 bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline
 	$(BIN)/reactor bench
