@@ -33,8 +33,16 @@ def _check(options: argparse.Namespace) -> int:
     settings = settings_in(options.file)
     count = len(settings.eviction.thresholds)
     _warn_where_nothing_brakes(settings, options.file)
+    _warn_of_absurd_thresholds(settings, options.file)
     print(f"{options.file}: ok, {count} thresholds: {', '.join(map(str, settings.eviction.thresholds))}")
     return 0
+
+
+def _warn_of_absurd_thresholds(settings: Settings, path: Path) -> None:
+    from reactor.daemon.doctor_thresholds import absurd_on_this_machine
+
+    for what, why in absurd_on_this_machine(settings).items():
+        print(f"reactor: {path}: {what}: on this machine {why}", file=sys.stderr)
 
 
 def _warn_where_nothing_brakes(settings: Settings, path: Path) -> None:

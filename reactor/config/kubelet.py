@@ -50,7 +50,7 @@ class KubeletConfiguration:
     eviction_max_pod_grace_period: int = 0
     eviction_pressure_transition_period: Seconds = _UNSET
     merge_default_eviction_settings: bool = False
-    enforce_node_allocatable: tuple[str, ...] = ("pods",)
+    enforce_node_allocatable: tuple[str, ...] | None = None
     local_storage_capacity_isolation: bool = True
     kernel_memcg_notification: bool = False
     image_gc_high_threshold_percent: Percent = field(
@@ -88,9 +88,19 @@ class KubeletConfiguration:
         )
 
     def eviction_settings(
-        self, layout: Layout, *, evictions_per_minute: int | None, in_flight_deadline_seconds: float
+        self,
+        layout: Layout,
+        *,
+        evictions_per_minute: int | None,
+        in_flight_deadline_seconds: float,
+        unwritten_enforcement: tuple[str, ...] = ("pods",),
     ) -> EvictionSettings:
-        """Return the policy's settings."""
+        """Return the policy's settings.
+
+        `unwritten_enforcement` is what enforceNodeAllocatable means where it is not written: upstream's
+        default, or nothing on a node that has no kubelet.
+        """
+        enforced = self.enforce_node_allocatable
         return EvictionSettings(
             thresholds=all_thresholds(
                 hard_values(self.eviction_hard, merge_defaults=self.merge_default_eviction_settings),
@@ -98,7 +108,7 @@ class KubeletConfiguration:
                 self.eviction_soft_grace_period,
                 self.eviction_minimum_reclaim,
                 layout=layout,
-                enforces_pods="pods" in self.enforce_node_allocatable,
+                enforces_pods="pods" in (unwritten_enforcement if enforced is None else enforced),
             ),
             layout=layout,
             pressure_transition_period_seconds=self.eviction_pressure_transition_period

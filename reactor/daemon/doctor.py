@@ -11,6 +11,7 @@ from typing import Final
 from reactor.daemon.doctor_kubernetes import kubernetes_features
 from reactor.daemon.doctor_podman import podman_features
 from reactor.daemon.doctor_runtime import runtime_feature
+from reactor.daemon.doctor_thresholds import absurd_on_this_machine
 from reactor.daemon.tables import console, table
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import BrakeMode, Settings
@@ -55,12 +56,14 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)
+    absurd = absurd_on_this_machine(wanted)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
     if output == "json":
         found = {
             "features": [asdict(one) for one in features],
             "sources": [asdict(one) for one in plans],
             "brake": brake,
+            "absurd_thresholds": absurd,
         }
         print(json.dumps(found))
         return 0 if works else 1
@@ -74,6 +77,8 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
         )
     )
     screen.print(f"brake: {brake}")
+    for what, why in absurd.items():
+        screen.print(f"{what}: {why}")
     for feature in features:
         if not feature.available and feature.remedy:
             screen.print(f"remedy: {feature.name}: {feature.remedy}")

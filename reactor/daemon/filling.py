@@ -73,4 +73,6 @@ class Filling:
 
     def _margin(self, threshold: Threshold) -> float | None:
         seen = self._seen.get(threshold.signal)
-        return None if seen is None else float(seen.available - threshold.value.of(seen.capacity))
+        if seen is None or threshold.is_absurd_at(seen.capacity):
+            return None
+        return float(seen.available - threshold.value.of(seen.capacity))

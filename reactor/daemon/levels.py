@@ -129,7 +129,11 @@ def process_levels(
         cgroup=cgroup,
         limit=seen.capacity,
         used=seen.capacity - seen.available,
-        thresholds=tuple(one for one in thresholds if one.signal is Signal.PID_AVAILABLE),
+        thresholds=tuple(
+            one
+            for one in thresholds
+            if one.signal is Signal.PID_AVAILABLE and not one.is_absurd_at(seen.capacity)
+        ),
     )
 
 

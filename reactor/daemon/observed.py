@@ -54,6 +54,7 @@ def resources_wanting(
         for threshold in thresholds
         if (seen := signals.get(threshold.signal)) is not None
         and seen.available <= _wanted(threshold, seen.capacity)
+        and not threshold.is_absurd_at(seen.capacity)
     )
 
 

@@ -28,7 +28,7 @@ from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.disk_usage import DiskUsage, with_storage
-from reactor.policy import after_reclaim, decide, record_eviction
+from reactor.policy import absurd_thresholds, after_reclaim, decide, record_eviction
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _ROUNDING_SECONDS: Final = 0.001
@@ -194,6 +194,10 @@ class Passes:
         if resources & ON_DISK:
             self.disks_changed()
         return True
+
+    def absurd_thresholds(self) -> dict[str, str]:
+        """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
+        return absurd_thresholds(self._settings.thresholds, self.known.observed.at(self._clock_seconds()))
 
     def disks_changed(self) -> None:
         """Take note that files were removed: what was seen before is nothing to evict the next one for."""

@@ -41,6 +41,7 @@ def near(thresholds: Sequence[Threshold], memory: Mapping[Signal, Observation]) 
         and (seen := memory.get(threshold.signal)) is not None
         and seen.absurdity is None
         and seen.available < threshold.value.of(seen.capacity) + ahead_bytes(seen.capacity)[0]
+        and not threshold.is_absurd_at(seen.capacity)
     )
 
 

@@ -112,6 +112,8 @@ def _filling(one: Mapping[str, Any]) -> str:
 
 
 def _since_below(threshold: Mapping[str, Any]) -> str:
+    if threshold.get("absurd"):
+        return "ignored"
     below = threshold["below_for_seconds"]
     if threshold["margin"] is None:
         return UNKNOWN

@@ -205,6 +205,7 @@ def _threshold(
         "reached_in_seconds": None if left_seconds is None else round(left_seconds, 3),
         "grace_period_seconds": threshold.grace_period_seconds,
         "met": threshold in view.known.state.thresholds_met,
+        "absurd": seen is not None and seen.absurdity is None and threshold.is_absurd_at(seen.capacity),
         "below_for_seconds": None if since is None else round(now_seconds - since, 3),
     }
 

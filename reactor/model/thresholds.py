@@ -50,6 +50,10 @@ class Threshold:
         """Return whether the threshold acts at once. Upstream: a grace period of zero is what hard means."""
         return self.grace_period_seconds == 0
 
+    def is_absurd_at(self, capacity: int) -> bool:
+        """Return whether the value is at or above the capacity: it would be met whatever is available."""
+        return self.value.of(capacity) >= capacity
+
     def __str__(self) -> str:
         """Return it as operators write it, `memory.available<100Mi`."""
         return f"{self.signal}<{self.value.text}"

@@ -11,6 +11,7 @@ One pass, as the daemon and the simulator make it:
         state = record_eviction(policy, state, eviction, now_seconds)
 """
 
+from reactor.policy.absurd import absurd_thresholds
 from reactor.policy.admission import Admission, admit
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.images import images_to_collect, unused_images
@@ -21,6 +22,7 @@ from reactor.policy.thresholds import memory_level, thresholds_met
 
 __all__ = [
     "Admission",
+    "absurd_thresholds",
     "admit",
     "after_reclaim",
     "decide",

@@ -17,8 +17,13 @@ def absurdities(observations: Mapping[Signal, Observation]) -> dict[Signal, str]
 
 
 def is_met(threshold: Threshold, observation: Observation, *, with_minimum_reclaim: bool = False) -> bool:
-    """Return whether less is available than the threshold asks for, its minimum reclaim added if wanted."""
+    """Return whether less is available than the threshold asks for, its minimum reclaim added if wanted.
+
+    A threshold at or above the capacity is never met: it could only evict every pod. Upstream acts on it.
+    """
     wanted = threshold.value.of(observation.capacity)
+    if wanted >= observation.capacity:
+        return False
     if with_minimum_reclaim and threshold.minimum_reclaim is not None:
         wanted += threshold.minimum_reclaim.of(observation.capacity)
     return observation.available < wanted
@@ -95,12 +100,14 @@ def _is_newer(taken_at_seconds: float | None, before_seconds: float | None) -> b
 
 
 def memory_level(threshold: Threshold, observation: Observation) -> int | None:
-    """Return the usage in bytes at which a memory threshold is crossed; None where it can't be known.
+    """Return the usage in bytes at which a memory threshold is crossed.
+
+    None where it can't be known, or where the threshold is absurd at this capacity.
 
     Usage at the crossing is capacity - threshold + inactive file, since what is compared is the working
     set (usage - inactive file). Source: memory_threshold_notifier.go, UpdateThreshold.
     """
-    if observation.inactive_file_bytes is None:
+    if observation.inactive_file_bytes is None or threshold.is_absurd_at(observation.capacity):
         return None
     wanted = int(threshold.value.of(observation.capacity))
     return observation.capacity - wanted + observation.inactive_file_bytes

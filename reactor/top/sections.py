@@ -101,6 +101,8 @@ def _state(
 ) -> tuple[str, Style]:
     if threshold["margin"] is None:
         return ("absurd" if one["absurd"] else "unknown"), Style.WARNING
+    if threshold.get("absurd"):
+        return "ignored", Style.WARNING
     if threshold["met"]:
         return "met", Style.BAD
     below = threshold["below_for_seconds"]

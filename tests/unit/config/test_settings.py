@@ -252,9 +252,11 @@ def test_a_brake_that_is_neither_is_refused(wrong: str) -> None:
     ("document", "works"),
     [
         ("{reactor: {brake: hard, nodeCgroup: /node}}", True),
-        ("{reactor: {brake: hard, pods: {parents: [/kubepods]}}}", True),
+        ("{reactor: {brake: hard, pods: {parents: [/pods]}}, enforceNodeAllocatable: [pods]}", True),
+        ("{reactor: {brake: hard, pods: {parents: [/pods]}}}", False),
+        ("{reactor: {brake: hard, kubernetes: {}}}", True),
         ("{reactor: {brake: hard}}", False),
-        ("{reactor: {brake: hard, pods: {parents: [/]}}}", False),
+        ("{reactor: {brake: hard, pods: {parents: [/]}}, enforceNodeAllocatable: [pods]}", False),
         ("{reactor: {brake: hard, pods: {parents: [/kubepods]}}, enforceNodeAllocatable: [none]}", False),
         ("{reactor: {brake: hard, nodeCgroup: /node}, evictionHard: {pid.available: 5%}}", False),
         ("{reactor: {brake: off}}", True),
@@ -262,6 +264,27 @@ def test_a_brake_that_is_neither_is_refused(wrong: str) -> None:
 )
 def test_a_brake_that_can_never_be_engaged_is_warned_of(document: str, works: bool) -> None:  # noqa: FBT001
     assert works is not any("reactor.brake" in warning for warning in _read(document).warnings)
+
+
+@pytest.mark.parametrize(
+    ("document", "is_derived"),
+    [
+        ("{}", False),
+        ("{reactor: {pods: {parents: [/pods.slice]}}}", False),
+        ("{enforceNodeAllocatable: null}", False),
+        ("{enforceNodeAllocatable: [kube-reserved]}", False),
+        ("{enforceNodeAllocatable: [pods]}", True),
+        ("{reactor: {kubernetes: {}}}", True),
+        ("{reactor: {kubernetes: {}}, enforceNodeAllocatable: []}", False),
+    ],
+)
+def test_a_plain_node_has_no_threshold_on_its_pods_cgroup_unless_that_is_asked_for(
+    document: str,
+    is_derived: bool,  # noqa: FBT001
+) -> None:
+    found = {str(threshold.signal) for threshold in _read(document).eviction.thresholds}
+    assert "memory.available" in found
+    assert is_derived is ("allocatableMemory.available" in found)
 
 
 def test_podmans_images_are_given_back_unless_that_is_switched_off() -> None:

@@ -56,6 +56,15 @@ def test_filling_disk_is_looked_at_before_half_of_the_time_left_is_over(fill):
     assert 0.05 == fill(2.001, 1.001).pause_seconds(LONGEST_SECONDS)
 
 
+def test_threshold_above_the_capacity_has_no_disk_looked_at_more_often(make_threshold, observation):
+    absurd = make_threshold(10 * GIB, Signal.NODEFS_AVAILABLE)
+    filling = Filling([absurd])
+    for number, available in enumerate((5 * GIB, 4 * GIB)):
+        filling.take({absurd.signal: observation(available, 10 * GIB)}, 100.0 + number)
+    assert filling.seconds_to(absurd) is None
+    assert LONGEST_SECONDS == filling.pause_seconds(LONGEST_SECONDS)
+
+
 def test_end_of_a_threshold_that_is_met_is_looked_for_every_second(fill):
     assert 1 == fill(0.9, 0.5).pause_seconds(LONGEST_SECONDS)
 

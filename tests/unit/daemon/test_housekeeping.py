@@ -61,6 +61,21 @@ async def test_housekeeping_finds_pods_looks_at_filesystems_and_wakes_the_loop(
     assert housekeeping.problems == watch.problems
 
 
+async def test_absurd_threshold_is_a_problem_for_as_long_as_it_is_one(
+    make_loop, make_threshold, observation, make_housekeeping
+):
+    loop = make_loop(make_threshold(600 << 20))
+    housekeeping = make_housekeeping(loop)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 << 20)}
+    loop.passes.make(())
+    name = f"threshold memory.available<{600 << 20}"
+    assert "ignored: it is not below the 512Mi that the node has" in housekeeping.problems[name]
+
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 << 20, 1 << 30)}
+    loop.passes.make(())
+    assert name not in housekeeping.problems
+
+
 async def test_hung_call_takes_one_thread_and_answers_again_when_it_is_back():
     hung, calls = threading.Event(), []
 

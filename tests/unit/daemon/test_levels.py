@@ -57,6 +57,18 @@ def test_signal_that_is_unknown_or_absurd_has_no_level(tree, make_threshold, obs
     assert found.of({Signal.MEMORY_AVAILABLE: observation(600 * MIB)}) == []
 
 
+def test_threshold_at_or_above_the_capacity_has_no_level(tree, make_threshold, observation):
+    thresholds = [make_threshold(512 * MIB), make_threshold(600 * MIB), make_threshold(511 * MIB)]
+    found = levels(tree, *thresholds).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    assert [level.threshold for level in crossings(found)] == thresholds[2:]
+
+    of_processes = [make_threshold(100, Signal.PID_AVAILABLE), make_threshold(99, Signal.PID_AVAILABLE)]
+    counted = process_levels(observation(50, 100), of_processes, "/node")
+    assert counted is not None
+    assert counted.thresholds == (of_processes[1],)
+
+
 def test_each_of_several_parents_gets_all_that_is_left_of_their_sum(tree, make_threshold, observation):
     allocatable = Signal.ALLOCATABLE_MEMORY_AVAILABLE
     maker = levels(tree, make_threshold(100 * MIB, allocatable), parents=("/node/a", "/node/b"))

@@ -32,6 +32,19 @@ async def test_near_a_threshold_whoever_would_go_is_got_ready_and_nobody_is_kill
     assert loop.known.state.thresholds_met == ()
 
 
+async def test_for_an_absurd_threshold_nobody_is_observed_nor_got_ready(
+    make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(512 * MIB))
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
+
+    record = loop.passes.make([wake()])
+
+    assert (record.decision.thresholds_met, record.endings) == ((), ())
+    assert (loop.kills.ready, loop.usages.memory_reads, loop.usages.full_reads) == ([], 0, 0)
+
+
 async def test_far_from_a_threshold_nobody_is_ready_any_more(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("hog"))

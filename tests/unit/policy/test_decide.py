@@ -78,6 +78,53 @@ def test_a_threshold_that_is_not_met_evicts_nobody() -> None:
     assert () == state.conditions
 
 
+def test_a_threshold_that_a_lowered_limit_made_absurd_is_not_acted_on_any_more() -> None:
+    def pass_at(
+        state: PolicyState, available: int, capacity: int, now: float
+    ) -> tuple[PolicyState, Decision]:
+        seen = Observation(available=available, capacity=capacity)
+        return decide(settings, state, Snapshot(signals={HARD.signal: seen}, pods=USED), PODS, now)
+
+    settings = replace(
+        _settings(replace(HARD, minimum_reclaim=draw.amount(50))), pressure_transition_period_seconds=5.0
+    )
+    state, before = pass_at(START, 99, 1000, 0.0)
+    state, lowered = pass_at(state, 0, 100, 1.0)
+    state, later = pass_at(state, 0, 100, 6.0)
+    assert [["big"], [], []] == [_evicted(decision) for decision in (before, lowered, later)]
+    assert ((), ()) == (lowered.thresholds_met, later.conditions)
+    _, raised = pass_at(state, 0, 101, 7.0)
+    assert ["big"] == _evicted(raised)
+
+
+def test_what_a_reclaim_left_short_of_an_absurd_threshold_evicts_nobody() -> None:
+    settings = _settings(DISK, replace(PIDS, value=draw.amount(1000)))
+    before = _seen(DISK.signal, 99)
+    state, decision = decide(settings, START, before, PODS, 0.0)
+    freed = {
+        DISK.signal: Observation(available=500, capacity=1000),
+        PIDS.signal: Observation(available=10, capacity=1000),
+    }
+    assert [] == _evicted(after_reclaim(settings, state, decision, before, Snapshot(signals=freed), PODS))
+
+
+@given(draw.snapshots(), st.integers(1, 100), st.integers(0, 100), st.integers(0, 200), st.integers(0, 200))
+def test_a_soft_threshold_that_is_not_above_its_hard_one_is_never_acted_on(
+    drawn: Snapshot, hard: int, soft: int, first: int, second: int
+) -> None:
+    signal = Signal.MEMORY_AVAILABLE
+    settings = _settings(
+        replace(HARD, value=draw.amount(max(hard, soft))),
+        replace(SOFT, value=draw.amount(min(hard, soft)), grace_period_seconds=5.0),
+    )
+    state = START
+    for now, available in ((0.0, first), (5.0, second), (10.0, second)):
+        seen = Observation(available=available, capacity=200)
+        snapshot = replace(drawn, signals={signal: seen})
+        state, decision = _act(settings, state, snapshot, now)
+        assert decision.acted_on is None or decision.acted_on.is_hard
+
+
 def test_a_soft_threshold_evicts_after_its_grace_period_and_not_before() -> None:
     settings = _settings(SOFT)
     state, first = decide(settings, START, _memory(150), PODS, 0.0)

@@ -30,6 +30,21 @@ def test_a_threshold_is_met_below_its_value_and_not_at_it() -> None:
     assert () == thresholds_met([MEMORY], {Signal.MEMORY_AVAILABLE: _seen(100)})
 
 
+@pytest.mark.parametrize("value", [draw.amount(1000), draw.amount(5000), draw.percent(100)])
+@pytest.mark.parametrize("available", [0, 1, 999, 1000])
+def test_a_threshold_at_or_above_the_capacity_is_never_met(value: ThresholdValue, available: int) -> None:
+    absurd = replace(MEMORY, value=value, minimum_reclaim=draw.amount(1))
+    seen = {Signal.MEMORY_AVAILABLE: _seen(available)}
+    assert () == thresholds_met([absurd], seen)
+    assert () == thresholds_met([absurd], seen, with_minimum_reclaim=True)
+    assert memory_level(absurd, replace(_seen(available), inactive_file_bytes=50)) is None
+
+
+def test_a_threshold_just_below_the_capacity_is_met() -> None:
+    high = replace(MEMORY, value=draw.amount(999))
+    assert (high,) == thresholds_met([high], {Signal.MEMORY_AVAILABLE: _seen(998)})
+
+
 def test_a_share_is_of_the_capacity_and_exact() -> None:
     share = replace(MEMORY, value=ThresholdValue(text="0.1%", percent=Fraction("0.1")))
     assert (share,) == thresholds_met([share], {Signal.MEMORY_AVAILABLE: _seen(0)})

@@ -128,10 +128,7 @@ def test_it_is_not_on_at_a_soft_crossing(service: Service) -> None:
 def test_the_machine_itself_is_never_braked(service: Service) -> None:
     available_mib = int(run("awk", "/^MemAvailable/ {print int($2 / 1024)}", "/proc/meminfo"))
     service.configure(
-        {
-            "evictionHard": {"memory.available": f"{available_mib - 150}Mi"},
-            "enforceNodeAllocatable": ["none"],
-        },
+        {"evictionHard": {"memory.available": f"{available_mib - 150}Mi"}},
         {**BRAKE, "nodeCgroup": "/", "pods": {"parents": [CGROUP]}},
     )
     service.start()

@@ -64,7 +64,7 @@ def test_machine_itself_is_watched_by_ebpf(service: Service) -> None:
 
 def test_unit_past_the_machines_own_threshold_is_ended_by_a_wake_of_ebpf(service: Service) -> None:
     section = {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, "sources": {"psi": False}}
-    # The pods' own limit would be below the machine's threshold, and crossed for the same signal.
+    # What the hog meets is to be the machine's threshold, not the limit of its slice.
     run("systemctl", "set-property", "--runtime", "guarded.slice", "MemoryMax=infinity")
     service.configure({"evictionHard": {"memory.available": "1Mi"}}, section)
     service.start()
@@ -110,8 +110,10 @@ def test_memory_high_takes_over_without_the_capabilities(service: Service) -> No
 
 def test_kernel_that_hides_its_symbols_is_told_and_only_the_machine_goes_unwatched(service: Service) -> None:
     """The watch on the machine takes CAP_SYSLOG; with the pods' cgroup to watch, eBPF still is the source."""
-    hard = {"evictionHard": {"memory.available": "100Mi"}}
-    service.configure(hard, {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}})
+    service.configure(
+        {**HARD, "enforceNodeAllocatable": ["pods"]},
+        {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}},
+    )
     service.start("CapabilityBoundingSet=~CAP_SYSLOG")
     eventually(lambda: "CAP_SYSLOG" in sources(service)["ebpf"][1], "the reason")
 

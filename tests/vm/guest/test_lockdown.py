@@ -9,7 +9,7 @@ import pytest
 from guarded import V2, Service, Tenant, eventually
 
 LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
-HARD: Final = {"evictionHard": {"memory.available": "100Mi"}}
+HARD: Final = {"evictionHard": {"memory.available": "100Mi"}, "enforceNodeAllocatable": ["pods"]}
 MACHINE: Final = {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}}
 WHY: Final = "the kernel is locked down (confidentiality)"
 
