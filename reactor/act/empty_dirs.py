@@ -2,12 +2,26 @@
 
 In Kubernetes the kubelet sees to that. Only an emptyDir, which promises nothing to be kept, is ever emptied;
 its directory stays.
+
+It is done as root in a tree that its tenant may be rearranging meanwhile. So no name is ever resolved by more
+than one step from a directory that is open already, and openat2(2) refuses what leads elsewhere:
+
+    the volume's own path    no symlink in any of its components; a mount on the way is the operator's
+    every directory below    no symlink, no mount point (bind mounts of the same filesystem included), no `..`
+
+A directory's entries are removed relative to its descriptor. Should the directory be moved out of the volume
+meanwhile, that goes on in a place where its tenant could have moved the same files into the volume before.
+Without openat2 (before Linux 5.6, or where a seccomp filter refuses it) nothing is emptied.
+
+At most `_MOST_OPEN` directories are open at a time: one that lies deeper is moved up to the volume's top
+first. Names are taken one by one, so that neither depth nor width costs memory.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -15,12 +29,21 @@ from typing import Final
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.filesystem import wait_given_back
+from reactor.kernel.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, openat2
 from reactor.kernel.scheduling import following
 from reactor.model.pods import Pod
 from reactor.threads import in_thread
 
-_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DEEPEST: Final = 200
+_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
+_BELOW: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
+_MOST_OPEN: Final = 32
+_MOST_SECONDS: Final = 600.0  # files may come for ever
+_LOOKS: Final = 4  # a directory is gone through again where something came while its entries were removed
+_WHY: Final = {
+    errno.ENOSYS: "the kernel lacks openat2(2) (Linux 5.6), or a seccomp filter refuses it",
+    errno.ELOOP: "a symlink lies in the path",
+    errno.EXDEV: "another filesystem or a bind mount is mounted there",
+}
 
 
 class EmptyDirs:
@@ -66,53 +89,177 @@ def _emptied(path: str) -> str | None:
 def empty_directory(path: str) -> str | None:
     """Remove all that lies in a directory; return what could not be removed, None where nothing is left.
 
-    No symlink is followed and no mount below is entered, whatever is exchanged meanwhile: everything is
-    done relative to descriptors of directories that were opened as such.
+    The directory is opened by its path without symlinks, all below it as the module's docstring says.
     """
     try:
-        fd = os.open(path, _OPEN)
+        fd = openat2(path, _OPEN, RESOLVE_NO_SYMLINKS)
     except FileNotFoundError:
         return None
     except OSError as error:
-        return str(error.strerror)
+        return _why(error)
     try:
-        return _empty(fd, os.fstat(fd).st_dev, 0)
+        return _Emptying(fd).run()
     except OSError as error:
-        return str(error.strerror)
+        return _why(error)
     finally:
         os.close(fd)
 
 
-def _empty(fd: int, device: int, depth: int) -> str | None:
-    """Empty the directory that a descriptor holds; see empty_directory."""
-    if depth > _DEEPEST:
-        return f"directories are nested more than {_DEEPEST} deep"
-    problem = None
-    with os.scandir(fd) as entries:
-        names = [entry.name for entry in entries]
-    for name in names:
+class _Directory:
+    """A directory that is being emptied; `name` is its name below `parent_fd`, None for the volume itself."""
+
+    __slots__ = ("entries", "failed", "fd", "found", "looks_left", "name", "parent_fd")
+
+    def __init__(self, fd: int, parent_fd: int, name: str | None) -> None:
+        self.fd = fd
+        self.parent_fd = parent_fd
+        self.name = name
+        self.looks_left = _LOOKS
         try:
-            problem = _remove(fd, name, device, depth) or problem
-        except FileNotFoundError:
-            continue  # gone by itself
+            self.look()
+        except OSError:
+            os.close(fd)
+            raise
+
+    def look(self) -> None:
+        """Begin with its entries. `found`: there was one since; `failed`: one could not be removed."""
+        self.entries = os.scandir(self.fd)
+        self.looks_left -= 1
+        self.found = self.failed = False
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        self.entries.close()
+        fd, self.fd = self.fd, -1
+        os.close(fd)
+
+
+class _Emptying:
+    """Empties the directory of a descriptor, which stays open, by a stack of the directories on the way."""
+
+    def __init__(self, top_fd: int) -> None:
+        self._top_fd = top_fd
+        self._device = os.fstat(top_fd).st_dev
+        self._deadline = time.monotonic() + _MOST_SECONDS
+        self._stack: list[_Directory] = []
+        self._moved = 0  # how many directories were moved to the volume's top, by numbers from 1 on
+        self._problem: str | None = None
+
+    def run(self) -> str | None:
+        """Return what could not be removed, the last of it; None where nothing is left. Raises OSError."""
+        try:
+            self._stack.append(_Directory(os.dup(self._top_fd), -1, None))
+            self._walk()
+            number = 0
+            while number < self._moved:  # and more may be moved while these are emptied
+                number += 1
+                self._remove_moved(_moved_name(number))
+                self._walk()
+        finally:
+            for directory in self._stack:
+                directory.close()
+        return self._problem
+
+    def _walk(self) -> None:
+        while self._stack:
+            if time.monotonic() > self._deadline:
+                raise TimeoutError(errno.ETIMEDOUT, f"not done within {_MOST_SECONDS:g} s")
+            self._step(self._stack[-1])
+
+    def _step(self, directory: _Directory) -> None:
+        """Remove the next entry, or enter it, or leave the directory where there is none."""
+        entry = next(directory.entries, None)
+        if entry is None:
+            self._leave(directory)
+            return
+        if directory.name is None and self._is_moved(entry.name):
+            return  # its turn comes when this walk is done
+        directory.found = True
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                self._enter(directory.fd, entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=directory.fd)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            pass  # gone, or exchanged: what is there now is seen at the next look
         except OSError as error:
-            problem = f"{name}: {error.strerror}"
-    return problem
+            self._note(directory, entry.name, _why(error))
 
+    def _enter(self, parent_fd: int, name: str) -> None:
+        """Remove a directory that is empty, and have any other emptied. Raises OSError."""
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=parent_fd)
+            return
+        if len(self._stack) >= _MOST_OPEN:
+            self._move_up(parent_fd, name)
+            return
+        fd = openat2(name, _OPEN, _BELOW, dir_fd=parent_fd)
+        if os.fstat(fd).st_dev != self._device:  # a subvolume of btrfs is not mounted, and is another's too
+            os.close(fd)
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        self._stack.append(_Directory(fd, parent_fd, name))
 
-def _remove(fd: int, name: str, device: int, depth: int) -> str | None:
-    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    if not stat.S_ISDIR(found.st_mode):
-        os.unlink(name, dir_fd=fd)
-        return None
-    below = os.open(name, _OPEN, dir_fd=fd)
-    try:
-        if os.fstat(below).st_dev != device:
-            return f"{name}: another filesystem is mounted there"
-        problem = _empty(below, device, depth + 1)
-    finally:
-        os.close(below)
-    if problem is None:
+    def _move_up(self, parent_fd: int, name: str) -> None:
+        """Move a directory to the volume's top, to be emptied after this walk. Raises OSError.
+
+        A mount point can't be moved (EBUSY), and nothing can be moved from one mount to another (EXDEV).
+        """
+        while True:
+            self._moved += 1
+            try:
+                os.rename(name, _moved_name(self._moved), src_dir_fd=parent_fd, dst_dir_fd=self._top_fd)
+            except OSError as error:
+                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                    raise
+                continue  # the name is taken, of an earlier run or by the tenant
+            return
+
+    def _is_moved(self, name: str) -> bool:
+        prefix, _, number = name.rpartition("-")
+        return f"{prefix}-" == _moved_name("") and number.isdecimal() and int(number[:20]) <= self._moved
+
+    def _remove_moved(self, name: str) -> None:
+        try:
+            try:
+                self._enter(self._top_fd, name)
+            except NotADirectoryError:
+                os.unlink(name, dir_fd=self._top_fd)  # the name was taken already
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._problem = f"{name!r}: {_why(error)}"
+
+    def _leave(self, directory: _Directory) -> None:
+        """Go back to the directory above, this one removed; where something came meanwhile, look again."""
+        if not directory.failed and (directory.name is not None or directory.found):
+            try:
+                self._remove(directory)
+            except OSError as error:
+                if error.errno == errno.ENOTEMPTY and directory.looks_left > 0:
+                    directory.entries.close()
+                    directory.look()
+                    return
+                self._note(directory, directory.name or ".", _why(error))
+        self._stack.pop()
+        directory.close()
+        if directory.failed and self._stack:
+            self._stack[-1].failed = True  # no use in looking there again
+
+    def _remove(self, directory: _Directory) -> None:
+        """Remove a directory that is empty now. Raises OSError: ENOTEMPTY where it is not, or not surely."""
+        if directory.name is None:
+            raise OSError(errno.ENOTEMPTY, "files come as fast as they are removed")
         with suppress(FileNotFoundError):
-            os.rmdir(name, dir_fd=fd)
-    return problem
+            os.rmdir(directory.name, dir_fd=directory.parent_fd)
+
+    def _note(self, directory: _Directory, name: str, why: str) -> None:
+        directory.failed = True
+        self._problem = f"{name!r}: {why}"
+
+
+def _moved_name(number: int | str) -> str:
+    return f".emptied-{os.getpid()}-{number}"
+
+
+def _why(error: OSError) -> str:
+    return _WHY.get(error.errno or 0) or str(error.strerror)

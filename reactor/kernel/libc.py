@@ -7,6 +7,7 @@ used from there.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -23,7 +24,14 @@ _IN_MODIFY: Final = 2
 # IN_CREATE, IN_DELETE, IN_MOVED_FROM and _TO, IN_DELETE_SELF, IN_MOVE_SELF, IN_ONLYDIR
 _DIRECTORY_CHANGES: Final = 0x100 | 0x200 | 0x40 | 0x80 | 0x400 | 0x800 | 0x01000000
 
+# How openat2 resolves a path (linux/openat2.h); each is a refusal: EXDEV, ELOOP, EXDEV.
+RESOLVE_NO_XDEV: Final = 0x01
+RESOLVE_NO_MAGICLINKS: Final = 0x02
+RESOLVE_NO_SYMLINKS: Final = 0x04
+RESOLVE_BENEATH: Final = 0x08
+
 # Numbers from 424 on are the same on every architecture; bpf(2) and perf_event_open(2) are older.
+_SYS_OPENAT2: Final = 437
 _SYS_PROCESS_MRELEASE: Final = 448
 _SYS_QUOTACTL_FD: Final = 443
 _SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
@@ -37,6 +45,7 @@ _SYS_PERF_EVENT_OPEN: Final = {
 }
 _PERF_FLAG_FD_CLOEXEC: Final = 8
 _BPF_MAP_CREATE: Final = 0
+_AT_FDCWD: Final = -100
 
 _ffi: Final[Any] = _libc_ffi.ffi
 _libc: Final[Any] = _ffi.dlopen(None)
@@ -104,6 +113,29 @@ def watch_directory(inotify_fd: int, path: str) -> None:
     A second time does nothing. Raises OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
     """
     _check(_libc.inotify_add_watch(inotify_fd, os.fsencode(path), _DIRECTORY_CHANGES), path)
+
+
+def openat2(path: str | bytes, flags: int, resolve: int, *, dir_fd: int = _AT_FDCWD) -> int:
+    """Return a descriptor of what a path leads to, resolved as `resolve` allows, for the caller to close.
+
+    `resolve` is of RESOLVE_*: no mount is crossed (NO_XDEV), no symlink followed anywhere in the path
+    (NO_SYMLINKS, which includes NO_MAGICLINKS), `dir_fd` never left (BENEATH). Raises OSError with the path:
+    EXDEV and ELOOP where the path would, ENOSYS before 5.6, EAGAIN where a rename raced with `..`. See
+    openat2(2).
+    """
+    name = os.fsencode(path)
+    if b"\0" in name:  # C would open what is before it
+        raise OSError(errno.EINVAL, "a NUL in the path", os.fsdecode(name))
+    how = _ffi.new("uint64_t[3]", [flags | os.O_CLOEXEC, 0, resolve])
+    result: int = _libc.syscall(
+        _SYS_OPENAT2,
+        _ffi.cast("int", dir_fd),
+        _ffi.new("char[]", name),
+        how,
+        _ffi.cast("size_t", _ffi.sizeof(how)),
+    )
+    _check(result, os.fsdecode(name))
+    return result
 
 
 def process_mrelease(pidfd: int) -> None:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,14 +88,81 @@ def test_missing_directory_is_empty(tmp_path: Path) -> None:
     assert empty_directory(str(tmp_path / "nowhere")) is None
 
 
-def test_nesting_without_end_is_told_and_survived(tmp_path: Path) -> None:
-    at = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(250):
+def _nest(top: Path, depth: int, *, with_files: bool = False) -> None:
+    at = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
         os.mkdir("d", dir_fd=at)
+        if with_files:
+            os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=at))
         below = os.open("d", os.O_RDONLY, dir_fd=at)
         os.close(at)
         at = below
     os.close(at)
+
+
+@pytest.mark.parametrize("depth", [31, 32, 33, 250, 3000])
+def test_a_deep_tree_is_removed_with_few_descriptors(tmp_path: Path, depth: int) -> None:
+    _nest(tmp_path, depth, with_files=True)
     before = sorted(os.listdir("/proc/self/fd"))
-    assert "nested more than 200 deep" in (empty_directory(str(tmp_path)) or "")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 80, hard))
+    try:
+        assert empty_directory(str(tmp_path)) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [] == os.listdir(tmp_path)
     assert before == sorted(os.listdir("/proc/self/fd"))
+
+
+def test_a_name_that_a_moved_directory_would_get_may_be_taken(tmp_path: Path) -> None:
+    for number, make in enumerate((Path.touch, Path.mkdir, Path.touch), start=1):
+        make(tmp_path / f".emptied-{os.getpid()}-{number}")
+    (tmp_path / f".emptied-{os.getpid()}-2" / "file").touch()
+    _nest(tmp_path, 100)
+    assert empty_directory(str(tmp_path)) is None
+    assert [] == os.listdir(tmp_path)
+
+
+def test_a_path_with_a_symlink_in_its_middle_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept/scratch").mkdir(parents=True)
+    (tmp_path / "kept/scratch/file").write_text("x")
+    (tmp_path / "tenant").symlink_to(tmp_path / "kept")
+    assert "a symlink lies in the path" == empty_directory(str(tmp_path / "tenant/scratch"))
+    assert (tmp_path / "kept/scratch/file").exists()
+
+
+def test_names_of_any_bytes_are_removed(tmp_path: Path) -> None:
+    for name in (b"\xff\xfe", b"\n", b"\x1b[2J", b"x" * 255):
+        os.mkdir(os.path.join(os.fsencode(tmp_path), name))
+        os.close(os.open(os.path.join(os.fsencode(tmp_path), name, name), os.O_CREAT | os.O_WRONLY))
+    os.mkfifo(tmp_path / "fifo")
+    assert empty_directory(str(tmp_path)) is None
+    assert [] == os.listdir(tmp_path)
+
+
+def test_without_openat2_nothing_is_emptied_and_the_reason_is_told(tmp_path: Path) -> None:
+    """In a child, whose seccomp filter answers ENOSYS to openat2 as an older kernel does."""
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_OPENAT2, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "the kernel lacks openat2(2)" in done.stdout
+    assert (tmp_path / "file").exists()
+
+
+_WITHOUT_OPENAT2 = """
+import ctypes, struct, sys
+from reactor.act.empty_dirs import empty_directory
+# BPF_LD nr; if it is 437, SECCOMP_RET_ERRNO | ENOSYS, else SECCOMP_RET_ALLOW
+program = ((0x20, 0, 0, 0), (0x15, 0, 1, 437), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7FFF0000))
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))
+filters = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+assert libc.prctl(22, 2, filters, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+print(empty_directory(sys.argv[1]))
+"""

@@ -41,3 +41,40 @@ def test_locking_with_unknown_flags_is_refused() -> None:
         libc.mlockall(1 << 20)
     assert errno.EINVAL == caught.value.errno
     libc.munlockall()
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+
+def test_a_path_through_a_symlink_is_refused_with_the_path_and_one_without_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "real/inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    fd = libc.openat2(f"{tmp_path}/real/inner", _DIRECTORY, libc.RESOLVE_NO_SYMLINKS)
+    try:
+        assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "real/inner"))
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match="link/inner") as caught:
+        libc.openat2(f"{tmp_path}/link/inner", _DIRECTORY, libc.RESOLVE_NO_SYMLINKS)
+    assert errno.ELOOP == caught.value.errno
+
+
+def test_a_path_that_leaves_its_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    at = os.open(tmp_path / "a", _DIRECTORY)
+    try:
+        with pytest.raises(OSError, match=r"\.\.") as caught:
+            libc.openat2("..", _DIRECTORY, libc.RESOLVE_BENEATH, dir_fd=at)
+    finally:
+        os.close(at)
+    assert errno.EXDEV == caught.value.errno
+
+
+def test_a_path_with_a_nul_or_of_odd_bytes_is_taken_for_what_it_is(tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff\xfe"
+    os.mkdir(odd)
+    os.close(libc.openat2(odd, _DIRECTORY, libc.RESOLVE_NO_SYMLINKS))
+    with pytest.raises(OSError, match="NUL") as caught:
+        libc.openat2(f"{tmp_path}\0x", _DIRECTORY, 0)
+    assert errno.EINVAL == caught.value.errno
