@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reactor.config.decode import CONVERTER, decode
@@ -99,8 +100,16 @@ class _Spec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _ContainerStatus:
+    name: str = ""
+    allocated_resources: Mapping[str, Quantity] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Status:
     qos_class: QosClass | None = None
+    container_statuses: tuple[_ContainerStatus, ...] = ()
+    init_container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,21 +133,23 @@ def annotations_of(raw: object, *, root: str = "") -> Mapping[str, str]:
 
 def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
     """Return the pod; one without a uid is known by its namespace and name."""
-    metadata, spec = document.metadata, document.spec
+    metadata, spec = document.metadata, _allocated(document.spec, document.status)
     requests, limits = {**_totals(spec, _requests), **_own_requests(spec)}, _totals(spec, _limits)
     return Pod(
         name=metadata.name,
         namespace=metadata.namespace,
         uid=metadata.uid or f"{metadata.namespace}/{metadata.name}",
         priority=spec.priority,
-        qos_class=document.status.qos_class or _qos_class(spec),
+        qos_class=document.status.qos_class or _qos_class(document.spec),
         critical_because=critical_because(metadata.annotations, spec.priority),
         termination_grace_period_seconds=spec.termination_grace_period_seconds,
         requests={
-            resource: asked.value
+            # Whole numbers are used: more than half a byte is used where more than none is.
+            resource: math.floor(asked.amount)
             for resource in _CHARGED
             if (asked := _with_overhead(spec, resource, requests.get(resource))) is not None
         },
+        own_memory_request=_own_requests(spec).get(Resource.MEMORY),
         ephemeral_storage_limit=_with_overhead(
             spec, Resource.EPHEMERAL_STORAGE, limits.get(Resource.EPHEMERAL_STORAGE)
         ),
@@ -161,14 +172,37 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
     )
 
 
+def _allocated(spec: _Spec, status: _Status) -> _Spec:
+    """Return the spec with the requests that the kubelet has allocated, where the status tells them.
+
+    A wish for more that was not granted counts for nothing: otherwise whoever may resize a pod could exempt
+    it. Source: allocation.Manager, UpdatePodFromAllocation.
+    """
+    statuses = (*status.container_statuses, *status.init_container_statuses)
+    allocated = {one.name: one.allocated_resources for one in statuses if one.allocated_resources}
+    if not allocated:
+        return spec
+
+    def with_allocated(container: _Container) -> _Container:
+        resources = container.resources
+        requests = {**resources.requests, **allocated.get(container.name, {})}
+        return replace(container, resources=replace(resources, requests=requests))
+
+    return replace(
+        spec,
+        containers=tuple(map(with_allocated, spec.containers)),
+        init_containers=tuple(map(with_allocated, spec.init_containers)),
+    )
+
+
 def _container(container: _Container, *, is_init: bool) -> Container:
     asked = container.resources.defaulted_requests
     return Container(
         name=container.name,
         requests={resource: asked[resource] for resource in _CHARGED if resource in asked},
-        # Upstream holds no init container to its limit.
+        # An init container that ends is held to no limit; a sidecar, which runs on, is.
         ephemeral_storage_limit=None
-        if is_init
+        if is_init and not container.is_sidecar
         else container.resources.limits.get(Resource.EPHEMERAL_STORAGE),
     )
 

@@ -22,14 +22,15 @@ class Snapshot:
 class RankedPod:
     """One place in the ranking, with the numbers that decided it.
 
-    `usage` and `request` are of the starved resource (usage None: not observed); `exceeds_request` is
-    None where the resource has no requests (inodes, processes).
+    `usage` and `request` are of the starved resource (usage None: the pod has no statistics, or, where
+    `unreadable`, the number could not be read); `exceeds_request` is None there and for processes.
     """
 
     pod: Pod
     usage: int | None
     request: int
     exceeds_request: bool | None
+    unreadable: bool = False
 
     @property
     def evictable(self) -> bool:

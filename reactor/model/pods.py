@@ -82,6 +82,7 @@ class Pod:
     `critical_because` says why it may never be evicted (None: it may). `cgroup` is its cgroup relative to
     the hierarchy's root where it is known. Below it lie `container_cgroups`, by the containers' names, and
     `spared_cgroups`, which a kill leaves alone: the sandbox's pause container, the runtime's own monitors.
+    `own_memory_request` is what it requests of memory as a whole (pod-level resources; None: nothing).
     `config_hash` is what a static pod is called on its node, where its mirror has a uid of its own.
     `storage` is where its files lie.
     """
@@ -94,6 +95,7 @@ class Pod:
     critical_because: str | None = None
     termination_grace_period_seconds: int = DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS
     requests: Mapping[Resource, int] = field(default_factory=dict)
+    own_memory_request: Quantity | None = None
     ephemeral_storage_limit: Quantity | None = None
     containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
@@ -130,13 +132,17 @@ class ContainerUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodUsage:
-    """What one pod uses (None: not observed). `volumes` is by volume name."""
+    """What one pod uses (None: not observed, which counts as none used). `volumes` is by volume name.
+
+    `unreadable` are the resources whose numbers were looked for and could not be read.
+    """
 
     memory_working_set_bytes: int | None = None
     process_count: int | None = None
     ephemeral_storage_bytes: int | None = None
     containers: tuple[ContainerUsage, ...] = ()
     volumes: Mapping[str, FilesystemUsage] = field(default_factory=dict)
+    unreadable: frozenset[Resource] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

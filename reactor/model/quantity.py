@@ -36,9 +36,9 @@ class Quantity:
         return -((-self.amount.numerator) // self.amount.denominator)
 
     def __add__(self, other: Quantity) -> Quantity:
-        """Return the sum, printed in the first one's kind of suffix."""
+        """Return the sum, printed in the first one's kind of suffix, or the other's where the first is 0."""
         amount = self.amount + other.amount
-        is_binary = _suffix(self.text) in _BINARY and amount.denominator == 1
+        is_binary = _suffix((self if self.amount else other).text) in _BINARY and amount.denominator == 1
         return Quantity(amount, format_bytes(int(amount)) if is_binary else format_count(amount))
 
     def __str__(self) -> str:
@@ -74,7 +74,12 @@ def _suffix(text: str) -> str:
 
 
 def format_bytes(amount: int) -> str:
-    """Return a whole amount with the largest binary suffix that divides it (`512Mi`, `1500`)."""
+    """Return a whole amount with the largest binary suffix that divides it (`512Mi`, `1500`).
+
+    Below 1024 suffixes are decimal (`1k`). Source: Quantity.CanonicalizeBytes.
+    """
+    if abs(amount) < 1024:
+        return format_count(amount)
     for suffix, power in reversed(_BINARY.items()):
         if amount and amount % 1024**power == 0:
             return f"{amount // 1024**power}{suffix}"

@@ -31,8 +31,8 @@ def images_to_collect(
     """Return the images that regular garbage collection removes, in order of removal.
 
     First those unused for longer than the maximum age; the time before `watched_since_seconds` doesn't
-    count, since nobody knows what was used then. Then, where the image filesystem is used above the high
-    watermark, as many more as bring it down to the low one.
+    count, since nobody knows what was used then. Then, where the image filesystem is used at or above the
+    high watermark, as many more as bring it down to the low one.
     Source: image_gc_manager.go, freeOldImages and GarbageCollect.
     """
     old = _too_old(images, gc, now_seconds, watched_since_seconds)
@@ -42,13 +42,17 @@ def images_to_collect(
 
 
 def wanted_bytes(gc: ImageGcSettings, filesystem: Observation | None) -> int:
-    """Return how much of the images' filesystem regular collection is to free; 0 where that is nothing."""
+    """Return how much of the images' filesystem regular collection is to free; 0 where it is not triggered.
+
+    It is triggered at the high watermark, and asks for a byte at least: one image goes even where the low
+    watermark is met already. Source: GarbageCollect, in whole numbers as there.
+    """
     if filesystem is None or filesystem.absurdity is not None:
         return 0
-    used_bytes = filesystem.capacity - filesystem.available
-    if used_bytes * 100 <= filesystem.capacity * gc.high_threshold_percent:
+    available, capacity = filesystem.available, filesystem.capacity
+    if 100 - 100 * available // capacity < gc.high_threshold_percent:
         return 0
-    return used_bytes - filesystem.capacity * gc.low_threshold_percent // 100
+    return max(1, capacity * (100 - gc.low_threshold_percent) // 100 - available)
 
 
 def _too_old(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from reactor.model.decisions import RankedPod
-from reactor.model.pods import ContainerUsage, PodUsage
+from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, format_bytes, format_count
 from reactor.model.signals import RESOURCE, Resource
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 
-_IN_BYTES = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
+_WITH_BINARY_SUFFIX = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 
 
 def format_amount(amount: int, resource: Resource) -> str:
     """Return an amount as upstream prints it: binary suffixes for bytes, decimal ones for counts."""
-    return format_bytes(amount) if resource in _IN_BYTES else format_count(amount)
+    return format_bytes(amount) if resource in _WITH_BINARY_SUFFIX else format_count(amount)
 
 
 def node_message(
@@ -21,44 +21,74 @@ def node_message(
 ) -> tuple[str, dict[str, str]]:
     """Return the message and the event's annotations for an eviction on the node's behalf.
 
-    As upstream, it names the containers above their request; and always the pod, so that the reader finds
-    what was used and what was asked for. Source: evictionMessage.
+    Upstream's text to the letter, each of its sentences with the blank that ends it: the threshold, the pod
+    where it has a request of its own, the containers above their requests. Where it says nothing of the pod
+    a sentence of ours follows, so that every reader finds what was used and what was asked for.
+    Source: evictionMessage.
     """
     resource = RESOURCE[threshold.signal]
-    wanted = format_amount(int(threshold.value.of(observation.capacity)), resource)
+    wanted = _threshold_amount(threshold.value, observation.capacity)
     available = format_amount(observation.available, resource)
-    sentences = [
-        f"The node was low on resource: {resource}.",
-        f"Threshold quantity: {wanted}, available: {available}.",
-    ]
+    message = (
+        f"The node was low on resource: {resource}. Threshold quantity: {wanted}, available: {available}. "
+    )
+    annotations = {}
+    own = _own_usage(place.pod, used, resource)
+    if own is not None:
+        usage, request = own
+        message += (
+            f"Pod {place.pod.name} was using {usage}, request is {request}, "
+            f"has larger consumption of {resource}. "
+        )
+        annotations = {"offending_pod": place.pod.name, "offending_pod_usage": usage}
     offending = _offending_containers(place, used, resource)
-    sentences += [
-        f"Container {name} was using {usage}, request is {asked}, has larger consumption of {resource}."
-        for name, usage, asked in offending
-    ]
-    amount = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
-    asked = format_amount(place.request, resource)
-    sentences.append(f"Pod {place.pod.name} was using {amount}, request is {asked}.")
-    return " ".join(sentences), {
+    for name, usage, request in offending:
+        message += (
+            f"Container {name} was using {usage}, request is {request}, "
+            f"has larger consumption of {resource}. "
+        )
+    if own is None:
+        usage = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
+        request = format_amount(place.request, resource)
+        message += f"Pod {place.pod.name} was using {usage}, request is {request}."
+    return message, {
+        **annotations,
         "offending_containers": ",".join(name for name, _, _ in offending),
         "offending_containers_usage": ",".join(usage for _, usage, _ in offending),
         "starved_resource": resource,
     }
 
 
+def _threshold_amount(value: ThresholdValue, capacity: int) -> str:
+    """Return a threshold as upstream prints it: an amount as written, a share with binary suffixes."""
+    if value.amount is None:
+        return format_bytes(int(value.of(capacity)))
+    return str(Quantity(value.amount, value.text))
+
+
+def _own_usage(pod: Pod, used: PodUsage | None, resource: Resource) -> tuple[str, str] | None:
+    """Return usage and request of a pod that requests memory as a whole; None for any other."""
+    request = pod.own_memory_request
+    if resource is not Resource.MEMORY or request is None or used is None:
+        return None
+    if used.memory_working_set_bytes is None:
+        return None
+    return format_bytes(used.memory_working_set_bytes), str(request)
+
+
 def empty_dir_message(volume_name: str, limit: Quantity) -> str:
     """Return the message for an emptyDir above its size limit."""
-    return f'Usage of EmptyDir volume "{volume_name}" exceeds the limit "{limit}".'
+    return f'Usage of EmptyDir volume "{volume_name}" exceeds the limit "{limit}". '
 
 
 def pod_limit_message(limit: Quantity) -> str:
     """Return the message for a pod above its limit of local storage."""
-    return f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}."
+    return f"Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
 
 
 def container_limit_message(container_name: str, limit: Quantity) -> str:
     """Return the message for a container above its limit of local storage."""
-    return f'Container {container_name} exceeded its local ephemeral storage limit "{limit}".'
+    return f'Container {container_name} exceeded its local ephemeral storage limit "{limit}". '
 
 
 def _offending_containers(

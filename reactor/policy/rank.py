@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from reactor.model.decisions import RankedPod
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
-from reactor.policy.usage import usage
-
-_WITH_REQUESTS = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
+from reactor.policy.usage import is_unreadable, usage
 
 
 def rank(
@@ -17,29 +15,55 @@ def rank(
 ) -> tuple[RankedPod, ...]:
     """Return the pods in the order in which they would be evicted; those that never are, last.
 
-    A pod without statistics comes first. Memory and disk: pods above their request, then lower priority,
-    then more usage above the request. Inodes and processes, which nobody requests: lower priority, then
-    more usage. Ties keep the order given. `used` is by uid.
+    Memory, disk and inodes: pods above their request, then lower priority, then more usage above the
+    request. Nobody requests inodes, so a pod that uses any is above its request. Processes: lower priority,
+    then more processes. A pod without any statistics comes first, for processes first among its priority;
+    a number that its statistics lack counts as none used. Ties keep the order given. `used` is by uid.
     Source: rankMemoryPressure, rankDiskPressureFunc, rankPIDPressure.
+
+    Not upstream's: a pod whose number could not be read comes last of those that may be evicted. A victim is
+    never chosen for a fault of the observer's.
     """
     resource = RESOURCE[signal]
-    has_requests = resource in _WITH_REQUESTS
+    order = _order_by_processes if resource is Resource.PIDS else _order_by_request
     places = []
     for pod in pods:
-        amount = usage(pod, used.get(pod.uid), signal, layout)
-        asked = pod.requests.get(resource, 0)
-        exceeds = amount > asked if has_requests and amount is not None else None
-        places.append(RankedPod(pod=pod, usage=amount, request=asked, exceeds_request=exceeds))
-    return tuple(sorted(places, key=_order))
+        statistics = used.get(pod.uid)
+        amount = usage(pod, statistics, signal, layout)
+        request = pod.requests.get(resource, 0)
+        exceeds = None if amount is None or resource is Resource.PIDS else amount > request
+        places.append(
+            RankedPod(
+                pod=pod,
+                usage=amount,
+                request=request,
+                exceeds_request=exceeds,
+                unreadable=is_unreadable(statistics, resource),
+            )
+        )
+    return tuple(sorted(places, key=order))
 
 
-def _order(place: RankedPod) -> tuple[bool, bool, bool, int, int]:
-    """Return the sort key: least first."""
+def _order_by_request(place: RankedPod) -> tuple[bool, bool, bool, bool, int, int]:
+    """Return the sort key for what can be requested: least first."""
     pod, amount = place.pod, place.usage
     return (
         pod.critical_because is not None,
+        place.unreadable,
         amount is not None,
         place.exceeds_request is False,
         pod.priority,
         0 if amount is None else place.request - amount,
+    )
+
+
+def _order_by_processes(place: RankedPod) -> tuple[bool, bool, int, bool, int]:
+    """Return the sort key for processes: least first."""
+    pod, amount = place.pod, place.usage
+    return (
+        pod.critical_because is not None,
+        place.unreadable,
+        pod.priority,
+        amount is not None,
+        0 if amount is None else -amount,
     )

@@ -41,4 +41,5 @@ def _upstream(signal: Signal, layout: Layout) -> tuple[Reclaim, ...]:
         return _EVERYTHING
     if layout is Layout.SPLIT:
         return (Reclaim.IMAGES,) if signal in _IMAGEFS else (Reclaim.CONTAINERS,)
-    return () if signal in _NODEFS else _EVERYTHING
+    # On nodefs lie the logs of dead containers. So upstream's documentation; its code reclaims nothing there.
+    return (Reclaim.CONTAINERS,) if signal in _NODEFS else _EVERYTHING

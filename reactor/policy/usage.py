@@ -14,24 +14,26 @@ _IMAGEFS = frozenset({Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE})
 def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> int | None:
     """Return the pod's usage of what the signal is about: bytes, inodes or processes.
 
-    None where it was not observed.
+    None where there are no statistics of the pod at all, or where the number could not be read. A number
+    that the statistics lack is none used. Source: memoryUsage, processUsage, podDiskUsage.
     """
-    if used is None:
-        return None
     resource = RESOURCE[signal]
-    if resource is Resource.MEMORY:
-        return used.memory_working_set_bytes
-    if resource is Resource.PIDS:
-        return used.process_count
-    if not any(_charged(signal, layout)):
-        return 0  # known without looking
-    if not _has_filesystem_statistics(used):
+    if used is None or is_unreadable(used, resource):
         return None
+    if resource is Resource.MEMORY:
+        return used.memory_working_set_bytes or 0
+    if resource is Resource.PIDS:
+        return used.process_count or 0
     counts = (
         filesystem.inodes_used if resource is Resource.INODES else filesystem.used_bytes
         for filesystem in _filesystems(pod, used, signal, layout)
     )
     return sum(count for count in counts if count is not None)
+
+
+def is_unreadable(used: PodUsage | None, resource: Resource) -> bool:
+    """Return whether the pod's number was looked for and could not be read, which is not the same as none."""
+    return used is not None and resource in used.unreadable
 
 
 def _filesystems(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
@@ -58,11 +60,3 @@ def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:
     if layout is Layout.SPLIT:
         return (False, False) if signal in _IMAGEFS else (True, True)
     return (False, True) if signal in _NODEFS else (True, False)
-
-
-def _has_filesystem_statistics(used: PodUsage) -> bool:
-    return (
-        used.ephemeral_storage_bytes is not None
-        or bool(used.volumes)
-        or any(container.rootfs is not None or container.logs is not None for container in used.containers)
-    )

@@ -194,3 +194,67 @@ def test_a_mirror_pod_tells_what_its_static_pod_is_called_on_the_node() -> None:
     raw = {"metadata": {"name": "etcd", "uid": "other", "annotations": annotations}}
     assert pod_from_document(raw).config_hash == "0a1b"
     assert pod_from_document({"metadata": {"name": "plain"}}).config_hash is None
+
+
+def test_requests_are_the_allocated_ones_where_the_status_tells_them() -> None:
+    found = pod_from_document(
+        {
+            "metadata": {"name": "p"},
+            "spec": {
+                "containers": [
+                    {"name": "c", "resources": {"requests": {"memory": "8Gi"}}},
+                    {"name": "d", "resources": {"requests": {"memory": "1Mi"}}},
+                ],
+                "initContainers": [
+                    {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"memory": "1Gi"}}}
+                ],
+            },
+            "status": {
+                "containerStatuses": [
+                    {"name": "c", "allocatedResources": {"memory": "2Mi", "cpu": "1"}},
+                    {"name": "d"},
+                ],
+                "initContainerStatuses": [{"name": "s", "allocatedResources": {"memory": "4Mi"}}],
+            },
+        }
+    )
+    assert {Resource.MEMORY: 7 << 20} == found.requests
+    assert "2Mi" == str(found.containers[0].requests[Resource.MEMORY])
+    assert QosClass.BURSTABLE == found.qos_class
+
+
+def test_a_request_of_half_a_byte_is_exceeded_by_one() -> None:
+    found = pod_from_document(
+        {
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"memory": "500m"}}}]},
+        }
+    )
+    assert {Resource.MEMORY: 0} == found.requests
+
+
+def test_a_sidecar_is_held_to_its_storage_limit_and_an_init_container_is_not() -> None:
+    limited = {"resources": {"limits": {"ephemeral-storage": "1Mi"}}}
+    found = pod_from_document(
+        {
+            "metadata": {"name": "p"},
+            "spec": {
+                "containers": [{"name": "c"}],
+                "initContainers": [
+                    {"name": "ends", **limited},
+                    {"name": "runs-on", "restartPolicy": "Always", **limited},
+                ],
+            },
+        }
+    )
+    limits = {container.name: container.ephemeral_storage_limit for container in found.containers}
+    assert limits["c"] is None
+    assert limits["ends"] is None
+    assert "1Mi" == str(limits["runs-on"])
+
+
+def test_what_a_pod_requests_as_a_whole_is_known_where_it_does() -> None:
+    own = {"resources": {"requests": {"memory": "3Mi"}}, "containers": [{"name": "c"}]}
+    assert "3Mi" == str(pod_from_document({"metadata": {"name": "p"}, "spec": own}).own_memory_request)
+    bare = {"containers": [{"name": "c", "resources": {"requests": {"memory": "3Mi"}}}]}
+    assert pod_from_document({"metadata": {"name": "p"}, "spec": bare}).own_memory_request is None

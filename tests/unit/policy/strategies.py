@@ -55,6 +55,7 @@ pod_usages = st.builds(
     ephemeral_storage_bytes=st.none() | SMALL,
     containers=st.lists(container_usages, max_size=2).map(tuple),
     volumes=st.dictionaries(st.just("scratch"), filesystem_usages),
+    unreadable=st.frozensets(st.sampled_from(Resource), max_size=1),
 )
 
 

@@ -67,9 +67,9 @@ def test_images_in_use_pinned_or_young_stay() -> None:
 
 @pytest.mark.parametrize(
     ("available", "collected"),
-    [(15, []), (14, ["a"]), (10, ["a"]), (9, ["a", "b"]), (0, ["a", "b"]), (None, [])],
+    [(16, []), (15, ["a"]), (10, ["a"]), (9, ["a", "b"]), (0, ["a", "b"]), (None, [])],
 )
-def test_images_go_above_the_high_watermark_until_the_low_one(
+def test_images_go_at_the_high_watermark_until_the_low_one(
     available: int | None, collected: list[str]
 ) -> None:
     assert collected == _collect([_image("a"), _image("b")], available)
@@ -118,3 +118,19 @@ def test_without_the_last_image_the_low_watermark_would_not_be_reached(
     seen = Observation(available=available, capacity=100)
     gone = images_to_collect(images, GC, seen, 1.0, watched_since_seconds=0.0)
     assert available + sum(image.size_bytes for image in gone[:-1]) < 20
+
+
+@pytest.mark.parametrize(
+    ("capacity", "available", "high", "low", "collected"),
+    [
+        (1000, 150, 85, 85, ["a"]),  # nothing to free, and one image goes once collection is triggered
+        (1000, 151, 85, 80, ["a", "b", "c", "d", "e"]),  # 84.9 % used: 100 - 15 are 85
+        (1000, 160, 85, 80, []),
+        (999, 140, 85, 80, ["a", "b", "c", "d", "e", "f"]),  # 199 wanted, 140 there
+    ],
+)
+def test_collection_counts_in_whole_numbers_as_upstream(
+    capacity: int, available: int, high: int, low: int, collected: list[str]
+) -> None:
+    gc = ImageGcSettings(high_threshold_percent=high, low_threshold_percent=low)
+    assert collected == _collect([_image(name) for name in "abcdefg"], available, gc=gc, capacity=capacity)

@@ -99,16 +99,16 @@ def test_a_pod_is_evicted_once_for_the_first_limit_it_breaks() -> None:
     assert LimitSignal.EMPTY_DIR == eviction.signal
     assert 0 == eviction.grace_period_seconds
     assert eviction.threshold is None
-    assert 'Usage of EmptyDir volume "v" exceeds the limit "10".' == eviction.message
+    assert 'Usage of EmptyDir volume "v" exceeds the limit "10". ' == eviction.message
 
 
 def test_messages_say_which_limit() -> None:
     total = storage_limit_evictions([LIMITED], {"u": PodUsage(ephemeral_storage_bytes=101)}, Layout.SINGLE)
     one = storage_limit_evictions([LIMITED], {"u": _container(11, 0)}, Layout.SINGLE)
-    assert ["Pod ephemeral local storage usage exceeds the total limit of containers 100."] == [
+    assert ["Pod ephemeral local storage usage exceeds the total limit of containers 100. "] == [
         eviction.message for eviction in total
     ]
-    assert ['Container c exceeded its local ephemeral storage limit "10".'] == [
+    assert ['Container c exceeded its local ephemeral storage limit "10". '] == [
         eviction.message for eviction in one
     ]
 

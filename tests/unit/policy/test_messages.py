@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from reactor.model.decisions import RankedPod
 from reactor.model.pods import Container, ContainerUsage, FilesystemUsage, Pod, PodUsage
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import Resource, Signal
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.messages import node_message
 
 from . import strategies as draw
@@ -88,3 +90,46 @@ def test_inodes_are_counted_not_measured_in_bytes() -> None:
     message, _ = _message(Signal.NODEFS_INODES_FREE, used, 5000)
     assert "low on resource: inodes." in message
     assert "Pod web was using 5k" in message
+
+
+def test_a_pod_that_requests_memory_as_a_whole_is_named_as_upstream_names_it() -> None:
+    pod = replace(POD, own_memory_request=parse_quantity("65536Ki"))
+    threshold = Threshold(signal=Signal.MEMORY_AVAILABLE, value=draw.percent(10))
+    place = RankedPod(pod=pod, usage=65 * MI, request=64 * MI, exceeds_request=True)
+    used = PodUsage(
+        memory_working_set_bytes=65 * MI,
+        containers=(ContainerUsage(name="mesh", memory_working_set_bytes=2),),
+    )
+    message, annotations = node_message(threshold, Observation(available=MI, capacity=100 * MI), place, used)
+    assert message == (
+        "The node was low on resource: memory. Threshold quantity: 10Mi, available: 1Mi. "
+        "Pod web was using 65Mi, request is 64Mi, has larger consumption of memory. "
+        "Container mesh was using 2, request is 0, has larger consumption of memory. "
+    )
+    assert annotations == {
+        "offending_pod": "web",
+        "offending_pod_usage": "65Mi",
+        "offending_containers": "mesh",
+        "offending_containers_usage": "2",
+        "starved_resource": "memory",
+    }
+    bare, _ = node_message(threshold, Observation(available=MI, capacity=100 * MI), place, PodUsage())
+    assert "larger consumption" not in bare
+
+
+@pytest.mark.parametrize(
+    ("written", "printed"), [("500M", "500M"), ("1Ki", "1Ki"), ("0.5Gi", "512Mi"), ("1024", "1024")]
+)
+def test_a_threshold_prints_in_its_authors_format(written: str, printed: str) -> None:
+    value = ThresholdValue(text=written, amount=parse_quantity(written).amount)
+    threshold = Threshold(signal=Signal.PID_AVAILABLE, value=value)
+    place = RankedPod(pod=POD, usage=3, request=0, exceeds_request=None)
+    message, _ = node_message(threshold, Observation(available=1000, capacity=32768), place, PodUsage())
+    assert f"Threshold quantity: {printed}, available: 1k. " in message
+
+
+def test_a_share_of_process_ids_prints_with_binary_suffixes() -> None:
+    threshold = Threshold(signal=Signal.PID_AVAILABLE, value=draw.percent(50))
+    place = RankedPod(pod=POD, usage=3, request=0, exceeds_request=None)
+    message, _ = node_message(threshold, Observation(available=1, capacity=32768), place, PodUsage())
+    assert "Threshold quantity: 16Ki, available: 1. " in message

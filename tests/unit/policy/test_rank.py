@@ -61,11 +61,27 @@ def test_critical_pods_come_last(
 
 
 @given(draw.pods(), USED, SIGNALS, LAYOUTS)
-def test_unobserved_pods_come_before_observed_ones(
+def test_pods_without_statistics_come_first_and_unreadable_ones_last(
     pods: tuple[Pod, ...], used: dict[str, PodUsage], signal: Signal, layout: Layout
 ) -> None:
-    observed = [place.usage is not None for place in rank(pods, used, signal, layout) if place.evictable]
-    assert sorted(observed) == observed
+    places = [place for place in rank(pods, used, signal, layout) if place.evictable]
+    assert sorted(place.unreadable for place in places) == [place.unreadable for place in places]
+    if signal is not Signal.PID_AVAILABLE:
+        known = [place.pod.uid in used for place in places if not place.unreadable]
+        assert sorted(known) == known
+
+
+@given(draw.pods(), USED, SIGNALS, LAYOUTS)
+def test_a_number_that_cannot_be_read_never_makes_its_pod_an_earlier_victim(
+    pods: tuple[Pod, ...], used: dict[str, PodUsage], signal: Signal, layout: Layout
+) -> None:
+    before = [place.pod.uid for place in rank(pods, used, signal, layout)]
+    for uid, known in used.items():
+        blind = {**used, uid: replace(known, unreadable=frozenset(Resource))}
+        after = [place.pod.uid for place in rank(pods, blind, signal, layout)]
+        assert [one for one in after if one != uid] == [one for one in before if one != uid]
+        if uid in before:
+            assert before.index(uid) <= after.index(uid)
 
 
 def test_memory_goes_by_request_exceeded_then_priority_then_excess() -> None:
@@ -88,11 +104,25 @@ def test_memory_goes_by_request_exceeded_then_priority_then_excess() -> None:
 
 
 def test_processes_go_by_priority_then_number() -> None:
-    pods = [_pod("important", priority=1), _pod("few"), _pod("many")]
+    names = ("important", "few", "many", "unseen", "lacking", "unseen-important", "unreadable")
+    pods = [_pod(name, priority=1 if "important" in name else 0) for name in names]
     used = {name: PodUsage(process_count=n) for name, n in (("important", 99), ("few", 1), ("many", 2))}
+    used |= {"lacking": PodUsage(), "unreadable": PodUsage(unreadable=frozenset({Resource.PIDS}))}
     ranking = rank(pods, used, Signal.PID_AVAILABLE, Layout.SINGLE)
-    assert ["many", "few", "important"] == _names(ranking)
-    assert ranking[0].exceeds_request is None
+    expected = ["unseen", "many", "few", "lacking", "unseen-important", "important", "unreadable"]
+    assert expected == _names(ranking)
+    assert [None] * len(names) == [place.exceeds_request for place in ranking]
+
+
+def test_who_uses_an_inode_is_above_its_request_and_who_uses_none_is_not() -> None:
+    pods = [_pod("none"), _pod("important", priority=9), _pod("one"), _pod("unseen", priority=10)]
+    used = {
+        name: PodUsage(containers=(ContainerUsage(name="c", rootfs=FilesystemUsage(inodes_used=count)),))
+        for name, count in (("none", 0), ("important", 5), ("one", 1))
+    }
+    ranking = rank(pods, used, Signal.NODEFS_INODES_FREE, Layout.SINGLE)
+    assert ["unseen", "one", "important", "none"] == _names(ranking)
+    assert [None, True, True, False] == [place.exceeds_request for place in ranking]
 
 
 _POD = replace(_pod("p"), volumes=(Volume(name="local"), Volume(name="claim", is_local=False)))
@@ -131,12 +161,13 @@ def test_disk_is_charged_by_where_it_lies(
     assert tuple(10 * n for n in charged) == tuple(usage(_POD, _USED, signal, layout) for signal in inodes)
 
 
-def test_usage_of_disk_is_unknown_without_any_filesystem_statistic_and_nothing_where_nothing_is_charged() -> (
-    None
-):
-    bare = PodUsage(memory_working_set_bytes=1)
-    assert usage(_POD, bare, Signal.NODEFS_AVAILABLE, Layout.SINGLE) is None
-    assert usage(_POD, None, Signal.NODEFS_AVAILABLE, Layout.SINGLE) is None
-    assert usage(_POD, bare, Signal.IMAGEFS_AVAILABLE, Layout.SPLIT) == 0
+def test_a_number_that_the_statistics_lack_is_none_used_and_one_that_cannot_be_read_is_unknown() -> None:
+    bare = PodUsage()
+    unread = PodUsage(memory_working_set_bytes=1, process_count=1, unreadable=frozenset(Resource))
+    for signal in Signal:
+        assert 0 == usage(_POD, bare, signal, Layout.SINGLE)
+        assert usage(_POD, None, signal, Layout.SINGLE) is None
+        assert usage(_POD, unread, signal, Layout.SINGLE) is None
+    assert 0 == usage(_POD, bare, Signal.IMAGEFS_AVAILABLE, Layout.SPLIT)
     unmeasured = PodUsage(containers=(ContainerUsage(name="c", logs=FilesystemUsage()),))
-    assert usage(_POD, unmeasured, Signal.NODEFS_AVAILABLE, Layout.SINGLE) == 0
+    assert 0 == usage(_POD, unmeasured, Signal.NODEFS_AVAILABLE, Layout.SINGLE)

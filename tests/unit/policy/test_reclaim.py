@@ -10,7 +10,7 @@ BOTH = (Reclaim.CONTAINERS, Reclaim.IMAGES)
     ("layout", "nodefs", "imagefs", "containerfs"),
     [
         (Layout.SINGLE, BOTH, BOTH, BOTH),
-        (Layout.DEDICATED, (), BOTH, BOTH),
+        (Layout.DEDICATED, (Reclaim.CONTAINERS,), BOTH, BOTH),
         (Layout.SPLIT, (Reclaim.CONTAINERS,), (Reclaim.IMAGES,), (Reclaim.CONTAINERS,)),
     ],
 )

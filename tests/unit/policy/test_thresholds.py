@@ -133,3 +133,25 @@ def test_memory_level_is_crossed_exactly_when_the_threshold_is_met(working_set: 
     assert level is not None
     is_met = bool(thresholds_met([MEMORY], {Signal.MEMORY_AVAILABLE: observation}))
     assert is_met == (working_set + inactive > level)
+
+
+@pytest.mark.parametrize(
+    ("percent", "capacity", "amount"),
+    [
+        ("10", 101, 10),
+        ("35", 1000, 349),
+        ("15", 100_000_000_000, 15_000_000_596),
+        ("5", 100, 5),
+        ("33.3", 1000, 333),
+        ("100", 1000, 1000),
+    ],
+)
+def test_a_share_is_what_the_kubelet_makes_of_it(percent: str, capacity: int, amount: int) -> None:
+    assert amount == ThresholdValue(text=f"{percent}%", percent=Fraction(percent)).of(capacity)
+
+
+def test_ten_percent_of_101_process_ids_are_10_and_10_free_are_enough() -> None:
+    threshold = Threshold(signal=Signal.PID_AVAILABLE, value=draw.percent(10))
+    for available, met in ((10, ()), (9, (threshold,))):
+        seen = {Signal.PID_AVAILABLE: Observation(available=available, capacity=101)}
+        assert met == thresholds_met([threshold], seen)
