@@ -118,4 +118,4 @@ def _usages(view: View, pods: Sequence[Pod], signal: Signal) -> Mapping[str, Pod
     if signal in MEMORY_SIGNALS:
         return view.usages.of(uids)
     counted = view.usages.of(uids, with_processes=True) if RESOURCE[signal] is Resource.PIDS else {}
-    return with_storage(counted, view.known.storage.usages(pods))
+    return with_storage(counted, view.known.storage.usages(pods), pods)

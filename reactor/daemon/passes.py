@@ -141,7 +141,7 @@ class Passes:
         self._observe((), now_seconds)
         after = self._snapshot((), now_seconds)
         pods = self._to_decide_over(now_seconds)
-        usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods))
+        usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods), pods)
         before = dataclasses.replace(asked.snapshot, pods=usages)
         observed_ns = time.monotonic_ns()
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
@@ -225,7 +225,7 @@ class Passes:
             # Limits of their own hold for pods whether or not the node is short of anything.
             present = self.known.lingering.beside(self._present())
             pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
-            usages = with_storage(usages, self.known.storage.usages(pods))
+            usages = with_storage(usages, self.known.storage.usages(pods), pods)
         return Snapshot(signals=signals, pods=usages)
 
     def _acted_on(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:

@@ -129,7 +129,7 @@ def explain(view: View, name: str | None) -> dict[str, Any]:
     observations = view.known.observed.at(now_seconds)
     signal = ranked_signal(view.known.state)
     usages = view.usages.memory() if signal in MEMORY_SIGNALS else view.usages.full()
-    usages = with_storage(usages, view.known.storage.usages(view.known.pods))
+    usages = with_storage(usages, view.known.storage.usages(view.known.pods), view.known.pods)
     places = rank(view.known.pods, usages, signal, view.settings.eviction.layout)
     resource = RESOURCE[signal]
     ranking = [

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from reactor.kernel.libc import set_io_priority
 from reactor.kernel.quota import project_of, project_usage
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
+from reactor.model.signals import Resource
 from reactor.observe.tree_usage import DirectoryBudget, TreeUsage
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _SHARE_AT_REST: Final = 0.1
 _SHARE_URGENT: Final = 0.5
 _IDLE_CLASS: Final = 3 << 13
 _DEFAULT_CLASS: Final = 0
+_ON_DISK: Final = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
+_NEITHER_MEMORY_NOR_PROCESSES: Final = PodUsage(unreadable=frozenset({Resource.MEMORY, Resource.PIDS}))
 _NOTHING: Final = PodUsage(ephemeral_storage_bytes=0)
 
 
@@ -237,20 +240,27 @@ def pod_usage(pod: Pod, usages: Mapping[StoragePlace, FilesystemUsage]) -> PodUs
     )
 
 
-def with_storage(usages: Mapping[str, PodUsage], storage: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
-    """Return what pods use of memory and processes together with what they take of filesystems, by uid."""
-    return {
-        **usages,
-        **{
-            uid: replace(
-                usages.get(uid, PodUsage()),
+def with_storage(
+    usages: Mapping[str, PodUsage], storage: Mapping[str, PodUsage], pods: Sequence[Pod]
+) -> dict[str, PodUsage]:
+    """Return what these pods use of memory and processes together with what they take of filesystems, by uid.
+
+    What is in neither of the two has not been observed: that is unreadable, and not the same as none.
+    """
+    joined = dict(usages)
+    for pod in pods:
+        known, taken = usages.get(pod.uid, _NEITHER_MEMORY_NOR_PROCESSES), storage.get(pod.uid)
+        if taken is None:
+            joined[pod.uid] = replace(known, unreadable=known.unreadable | _ON_DISK)
+        else:
+            joined[pod.uid] = replace(
+                known,
                 ephemeral_storage_bytes=taken.ephemeral_storage_bytes,
-                containers=_joined(usages.get(uid, PodUsage()).containers, taken.containers),
+                containers=_joined(known.containers, taken.containers),
                 volumes=taken.volumes,
+                unreadable=known.unreadable | taken.unreadable,
             )
-            for uid, taken in storage.items()
-        },
-    }
+    return joined
 
 
 def _joined(

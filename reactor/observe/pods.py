@@ -10,7 +10,8 @@ pods that are about to be chosen: of 110 pods with two containers each 0.25 ms, 
 from __future__ import annotations
 
 import heapq
-import resource
+import resource as limits
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -26,6 +27,8 @@ _DESCRIPTORS_PER_POD: Final = 3
 # What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
 _DESCRIPTORS_BESIDES: Final = 256
 _DETAILED_PODS: Final = 2
+_FRESH_SECONDS: Final = 10.0
+_COUNTED: Final = frozenset({Resource.MEMORY, Resource.PIDS})
 
 
 class _PodCounters:
@@ -50,13 +53,21 @@ class _PodCounters:
 class PodObserver:
     """Keeps each pod's counters open and reads them afresh with each call.
 
-    A pod that has vanished or can't be read is absent from the answers. `vanished` names those whose cgroup
-    turned out to be gone since the last `track`: they are no victims, and absent is not the same as unknown.
+    A number that can't be read stays what it was for `fresh_seconds`, and is named as unreadable after that;
+    why is in `problems`. A pod that has vanished is absent from the answers. `vanished` names those whose
+    cgroup turned out to be gone since the last `track`: they are no victims, and absent is not unreadable.
 
     Pods beyond `most_held` (None: what the limit of descriptors allows) are opened for each reading.
     """
 
-    def __init__(self, tree: CgroupTree, *, most_held: int | None = None) -> None:
+    def __init__(
+        self,
+        tree: CgroupTree,
+        *,
+        most_held: int | None = None,
+        fresh_seconds: float = _FRESH_SECONDS,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tree = tree
         self._most_held = most_held
         self._cgroups: dict[str, str] = {}
@@ -64,6 +75,12 @@ class PodObserver:
         self._counters: dict[str, _PodCounters] = {}
         self._problems: dict[str, str] = {}
         self._vanished: set[str] = set()
+        self._without_cgroup: tuple[str, ...] = ()
+        self._fresh_seconds = fresh_seconds
+        self._clock_seconds = clock_seconds
+        self._last: dict[Resource, Mapping[str, PodUsage]] = {Resource.MEMORY: {}, Resource.PIDS: {}}
+        self._read_at_seconds = dict.fromkeys(_COUNTED, clock_seconds())
+        self._failing_since_seconds: dict[tuple[str, Resource], float] = {}
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -78,15 +95,18 @@ class PodObserver:
     def track(self, pods: Sequence[Pod]) -> None:
         """Observe these pods from now on: open what is new, close what is not among them.
 
-        A pod without a cgroup is not observed. One whose cgroup was made anew is opened anew.
+        Of a pod without a cgroup nothing can be read. One whose cgroup was made anew is opened anew.
         """
         wanted = {pod.uid: pod.cgroup for pod in pods if pod.cgroup is not None}
         for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:
             self._counters.pop(uid).close()
         self._cgroups = wanted
+        self._without_cgroup = tuple(pod.uid for pod in pods if pod.cgroup is None)
         self._with_containers = {
             pod.uid: pod for pod in pods if pod.container_cgroups and pod.critical_because is None
         }
+        failing = self._failing_since_seconds
+        self._failing_since_seconds = {key: since for key, since in failing.items() if key[0] in wanted}
         self._problems.clear()
         self._vanished.clear()
         missing = [uid for uid in wanted if uid not in self._counters]
@@ -97,11 +117,11 @@ class PodObserver:
 
     def memory(self) -> Mapping[str, PodUsage]:
         """Return each pod's working set by uid, and its containers' where it is the first to go."""
-        return self._detailed(self._read(self._memory, self._cgroups))
+        return self._remembered(self._read(self._memory, self._cgroups), Resource.MEMORY)
 
     def full(self) -> Mapping[str, PodUsage]:
         """Return what `memory` does, and the number of tasks (threads count, as they do for the node)."""
-        return self._detailed(self._read(self._full, self._cgroups))
+        return self._remembered(self._read(self._full, self._cgroups), Resource.MEMORY, Resource.PIDS)
 
     def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
         """Return what these pods use, without their containers; one that is not tracked is absent."""
@@ -113,7 +133,7 @@ class PodObserver:
         self.track(())
 
     def _read(
-        self, read: Callable[[_PodCounters, str], PodUsage], uids: Iterable[str]
+        self, read: Callable[[str, _PodCounters, str], PodUsage], uids: Iterable[str]
     ) -> dict[str, PodUsage]:
         usages = {}
         for uid in uids:
@@ -123,14 +143,41 @@ class PodObserver:
             try:
                 held = self._counters.get(uid)
                 if held is not None:
-                    usages[uid] = read(held, cgroup)
-                    continue
-                # No descriptor could be spared to be held: slower, but the pod keeps its place.
-                with closing(_PodCounters(self._tree, cgroup)) as opened:
-                    usages[uid] = read(opened, cgroup)
+                    usages[uid] = read(uid, held, cgroup)
+                else:
+                    # No descriptor could be spared to be held: slower, but the pod keeps its place.
+                    with closing(_PodCounters(self._tree, cgroup)) as opened:
+                        usages[uid] = read(uid, opened, cgroup)
             except (OSError, ReactorError) as error:
                 self._note(uid, error)
+                if uid not in self._vanished:
+                    usages[uid] = self._as_it_was(uid)
+            else:
+                if self._failing_since_seconds:
+                    self._failing_since_seconds.pop((uid, Resource.MEMORY), None)
         return usages
+
+    def _as_it_was(self, uid: str) -> PodUsage:
+        """Return what a pod used when it was last read, for as long as that is fresh."""
+        known = self._last[Resource.MEMORY].get(uid)
+        if known is None or not self._is_fresh(uid, Resource.MEMORY):
+            return PodUsage(unreadable=_COUNTED)
+        return replace(known, containers=())
+
+    def _is_fresh(self, uid: str, resource: Resource) -> bool:
+        """Return whether a number that can't be read now was read a short time ago."""
+        since = self._failing_since_seconds.setdefault((uid, resource), self._read_at_seconds[resource])
+        return self._clock_seconds() - since <= self._fresh_seconds
+
+    def _remembered(self, usages: dict[str, PodUsage], *read: Resource) -> Mapping[str, PodUsage]:
+        """Return all that is to be told of the pods, and remember it for when a number can't be read."""
+        usages |= dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
+        found = self._detailed(usages)
+        now_seconds = self._clock_seconds()
+        for resource in read:
+            self._last[resource] = found
+            self._read_at_seconds[resource] = now_seconds
+        return found
 
     def _detailed(self, usages: dict[str, PodUsage]) -> dict[str, PodUsage]:
         """Add the containers of the pods that the policy would choose first for memory."""
@@ -153,18 +200,27 @@ class PodObserver:
         return tuple(found)
 
     @staticmethod
-    def _memory(counters: _PodCounters, _cgroup: str) -> PodUsage:
+    def _memory(_uid: str, counters: _PodCounters, _cgroup: str) -> PodUsage:
         return PodUsage(memory_working_set_bytes=counters.memory.working_set_bytes())
 
-    def _full(self, counters: _PodCounters, cgroup: str) -> PodUsage:
+    def _full(self, uid: str, counters: _PodCounters, cgroup: str) -> PodUsage:
         working_set_bytes = counters.memory.working_set_bytes()
         try:
             count = self._task_count(counters, cgroup)
         except (OSError, ReactorError) as error:
             # What is known of the pod's memory must not get lost with it.
             self._problems[cgroup] = str(error)
-            count = None
+            return self._with_count_as_it_was(uid, working_set_bytes)
+        if self._failing_since_seconds:
+            self._failing_since_seconds.pop((uid, Resource.PIDS), None)
         return PodUsage(memory_working_set_bytes=working_set_bytes, process_count=count)
+
+    def _with_count_as_it_was(self, uid: str, working_set_bytes: int) -> PodUsage:
+        known = self._last[Resource.PIDS].get(uid)
+        if known is None or known.process_count is None or not self._is_fresh(uid, Resource.PIDS):
+            unreadable = frozenset({Resource.PIDS})
+            return PodUsage(memory_working_set_bytes=working_set_bytes, unreadable=unreadable)
+        return PodUsage(memory_working_set_bytes=working_set_bytes, process_count=known.process_count)
 
     def _task_count(self, counters: _PodCounters, cgroup: str) -> int:
         if counters.tasks is None:
@@ -192,12 +248,12 @@ def _room_for(pods: int) -> int:
     The hard limit is raised too where that is allowed (CAP_SYS_RESOURCE).
     """
     needed = pods * _DESCRIPTORS_PER_POD + _DESCRIPTORS_BESIDES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
     for raised in ((max(needed, soft), max(needed, hard)), (hard, hard)):
         if needed <= soft:
             break
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, raised)
+            limits.setrlimit(limits.RLIMIT_NOFILE, raised)
         except (OSError, ValueError):
             continue
         soft = raised[0]

@@ -7,6 +7,7 @@ import pytest
 
 from reactor.config.pod import pod_from_document
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
+from reactor.model.signals import Resource
 from reactor.observe.disk_usage import DiskUsage, GivenUpError, Pace, with_storage
 
 SPEC = {
@@ -131,12 +132,14 @@ def test_renewed_one_has_published_the_same(full_pod: Pod) -> None:
 
 def test_storage_joins_memory_and_processes(full_pod: Pod) -> None:
     taken = PodUsage(ephemeral_storage_bytes=5)
-    both = with_storage(
-        {"a": PodUsage(memory_working_set_bytes=1, process_count=2)}, {"a": taken, "b": taken}
-    )
+    used = PodUsage(memory_working_set_bytes=1, process_count=2)
+    pods = [Pod(name=name, namespace="n", uid=name) for name in "abc"]
+    both = with_storage({"a": used, "c": used, "d": used}, {"a": taken, "b": taken}, pods)
     assert {
-        "a": PodUsage(memory_working_set_bytes=1, process_count=2, ephemeral_storage_bytes=5),
-        "b": taken,
+        "a": dataclasses.replace(used, ephemeral_storage_bytes=5),
+        "b": dataclasses.replace(taken, unreadable=frozenset({Resource.MEMORY, Resource.PIDS})),
+        "c": dataclasses.replace(used, unreadable=frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})),
+        "d": used,
     } == both
 
 
@@ -149,6 +152,7 @@ def test_what_a_container_uses_of_memory_and_what_it_takes_of_disks_come_togethe
                 containers=(ContainerUsage(name="b", logs=taken), ContainerUsage(name="a", rootfs=taken))
             )
         },
+        [Pod(name="u", namespace="n", uid="u")],
     )
     assert {
         "a": ContainerUsage(name="a", memory_working_set_bytes=1, rootfs=taken),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
 
 MIB = 1 << 20
+UNREADABLE = PodUsage(unreadable=frozenset({Resource.MEMORY, Resource.PIDS}))
 
 
 def pod(name: str, cgroup: str | None = None, uid: str | None = None) -> Pod:
@@ -66,9 +67,9 @@ def test_processes_are_counted_where_no_controller_does(pods: FakeTree, observer
     assert 2 == observer.full()["a"].process_count
 
 
-def test_pod_without_a_cgroup_is_not_observed(observer: PodObserver) -> None:
+def test_of_a_pod_without_a_cgroup_nothing_can_be_read(observer: PodObserver) -> None:
     observer.track([Pod(name="x", namespace="default", uid="x")])
-    assert {} == observer.memory()
+    assert {"x": UNREADABLE} == observer.memory() == observer.full()
     assert {} == observer.problems
 
 
@@ -77,7 +78,9 @@ def test_vanished_pod_is_absent_and_told_from_an_unreadable_one(
 ) -> None:
     pods.file("/pods/b", "memory.stat", "garbage")
     observer.track([pod("a"), pod("b"), pod("gone")])
-    assert {"a"} == observer.memory().keys()
+    seen = observer.memory()
+    assert {"a", "b"} == seen.keys()
+    assert UNREADABLE == seen["b"]
     assert frozenset({"gone"}) == observer.vanished
     assert {"/pods/b"} == observer.problems.keys()
     assert "memory.stat" in observer.problems["/pods/b"]
@@ -103,26 +106,56 @@ def test_pod_that_moved_is_read_where_it_is_now(pods: FakeTree, observer: PodObs
 def test_broken_task_count_does_not_lose_the_memory(pods: FakeTree, observer: PodObserver) -> None:
     pods.file("/pods/a", "pids.current", "lots\n", "pids")
     observer.track([pod("a")])
-    assert {"a": PodUsage(memory_working_set_bytes=MIB)} == observer.full()
+    unreadable = frozenset({Resource.PIDS})
+    assert {"a": PodUsage(memory_working_set_bytes=MIB, unreadable=unreadable)} == observer.full()
     assert "pids.current" in observer.problems["/pods/a"]
 
 
-def test_counter_that_fails_to_be_read_leaves_out_its_pod_alone(
+def test_counter_that_fails_to_be_read_makes_its_pod_alone_unreadable(
     pods: FakeTree, observer: PodObserver
 ) -> None:
     path = pods.directory("/pods/a") / "memory.stat"
     path.unlink()
     path.mkdir()
     observer.track([pod("a"), pod("b")])
-    assert {"b"} == observer.memory().keys() == observer.full().keys()
+    seen = observer.memory()
+    assert (UNREADABLE, frozenset()) == (seen["a"], seen["b"].unreadable)
+    assert UNREADABLE == observer.full()["a"]
     assert "memory.stat" in observer.problems["/pods/a"]
     assert frozenset() == observer.vanished
+
+
+def test_a_number_that_cannot_be_read_stays_what_it_was_while_that_is_fresh(pods: FakeTree) -> None:
+    now = [100.0]
+    observer = PodObserver(pods.tree, fresh_seconds=5, clock_seconds=lambda: now[0])
+    observer.track([pod("a"), pod("b")])
+    before = observer.full()
+    pods.file("/pods/a", "memory.stat", "garbage")
+    pods.file("/pods/b", "pids.current", "lots\n", "pids")
+    for now[0] in (101.0, 103.0, 105.0):
+        assert before["a"].memory_working_set_bytes == observer.memory()["a"].memory_working_set_bytes
+        assert before == observer.full()
+        assert {"/pods/a", "/pods/b"} == observer.problems.keys()
+    now[0] = 105.1
+    late = observer.full()
+    assert UNREADABLE == late["a"]
+    assert frozenset({Resource.PIDS}) == late["b"].unreadable
+    assert before["b"].memory_working_set_bytes == late["b"].memory_working_set_bytes
+
+    pods.counters("/pods/a", usage_bytes=7 * MIB, inactive_file_bytes=0)
+    pods.file("/pods/b", "pids.current", "9\n", "pids")
+    again = observer.full()
+    assert (7 * MIB, 9) == (again["a"].memory_working_set_bytes, again["b"].process_count)
+    pods.file("/pods/a", "memory.stat", "garbage")
+    pods.file("/pods/b", "pids.current", "lots\n", "pids")
+    assert again == observer.full()
+    observer.close()
 
 
 def test_symlinked_and_climbing_pods_are_not_observed(pods: FakeTree, observer: PodObserver) -> None:
     (pods.directory("/pods") / "link").symlink_to("a")
     observer.track([pod("link"), pod("up", cgroup="/pods/../pods/a")])
-    assert {} == observer.memory()
+    assert {"link": UNREADABLE, "up": UNREADABLE} == observer.memory()
     assert "symlink" in observer.problems["/pods/link"]
 
 
