@@ -118,6 +118,12 @@ class Announcer:
             self._note(replace(self._announcements[uid], is_over=True))
             self._over.setdefault(uid, trio.Event()).set()
 
+    def withdraw(self, uid: str) -> None:
+        """Tell no more of this pod: it is not evicted after all. An event that is out stays."""
+        if uid in self._announcements:
+            self._drop(uid)
+            self._show()
+
     async def run(self) -> None:
         """Tell until cancelled, beginning with what an earlier run left untold."""
         for left in await in_thread(self._file.load):
@@ -303,9 +309,12 @@ class Announcer:
             told = (uid for uid in self._announcements if uid not in pending)
             uid = next(told, next(iter(self._announcements)))
             _LOG.warning("announcements: more than %d; pod %s is no longer looked after", _LIMIT, uid)
-            del self._announcements[uid]
-            if uid in self._scopes:
-                self._scopes[uid].cancel()
+            self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        del self._announcements[uid]
+        if uid in self._scopes:
+            self._scopes[uid].cancel()
 
     def _show(self) -> None:
         self._file.show(tuple(self._announcements.values()))

@@ -46,13 +46,30 @@ class Endings:
         self._empty = empty
         self._on_gone = on_gone
         self._kills = kills
-        self.adopt(deadline_seconds, dry_run=dry_run)
         self._waiting: dict[str, tuple[Ending, trio.CancelScope]] = {}
+        self.adopt(deadline_seconds, dry_run=dry_run)
 
-    def adopt(self, deadline_seconds: float, *, dry_run: bool) -> None:
-        """Do as a new configuration says from now on; what is under way goes on as it began."""
+    def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:
+        """Do as a new configuration says from now on; return the uids whose evictions are called off by it.
+
+        A dry run kills nobody, also not at the end of a grace period that began before: the pod may have had
+        its SIGTERM, the SIGKILL does not follow. All else that is under way goes on as it began.
+        """
         self._deadline_seconds = deadline_seconds
         self._dry_run = dry_run
+        return self._call_off() if dry_run else ()
+
+    def _call_off(self) -> tuple[str, ...]:
+        called_off = []
+        for uid, (ending, scope) in self._waiting.items():
+            if ending.outcome != "ordered":
+                continue  # its grace period is over, and so is the pod
+            ending.outcome = "called off"
+            ending.add_problems("a dry run was configured in its grace period; SIGTERM had been sent")
+            scope.cancel()
+            called_off.append(uid)
+            _LOG.warning("pod %s: eviction called off: a dry run was configured", ending.eviction.pod.key)
+        return tuple(called_off)
 
     def get_ready(self, pods: Sequence[Pod]) -> None:
         """Hold what it takes to end these pods at once, and no others."""
@@ -116,7 +133,7 @@ class Endings:
             with scope:
                 report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds)
                 if scope.cancel_called:
-                    return  # a hard eviction took over, and answers for the pod now
+                    return  # a hard eviction took over and answers for the pod now, or it was called off
                 if report is None:
                     ending.outcome = "terminated"
                     await self._settle(ending, time.monotonic_ns())

@@ -50,6 +50,12 @@ class Known:
     storage: DiskUsage = dataclasses.field(default_factory=DiskUsage)
     lingering: Lingering = dataclasses.field(default_factory=Lingering)
 
+    def called_off(self, uid: str) -> None:
+        """Take note that an eviction was called off: nothing is expected of its pod."""
+        self.lingering.forget(uid)
+        in_flight = tuple(flight for flight in self.state.in_flight if flight.uid != uid)
+        self.state = dataclasses.replace(self.state, in_flight=in_flight)
+
 
 class Passes:
     """Makes passes over `known`. Everything runs in Trio's thread."""

@@ -36,7 +36,8 @@ class Ending:
     """What becomes of one eviction; filled in as it happens. `ended` is set when nothing more will.
 
     `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
-    `pre-empted` (a hard eviction of the same pod took over), `failed`, `dry-run`.
+    `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
+    grace period), `failed`, `dry-run`.
     """
 
     eviction: Eviction

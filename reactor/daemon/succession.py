@@ -129,7 +129,9 @@ class Succession:
     def _generation(self, endings: Endings) -> Generation:
         settings, outliving, cluster = self.settings, self._outliving, self._outliving.cluster
         outliving.kills.guard(settings.pod_parents)
-        endings.adopt(settings.eviction.in_flight_deadline_seconds, dry_run=settings.dry_run)
+        deadline_seconds = settings.eviction.in_flight_deadline_seconds
+        for uid in endings.adopt(deadline_seconds, dry_run=settings.dry_run):
+            outliving.known.called_off(uid)
         return Generation(
             settings if cluster is None else cluster.runtime.placed(settings),
             outliving.tree,

@@ -105,7 +105,10 @@ class ToldEvictions:
 
     async def _when_over(self, ending: Ending, uid: str) -> None:
         await ending.ended.wait()
-        self._announcer.over(uid)
+        if ending.outcome == "called off":
+            self._announcer.withdraw(uid)
+        else:
+            self._announcer.over(uid)
 
 
 def api_uid(pod: Pod) -> str:

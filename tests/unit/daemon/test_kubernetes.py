@@ -168,6 +168,21 @@ async def test_an_eviction_that_failed_is_not_told(tmp_path: Path) -> None:
         assert 0 == cluster.pending
 
 
+async def test_an_eviction_that_is_called_off_never_makes_its_pod_failed(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (cluster, nursery):
+        ending = _ending("ordered", grace_period_seconds=30)
+        cluster.evicted(ending, nursery)
+        await _until(lambda: server.events)
+        ending.outcome = "called off"
+        ending.ended.set()
+        await _until(lambda: cluster.pending == 0)
+        other = _ending("ordered", grace_period_seconds=30)  # the same pod, evicted in earnest later
+        cluster.evicted(other, nursery)
+        assert 1 == cluster.pending
+        assert "Running" == server.pod["status"]["phase"]
+
+
 async def test_a_soft_eviction_has_its_status_when_its_pod_has_ended(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server) as (cluster, nursery):

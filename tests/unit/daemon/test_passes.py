@@ -245,6 +245,48 @@ async def test_soft_eviction_waits_in_the_background_and_a_hard_one_of_the_same_
     assert soft.endings[0].outcome == "pre-empted"
 
 
+async def test_reload_to_a_dry_run_calls_off_the_soft_eviction_under_way_and_no_kill_follows(
+    nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(200 * MIB, grace_period_seconds=2), max_pod_grace_period_seconds=30)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 3
+    (soft,) = loop.passes.make([wake()]).endings
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert loop.endings.adopt(10.0, dry_run=True) == ("uid-hog",)
+    loop.known.called_off("uid-hog")
+
+    await soft.ended.wait()
+    assert soft.outcome == "called off"
+    assert soft.problems
+    await trio.sleep(60)  # of the autojump clock: twice the grace period
+    assert (loop.kills.terminated, loop.kills.killed) == ([("hog", 30)], [])
+    assert loop.known.state.in_flight == ()
+
+
+async def test_reload_to_a_dry_run_takes_nothing_back_of_a_kill_that_is_done(
+    nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(200 * MIB, grace_period_seconds=2), max_pod_grace_period_seconds=30)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 3
+    (soft,) = loop.passes.make([wake()]).endings
+    await trio.sleep(31)
+    assert loop.kills.killed == ["hog"]
+
+    assert loop.endings.adopt(10.0, dry_run=True) == ()
+
+    loop.kills.reaped.set()
+    await soft.ended.wait()
+    assert soft.outcome == "killed"
+    assert soft.freed_ns is not None
+
+
 async def test_pid_crossing_ranks_by_processes(make_loop, make_pod, make_threshold, observation):
     loop = make_loop(make_threshold(10, Signal.PID_AVAILABLE))
     loop.have(make_pod("bomb"))
