@@ -71,9 +71,14 @@ def settings_in(path: Path) -> Settings:
     from reactor.config import load_settings
 
     settings = load_settings(path)
+    warn_of(settings, path)
+    return settings
+
+
+def warn_of(settings: Settings, path: Path) -> None:
+    """Print the warnings of the settings in a file."""
     for warning in settings.warnings:
         print(f"reactor: {path}: {warning}", file=sys.stderr)
-    return settings
 
 
 def positive_seconds(text: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reactor.commands.arguments import Commands, add_command, settings_in
-from reactor.errors import ReactorError
+from reactor.errors import ConfigError, ReactorError
 
 if TYPE_CHECKING:
     from reactor.model.settings import Settings
@@ -31,11 +31,22 @@ def add(commands: Commands) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     settings = settings_in(options.file)
+    _warn_where_commands_are_refused(options.file)
     count = len(settings.eviction.thresholds)
     _warn_where_nothing_brakes(settings, options.file)
     _warn_of_absurd_thresholds(settings, options.file)
     print(f"{options.file}: ok, {count} thresholds: {', '.join(map(str, settings.eviction.thresholds))}")
     return 0
+
+
+def _warn_where_commands_are_refused(path: Path) -> None:
+    """Warn where `run` would refuse the file as it lies here: it may be for another machine."""
+    from reactor.config.settings import load_configuration
+
+    try:
+        load_configuration(path, may_run_commands=True)
+    except ConfigError as error:
+        print(f"reactor: {path}: reactor run refuses it here: {error}", file=sys.stderr)
 
 
 def _warn_of_absurd_thresholds(settings: Settings, path: Path) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import signal
 from functools import partial
 
-from reactor.commands.arguments import DEFAULT_CONFIG, Commands, add_command, add_config, settings_in
+from reactor.commands.arguments import DEFAULT_CONFIG, Commands, add_command, add_config, warn_of
 
 
 def add(commands: Commands) -> None:
@@ -35,13 +35,16 @@ def _run(options: argparse.Namespace) -> int:
     postpone(UNUSED)
     import trio
 
+    from reactor.daemon.last_good import configuration_to_start_with
     from reactor.daemon.log import log_to_stderr
     from reactor.daemon.run import run
 
-    settings = dataclasses.replace(settings_in(options.config), stand_by=options.stand_by)
+    start = configuration_to_start_with(options.config)
+    warn_of(start.configuration.settings, options.config)
+    settings = dataclasses.replace(start.configuration.settings, stand_by=options.stand_by)
     log = log_to_stderr()
     try:
-        trio.run(partial(run, settings, dry_run=options.dry_run, config_path=options.config))
+        trio.run(partial(run, settings, dry_run=options.dry_run, config_path=options.config, start=start))
     finally:
         log.close()
     return 0

@@ -5,12 +5,14 @@ The node's existing kubelet configuration is a valid file; everything in the sec
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
+from reactor.config.exposure import exposed_because
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.kubepods import kubepods_cgroups
 from reactor.config.refused import shorten
@@ -37,17 +39,42 @@ class _File:
 DEFAULT_EVICTIONS_PER_MINUTE = 10
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A file's settings, and its text."""
+
+    settings: Settings
+    text: str
+
+
 def load_settings(path: Path) -> Settings:
     """Return the settings in a file. Raises ConfigError with every problem in it."""
+    return load_configuration(path).settings
+
+
+def load_configuration(path: Path, *, may_run_commands: bool = False) -> Configuration:
+    """Return the settings in a file with its text. Raises ConfigError with every problem in it.
+
+    With `may_run_commands` its commands are to be run: then nobody else may be able to write the file.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            text = file.read().decode()
+        settings = settings_from_text(text, str(path))
+        exposed = exposed_because(path, found) if may_run_commands and settings.reclaim.commands else None
     except OSError as error:
         raise ConfigError(
             [Problem(path=str(path), got=str(error.strerror), accepted="a readable file")]
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
-    return settings_from_text(text, str(path))
+    if exposed is not None:
+        accepted = (
+            "with commands: a file and a directory of root or of who runs reactor that no other may write"
+        )
+        raise ConfigError([Problem(path="reactor.reclaim", got=exposed, accepted=accepted)])
+    return Configuration(settings=settings, text=text)
 
 
 def settings_from_text(text: str, name: str) -> Settings:

@@ -27,6 +27,7 @@ from reactor.daemon.http import serve_metrics
 from reactor.daemon.journal import Journal, read_tail
 from reactor.daemon.keeper import StateKeeper
 from reactor.daemon.kubernetes_metrics import ClusterMetrics
+from reactor.daemon.last_good import LastGoodFile
 from reactor.daemon.metrics import Metrics, Reading
 from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
@@ -64,6 +65,7 @@ _AT_START_ONLY: Final = (
     "realtime",
     "kubernetes",
 )
+_CONFIGURATION: Final = "configuration"
 _FIRST_PODS_SECONDS: Final = 1.0  # better known pods than estimates; but memory waits for no API server
 
 
@@ -75,6 +77,7 @@ class Daemon:
         settings: Settings,
         tree: CgroupTree,
         hooks: Hooks,
+        last_good: LastGoodFile | None = None,
     ) -> None:
         self._tree = tree
         self._started_unix_seconds = time.time()
@@ -84,6 +87,7 @@ class Daemon:
         self._journal = Journal(settings.journal)
         self._state_file = StateFile(Path(settings.state_path))
         self._keeper = StateKeeper(self._state_file, self._metrics.count_state_failure)
+        self._last_good = last_good
         self._brake = Brake(tree)
         self._notice = ServiceNotice()
         self._recorder = Recorder(
@@ -134,6 +138,7 @@ class Daemon:
         kept = {
             "journal": self._journal.problem,
             "state": self._keeper.problem,
+            "last good configuration": None if self._last_good is None else self._last_good.problem,
             "brake": brake.problem,
             "kill path": self._succession.kill_path_problem,
         }
@@ -166,6 +171,7 @@ class Daemon:
             if getattr(settings, name) != getattr(self._settings, name):
                 _LOG.warning("reload: %s has changed: that needs a restart", name)
         self._metrics.count_reload(taken=True)
+        self._problems.pop(_CONFIGURATION, None)
         self._notice.reloading()
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._succession.begin(dataclasses.replace(settings, **kept))
@@ -176,6 +182,22 @@ class Daemon:
         for problem in error.problems:
             _LOG.error("reload refused: %s", problem)
         _LOG.error("reload refused: the configuration in force stays")
+        self._refused(error, "the configuration in force stays")
+
+    def refuse_at_start(self, error: ConfigError) -> None:
+        """Report that the file is refused, and that the last good configuration is in force in its place."""
+        for problem in error.problems:
+            _LOG.error("configuration refused: %s", problem)
+        _LOG.error("configuration refused: the last good configuration is in force")
+        self._refused(error, "the last good configuration is in force")
+
+    def _refused(self, error: ConfigError, instead: str) -> None:
+        self._metrics.refuse_configuration()
+        first, *others = error.problems
+        more = f" (and {len(others)} more)" if others else ""
+        self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
+        if self._is_started:
+            self._say_ready()
 
     async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
         """Guard the node until cancelled."""
@@ -206,6 +228,8 @@ class Daemon:
             self._kills.close()
             self._brake.close()
             self._keeper.flush()
+            if self._last_good is not None:
+                self._last_good.flush()
             if self._cluster is not None:
                 self._cluster.close()
             self._journal.close()
@@ -252,6 +276,8 @@ class Daemon:
         nursery.start_soon(self._remember)
         nursery.start_soon(put_back_abandoned, self._tree, self._brake.highs)
         nursery.start_soon(self._keeper.run)
+        if self._last_good is not None:
+            nursery.start_soon(self._last_good.run)
         nursery.start_soon(self._notice.watchdog, self._is_alive)
 
     async def _remember(self) -> None:

@@ -17,6 +17,7 @@ from reactor.daemon.prometheus import (
     CollectorRegistry,
     Counter,
     CounterMetricFamily,
+    Gauge,
     GaugeMetricFamily,
     Histogram,
     Metric,
@@ -98,6 +99,11 @@ class Metrics:
         )
         for result in ("taken", "refused"):
             self._reloads.labels(result)
+        self._refused = Gauge(
+            "reactor_config_refused",
+            "1 where the configuration file was refused when it was read last: an earlier one is in force.",
+            registry=self.registry,
+        )
         self._oom_kills = Counter(
             "reactor_oom_kills",
             "Processes that the kernel's OOM killer ended, by whose limit was met: the node's (it was faster "
@@ -159,6 +165,11 @@ class Metrics:
     def count_reload(self, *, taken: bool) -> None:
         """Count a reload of the configuration."""
         self._reloads.labels("taken" if taken else "refused").inc()
+        self._refused.set(0 if taken else 1)
+
+    def refuse_configuration(self) -> None:
+        """Show that the file on disk is refused and an earlier configuration in force."""
+        self._refused.set(1)
 
     def count_oom_kill(self, kill: OomKill) -> None:
         """Count what the kernel killed."""

@@ -45,7 +45,7 @@ def _without_servers() -> Iterator[None]:
 
 
 with _without_servers():
-    from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
@@ -55,6 +55,7 @@ __all__ = [
     "CollectorRegistry",
     "Counter",
     "CounterMetricFamily",
+    "Gauge",
     "GaugeMetricFamily",
     "Histogram",
     "Metric",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import trio
 
+from reactor.daemon.last_good import LastGoodFile, Start
 from reactor.daemon.loop import Daemon
 from reactor.daemon.recorder import Hooks
 from reactor.daemon.signals import obey, receiver
@@ -22,6 +23,7 @@ async def run(
     *,
     dry_run: bool = False,
     config_path: Path | None = None,
+    start: Start | None = None,
     tree: CgroupTree | None = None,
     hooks: Hooks | None = None,
     task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
@@ -29,7 +31,8 @@ async def run(
     """Guard the node until a signal or a cancellation ends it.
 
     With `config_path` SIGHUP reads that file anew, and SIGTERM and SIGINT end; without it signals are left
-    to the caller. The task's status is given once the sources are armed.
+    to the caller. `start` is where `settings` came from: its text is kept for a start with a wrong file, and
+    why it is not what the file says now is reported. The task's status is given once the sources are armed.
     Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where another daemon
     guards with the same state file, for whose end `settings.stand_by` waits, or answers on the same socket.
     """
@@ -40,11 +43,18 @@ async def run(
             await daemon.run(task_status)
         return
     refused: AnotherDaemonError | None = None
+    last_good = LastGoodFile(Path(settings.state_path), config_path)
+    if start is not None and start.refused is None:
+        last_good.show(start.configuration.text)
     with receiver() as received:
-        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
+        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks(), last_good)
+        if start is not None and start.refused is not None:
+            daemon.refuse_at_start(start.refused)
         async with trio.open_nursery() as nursery:
             ending = nursery.cancel_scope.cancel
-            nursery.start_soon(partial(obey, received, daemon, config_path, ending, dry_run=dry_run))
+            nursery.start_soon(
+                partial(obey, received, daemon, config_path, ending, dry_run=dry_run, keep=last_good.show)
+            )
             try:
                 async with turn(Path(settings.state_path), stand_by=settings.stand_by):
                     await daemon.run(task_status)

@@ -7,12 +7,13 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
-from reactor.config import load_settings
+from reactor.config.settings import load_configuration
 from reactor.errors import ConfigError
 from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings
@@ -55,8 +56,12 @@ async def obey(
     end: Callable[[], None],
     *,
     dry_run: bool,
+    keep: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Reload at SIGHUP, end at SIGTERM and SIGINT. `dry_run` holds whatever the new file says."""
+    """Reload at SIGHUP, end at SIGTERM and SIGINT. `dry_run` holds whatever the new file says.
+
+    `keep` is given the text of each configuration that was taken.
+    """
     async for number in received:
         name = signal.Signals(number).name
         if number != signal.SIGHUP:
@@ -66,8 +71,11 @@ async def obey(
         _LOG.info("%s: reading %s anew", name, config_path)
         try:
             # In a thread: parsing takes tens of milliseconds, and the file's disk may hang.
-            settings = await in_thread(following(load_settings), config_path, abandon_on_cancel=True)
+            load = following(partial(load_configuration, may_run_commands=True))
+            taken = await in_thread(load, config_path, abandon_on_cancel=True)
         except ConfigError as error:
             daemon.refuse_reload(error)
         else:
+            settings = taken.settings
             daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))
+            keep(taken.text)

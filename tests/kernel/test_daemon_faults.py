@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from daemon_fixtures import RunningDaemon, eventually, hold
+from daemon_fixtures import MIB, RunningDaemon, eventually, hold
 
 from reactor.config import settings_from_text
 from reactor.daemon.record import PassRecord
@@ -226,6 +226,55 @@ def test_wrong_reload_keeps_the_configuration_and_names_every_problem(
     assert "housekeepingInterval" in daemon.log()
     assert ["memory.available<64Mi"] == _thresholds(daemon)
     assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+
+
+def test_crash_after_a_refused_reload_is_not_final(node: VirtualNode, daemon: RunningDaemon) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    kept = daemon.directory / "last-good-config.json"
+    eventually(kept.exists, "the last good configuration")
+    daemon.configure({"evictionHard": {"memory.available": "64Xi"}})
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: "the configuration in force stays" in daemon.log(), "a refusal in the log")
+    assert "the configuration in force stays" in daemon.status()["problems"]["configuration"]
+
+    daemon.kill()
+    daemon.start()
+
+    assert "the last good configuration is in force" in daemon.log()
+    assert "64Xi" in daemon.status()["problems"]["configuration"]
+    assert ["memory.available<64Mi"] == _thresholds(daemon)
+    daemon.configure({"evictionHard": {"memory.available": "65Mi"}})
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: ["memory.available<65Mi"] == _thresholds(daemon), "the new threshold")
+    assert "configuration" not in daemon.status()["problems"]
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+
+
+def test_threshold_above_the_limit_evicts_nobody_neither_at_the_start_nor_once_the_limit_is_lowered(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    quiet = [node.spawn(node.add_pod(name), hold(10)) for name in ("a", "b")]
+    daemon.configure({"evictionHard": {"memory.available": "257Mi"}}, {"housekeepingInterval": "50ms"})
+    daemon.start()
+    name = "threshold memory.available<257Mi"
+
+    def passed(count: int) -> None:
+        wanted = daemon.status()["passes"] + count
+        eventually(lambda: daemon.status()["passes"] >= wanted, f"{count} more passes")
+
+    passed(10)
+    assert "ignored" in daemon.status()["problems"][name]
+    assert f"{name}: ignored" in daemon.log()
+
+    node.tree.set_memory_limit(node.cgroup, 512 * MIB)
+    eventually(lambda: name not in daemon.status()["problems"], "the limit above the threshold")
+    node.tree.set_memory_limit(node.cgroup, 200 * MIB)
+    eventually(lambda: name in daemon.status()["problems"], "the limit below the threshold")
+    passed(10)
+
+    assert [] == daemon.evictions()
+    assert [None, None] == [pod.poll() for pod in quiet]
 
 
 def test_right_reload_takes_the_new_thresholds_and_keeps_what_is_known(

@@ -57,6 +57,18 @@ async def test_wrong_configuration_is_refused_with_every_problem(config):
     assert len(daemon.refusals[0].problems) == 2
 
 
+async def test_each_configuration_that_is_taken_is_kept_and_no_refused_one(config):
+    daemon, texts = FakeDaemon(), []
+    right = config.read_text()
+
+    await obey(come(signal.SIGHUP), daemon, config, lambda: None, dry_run=False, keep=texts.append)
+    config.write_text("evictionHard: {memory.available: 1Xi}\n")
+    await obey(come(signal.SIGHUP), daemon, config, lambda: None, dry_run=False, keep=texts.append)
+
+    assert texts == [right]
+    assert len(daemon.refusals) == 1
+
+
 async def test_vanished_configuration_is_refused(config):
     config.unlink()
     daemon = FakeDaemon()

@@ -1,0 +1,37 @@
+"""Whether others could write a configuration: the commands in it are run as whoever runs the daemon."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def exposed_because(path: Path, found: os.stat_result) -> str | None:
+    """Return how others than root and the running user could change the file, None where they can't.
+
+    `found` is the file's own status, from the descriptor that it was read through. The directory counts as
+    well, that of the name and that of the file where the name is a symbolic link. Raises OSError.
+    """
+    directories = dict.fromkeys((path.absolute().parent, Path(os.path.realpath(path)).parent))
+    problems = [_problem(path, found), *(_directory_problem(one) for one in directories)]
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _directory_problem(directory: Path) -> str | None:
+    # Nobody writes through a read-only mount: that is how a ConfigMap lies in a container, with mode 0777.
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return None
+    found = directory.stat()
+    # In a sticky directory (/tmp) nobody but its owner can replace a file of another's.
+    return _problem(directory, found, may_write=bool(found.st_mode & stat.S_ISVTX))
+
+
+def _problem(path: Path, found: os.stat_result, *, may_write: bool = False) -> str | None:
+    if found.st_uid not in {0, os.geteuid()}:
+        return f"{path} belongs to uid {found.st_uid}"
+    if found.st_mode & _OTHERS_MAY_WRITE and not may_write:
+        return f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others may write it"
+    return None
