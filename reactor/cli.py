@@ -6,6 +6,7 @@ Exit statuses: 0 done, 1 it failed, 2 the arguments or a document are wrong (eve
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import reactor
 from reactor.commands import COMMANDS
 from reactor.errors import ConfigError, ReactorError
+from reactor.text import printable
 
 if TYPE_CHECKING:
     from reactor.commands.arguments import Call
@@ -23,18 +25,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
     command: Call = options.call
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not know every character
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _flushed(command(options))
     except ConfigError as error:
         for problem in error.problems:
-            print(f"reactor: {problem}", file=sys.stderr)
+            print(f"reactor: {printable(str(problem))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # Whoever read the output has seen enough (`| head`); what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ReactorError, OSError) as error:
-        print(f"reactor: {error}", file=sys.stderr)
+        print(f"reactor: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

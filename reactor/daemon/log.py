@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from reactor.daemon.writer import LineWriter
+from reactor.text import printable
 
 _CLOSE_SECONDS: Final = 1.0
 # syslog's priorities, which journald takes off the front of a line: sd-daemon(3).
@@ -52,7 +53,7 @@ class QueuedLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record."""
-        text = self.format(record).replace("\n", "; ")
+        text = printable(self.format(record).replace("\n", "; "))
         if self._for_journald:
             text = f"<{_PRIORITIES.get(record.levelno, 5)}>{text}"
         self._writer.put(lambda: text.encode(errors="replace") + b"\n")

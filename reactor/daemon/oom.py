@@ -18,6 +18,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource
+from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.oom")
 _KEPT: Final = 20
@@ -124,7 +125,7 @@ def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
         victim = (
             f"{kill.comm} (pid {kill.pid}, {size}) of {home}{', which was being evicted' if evicting else ''}"
         )
-    return f"OOM kill of {victim}{where}: {_SAYS[kill.scope]}"
+    return printable(f"OOM kill of {victim}{where}: {_SAYS[kill.scope]}")
 
 
 def _pod_in(cgroup: str, pods: Sequence[Pod]) -> Pod | None:

@@ -14,6 +14,7 @@ from reactor.model.decisions import Decision, Eviction, RankedPod, Snapshot
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
+from reactor.text import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +94,8 @@ class Reclaimed:
             "wanted": self.wanted,
             "freed": self.freed,
             "took_seconds": round(self.took_seconds, 3),
-            "did": list(self.did),
-            "problems": list(self.problems),
+            "did": [printable(one) for one in self.did],
+            "problems": [printable(problem) for problem in self.problems],
         }
 
 
@@ -126,7 +127,7 @@ class PassRecord:
             "threshold": _threshold(decision.acted_on, self.snapshot),
             "thresholds_met": [str(threshold) for threshold in decision.thresholds_met],
             "conditions": list(decision.conditions),
-            "deferred_because": decision.deferred_because,
+            "deferred_because": _text(decision.deferred_because),
             "absurd": dict(decision.absurd),
             "observations": {
                 signal: _observation(observation) for signal, observation in self.snapshot.signals.items()
@@ -244,11 +245,15 @@ def ending_document(ending: Ending) -> dict[str, Any]:
         "signal": eviction.signal,
         "resource": eviction.resource,
         "grace_period_seconds": eviction.grace_period_seconds,
-        "message": eviction.message,
+        "message": printable(eviction.message),
         "annotations": dict(eviction.annotations),
         "outcome": ending.outcome,
         "processes": ending.processes,
         "killed_ns": ending.killed_ns,
         "freed_ns": ending.freed_ns,
-        "problems": list(ending.problems),
+        "problems": [printable(problem) for problem in ending.problems],
     }
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else printable(text)

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from reactor.daemon.show_resources import filesystems_table, reclaimed_table, signals_table
 from reactor.daemon.status_socket import ask
-from reactor.daemon.tables import amount, console, moment, table
+from reactor.daemon.tables import Screen, amount, console, moment, table
 from reactor.daemon.wording import after, what_was_done
 from reactor.model.signals import Resource
+from reactor.text import printable
 
 
 def show_status(socket_path: Path, output: str) -> int:
@@ -26,28 +26,28 @@ def show_status(socket_path: Path, output: str) -> int:
     screen = console()
     node = document["node_cgroup"] or "this machine"
     dry = ", dry run" if document["dry_run"] else ""
-    screen.print(
+    screen.say(
         f"reactor {document['version']}, pid {document['pid']}{dry}: {node}, {document['pods']} pods, "
         f"{document['passes']} passes since {moment(document['started'])}"
     )
     if document["kubernetes"] is not None:
-        screen.print(_kubernetes(document["kubernetes"]))
+        screen.say(_kubernetes(document["kubernetes"]))
     if document["runtime"] is not None:
-        screen.print(f"container runtime: {document['runtime']}")
+        screen.say(f"container runtime: {document['runtime']}")
     screen.print(signals_table(document["signals"], screen.width))
     screen.print(filesystems_table(document))
     if document["reclaimed"]:
         screen.print(reclaimed_table(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
-    screen.print(_brake(document["brake"]))
+    screen.say(_brake(document["brake"]))
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
     screen.print(_decisions(document["decisions"]))
     if document["oom_kills"]["recent"]:
         screen.print(_oom_kills(document["oom_kills"]["recent"]))
     for what, why in document["problems"].items():
-        screen.print(f"problem: {what}: {why}")
+        screen.say(f"problem: {what}: {why}")
     return 0
 
 
@@ -66,18 +66,18 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
     for eviction in document["evictions"]:
         _explain_eviction(screen, eviction)
     for kill in document["oom_kills"]:
-        screen.print(f"{kill['time']}: {kill['message']}")
+        screen.say(f"{kill['time']}: {kill['message']}")
     if document["ranking"]:
         screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
     if not known and pod is not None:
-        screen.print(f"{pod}: neither among the {document['pods']} pods now nor among the last decisions")
+        screen.say(f"{pod}: neither among the {document['pods']} pods now nor among the last decisions")
         return 1
     return 0
 
 
 def _printed_plainly(document: Mapping[str, Any], output: str) -> bool:
     if "error" in document:
-        print(f"reactor: {document['error']}", file=sys.stderr)
+        print(f"reactor: {printable(document['error'])}", file=sys.stderr)
     elif output == "json":
         print(json.dumps(document))
     else:
@@ -147,14 +147,14 @@ def _oom_kills(kills: Iterable[Mapping[str, Any]]) -> Table:
     return table(("OOM KILL", "SCOPE", "POD", "WHAT HAPPENED"), rows)
 
 
-def _explain_eviction(screen: Console, eviction: Mapping[str, Any]) -> None:
+def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     threshold = eviction["threshold"] or {}
     dry = " (dry run: it was not)" if eviction["dry_run"] else ""
     when = f"{eviction['time']}, decision {eviction['id']}{dry}"
-    screen.print(f"{eviction['pod']} was evicted at {when}: {eviction['message']}")
+    screen.say(f"{eviction['pod']} was evicted at {when}: {eviction['message']}")
     if threshold:
         unit = Resource(eviction["resource"])
-        screen.print(
+        screen.say(
             f"  threshold {threshold['threshold']} ({amount(threshold['value'], unit)}): available "
             f"{amount(threshold['available'], unit)} of {amount(threshold['capacity'], unit)}"
         )
@@ -162,9 +162,9 @@ def _explain_eviction(screen: Console, eviction: Mapping[str, Any]) -> None:
     woke_ns = eviction["timing"]["woke_ns"]
     killed = after(", killed", woke_ns, eviction["killed_ns"])
     freed = after(", given back", woke_ns, eviction["freed_ns"])
-    screen.print(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
+    screen.say(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
     for problem in eviction["problems"]:
-        screen.print(f"  problem: {problem}")
+        screen.say(f"  problem: {problem}")
     if eviction["ranking"]:
         places = [{"place": number, **place} for number, place in enumerate(eviction["ranking"], 1)]
         screen.print(_ranking("  Ranking then", places))

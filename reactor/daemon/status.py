@@ -24,6 +24,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.observe.disk_usage import with_storage
 from reactor.policy import rank
+from reactor.text import printable
 
 _DECISIONS: Final = 10
 _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
@@ -115,7 +116,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "brake": _brake(view),
         "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
         "oom_kills": {"counted": dict(view.oom.counted), "recent": view.oom.recent()[-_DECISIONS:]},
-        "problems": dict(view.problems),
+        "problems": {printable(what): printable(why) for what, why in view.problems.items()},
     }
 
 
@@ -292,5 +293,10 @@ def _eviction(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_called(one: Mapping[str, Any], name: str | None) -> bool:
+    """Return whether a pod goes by that name, as it is or as it is printed."""
     pod = str(one.get("pod"))
-    return name is None or name in {pod, pod.rpartition("/")[2], one.get("uid")}
+    return name is None or name in {
+        shown
+        for text in (pod, pod.rpartition("/")[2], str(one.get("uid")))
+        for shown in (text, printable(text))
+    }

@@ -13,15 +13,24 @@ from rich.table import Table
 
 from reactor.daemon.wording import amount_text
 from reactor.model.signals import Resource
+from reactor.text import printable
 
 UNKNOWN: Final = "unknown"
 _PIPE_COLUMNS: Final = 120
 
 
-def console() -> Console:
+class Screen(Console):
+    """A console on which names that others chose do no harm."""
+
+    def say(self, text: str) -> None:
+        """Print one line, whatever is in it."""
+        self.print(printable(text))
+
+
+def console() -> Screen:
     """Return a console that cuts nothing off where the output is a pipe or a file."""
     width = None if sys.stdout.isatty() else max(_PIPE_COLUMNS, shutil.get_terminal_size().columns)
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return Screen(width=width, highlight=False, markup=False, emoji=False)
 
 
 def table(
@@ -36,12 +45,13 @@ def table(
 
     Where the screen is narrow all columns are broken into lines, but for those named in `whole`.
     """
-    found = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None)
+    shown_title = None if title is None else printable(title)
+    found = Table(title=shown_title, title_justify="left", title_style="bold", header_style="bold", box=None)
     for column in columns:
         justify: Literal["right", "left"] = "right" if column in right.split(",") else "left"
         found.add_column(column, justify=justify, overflow="fold", no_wrap=column in whole.split(","))
     for row in rows:
-        found.add_row(*(str(cell) for cell in row))
+        found.add_row(*(printable(str(cell)) for cell in row))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from reactor.model.decisions import RankedPod
 from reactor.model.quantity import format_bytes
 from reactor.model.signals import Resource
+from reactor.text import printable
 
 IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 
@@ -21,8 +22,10 @@ def instant(unix_seconds: float) -> str:
 def standing(place: RankedPod, resource: Resource | None) -> str:
     """Return why a pod stands where it does in the ranking, as one clause."""
     if place.pod.critical_because is not None:
-        return f"never evicted: {place.pod.critical_because}"
+        return f"never evicted: {printable(place.pod.critical_because)}"
     tail = f"priority {place.pod.priority}, {place.pod.qos_class}"
+    if place.unreadable:
+        return f"its usage can't be read, so last; {tail}"
     if place.usage is None:
         return f"without statistics, so first; {tail}"
     used = amount_text(place.usage, resource)

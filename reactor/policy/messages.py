@@ -7,6 +7,7 @@ from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, format_bytes, format_count
 from reactor.model.signals import RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.text import printable
 
 _WITH_BINARY_SUFFIX = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 
@@ -27,6 +28,7 @@ def node_message(
     Source: evictionMessage.
     """
     resource = RESOURCE[threshold.signal]
+    pod_name = printable(place.pod.name)
     wanted = _threshold_amount(threshold.value, observation.capacity)
     available = format_amount(observation.available, resource)
     message = (
@@ -37,20 +39,19 @@ def node_message(
     if own is not None:
         usage, request = own
         message += (
-            f"Pod {place.pod.name} was using {usage}, request is {request}, "
-            f"has larger consumption of {resource}. "
+            f"Pod {pod_name} was using {usage}, request is {request}, has larger consumption of {resource}. "
         )
         annotations = {"offending_pod": place.pod.name, "offending_pod_usage": usage}
     offending = _offending_containers(place, used, resource)
     for name, usage, request in offending:
         message += (
-            f"Container {name} was using {usage}, request is {request}, "
+            f"Container {printable(name)} was using {usage}, request is {request}, "
             f"has larger consumption of {resource}. "
         )
     if own is None:
         usage = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
         request = format_amount(place.request, resource)
-        message += f"Pod {place.pod.name} was using {usage}, request is {request}."
+        message += f"Pod {pod_name} was using {usage}, request is {request}."
     return message, {
         **annotations,
         "offending_containers": ",".join(name for name, _, _ in offending),
@@ -78,7 +79,7 @@ def _own_usage(pod: Pod, used: PodUsage | None, resource: Resource) -> tuple[str
 
 def empty_dir_message(volume_name: str, limit: Quantity) -> str:
     """Return the message for an emptyDir above its size limit."""
-    return f'Usage of EmptyDir volume "{volume_name}" exceeds the limit "{limit}". '
+    return f'Usage of EmptyDir volume "{printable(volume_name)}" exceeds the limit "{limit}". '
 
 
 def pod_limit_message(limit: Quantity) -> str:
@@ -88,7 +89,7 @@ def pod_limit_message(limit: Quantity) -> str:
 
 def container_limit_message(container_name: str, limit: Quantity) -> str:
     """Return the message for a container above its limit of local storage."""
-    return f'Container {container_name} exceeded its local ephemeral storage limit "{limit}". '
+    return f'Container {printable(container_name)} exceeded its local ephemeral storage limit "{limit}". '
 
 
 def _offending_containers(

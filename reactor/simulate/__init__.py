@@ -11,6 +11,7 @@ from reactor.errors import ConfigError
 from reactor.simulate.reading import scenario_in, warn, without_cycle_collection
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import Scenario
+from reactor.text import printable
 
 
 def run_scenario_file(path: str, output: str) -> int:
@@ -57,5 +58,5 @@ def _print_table(scenario: Scenario, lines: Iterable[dict[str, Any]]) -> None:
             line["ranking"],
             line["imagesRemoved"],
         )
-        table.add_row(f"{line['at']:g} s", *("\n".join(cell) for cell in cells))
-    Console().print(table)
+        table.add_row(f"{line['at']:g} s", *("\n".join(map(printable, cell)) for cell in cells))
+    Console(highlight=False, markup=False, emoji=False).print(table)

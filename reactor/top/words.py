@@ -7,6 +7,7 @@ from typing import Final
 
 from reactor.daemon.wording import amount_text
 from reactor.model.signals import Resource
+from reactor.text import printable
 
 ELLIPSIS: Final = "…"
 _RESOURCE: Final = {"bytes": Resource.MEMORY, "inodes": Resource.INODES, "processes": Resource.PIDS}
@@ -44,21 +45,15 @@ def duration(seconds: float | None) -> str:
 
 
 def clean(text: str) -> str:
-    """Return the text with a question mark for whatever is not one cell wide.
-
-    A cgroup may be called anything, also something that moves the cursor or clears the screen.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(character if _is_one_cell(character) else "?" for character in text)
+    """Return the text printable, with a question mark for whatever is not one cell wide."""
+    shown = printable(text)
+    if shown.isascii():
+        return shown
+    return "".join(character if _is_one_cell(character) else "?" for character in shown)
 
 
 def _is_one_cell(character: str) -> bool:
-    return (
-        character.isprintable()
-        and unicodedata.east_asian_width(character) not in {"W", "F"}
-        and not unicodedata.combining(character)
-    )
+    return unicodedata.east_asian_width(character) not in {"W", "F"} and not unicodedata.combining(character)
 
 
 def cut_middle(text: str, width: int) -> str:
