@@ -82,7 +82,14 @@ class Generation:
         if settings.brake is BrakeMode.HARD:
             self._brake.start()
         self._memory = MemorySource(tree, settings, self.wakes, self.board, self._brake.highs)
-        self._oom = OomSource(tree, settings, self.wakes, self.board, on_oom_kill)
+        self._oom = OomSource(
+            tree,
+            settings,
+            self.wakes,
+            self.board,
+            on_oom_kill,
+            expect=self._expect_oom_victim,
+        )
         self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
         self.parts = Parts(
             node=self._node,
@@ -92,6 +99,7 @@ class Generation:
             populated=partial(populated, tree),
             brake=self._heed_brake,
             arm_memory=self._arm,
+            oom_kills=self._oom.take_now,
         )
         known = lasting.known
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
@@ -212,6 +220,9 @@ class Generation:
         self._node.close()
         self._usages.close()
         self._levels.close()
+
+    def _expect_oom_victim(self, kill: OomKill) -> None:
+        self.passes.oom_killed(kill)
 
     def _heed_brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
         return self._brake.heed(self._levels.crossed(memory) if self._is_braking_wanted else {})

@@ -226,6 +226,7 @@ class Daemon:
         finally:
             self._notice.stopping()
             self._kills.close()
+            self._known.oom_victims.close()
             self._brake.close()
             self._keeper.flush()
             if self._last_good is not None:

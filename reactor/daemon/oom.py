@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from reactor.daemon.oom_victims import pod_in
 from reactor.daemon.passes import Known
 from reactor.daemon.wording import amount_text, instant
-from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource
@@ -78,7 +78,7 @@ class OomKills:
 
     def _document(self, kill: OomKill) -> Document:
         pod = self._victim(kill.victim_cgroup)
-        evicting = pod is not None and any(flight.uid == pod.uid for flight in self._known.state.in_flight)
+        evicting = pod is not None and self._known.under_way.at(pod.uid, kill.at_ns)
         return {
             "kind": KIND,
             "time": instant(time.time() - (time.monotonic_ns() - kill.at_ns) / 1e9),
@@ -104,10 +104,10 @@ class OomKills:
         """Return the pod that died in a cgroup, None where that is in none."""
         if cgroup is None:
             return None
-        pod = _pod_in(cgroup, self._known.pods)
+        pod = pod_in(cgroup, self._known.pods)
         if pod is None:
             self._glance()
-            pod = _pod_in(cgroup, self._known.pods)
+            pod = pod_in(cgroup, self._known.pods)
         return pod
 
 
@@ -126,18 +126,6 @@ def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
             f"{kill.comm} (pid {kill.pid}, {size}) of {home}{', which was being evicted' if evicting else ''}"
         )
     return printable(f"OOM kill of {victim}{where}: {_SAYS[kill.scope]}")
-
-
-def _pod_in(cgroup: str, pods: Sequence[Pod]) -> Pod | None:
-    """Return the pod that a cgroup is or belongs to."""
-    return next(
-        (
-            pod
-            for pod in pods
-            if pod.cgroup is not None and (pod.cgroup == cgroup or CgroupTree.contains(pod.cgroup, cgroup))
-        ),
-        None,
-    )
 
 
 def _is_of(document: Document, name: str) -> bool:

@@ -10,6 +10,7 @@ from reactor.act.braking import Braking
 from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
 from reactor.act.reclaim import Reclaims
+from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
@@ -85,7 +86,8 @@ class Parts:
 
     `populated` tells whether anybody lives in a pod's cgroup. `brake` and `arm_memory` are given the memory
     signals as just observed: the one engages and releases the brake and returns what is on, the other arms
-    the memory thresholds anew.
+    the memory thresholds anew. `oom_kills` returns the kernel's own kills that nobody was told of yet,
+    without waiting.
     """
 
     node: Node
@@ -95,3 +97,4 @@ class Parts:
     populated: Callable[[Pod], bool]
     brake: Callable[[Mapping[Signal, Observation]], tuple[Braking, ...]]
     arm_memory: Callable[[Mapping[Signal, Observation]], None]
+    oom_kills: Callable[[], Sequence[OomKill]] = tuple

@@ -18,17 +18,20 @@ from reactor.daemon.endings import Endings
 from reactor.daemon.giving_back import GivingBack, Observe
 from reactor.daemon.lingering import ON_DISK, Lingering
 from reactor.daemon.observed import PROCESS_SIGNALS, Observed, resources_wanting
+from reactor.daemon.oom_victims import OomVictims, pod_in
 from reactor.daemon.parts import Parts
 from reactor.daemon.readiness import foreseen, near
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
+from reactor.daemon.under_way import UnderWay
 from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.disk_usage import DiskUsage, with_storage
-from reactor.policy import absurd_thresholds, after_reclaim, decide, record_eviction
+from reactor.policy import absurd_thresholds, after_reclaim, decide, record_eviction, record_oom_kill
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _ROUNDING_SECONDS: Final = 0.001
@@ -39,7 +42,8 @@ class Known:
     """What is known from one pass to the next; it outlives a reload.
 
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
-    filesystems, and `lingering` whose files may still be there although they were evicted.
+    filesystems, and `lingering` whose files may still be there although they were evicted; `under_way` when
+    evictions were ordered and came to their end, `oom_victims` whether the kernel's own victims have exited.
     """
 
     observed: Observed
@@ -49,6 +53,8 @@ class Known:
     reclaimed: tuple[Reclaimed, ...] = ()
     storage: DiskUsage = dataclasses.field(default_factory=DiskUsage)
     lingering: Lingering = dataclasses.field(default_factory=Lingering)
+    under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
+    oom_victims: OomVictims = dataclasses.field(default_factory=OomVictims)
 
     def called_off(self, uid: str) -> None:
         """Take note that an eviction was called off: nothing is expected of its pod."""
@@ -88,7 +94,7 @@ class Passes:
         memory = self._observe(wakes, now_seconds)
         braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
         snapshot = self._snapshot(wakes, now_seconds)
-        if snapshot.pods and self.known.state.in_flight:
+        if snapshot.pods and (self._are_victims_dying() or self.known.state.in_flight):
             # What a dying pod gave back while it was read would count neither as available nor as its own,
             # and another would go for it. Read in this order it counts as both, until the next look.
             memory = self._observe(wakes, now_seconds)
@@ -194,6 +200,7 @@ class Passes:
         if resources & ON_DISK and not self.known.lingering.is_freed(uid, self.known.storage):
             return False
         self.known.lingering.forget(uid)
+        self.known.under_way.ended(uid, time.monotonic_ns())
         self.known.state = dataclasses.replace(
             state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)
         )
@@ -204,6 +211,21 @@ class Passes:
     def absurd_thresholds(self) -> dict[str, str]:
         """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
         return absurd_thresholds(self._settings.thresholds, self.known.observed.at(self._clock_seconds()))
+
+    def oom_killed(self, kill: OomKill) -> None:
+        """Take note that the kernel has killed: what its victim gives back is waited for."""
+        pod = None
+        if kill.victim_cgroup is not None:
+            pod = pod_in(kill.victim_cgroup, self.known.pods)
+        if kill.pid is not None:
+            self.known.oom_victims.hold(kill.pid)
+        self.known.state = record_oom_kill(
+            self._settings,
+            self.known.state,
+            kill,
+            None if pod is None else pod.uid,
+            self._clock_seconds(),
+        )
 
     def disks_changed(self) -> None:
         """Take note that files were removed: what was seen before is nothing to evict the next one for."""
@@ -234,6 +256,24 @@ class Passes:
             usages = with_storage(usages, self.known.storage.usages(pods), pods)
         return Snapshot(signals=signals, pods=usages)
 
+    def _are_victims_dying(self) -> bool:
+        """Return whether victims of the kernel's were dying until now, and note which of them have exited.
+
+        To be called after memory was observed, which is to be done once more where this is true: what was
+        seen before may be of a kill that was not known yet, or from before a victim's exit.
+        """
+        for kill in self._parts.oom_kills():
+            self.oom_killed(kill)
+        victims = self.known.state.oom_victims
+        if not victims:
+            return False
+        exited = self.known.oom_victims.exited(victims)
+        self.known.state = dataclasses.replace(
+            self.known.state,
+            oom_victims=tuple(victim for victim in victims if victim.pid not in exited),
+        )
+        return True
+
     def _acted_on(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
         """Take note that these observations have been decided over: the next pass is not to do it again."""
         at = {
@@ -260,6 +300,7 @@ class Passes:
 
     def _act(self, decision: Decision, now_seconds: float) -> tuple[Ending, ...]:
         endings = []
+        ordered_ns = time.monotonic_ns()
         for eviction in decision.evictions:
             ending = self._endings.begin(eviction)
             endings.append(ending)
@@ -269,6 +310,7 @@ class Passes:
                 # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
                 ended_seconds = self._clock_seconds()
                 self.known.state = record_eviction(self._settings, self.known.state, eviction, ended_seconds)
+                self.known.under_way.began(eviction.pod.uid, ordered_ns)
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
         return tuple(endings)
@@ -301,11 +343,12 @@ def _only_memory(wakes: Sequence[Wake]) -> bool:
 def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bool = False) -> float:
     """Return after how long to look again unasked; infinity where the sources are enough.
 
-    A level that stays crossed fires only once. While a killed pod is still giving back its memory others
+    A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
+    giving back its memory others
     may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
     all: of neither would anybody tell before the ticker. A brake is to be released at once.
     """
-    awaited = any(flight.resource is Resource.MEMORY for flight in state.in_flight)
+    awaited = bool(state.oom_victims) or any(flight.resource is Resource.MEMORY for flight in state.in_flight)
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
     soon_seconds = _LOOK_AGAIN_SECONDS if is_braking or (awaited and pressed) else math.inf
     return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Final
 
@@ -18,8 +19,11 @@ def restore(file: StateFile, known: Known) -> str | None:
     except StateError as error:
         return f"started without it: {error}"
     if restored is not None:
-        known.state = restored
+        # The process ids of the kernel's victims may be others' by now.
+        known.state = dataclasses.replace(restored, oom_victims=())
         known.lingering.resume(restored.in_flight)
+        for flight in restored.in_flight:
+            known.under_way.began(flight.uid, 0)
         _LOG.info(
             "state restored: conditions=%s in_flight=%d",
             ",".join(restored.conditions) or "none",

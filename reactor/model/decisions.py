@@ -71,6 +71,26 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OomVictim:
+    """A victim of the kernel's OOM killer that may still be giving back its memory.
+
+    `pid` None: only that the kernel has killed is known, neither whom nor how much that frees (`victim_bytes`
+    None). `uid` is the victim's pod, None where it belongs to none or that is not known. `first_bytes` and
+    `most_bytes` are the memory seen available first since the kill, and the most, None before the first
+    observation; `grew_at_seconds` is when that most was seen. From `deadline_seconds` on nothing more is
+    expected of it.
+    """
+
+    pid: int | None
+    victim_bytes: int | None
+    uid: str | None = None
+    grew_at_seconds: float
+    deadline_seconds: float
+    first_bytes: int | None = None
+    most_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock."""
 
@@ -82,6 +102,7 @@ class PolicyState:
     observed_at: Mapping[Signal, float | None] = field(default_factory=dict)
     in_flight: tuple[InFlight, ...] = ()
     evicted_at: tuple[float, ...] = ()
+    oom_victims: tuple[OomVictim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.images import images_to_collect, unused_images
 from reactor.policy.in_flight import record_eviction
 from reactor.policy.oom_score import oom_score_adj
+from reactor.policy.oom_victims import record_oom_kill
 from reactor.policy.rank import rank
 from reactor.policy.thresholds import memory_level, thresholds_met
 
@@ -31,6 +32,7 @@ __all__ = [
     "oom_score_adj",
     "rank",
     "record_eviction",
+    "record_oom_kill",
     "thresholds_met",
     "unused_images",
 ]

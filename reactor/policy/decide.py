@@ -22,6 +22,7 @@ from reactor.policy.conditions import (
 from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.messages import node_message
+from reactor.policy.oom_victims import still_dying
 from reactor.policy.rank import rank
 from reactor.policy.reclaim import node_reclaim
 from reactor.policy.thresholds import (
@@ -122,6 +123,7 @@ def _observe(
         thresholds_met=due,
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
         in_flight=still_in_flight(state.in_flight, pods, now_seconds),
+        oom_victims=still_dying(state.oom_victims, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
     ), fresh
 
 

@@ -15,6 +15,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.oom_victims import credit_bytes
 from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
@@ -96,6 +97,13 @@ def _awaited(
 ) -> str | None:
     credit = 0
     names = []
+    victims = state.oom_victims if RESOURCE[threshold.signal] is Resource.MEMORY else ()
+    for victim in victims:
+        gives = credit_bytes(victim)
+        if gives is None:
+            return "in flight: the kernel's OOM killer has killed, and what that gives back is still coming"
+        credit += gives
+        names.append(f"process {victim.pid}, killed by the kernel's OOM killer,")
     for flight in state.in_flight:
         if flight.resource is not RESOURCE[threshold.signal]:
             continue

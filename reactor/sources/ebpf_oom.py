@@ -9,6 +9,7 @@ from typing import Final, Self
 
 import trio
 
+from reactor.errors import ReactorError
 from reactor.kernel.bpf_loaders import absent_because, open_oom_probe
 from reactor.kernel.bpf_records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
@@ -48,6 +49,10 @@ class EbpfOom:
         self._tell = tell
         self._open_probe = open_probe
         self._absent = absent
+        self._probe: Probe[OomRecord] | None = None
+        self._root_id = 0
+        self._untold: list[OomKill] = []
+        self._taken = trio.Event()
 
     @classmethod
     def loaded_by(
@@ -72,18 +77,48 @@ class EbpfOom:
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Tell of kills until the probe fails (OSError, BpfError)."""
-        root_id = os.stat(self._tree.memory_root).st_ino
+        self._root_id = os.stat(self._tree.memory_root).st_ino
         async with opened(self._open_probe) as probe:
-            armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
-            await take_records(
-                probe, partial(self._heed, root_id), partial(self._board.count_lost, self.name)
-            )
+            self._probe = probe
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_telling)
+                    armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
+                    await take_records(probe, self._heed, partial(self._board.count_lost, self.name))
+            finally:
+                self._probe = None
 
-    def _heed(self, root_id: int, records: Sequence[OomRecord]) -> None:
-        for record in records:
-            kill = self._kill(record, root_id)
-            if kill is not None:
-                self._tell(kill)
+    def take_now(self) -> Sequence[OomKill] | None:
+        """Return the kills that nobody was told of yet; they are told of soon. None while nothing watches.
+
+        For a pass that is about to choose a victim: the records lie in memory, to look for them takes no
+        system call.
+        """
+        if self._probe is None:
+            return None
+        try:
+            found = self._kills(self._probe.take())
+        except (OSError, ReactorError):
+            return None  # its own task meets the same, and says so
+        if found:
+            self._untold += found
+            self._taken.set()
+        return found
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await self._taken.wait()
+            self._taken = trio.Event()
+            while self._untold:
+                self._tell(self._untold.pop(0))
+
+    def _heed(self, records: Sequence[OomRecord]) -> None:
+        for kill in self._kills(records):
+            self._tell(kill)
+
+    def _kills(self, records: Sequence[OomRecord]) -> list[OomKill]:
+        kills = (self._kill(record, self._root_id) for record in records)
+        return [kill for kill in kills if kill is not None]
 
     def _kill(self, record: OomRecord, root_id: int) -> OomKill | None:
         """Return what a record says, None where it does not concern the guarded node."""

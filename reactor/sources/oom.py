@@ -3,11 +3,14 @@
     ebpf-oom       each kill at once, with its victim and the cgroup whose limit was met
     oom-counters   how many there were, looked at with the housekeeping
 
-A kill at a limit that reactor guards is a crossing that nobody was told of in time: it wakes the loop.
+A kill at a limit that reactor guards is a crossing that nobody was told of in time: it wakes the loop. What
+the victim gives back is to be waited for, so a kill is made known to the passes before any pass is woken by
+it, and a pass that is about to choose a victim asks for kills that are not told yet (`take_now`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import trio
@@ -20,6 +23,7 @@ from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.chain import Chain, Step
 from reactor.sources.ebpf_oom import EBPF_OOM, EbpfOom
 from reactor.sources.oom_counters import OOM_COUNTERS, OomCounters
+from reactor.sources.oom_notices import OomNotices
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard, Wakes
 
@@ -29,7 +33,10 @@ TellKill = Callable[[OomKill], None]
 
 
 class OomSource:
-    """Tells of the OOM kills that concern the guarded node. `steps` replaces the chain."""
+    """Tells of the OOM kills that concern the guarded node. `steps` replaces the chain.
+
+    `expect` is given each kill whose victim is known, before the loop is woken; it must not block.
+    """
 
     def __init__(
         self,
@@ -40,16 +47,20 @@ class OomSource:
         tell: TellKill,
         *,
         steps: Sequence[Step] | None = None,
+        expect: TellKill = lambda _: None,
     ) -> None:
         self._wakes = wakes
         self._board = board
         self._tell = tell
+        self._expect = expect
         node = GuardedNode(settings.node_cgroup or "/", settings.pod_parents)
         if steps is None:
             steps = (
                 EbpfOom.loaded_by(settings.sources.ebpf_loader, tree, node, board, self.heed),
                 OomCounters(tree, node, self.heed, interval_seconds=settings.housekeeping_interval_seconds),
             )
+        self._ebpf = next((step for step in steps if isinstance(step, EbpfOom)), None)
+        self._notices = OomNotices(tree, node, interval_seconds=settings.housekeeping_interval_seconds)
         self._chain = Chain(
             steps,
             {EBPF_OOM: settings.sources.ebpf},
@@ -61,10 +72,26 @@ class OomSource:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tell of kills until cancelled."""
-        await self._chain.run(task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._notices.run)
+            await self._chain.run(task_status=task_status)
+
+    def take_now(self) -> Sequence[OomKill]:
+        """Return the kills since this was last asked that were not told yet; never waits, never raises.
+
+        Without eBPF there is one at the most, of which nothing else is known.
+        """
+        found = None if self._ebpf is None else self._ebpf.take_now()
+        if found is not None:
+            return found
+        if self._notices.struck():
+            return (OomKill(source=OOM_COUNTERS, scope=OomScope.NODE, at_ns=time.monotonic_ns()),)
+        return ()
 
     def heed(self, kill: OomKill) -> None:
         """Tell of a kill; wake the loop where it was at a limit that is guarded."""
+        if kill.pid is not None:  # a kill that was only counted is seconds old
+            self._expect(kill)
         if kill.scope is OomScope.NODE:
             self._board.count_wake(kill.source)
             self._wakes.notify(

@@ -20,6 +20,7 @@ from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View
+from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage, QosClass
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Reclaim, Resource, Signal
@@ -162,6 +163,7 @@ class FakeLoop:
         self.braking: tuple[Braking, ...] = ()
         self.killed_before_braking: list[str] | None = None
         self.populated: set[str] = set()
+        self.oom_kills: Callable[[], Sequence[OomKill]] = tuple
         self.known = Known(observed=Observed(stale_seconds=35.0))
         self.parts = Parts(
             node=self.node,
@@ -171,6 +173,7 @@ class FakeLoop:
             populated=lambda pod: pod.uid in self.populated,
             brake=self._brake,
             arm_memory=self.armed.append,
+            oom_kills=self._take_oom_kills,
         )
         self.endings = Endings(self.kills, nursery, self._is_gone, deadline_seconds=10.0, dry_run=dry_run)
         self.passes = Passes(
@@ -193,6 +196,9 @@ class FakeLoop:
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
+
+    def _take_oom_kills(self) -> Sequence[OomKill]:
+        return self.oom_kills()
 
     def _brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
         self.killed_before_braking = list(self.kills.killed)

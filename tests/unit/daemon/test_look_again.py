@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from reactor.daemon.passes import grace_period_ended, look_again_seconds
-from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.decisions import InFlight, OomVictim, PolicyState
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -61,3 +62,9 @@ def test_a_grace_period_that_is_over_is_not_waited_for_again() -> None:
     over = PolicyState(first_observed=state.first_observed, thresholds_met=tuple(state.first_observed))
     assert math.inf == look_again_seconds(over, 131.0)
     assert frozenset() == grace_period_ended(over, 131.0)
+
+
+def test_memory_that_a_victim_of_the_kernels_gives_back_is_looked_after() -> None:
+    victim = OomVictim(pid=None, victim_bytes=None, grew_at_seconds=0.0, deadline_seconds=10.0)
+    state = replace(_state(None, Signal.MEMORY_AVAILABLE), oom_victims=(victim,))
+    assert look_again_seconds(state, 5.0) < 0.1

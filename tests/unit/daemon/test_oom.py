@@ -15,10 +15,8 @@ from reactor.daemon.journal import encode
 from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
 from reactor.daemon.passes import Known
-from reactor.model.decisions import InFlight, PolicyState
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, QosClass
-from reactor.model.signals import Resource
 
 MIB = 1 << 20
 
@@ -107,12 +105,22 @@ def test_victim_in_no_known_pod_is_named_by_its_cgroup() -> None:
 
 def test_victim_that_was_being_evicted_is_told_as_such() -> None:
     kept = Kept()
-    kept.known.state = PolicyState(
-        in_flight=(InFlight(uid="uid-web", resource=Resource.MEMORY, kill_at_seconds=1, deadline_seconds=2),)
-    )
+    kept.known.under_way.began("uid-web", time.monotonic_ns())
     kept.kills.record(kill())
     assert kept.lines[0]["being_evicted"]
     assert "which was being evicted" in kept.lines[0]["message"]
+
+
+def test_being_evicted_is_judged_by_the_moment_of_the_kill_and_not_of_its_telling() -> None:
+    kept = Kept()
+    before_both = kill()
+    kept.known.under_way.began("uid-web", time.monotonic_ns())
+    while_evicted = kill()
+    kept.known.under_way.ended("uid-web", time.monotonic_ns())
+    after_both = kill()
+    for one in (before_both, while_evicted, after_both):
+        kept.kills.record(one)
+    assert [False, True, False] == [line["being_evicted"] for line in kept.lines]
 
 
 def test_each_scope_is_counted_for_itself() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.ebpf_oom import EBPF_OOM, EbpfOom
 from reactor.sources.oom import OOM_COUNTERS, OomSource
 from reactor.sources.oom_counters import OomCounters
+from reactor.sources.oom_notices import OomNotices
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard, Wakes
 
@@ -202,4 +205,92 @@ def test_ebpf_is_not_loaded_for_kills_alone_on_v1(node: Node) -> None:
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=node.root)
     step = EbpfOom(tree, GuardedNode("/", ()), node.board, node.told.append, absent=lambda: None)
     assert "cgroup v1" in (step.unavailable_because() or "")
+    node.probe.close()
+
+
+async def test_kill_is_known_to_the_passes_before_the_loop_is_woken_by_it(node: Node) -> None:
+    happened: list[str] = []
+    source = OomSource(
+        node.tree,
+        node.settings,
+        node.wakes,
+        node.board,
+        lambda _: happened.append("told"),
+        steps=(),
+        expect=lambda _: happened.append("expected"),
+    )
+    node.wakes.attend_at_once(lambda _: happened.append("woken"))
+    kill = OomKill(source=EBPF_OOM, scope=OomScope.NODE, at_ns=5, pid=42, victim_bytes=1)
+    source.heed(kill)
+    assert happened == ["expected", "woken", "told"]
+
+
+async def test_kills_that_were_only_counted_are_seconds_old_and_nothing_is_expected_of_them(
+    node: Node,
+) -> None:
+    expected: list[OomKill] = []
+    source = OomSource(
+        node.tree, node.settings, node.wakes, node.board, node.told.append, steps=(), expect=expected.append
+    )
+    source.heed(OomKill(source=OOM_COUNTERS, scope=OomScope.NODE, at_ns=5, kills=2))
+    assert (expected, len(node.told)) == ([], 1)
+
+
+async def test_pass_takes_kills_that_were_not_told_yet_and_they_are_told_all_the_same(node: Node) -> None:
+    async with node.source() as source:
+        chain(node, "node", "pods", "web", limit="node")
+        (kill,) = source.take_now()
+        assert (42, "/node/pods/web") == (kill.pid, kill.victim_cgroup)
+        assert node.told == []
+        assert not source.take_now()
+        await node.until(lambda: node.told)
+        assert node.told == [kill]
+
+
+async def test_probe_that_fails_in_the_middle_of_a_pass_leaves_the_counters(node: Node) -> None:
+    async with node.source() as source:
+        await node.until(lambda: node.board.state(EBPF_OOM).health is SourceHealth.ARMED)
+
+        def fail() -> list[OomRecord]:
+            raise OSError(5, "Input/output error")
+
+        node.probe.take = fail  # type: ignore[method-assign]
+        assert source.take_now() == ()
+
+
+async def test_without_ebpf_a_pass_sees_that_a_guarded_limit_was_met(tmp_path: Path) -> None:
+    node = Node(tmp_path, ebpf=False)
+    node.settings = replace(node.settings, housekeeping_interval_seconds=1000.0)
+    async with node.source() as source:
+        met = itertools.count(1)
+
+        def is_noticed() -> bool:
+            node.counts(PODS, met=next(met))
+            return bool(source.take_now())
+
+        await node.until(is_noticed)
+        node.counts("/node", met_below=1)
+        assert source.take_now() == ()
+        node.counts(PODS, met=next(met))
+        (kill,) = source.take_now()
+        assert (None, None, OomScope.NODE) == (kill.pid, kill.victim_bytes, kill.scope)
+        assert source.take_now() == ()
+    node.probe.close()
+
+
+async def test_notices_of_a_cgroup_that_was_made_anew_are_taken_anew(tmp_path: Path) -> None:
+    node = Node(tmp_path, ebpf=False)
+    notices = OomNotices(node.tree, GuardedNode("/node", (PODS,)), interval_seconds=0.01)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(notices.run)
+        (tmp_path / "node/pods").rename(tmp_path / "node/old")
+        node.counts(PODS, met=5)
+        await trio.sleep(0.1)
+        assert not notices.struck()
+        node.counts(PODS, met=6)
+        assert notices.struck()
+        (tmp_path / "node/pods/memory.events.local").write_text("nonsense")
+        assert not notices.struck()
+        nursery.cancel_scope.cancel()
+    assert not notices.struck()
     node.probe.close()

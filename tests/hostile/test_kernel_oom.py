@@ -1,0 +1,37 @@
+"""The kernel's OOM killer was faster: nobody follows its victim for memory that is still coming back."""
+
+from __future__ import annotations
+
+import signal
+
+from daemon_fixtures import MIB, RunningDaemon, eventually, hold
+
+from reactor.kernel.oom import own_kills
+from reactor.lab.virtual_node import VirtualNode
+
+INNOCENTS = ("one", "two", "three")
+
+
+def test_innocents_outlive_a_victim_of_the_kernels_that_gives_back_slowly(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(
+        {"evictionHard": {"memory.available": "100Mi"}},
+        {"housekeepingInterval": "500ms", "sources": {"ebpf": False}},
+    )
+    innocents = [node.spawn(node.add_pod(name), hold(30)) for name in INNOCENTS]
+    hog = node.add_pod("hog", request_bytes=300 * MIB)  # within its request it is the last to be evicted
+    victim = node.spawn(hog, hold(270))
+    eventually(lambda: node.usage_bytes() > 360 * MIB, "the node is filled")
+    daemon.start()
+    # While the daemon can't look, another meets the node's limit: the kernel kills who has most.
+    daemon.signal(signal.SIGSTOP)
+    node.tree.set_cpu_quota(hog, 4000)  # 4 ms of CPU in 100: what it held comes back within seconds
+    other = node.spawn(node.add_pod("other"), hold(180))
+    eventually(lambda: own_kills(node.tree, hog) == 1, "the kernel kills the largest")
+    daemon.signal(signal.SIGCONT)
+    passes = daemon.status()["passes"]
+    eventually(lambda: victim.poll() is not None, "the victim exits")
+    eventually(lambda: daemon.status()["passes"] > passes, "passes go by")
+    assert [None] * 4 == [process.poll() for process in (*innocents, other)]
+    assert [] == daemon.evictions()

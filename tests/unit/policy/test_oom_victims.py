@@ -1,0 +1,133 @@
+"""No pod is evicted for memory that a victim of the kernel's OOM killer is giving back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from reactor.model.decisions import OomVictim, PolicyState, Snapshot
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy import decide, record_oom_kill
+from reactor.policy.oom_victims import STILL_SECONDS, credit_bytes, still_dying
+
+from . import strategies as draw
+
+MIB = 1 << 20
+HARD = Threshold(signal=Signal.MEMORY_AVAILABLE, value=draw.amount(100 * MIB))
+SETTINGS = EvictionSettings(thresholds=(HARD,), in_flight_deadline_seconds=10.0)
+PODS = (Pod(name="innocent", namespace="n", uid="innocent"),)
+START = PolicyState()
+
+
+def oom(**changed: object) -> OomKill:
+    kill = OomKill(source="ebpf-oom", scope=OomScope.NODE, at_ns=1, pid=42, victim_bytes=250 * MIB)
+    return replace(kill, **changed)
+
+
+COUNTED = oom(pid=None, victim_bytes=None)
+
+
+def killed(*kills: OomKill, state: PolicyState = START, at: float = 0.0) -> PolicyState:
+    for kill in kills:
+        state = record_oom_kill(SETTINGS, state, kill, "uid", at)
+    return state
+
+
+def passed(state: PolicyState, available_mib: int, at: float) -> tuple[PolicyState, str | None, int]:
+    """Make a pass; return the state, why it evicts nobody, and how many it evicts."""
+    seen = Observation(available=available_mib * MIB, capacity=512 * MIB, taken_at_seconds=at)
+    snapshot = Snapshot(
+        signals={Signal.MEMORY_AVAILABLE: seen},
+        pods={"innocent": PodUsage(memory_working_set_bytes=50 * MIB)},
+    )
+    state, decision = decide(SETTINGS, state, snapshot, PODS, at)
+    return state, decision.deferred_because, len(decision.evictions)
+
+
+def test_what_a_victim_gives_back_is_waited_for_where_it_is_enough() -> None:
+    state, because, evicted = passed(killed(oom()), 0, 1.0)
+    assert 0 == evicted
+    assert "in flight: process 42, killed by the kernel's OOM killer, still holds 262144000" in (
+        because or ""
+    )
+    _, _, evicted = passed(replace(state, oom_victims=()), 0, 1.1)
+    assert 1 == evicted
+
+
+def test_a_victim_that_holds_too_little_spares_nobody() -> None:
+    assert 1 == passed(killed(oom(victim_bytes=50 * MIB)), 0, 1.0)[2]
+
+
+def test_what_came_back_already_is_not_credited_twice() -> None:
+    state, _, evicted = passed(killed(oom(victim_bytes=120 * MIB)), 0, 1.0)
+    assert 0 == evicted
+    state, _, evicted = passed(state, 60, 1.1)
+    assert 0 == evicted
+    assert [60 * MIB] == [credit_bytes(victim) for victim in state.oom_victims]
+    # What came back has been taken by others meanwhile.
+    assert 1 == passed(state, 30, 1.2)[2]
+
+
+def test_a_victim_is_waited_for_until_its_deadline_and_not_longer() -> None:
+    state = killed(oom())
+    state, _, evicted = passed(state, 0, 9.9)
+    assert 0 == evicted
+    assert 1 == passed(state, 0, 10.0)[2]
+
+
+def test_a_kill_that_was_only_counted_is_waited_for_while_memory_comes_back() -> None:
+    state = killed(COUNTED)
+    for step in range(20):
+        at = step * STILL_SECONDS * 0.9
+        state, because, evicted = passed(state, 4 * step, at)
+        assert (0, True) == (evicted, "in flight: the kernel's OOM killer" in (because or ""))
+    assert 0 == passed(state, 76, at + STILL_SECONDS * 0.9)[2]
+    assert 1 == passed(state, 76, at + STILL_SECONDS)[2]
+
+
+def test_further_kills_that_are_only_counted_do_not_put_off_an_eviction() -> None:
+    state = killed(COUNTED)
+    state = killed(COUNTED, state=state, at=STILL_SECONDS * 0.9)
+    assert 1 == len(state.oom_victims)
+    assert 1 == passed(state, 0, STILL_SECONDS)[2]
+
+
+def test_a_kill_is_noted_once() -> None:
+    assert 1 == len(killed(oom(), oom()).oom_victims)
+    assert 2 == len(killed(oom(), oom(pid=43)).oom_victims)
+
+
+def test_a_kill_at_a_pods_own_limit_spares_nobody() -> None:
+    assert () == killed(oom(scope=OomScope.OWN_LIMIT)).oom_victims
+
+
+def test_a_victim_is_kept_as_it_was_where_memory_is_not_observed() -> None:
+    state = killed(oom())
+    assert state.oom_victims == still_dying(state.oom_victims, None, 1.0)
+
+
+@pytest.mark.parametrize(("first", "most", "credit"), [(None, None, 250), (10, 10, 250), (10, 300, 0)])
+def test_credit_is_what_has_not_come_back(first: int | None, most: int | None, credit: int) -> None:
+    victim = OomVictim(
+        pid=1,
+        victim_bytes=250 * MIB,
+        grew_at_seconds=0.0,
+        deadline_seconds=1.0,
+        first_bytes=None if first is None else first * MIB,
+        most_bytes=None if most is None else most * MIB,
+    )
+    assert credit * MIB == credit_bytes(victim)
+    assert credit_bytes(replace(victim, victim_bytes=None)) is None
+
+
+def test_disks_do_not_wait_for_memory() -> None:
+    threshold = Threshold(signal=Signal.NODEFS_AVAILABLE, value=draw.amount(100))
+    settings = EvictionSettings(thresholds=(threshold,), in_flight_deadline_seconds=10.0)
+    seen = {Signal.NODEFS_AVAILABLE: Observation(available=1, capacity=1000)}
+    _, decision = decide(settings, killed(COUNTED), Snapshot(signals=seen), PODS, 0.1)
+    assert decision.deferred_because is None
