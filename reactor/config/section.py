@@ -28,6 +28,7 @@ from reactor.model.settings import (
     KubernetesSettings,
     PodOrigin,
     RealtimeSettings,
+    RestartLoopSettings,
     Role,
 )
 from reactor.model.signals import Filesystem, Layout
@@ -66,6 +67,13 @@ class _Sources:
     memory_high: bool = True
     psi: bool = True
     processes: bool = True
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RestartLoop:
+    evictions: Positive = Positive(RestartLoopSettings().evictions)
+    within: Interval = Interval(RestartLoopSettings().within_seconds)
 
 
 @strict
@@ -136,4 +144,5 @@ class Section:
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)
     podman: _Podman = field(default_factory=_Podman)
+    restart_loop: _RestartLoop = field(default_factory=_RestartLoop)
     dry_run: bool = False

@@ -25,6 +25,7 @@ from reactor.model.settings import (
     KubernetesSettings,
     RealtimeSettings,
     ReclaimSettings,
+    RestartLoopSettings,
     Settings,
     SourceSettings,
 )
@@ -139,6 +140,9 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         metrics_address=None if section.metrics == "off" else (host.strip("[]"), int(port)),
         socket_path=section.socket,
         state_path=section.state_file,
+        restart_loop=RestartLoopSettings(
+            evictions=section.restart_loop.evictions, within_seconds=section.restart_loop.within
+        ),
         journal=JournalSettings(
             path=section.journal.path, max_bytes=section.journal.max_size, files=section.journal.files
         ),

@@ -38,6 +38,7 @@ from reactor.daemon.passes import Known
 from reactor.daemon.podman import Podman
 from reactor.daemon.record import PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
+from reactor.daemon.restart_loops import RestartLoops
 from reactor.daemon.restore import restore
 from reactor.daemon.state import StateFile
 from reactor.daemon.status import View, explain, status, top
@@ -96,6 +97,7 @@ class Daemon:
             patience_seconds=settings.eviction.in_flight_deadline_seconds,
             hooks=hooks,
         )
+        self._restart_loops = RestartLoops(settings.restart_loop)
         self._order = EvictionOrder()
         self._listener: socket.socket | None = None
         self._problems: dict[str, str] = {}
@@ -134,6 +136,7 @@ class Daemon:
         problems = {**self._problems, **generation.housekeeping.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
         problems |= {} if self._podman is None else self._podman.problems
+        problems |= self._restart_loops.problems(time.time())
         brake = self._brake.reading()
         kept = {
             "journal": self._journal.problem,
@@ -173,6 +176,7 @@ class Daemon:
         self._metrics.count_reload(taken=True)
         self._problems.pop(_CONFIGURATION, None)
         self._notice.reloading()
+        self._restart_loops.settings = settings.restart_loop
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._succession.begin(dataclasses.replace(settings, **kept))
 
@@ -286,6 +290,7 @@ class Daemon:
         path = Path(self._settings.journal.path)
         documents = await in_thread(following(read_tail), path, _REMEMBERED, abandon_on_cancel=True)
         self._recorder.remember(documents)
+        self._restart_loops.remember(documents)
         self._oom.remember(documents)
 
     def _begun(self, task_status: trio.TaskStatus[Daemon]) -> None:
@@ -304,6 +309,8 @@ class Daemon:
         if self._cluster is not None:
             self._cluster.passed(record, nursery)
         self._recorder.record(record, nursery)
+        for ending in record.endings:
+            self._restart_loops.evicted(ending.eviction.pod.key, ending.outcome, record.at_unix_seconds)
         state = self._known.state
         if self._settings.dry_run:
             # What was only thought of must not be taken up by a run that means it.
@@ -337,4 +344,6 @@ class Daemon:
             brake=self._brake.reading(),
             journal_written=self._journal.written,
             journal_lost=self._journal.lost,
+            restart_loops=len(self._restart_loops.present(time.time())),
+            repeated_evictions=self._restart_loops.repeated,
         )

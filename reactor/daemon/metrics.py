@@ -57,6 +57,8 @@ class Reading:
     brake: BrakeReading = field(default_factory=BrakeReading)
     journal_written: int = 0
     journal_lost: int = 0
+    restart_loops: int = 0
+    repeated_evictions: int = 0
 
 
 class Metrics:
@@ -206,6 +208,16 @@ class _Scrape(Collector):
             "reactor_evictions_in_flight",
             "Evictions ordered whose resource is not back yet.",
             len(reading.state.in_flight),
+        )
+        yield GaugeMetricFamily(
+            "reactor_restart_loops",
+            "Pods that are evicted again and again, because they are started again each time.",
+            reading.restart_loops,
+        )
+        yield CounterMetricFamily(
+            "reactor_repeated_evictions",
+            "Evictions of pods that were in a restart loop.",
+            reading.repeated_evictions,
         )
         yield CounterMetricFamily(
             "reactor_journal_lines", "Lines written to the journal.", reading.journal_written

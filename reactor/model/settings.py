@@ -79,6 +79,14 @@ class RealtimeSettings:
     oom_score_adj: int | None = -999
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartLoopSettings:
+    """How many evictions of one pod within how long are a restart loop."""
+
+    evictions: int = 3
+    within_seconds: float = 600.0
+
+
 class EbpfLoader(StrEnum):
     """Who makes the eBPF programs; libbpf needs the kernel's BTF, BCC its headers."""
 
@@ -179,6 +187,7 @@ class Settings:
     static_pods_path: str | None = None
     podman: bool = True
     podman_socket: str | None = None
+    restart_loop: RestartLoopSettings = field(default_factory=RestartLoopSettings)
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()

@@ -1,0 +1,84 @@
+"""Restart loops: what is evicted again and again, because it is started again each time.
+
+A unit with Restart=always comes back a tenth of a second after its eviction and grows again. Each eviction
+is right and helps nobody for long: what ends the loop is a limit, or somebody who stops the unit. So the loop
+is recognised by the pod's name, told once as one problem with its count, and counted. Whether the pod is
+evicted depends on none of it. On Kubernetes the kubelet's back-off slows such a pod down.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from reactor.model.settings import RestartLoopSettings
+
+_LOG: Final = logging.getLogger("reactor.evict")
+_NAMES_REMEMBERED: Final = 1000
+_NO_EVICTION: Final = frozenset({"dry-run", "failed"})
+
+
+class RestartLoops:
+    """Counts evictions by pod within a window. Instants are Unix seconds, so that they outlive a restart.
+
+    `repeated` counts the evictions that were a loop's: those from the configured number on.
+    """
+
+    def __init__(self, settings: RestartLoopSettings) -> None:
+        self.settings = settings
+        self.repeated = 0
+        self._evicted: dict[str, deque[float]] = {}  # the least recently evicted first
+
+    def remember(self, documents: Iterable[Mapping[str, Any]]) -> None:
+        """Take over the evictions of an earlier run, oldest first; skip what can't be read."""
+        for document in documents:
+            try:
+                at_unix_seconds = datetime.fromisoformat(document["time"]).timestamp()
+                names = [one["pod"] for one in document["evictions"] if one["outcome"] not in _NO_EVICTION]
+            except (KeyError, TypeError, ValueError):
+                continue
+            for name in names:
+                self._note(str(name), at_unix_seconds)
+
+    def evicted(self, name: str, outcome: str, at_unix_seconds: float) -> None:
+        """Take note that a pod's eviction began, with the outcome known so far; warn where a loop begins."""
+        if outcome in _NO_EVICTION:
+            return
+        count = self._note(name, at_unix_seconds)
+        if count < self.settings.evictions:
+            return
+        self.repeated += 1
+        if count == self.settings.evictions:
+            _LOG.warning("pod %s: %s", name, self._told(count))
+
+    def present(self, now_unix_seconds: float) -> dict[str, int]:
+        """Return how often each pod that is in a loop now was evicted within the window, by its name."""
+        oldest = now_unix_seconds - self.settings.within_seconds
+        counts = {name: sum(at > oldest for at in times) for name, times in self._evicted.items()}
+        return {name: count for name, count in counts.items() if count >= self.settings.evictions}
+
+    def problems(self, now_unix_seconds: float) -> dict[str, str]:
+        """Return a problem for each pod that is in a loop now."""
+        present = self.present(now_unix_seconds)
+        return {f"restart loop {name}": self._told(count) for name, count in present.items()}
+
+    def _note(self, name: str, at_unix_seconds: float) -> int:
+        """Return how often the pod was evicted within the window that ends at this instant."""
+        times = self._evicted.pop(name, None) or deque(maxlen=_NAMES_REMEMBERED)
+        times.append(at_unix_seconds)
+        while times[0] <= at_unix_seconds - self.settings.within_seconds:
+            times.popleft()
+        self._evicted[name] = times
+        while len(self._evicted) > _NAMES_REMEMBERED:
+            del self._evicted[next(iter(self._evicted))]
+        return len(times)
+
+    def _told(self, count: int) -> str:
+        minutes = self.settings.within_seconds / 60
+        return (
+            f"evicted {count} times in {minutes:g} min and started again each time: "
+            "give it a memory limit of its own, or stop what restarts it"
+        )
