@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from reactor.daemon.readiness import ahead_bytes
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import memory_level, thresholds_met
-from reactor.sources.levels import MemoryLevel
+from reactor.sources.levels import BRIM, DRIFT_BYTES, FLOOR, MemoryLevel
 from reactor.sources.process_levels import ProcessLevels
 
 
@@ -43,7 +43,11 @@ class MemoryLevels:
             level
             for threshold in self._thresholds
             if (seen := memory.get(threshold.signal)) is not None and seen.absurdity is None
-            for level in (*self._levels(threshold, seen), *self._early(threshold, seen))
+            for level in (
+                *self._levels(threshold, seen),
+                *self._early(threshold, seen),
+                *self._rungs(threshold, seen),
+            )
         ]
 
     def crossed(self, memory: Mapping[Signal, Observation]) -> dict[str, int]:
@@ -61,9 +65,12 @@ class MemoryLevels:
             self._counters.popitem()[1].close()
 
     def _levels(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
-        level_bytes = memory_level(threshold, seen)
-        if level_bytes is None:
-            return
+        level_bytes = _crossing_bytes(threshold, seen)
+        if level_bytes is not None:
+            yield from self._placed(threshold, seen, level_bytes)
+
+    def _placed(self, threshold: Threshold, seen: Observation, level_bytes: int) -> Iterator[MemoryLevel]:
+        """Yield a usage of the node, or of all pods, as a level on each cgroup to be watched for it."""
         working_set_bytes = seen.capacity - int(threshold.value.of(seen.capacity))
         for cgroup, shift_bytes in self._places(threshold.signal, seen):
             yield MemoryLevel(
@@ -90,6 +97,20 @@ class MemoryLevels:
                     place_ahead=place,
                 )
 
+    def _rungs(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
+        """Yield where a level that the page cache has lifted is to be observed anew; see MemoryLevel."""
+        crossing_bytes = _crossing_bytes(threshold, seen)
+        if crossing_bytes is None or not threshold.is_hard:
+            return
+        floor_bytes = seen.capacity - int(threshold.value.of(seen.capacity))
+        for place, rung_bytes in ((FLOOR, floor_bytes), (BRIM, _brim_bytes(threshold, seen))):
+            if crossing_bytes - rung_bytes <= DRIFT_BYTES:
+                continue
+            for level in self._placed(threshold, seen, rung_bytes):
+                # What is watched by its working set no page cache lifts.
+                if level.cgroup != "/" or self._tree.version is CgroupVersion.V1:
+                    yield replace(level, working_set_bytes=None, place_ahead=place)
+
     def _places(self, signal: Signal, seen: Observation) -> Iterator[tuple[str, int]]:
         """Yield each cgroup to watch for a signal, and how much of the usage lies elsewhere, in bytes."""
         if signal is Signal.MEMORY_AVAILABLE:
@@ -114,6 +135,24 @@ class MemoryLevels:
             if gone is not None:
                 gone.close()
             return None
+
+
+def _crossing_bytes(threshold: Threshold, seen: Observation) -> int | None:
+    """Return the usage at which a threshold is crossed, None where that can't be known.
+
+    Where there is so much page cache that usage would have to pass the capacity it is what usage can reach.
+    Should the cache go, the level still wakes the loop while there is memory left.
+    """
+    level_bytes = memory_level(threshold, seen)
+    if level_bytes is None or level_bytes < seen.capacity - DRIFT_BYTES:
+        return level_bytes
+    return _brim_bytes(threshold, seen)
+
+
+def _brim_bytes(threshold: Threshold, seen: Observation) -> int:
+    """Return the usage, close to the capacity, at which there is still time for an eviction."""
+    wanted_bytes = int(threshold.value.of(seen.capacity))
+    return seen.capacity - min(wanted_bytes // 2, ahead_bytes(seen.capacity)[0])
 
 
 def process_levels(

@@ -13,6 +13,9 @@ from reactor.model.thresholds import Threshold
 DRIFT_BYTES: Final = 1 << 20
 _DRIFT_SHARE: Final = 200  # one part in 200 is 0.5 %
 
+FLOOR: Final = 100
+BRIM: Final = 101
+
 LevelKey = tuple[Signal, str, Threshold, int]
 
 
@@ -23,7 +26,10 @@ class MemoryLevel:
     `cgroup` is relative to the hierarchy's root, "/" the machine itself. `working_set_bytes` is the same
     crossing without the page cache (capacity - threshold), which holds however far the cache moves; where
     it is None there is only the usage to go by. An early level lies `place_ahead` rungs (1: the farthest)
-    ahead of the crossing: its wake is for getting ready, and nothing is crossed there.
+    ahead of the crossing: its wake is for getting ready, and nothing is crossed there. FLOOR and BRIM are
+    early levels for another reason: a level that the page cache has lifted is stale as soon as that is
+    gone, and no event tells of it. At the floor (capacity - threshold) the level is observed anew by a pass
+    before usage can have reached any lower one, and at the brim, close to the capacity, once more.
     """
 
     signal: Signal
@@ -80,10 +86,15 @@ def describe_levels(levels: Iterable[MemoryLevel]) -> str:
 def with_room_for(levels: Sequence[MemoryLevel], most: int) -> list[MemoryLevel]:
     """Return at most so many of one cgroup's levels, in their order.
 
-    Crossings go first, then what comes nearest before the first of them.
+    Crossings go first, then the lowest floor, then what comes nearest before the first crossing.
     """
     first_bytes = min((level.level_bytes for level in levels if not level.is_early), default=0)
-    wanted = sorted(levels, key=lambda level: (level.is_early, abs(first_bytes - level.level_bytes)))[:most]
+    floors = [level for level in levels if level.place_ahead == FLOOR]
+    lowest = min(floors, key=lambda level: level.level_bytes, default=None)
+    wanted = sorted(
+        levels,
+        key=lambda level: (level.is_early, level is not lowest, abs(first_bytes - level.level_bytes)),
+    )[:most]
     return [level for level in levels if level in wanted]
 
 

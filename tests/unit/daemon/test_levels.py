@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reactor.daemon.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
+from reactor.sources.levels import BRIM, FLOOR
 
 MIB = 1 << 20
 
@@ -184,3 +187,47 @@ def test_early_levels_are_none_to_brake_at(tree, make_threshold, observation):
     found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
 
     assert lowest_hard(found) == {"/node": (512 - 100 + 1) * MIB}
+
+
+@pytest.mark.parametrize(
+    ("inactive_mib", "crossing_mib", "rungs_mib"),
+    [
+        (1, 413, {}),
+        (50, 462, {FLOOR: 412}),
+        (90, 502, {FLOOR: 412, BRIM: 480}),
+        (100, 480, {FLOOR: 412}),
+        (360, 480, {FLOOR: 412}),
+    ],
+)
+def test_level_lies_where_usage_can_reach_it_and_is_observed_anew_below(
+    tree, make_threshold, observation, inactive_mib, crossing_mib, rungs_mib
+):
+    seen = replace(observation(400 * MIB), inactive_file_bytes=inactive_mib * MIB)
+    found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: seen})
+
+    assert [level.level_bytes for level in crossings(found)] == [crossing_mib * MIB]
+    rungs = [level for level in found if level.place_ahead in {FLOOR, BRIM}]
+    assert {level.place_ahead: level.level_bytes for level in rungs} == {
+        place: mib * MIB for place, mib in rungs_mib.items()
+    }
+    assert all(level.is_early and level.working_set_bytes is None for level in rungs)
+
+
+def test_soft_threshold_lies_within_reach_and_is_not_observed_anew(tree, make_threshold, observation):
+    seen = replace(observation(400 * MIB), inactive_file_bytes=360 * MIB)
+    (level,) = levels(tree, make_threshold(20 * MIB, grace_period_seconds=9)).of(
+        {Signal.MEMORY_AVAILABLE: seen}
+    )
+    assert level.level_bytes == 502 * MIB
+
+
+def test_machine_on_v2_is_watched_by_its_working_set_which_no_cache_lifts(
+    make_tree, make_threshold, observation
+):
+    settings = Settings(eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)), pod_parents=())
+    seen = {Signal.MEMORY_AVAILABLE: replace(observation(400 * MIB), inactive_file_bytes=90 * MIB)}
+    places = {
+        version: {level.place_ahead for level in MemoryLevels(make_tree(version).tree, settings).of(seen)}
+        for version in CgroupVersion
+    }
+    assert places[CgroupVersion.V1] - places[CgroupVersion.V2] == {FLOOR, BRIM}

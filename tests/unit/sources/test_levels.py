@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.sources.levels import describe_levels, needs_rearming, with_room_for
+from reactor.sources.levels import BRIM, FLOOR, describe_levels, needs_rearming, with_room_for
 
 MIB = 1 << 20
 
@@ -58,3 +58,11 @@ def test_where_there_is_little_room_what_is_early_goes_first_and_the_nearest_las
     assert [hard, near, soft] == with_room_for([hard, far, near, soft, late], 3)
     assert [hard, soft] == with_room_for([hard, far, near, soft, late], 2)
     assert [] == with_room_for([], 4)
+
+
+def test_where_there_is_little_room_the_lowest_floor_comes_before_what_is_nearest(level) -> None:
+    hard, early = level(462), replace(level(459), place_ahead=2)
+    floor, other = replace(level(412), place_ahead=FLOOR), replace(level(432), place_ahead=FLOOR)
+    brim = replace(level(440), place_ahead=BRIM)
+    assert [hard, floor] == with_room_for([hard, early, other, floor, brim], 2)
+    assert [hard, early, floor] == with_room_for([hard, early, other, floor, brim], 3)

@@ -1,0 +1,61 @@
+"""Page cache that goes away takes the level with it that it had lifted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from daemon_fixtures import MIB, RunningDaemon, eventually
+
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.oom import own_kills
+from reactor.lab.virtual_node import VirtualNode
+from reactor.sources.memcg import MEMCG_EVENTFD
+
+CACHED_MIB = 360
+WRITE = """
+import os, sys
+with open(sys.argv[1], "wb") as file:
+    for _ in range(int(sys.argv[2])):
+        file.write(bytes(1 << 20))
+    file.flush()
+    os.fsync(file.fileno())
+"""
+GROW = """
+import mmap
+memory = mmap.mmap(-1, 600 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for offset in range(0, 600 << 20, 4096):
+    memory[offset] = 1
+"""
+
+
+def test_hog_is_evicted_before_the_limit_after_the_cache_that_lifted_the_level_has_gone(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    assert node.tree.version is CgroupVersion.V1
+    cached = tmp_path / "cached"
+    reader, hog = node.add_pod("reader"), node.add_pod("hog")
+    written = node.spawn(reader, [sys.executable, "-S", "-c", WRITE, str(cached), str(CACHED_MIB)])
+    assert 0 == written.wait(60)
+    assert node.usage_bytes() > CACHED_MIB * MIB
+    # No housekeeping in between: nothing but the level itself tells of the hog.
+    daemon.configure({"evictionHard": {"memory.available": "100Mi"}}, {"housekeepingInterval": "10m"})
+    daemon.start()
+    eventually(lambda: "memory.available" in detail(daemon), "the level is armed")
+
+    cached.unlink()
+    eventually(lambda: node.usage_bytes() < 100 * MIB, "the cache is gone")
+    watermark = node.tree.path(node.cgroup) / "memory.max_usage_in_bytes"
+    watermark.write_text("0")
+    process = node.spawn(hog, [sys.executable, "-S", "-c", GROW])
+
+    assert -signal.SIGKILL == process.wait(30)
+    eventually(lambda: bool(daemon.evictions()), "the eviction is in the journal")
+    assert ["cgroup/hog"] == [one["pod"] for line in daemon.evictions() for one in line["evictions"]]
+    assert 0 == own_kills(node.tree, hog)
+    assert int(watermark.read_text()) < (512 - 32) * MIB
+
+
+def detail(daemon: RunningDaemon) -> str:
+    return next(str(one["detail"]) for one in daemon.status()["sources"] if one["name"] == MEMCG_EVENTFD)
