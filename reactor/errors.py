@@ -6,6 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def extra_remedy(extra: str) -> str:
+    """Return how what is missing of an extra is installed.
+
+    Never by the project's name alone: the package of that name in the public index is another project's.
+    """
+    return f"install reactor with its extra: pip install '.[{extra}]' in a checkout, or 'WHEEL-FILE[{extra}]'"
+
+
 class ReactorError(Exception):
     """The root of reactor's own exceptions."""
 

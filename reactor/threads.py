@@ -13,6 +13,10 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
 
+# Trio's default of 40 is more than the unit may have tasks, with the threads of its own that the daemon has
+# (journal, log, brake) and the children that it starts (commands, the compiler of BCC). Those that hang, one
+# for each filesystem or directory that does not answer, are a handful.
+MOST_THREADS: Final = 16
 _AGAIN_SECONDS: Final = 0.1
 
 _Arguments = TypeVarTuple("_Arguments")
@@ -45,6 +49,11 @@ async def in_thread(
             if began:  # it is the call's own
                 raise
         await trio.sleep(_AGAIN_SECONDS)
+
+
+def limit_threads() -> None:
+    """Have no more worker threads at a time in this run of Trio than the unit leaves room for."""
+    trio.to_thread.current_default_thread_limiter().total_tokens = MOST_THREADS
 
 
 class NameLookups(trio.abc.HostnameResolver):

@@ -12,7 +12,7 @@ import trio
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.errors import ConfigError, ReactorError
+from reactor.errors import ConfigError, ReactorError, extra_remedy
 from reactor.kernel.features import Feature
 from reactor.model.settings import KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Layout, Signal
@@ -21,7 +21,6 @@ SERVER: Final = "API server"
 NODE: Final = "node object"
 RULES: Final = "RBAC rules"
 EVICTION: Final = "sole eviction"
-_EXTRA: Final = "install reactor with its extra: pip install 'reactor[kubernetes]'"
 _SECONDS: Final = 10.0
 _LARGEST_BYTES: Final = 4 << 20
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -52,7 +51,9 @@ def kubernetes_features(settings: Settings) -> tuple[Feature, ...]:
     try:
         asked = trio.run(_asked, kubernetes)
     except ImportError:
-        asked = (Feature(name=SERVER, available=False, detail="not asked", remedy=_EXTRA),)
+        asked = (
+            Feature(name=SERVER, available=False, detail="not asked", remedy=extra_remedy("kubernetes")),
+        )
     return (*asked, kubelet_eviction(kubernetes))
 
 

@@ -6,12 +6,11 @@ from typing import Final
 
 import trio
 
-from reactor.errors import ReactorError
+from reactor.errors import ReactorError, extra_remedy
 from reactor.kernel.features import Feature
 from reactor.model.settings import Settings
 
 NAME: Final = "container runtime"
-_EXTRA: Final = "install reactor with its extra: pip install 'reactor[kubernetes]'"
 _SECONDS: Final = 5.0
 
 
@@ -35,7 +34,9 @@ def runtime_feature(settings: Settings) -> Feature:
     try:
         return Feature(name=NAME, available=True, detail=trio.run(_described, endpoint))
     except ImportError:
-        return Feature(name=NAME, available=False, detail=f"not asked: {endpoint}", remedy=_EXTRA)
+        return Feature(
+            name=NAME, available=False, detail=f"not asked: {endpoint}", remedy=extra_remedy("kubernetes")
+        )
     except (ReactorError, trio.TooSlowError) as error:
         remedy = "start it, or name its socket in reactor.runtime.endpoint; root is needed to ask it"
         why = str(error) or f"no answer within {_SECONDS:g} s: {endpoint}"

@@ -29,11 +29,15 @@ Document = Mapping[str, Any]
 class Journal:
     """Writes documents as lines, from a thread of its own; `write` never blocks and never raises.
 
+    Each line has the `start` of this run, where one is given, and its place in it, `seq`: by them lines can
+    be put in order, and a place that is missing is a line that was lost.
     `written` and `lost` count lines; `problem` says why lines are being lost at present (None: they aren't).
     """
 
-    def __init__(self, settings: JournalSettings) -> None:
+    def __init__(self, settings: JournalSettings, *, start: str | None = None) -> None:
         self._file = _RotatingFile(settings)
+        self._start = start
+        self._seq = 0
         self._writer = LineWriter("reactor-journal", self._append)
         self._failed = 0
         self.written = 0
@@ -50,7 +54,9 @@ class Journal:
 
     def write(self, make: Callable[[], Document]) -> bool:
         """Queue a document, made in the writer's thread; return False where it had to be dropped."""
-        queued = self._writer.put(lambda: encode(make()))
+        self._seq += 1
+        place = {} if self._start is None else {"start": self._start, "seq": self._seq}
+        queued = self._writer.put(lambda: encode({**make(), **place}))
         if not queued:
             self._fail("its queue is full: the disk is slower than the decisions")
         return queued

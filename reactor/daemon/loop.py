@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import socket
 import time
 from functools import partial
@@ -45,12 +46,13 @@ from reactor.daemon.status import View, explain, status, top
 from reactor.daemon.status_socket import Command, NoDaemonError, listen, remove, serve
 from reactor.daemon.succession import Outliving, Succession
 from reactor.daemon.undisturbed import undisturbed
+from reactor.daemon.wording import instant
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.scheduling import following
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
-from reactor.model.signals import NodeCondition
+from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import WakeKind
 from reactor.threads import NameLookups, in_thread
 
@@ -85,7 +87,9 @@ class Daemon:
         self._last_pass_seconds = time.monotonic()
         self._known = Known(observed=Observed(stale_seconds=0.0))
         self._metrics = Metrics()
-        self._journal = Journal(settings.journal)
+        self._journal = Journal(
+            settings.journal, start=f"{instant(self._started_unix_seconds)}/{os.getpid()}"
+        )
         self._state_file = StateFile(Path(settings.state_path))
         self._keeper = StateKeeper(self._state_file, self._metrics.count_state_failure)
         self._last_good = last_good
@@ -102,6 +106,7 @@ class Daemon:
         self._listener: socket.socket | None = None
         self._problems: dict[str, str] = {}
         self._conditions_told: tuple[NodeCondition, ...] = ()
+        self._unobserved_told: str | None = None
         self._is_started = False
         self._kills = KillPath(tree, settings.pod_parents)
         self._cluster = cluster_of(settings, tree, self._kills)
@@ -317,15 +322,25 @@ class Daemon:
             state = dataclasses.replace(state, in_flight=(), evicted_at=())
         ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
         self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
-        if record.decision.conditions != self._conditions_told:
+        if record.decision.conditions != self._conditions_told or (
+            ticked and self._unobserved() != self._unobserved_told
+        ):
             self._say_ready()
 
     def _say_ready(self) -> None:
-        self._conditions_told = self._known.state.conditions
-        self._notice.ready(
-            f"{'dry run: ' if self._settings.dry_run else ''}{len(self._known.pods)} pods, "
-            f"{', '.join(self._conditions_told) or 'no pressure'}"
-        )
+        self._conditions_told, self._unobserved_told = self._known.state.conditions, self._unobserved()
+        standing = ", ".join(self._conditions_told) or "no pressure"
+        if self._unobserved_told is not None:
+            standing = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_told}"
+        refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
+        dry = "dry run: " if self._settings.dry_run else ""
+        self._notice.ready(f"{dry}{len(self._known.pods)} pods, {standing}{refused}")
+
+    def _unobserved(self) -> str | None:
+        """Return why the node's memory can't be observed, None where it is: without it nobody is guarded."""
+        generation = self._succession.present
+        problems = {} if generation is None else generation.parts.node.problems
+        return problems.get(Signal.MEMORY_AVAILABLE)
 
     def _is_alive(self) -> bool:
         silence_seconds = time.monotonic() - self._last_pass_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reactor.act.kill import KillPath
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
 
@@ -20,6 +20,6 @@ def cluster_of(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster
     try:
         from reactor.daemon.kubernetes import Cluster  # noqa: PLC0415
     except ImportError as error:
-        accepted = "reactor with its extra: pip install 'reactor[kubernetes]'"
+        accepted = f"nothing here unless you {extra_remedy('kubernetes')}"
         raise ConfigError([Problem(path="reactor.kubernetes", got=str(error), accepted=accepted)]) from error
     return Cluster(settings, tree, kills)

@@ -16,6 +16,7 @@ from reactor.daemon.status_socket import AnotherDaemonError
 from reactor.daemon.turn import turn
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
+from reactor.threads import limit_threads
 
 
 async def run(
@@ -36,6 +37,7 @@ async def run(
     Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where another daemon
     guards with the same state file, for whose end `settings.stand_by` waits, or answers on the same socket.
     """
+    limit_threads()
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
         daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())

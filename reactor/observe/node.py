@@ -47,6 +47,8 @@ class NodeObserver:
         problems: dict[str, str] = {}
         observed: _Observations = {}
         node = _tried(problems, str(Signal.MEMORY_AVAILABLE), self._memory.node)
+        if node is None:
+            self._name_what_is_missing(problems)
         if node is not None:
             observed[Signal.MEMORY_AVAILABLE] = node.observation()
             allocatable = str(Signal.ALLOCATABLE_MEMORY_AVAILABLE)
@@ -70,6 +72,17 @@ class NodeObserver:
     def close(self) -> None:
         """Close every descriptor."""
         self._memory.close()
+
+    def _name_what_is_missing(self, problems: dict[str, str]) -> None:
+        """Say in words that there is no such cgroup (yet); any other reason stays as it is."""
+        cgroup = self._settings.node_cgroup
+        try:
+            is_missing = cgroup is not None and not self._tree.exists(cgroup)
+        except (OSError, ReactorError):
+            return
+        if is_missing:
+            why = f"the cgroup {cgroup} (nodeCgroup) does not exist: no pod is guarded until it does"
+            problems[str(Signal.MEMORY_AVAILABLE)] = why
 
     def _tasks(self) -> Observation:
         node = self._settings.node_cgroup

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from reactor.errors import RefusedError
+from reactor.errors import RefusedError, extra_remedy
 from reactor.report.document import Figure, Report, Table
 
 EXTRA: Final = "report"
@@ -56,9 +56,7 @@ def _extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise RefusedError(
-            f"no {error.name}, so nothing is drawn: install the extra, pip install 'reactor[{EXTRA}]'"
-        ) from error
+        raise RefusedError(f"no {error.name}, so nothing is drawn: {extra_remedy(EXTRA)}") from error
 
 
 def _write(text: str, path: Path) -> None:

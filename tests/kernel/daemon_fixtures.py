@@ -67,8 +67,8 @@ class RunningDaemon:
         }
         self.config_path.write_text(json.dumps(document))
 
-    def start(self, *arguments: str) -> None:
-        """Start the daemon and wait until it says that it is ready."""
+    def start(self, *arguments: str) -> str:
+        """Start the daemon and wait until it says that it is ready; return what it says with that."""
         notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notice_path = self.directory / "notify.sock"
         notice_path.unlink(missing_ok=True)
@@ -76,8 +76,9 @@ class RunningDaemon:
         notices.settimeout(30)
         with notices:
             self.spawn(*arguments, environment={"NOTIFY_SOCKET": str(notice_path)})
-            while b"READY=1" not in notices.recv(4096).split(b"\n"):
+            while b"READY=1" not in (said := notices.recv(4096)).split(b"\n"):
                 pass
+        return said.decode()
 
     def spawn(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start the daemon without waiting."""

@@ -119,6 +119,21 @@ def test_pods_and_parents_that_vanish_and_come_again_are_guarded_again(
     assert daemon.stop() == 0
 
 
+def test_node_cgroup_that_does_not_exist_yet_is_told_in_words_to_the_service_manager_and_in_status(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    late = f"{node.cgroup}/late"
+    daemon.configure(HARD, {"nodeCgroup": late, "housekeepingInterval": "100ms"})
+    words = f"the cgroup {late} (nodeCgroup) does not exist: no pod is guarded until it does"
+
+    assert f"STATUS=0 pods, memory.available is not known: {words}" in daemon.start()
+    assert words == daemon.status()["problems"]["memory.available"]
+
+    node.add_pod("late")
+    eventually(lambda: "memory.available" not in daemon.status()["problems"], "the node")
+    assert daemon.stop() == 0
+
+
 def test_node_cgroup_that_is_gone_is_a_problem_and_no_pressure(
     node: VirtualNode, daemon: RunningDaemon
 ) -> None:

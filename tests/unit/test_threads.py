@@ -5,7 +5,7 @@ import sys
 import pytest
 import trio
 
-from reactor.threads import NameLookups, in_thread
+from reactor.threads import MOST_THREADS, NameLookups, in_thread, limit_threads
 
 NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 
@@ -101,3 +101,16 @@ async def test_one_that_is_abandoned_is_not_waited_for() -> None:
         await in_thread(waits, abandon_on_cancel=True)
     assert scope.cancelled_caught
     release.set()
+
+
+async def test_no_more_worker_threads_run_at_a_time_than_the_unit_leaves_room_for():
+    limit_threads()
+    limiter = trio.to_thread.current_default_thread_limiter()
+    running = []
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3 * MOST_THREADS):
+            nursery.start_soon(in_thread, lambda: running.append(limiter.borrowed_tokens))
+
+    assert len(running) == 3 * MOST_THREADS
+    assert max(running) <= MOST_THREADS

@@ -32,6 +32,25 @@ def test_each_document_is_one_line_of_json(tmp_path):
     assert (journal.written, journal.lost, journal.problem) == (2, 0, None)
 
 
+def test_lines_can_be_put_in_order_and_a_lost_one_is_missed(tmp_path):
+    lines = []
+    for start in ("2026-01-01T00:00:00Z/1", "2026-01-01T00:01:00Z/2"):
+        journal = Journal(settings(tmp_path), start=start)
+        for n in range(3):
+            journal.write(lambda n=n: {"n": n})
+        if len(lines) == 0:  # what its maker can't make is lost
+            journal.write(lambda: {"n": 1 / 0})
+        journal.write(lambda: {"n": 3})
+        journal.start()
+        journal.close()
+        lines = written(tmp_path / "made" / "journal.jsonl")
+
+    assert [(line["start"][-1], line["seq"], line["n"]) for line in lines] == [
+        *(("1", 1, 0), ("1", 2, 1), ("1", 3, 2), ("1", 5, 3)),
+        *(("2", 1, 0), ("2", 2, 1), ("2", 3, 2), ("2", 4, 3)),
+    ]
+
+
 def test_files_are_rotated_and_their_size_and_number_bounded(tmp_path):
     journal = Journal(settings(tmp_path, max_bytes=200, files=3))
     journal.start()

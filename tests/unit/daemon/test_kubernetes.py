@@ -291,7 +291,7 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(
 
     monkeypatch.setattr(builtins, "__import__", without)
     tree = CgroupTree.discover()
-    with pytest.raises(ConfigError, match=r"pip install 'reactor\[kubernetes\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[kubernetes\]'"):
         cluster_of(Settings(kubernetes=KubernetesSettings()), tree, KillPath(tree, ()))
     assert cluster_of(Settings(), tree, KillPath(tree, ())) is None
 

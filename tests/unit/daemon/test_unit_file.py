@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from reactor.threads import MOST_THREADS
+
 UNIT = Path(__file__).parents[3] / "deploy" / "reactor.service"
 DROP_IN = UNIT.with_name("reactor-bcc.conf")
 
@@ -27,6 +29,12 @@ def test_systemd_takes_the_unit_without_a_complaint(tmp_path, drop_in):
     )
 
     assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_threads_of_the_daemon_leave_room_for_its_commands_within_the_units_limit():
+    (limit,) = (line for line in UNIT.read_text().splitlines() if line.startswith("TasksMax="))
+
+    assert int(limit.removeprefix("TasksMax=")) >= 2 * MOST_THREADS + 16
 
 
 def test_unit_gives_what_the_daemon_asks_for():

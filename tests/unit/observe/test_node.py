@@ -144,6 +144,16 @@ def test_node_without_a_parent_of_pods_has_nothing_allocatable(fake: FakeTree, p
     assert "/missing" in node.problems[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
 
 
+def test_virtual_node_that_does_not_exist_yet_says_so_in_words(fake: FakeTree, proc: Path) -> None:
+    node = observer(fake, proc, node_cgroup="/late", pod_parents=("/late",))
+    assert {} == node.memory()
+    words = "the cgroup /late (nodeCgroup) does not exist: no pod is guarded until it does"
+    assert {Signal.MEMORY_AVAILABLE: words} == node.problems
+    fake.add("/late")
+    assert Signal.MEMORY_AVAILABLE in node.memory()
+    assert {} == node.problems
+
+
 def test_usage_above_the_limit_leaves_nothing_available(virtual: FakeTree, proc: Path) -> None:
     virtual.counters("/node", usage_bytes=600 * MIB, inactive_file_bytes=0)
     found = virtual_observer(virtual, proc).memory()[Signal.MEMORY_AVAILABLE]

@@ -11,7 +11,7 @@ from reactor.errors import RefusedError
 from reactor.report import Bars, Distribution, Lines, Report, Section, Table, write, write_figure
 from reactor.report.page import html, numeric_columns
 
-pytest.importorskip("matplotlib", reason="needs the extra: pip install 'reactor[report]'")
+pytest.importorskip("matplotlib", reason="needs the extra: pip install '.[report]'")
 
 FIGURES = (
     Distribution(title="Latency", x_label="ms", series={"one": [1, 2, 30], "other": [0, 4]}),
@@ -91,7 +91,7 @@ def test_describing_a_report_imports_nothing_that_draws() -> None:
 def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "reactor.report.figures", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(RefusedError, match=r"pip install 'reactor\[report\]'"):
+    with pytest.raises(RefusedError, match=r"pip install '\.\[report\]'"):
         html(report())
 
 

@@ -120,7 +120,7 @@ def test_the_table_tells_everybody_and_every_reason(found: dict[str, Any]) -> No
 def test_a_stored_result_can_be_rendered_elsewhere(
     found: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra: pip install 'reactor[report]'")
+    pytest.importorskip("matplotlib", reason="needs the extra: pip install '.[report]'")
     stored = tmp_path / "race.json"
     stored.write_text(json.dumps(found))
     assert 0 == command.render(stored, tmp_path / "plot.svg")
@@ -139,7 +139,7 @@ def test_without_what_draws_the_table_comes_all_the_same(
     stored.write_text(json.dumps(found))
     assert 2 == command.render(stored)
     told = capsys.readouterr()
-    assert "reactor[report]" in told.err
+    assert ".[report]" in told.err
     assert "| earlyoom |" in told.out
 
 

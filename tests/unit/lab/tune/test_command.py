@@ -51,7 +51,7 @@ def test_without_the_extra_the_report_is_missing_and_the_rest_is_there(
     assert 0 == main(["tune", "--from", str(stored), "--results", str(tmp_path / "out")])
     (directory,) = (tmp_path / "out").iterdir()
     assert {"measured.json", "reactor.yaml"} == {file.name for file in directory.iterdir()}
-    assert "reactor[report]" in capsys.readouterr().err
+    assert ".[report]" in capsys.readouterr().err
 
 
 def test_what_is_assumed_can_be_changed_afterwards(
