@@ -18,6 +18,7 @@ from reactor.model.signals import Filesystem, Layout
 
 _BETWEEN_LOOKS_SECONDS: Final = 0.05
 _STILL_LOOKS: Final = 2
+NODEFS_PATHS: Final = ("/var/lib/kubelet/pods", "/var/lib/kubelet", "/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +138,12 @@ def wait_given_back(path: str, most_seconds: float = 1.0) -> None:
         still = 0 if free > before else still + 1
 
 
-def nodefs_path(candidates: Sequence[str] = ("/var/lib/kubelet", "/")) -> str:
-    """Return a path on the node's own filesystem: the kubelet's directory, else the root."""
+def nodefs_path(candidates: Sequence[str] = NODEFS_PATHS) -> str:
+    """Return a path on the node's own filesystem: where the kubelet keeps pods' volumes, else the root.
+
+    In a container nothing else of the kubelet's directory may be mounted; the directory above is then one
+    of the image.
+    """
     return next((path for path in candidates if os.path.isdir(path)), "/")
 
 

@@ -40,15 +40,15 @@ def renderer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-def render(renderer: Path, values: Mapping[str, Any]) -> list[Object]:
-    done = rendered(renderer, values)
+def render(renderer: Path, values: Mapping[str, Any], *apis: str) -> list[Object]:
+    done = rendered(renderer, values, *apis)
     assert done.returncode == 0, done.stderr
     return [dict(document) for document in YAML(typ="safe").load_all(done.stdout) if document]
 
 
-def rendered(renderer: Path, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
+def rendered(renderer: Path, values: Mapping[str, Any], *apis: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [renderer, CHART, NAMESPACE, "reactor"],
+        [renderer, CHART, NAMESPACE, "reactor", *apis],
         input=json.dumps(values),
         capture_output=True,
         text=True,
@@ -109,6 +109,7 @@ def test_the_variants_are_those_of_the_kustomize_components(renderer: Path, tmp_
     chart = render(renderer, {"runtime": "crio", "deleteEvictedPods": True})
     kustomized = manifests(tmp_path)
     assert pod_spec(kustomized) == pod_spec(chart)
+    assert of_kind("ValidatingAdmissionPolicy", kustomized)["metadata"]["name"] == "reactor"
     assert of_kind("ClusterRole", kustomized)["rules"] == of_kind("ClusterRole", chart)["rules"]
 
 
@@ -118,6 +119,24 @@ def test_the_server_takes_what_the_chart_makes(cluster: Cluster, renderer: Path)
     cluster.api.create_unless_there("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     for document in documents:
         cluster.api.create_unless_there(f"{collection(document)}?dryRun=All", document)
+
+
+def test_the_policy_of_the_own_node_is_made_where_the_server_has_it_and_as_kustomize_makes_it(
+    renderer: Path,
+) -> None:
+    def policies(*apis: str, **values: Any) -> list[Object]:
+        made = [dict(each) for each in render(renderer, values, *apis)]
+        found = [each for each in made if each["kind"].startswith("ValidatingAdmission")]
+        for each in found:
+            each["metadata"].pop("labels")
+        return found
+
+    path = BASE.parent / "components/own-node-only/policy.yaml"
+    expected = [dict(each) for each in YAML(typ="safe").load_all(path)]
+    served = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+    assert expected == policies(served) == policies(ownNodeOnly=True)
+    assert [] == policies() == policies(served, ownNodeOnly=False)
+    assert "accepted: auto, true, false" in rendered(renderer, {"ownNodeOnly": "maybe"}).stderr
 
 
 def test_a_runtime_that_the_chart_does_not_know_is_refused_by_name(renderer: Path) -> None:

@@ -3,8 +3,9 @@
 // Render a chart as `helm template` does, with the template functions that Helm adds to Go's: sprig's, include,
 // toYaml and fail. Enough for a chart without dependencies, where Helm itself can't be had from a distribution.
 //
-//	chart CHART NAMESPACE RELEASE < values.json
+//	chart CHART NAMESPACE RELEASE [API...] < values.json
 //
+// Each API is one that the server has, such as admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy.
 // Values given on standard input replace the chart's own, key by key. Prints the documents; exit status 1 with a
 // line on standard error where the chart refuses.
 package main
@@ -22,6 +23,18 @@ import (
 	"github.com/Masterminds/sprig"
 	"gopkg.in/yaml.v3"
 )
+
+type apiVersions []string
+
+// Has says whether the server has an API, as Helm's function of that name.
+func (served apiVersions) Has(wanted string) bool {
+	for _, one := range served {
+		if one == wanted {
+			return true
+		}
+	}
+	return false
+}
 
 func check(err error) {
 	if err != nil {
@@ -85,9 +98,10 @@ func main() {
 		check(err)
 	}
 	data := map[string]interface{}{
-		"Values":  values,
-		"Chart":   map[string]interface{}{"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
-		"Release": map[string]interface{}{"Name": release, "Namespace": namespace, "Service": "Helm"},
+		"Values":       values,
+		"Chart":        map[string]interface{}{"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
+		"Capabilities": map[string]interface{}{"APIVersions": apiVersions(os.Args[4:])},
+		"Release":      map[string]interface{}{"Name": release, "Namespace": namespace, "Service": "Helm"},
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(filepath.Base(path), "_") {

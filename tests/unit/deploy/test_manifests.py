@@ -1,0 +1,244 @@
+"""What deploy/ gives the DaemonSet: the host's paths, and the policy that holds a token to its own node.
+
+The policy is held to the schema of admissionregistration.k8s.io/v1 field by field. No API server that knows
+the kind is to be had here (1.20.2 does not); its expressions are evaluated by a CEL library where that is
+installed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from reactor.kernel.filesystem import NODEFS_PATHS
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+BASE = DEPLOY / "kustomize/base"
+COMPONENT = DEPLOY / "kustomize/components/own-node-only"
+TEMPLATES = DEPLOY / "helm/reactor/templates"
+NODE_NAME = "authentication.kubernetes.io/node-name"
+
+# Each field: a type, a set of the values that it may have, or a tuple of a list's element. "!": required.
+NAMED_EXPRESSION = {"name!": str, "expression!": str}
+SCHEMA: dict[str, dict[str, Any]] = {
+    "ValidatingAdmissionPolicy": {
+        "failurePolicy!": {"Fail", "Ignore"},
+        "matchConstraints!": {
+            "resourceRules!": (
+                {
+                    "apiGroups!": (str,),
+                    "apiVersions!": (str,),
+                    "operations!": ({"CREATE", "UPDATE", "DELETE", "CONNECT", "*"},),
+                    "resources!": (str,),
+                    "scope": {"*", "Cluster", "Namespaced"},
+                },
+            ),
+            "matchPolicy": {"Exact", "Equivalent"},
+        },
+        "matchConditions": (NAMED_EXPRESSION,),
+        "variables": (NAMED_EXPRESSION,),
+        "validations!": (
+            {
+                "expression!": str,
+                "message": str,
+                "messageExpression": str,
+                "reason": {"Unauthorized", "Forbidden", "Invalid", "RequestEntityTooLarge"},
+            },
+        ),
+    },
+    "ValidatingAdmissionPolicyBinding": {
+        "policyName!": str,
+        "validationActions!": ({"Deny", "Warn", "Audit"},),
+    },
+}
+
+
+def documents(text: str) -> list[Any]:
+    return [document for document in YAML(typ="safe", pure=True).load_all(text) if document]
+
+
+def rendered(name: str) -> list[Any]:
+    """Return a template of the chart as the release `reactor` in `reactor-system` has it, but for labels."""
+    text = (TEMPLATES / name).read_text()
+    text = re.sub(r"^\s*labels: \{\{-.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\{\{-.*\}\}\n", "", text, flags=re.MULTILINE)
+    text = text.replace('{{ include "reactor.name" . }}', "reactor").replace(
+        "{{ .Release.Namespace }}", "reactor-system"
+    )
+    assert "{{" not in text
+    return documents(text)
+
+
+@pytest.fixture(params=["kustomize", "helm"])
+def policy_and_binding(request: pytest.FixtureRequest) -> list[Any]:
+    if request.param == "kustomize":
+        return documents((COMPONENT / "policy.yaml").read_text())
+    return rendered("own-node-only.yaml")
+
+
+def misfits(value: Any, schema: Any, path: str) -> list[str]:
+    """Return where a document leaves its schema."""
+    if isinstance(schema, tuple):
+        if not isinstance(value, list) or not value:
+            return [f"{path}: no list"]
+        return [
+            one for index, each in enumerate(value) for one in misfits(each, schema[0], f"{path}[{index}]")
+        ]
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            return [f"{path}: no mapping"]
+        known = {name.removesuffix("!"): each for name, each in schema.items()}
+        found = [f"{path}.{name}: unknown" for name in value.keys() - known.keys()]
+        needed = {name.removesuffix("!") for name in schema if name.endswith("!")}
+        found += [f"{path}.{name}: missing" for name in needed - value.keys()]
+        return found + [
+            one
+            for name in value.keys() & known.keys()
+            for one in misfits(value[name], known[name], f"{path}.{name}")
+        ]
+    fits = value in schema if isinstance(schema, set) else isinstance(value, schema)
+    return [] if fits else [f"{path}: {value!r}"]
+
+
+def test_policy_and_binding_fit_their_schema(policy_and_binding: list[Any]) -> None:
+    assert [document["kind"] for document in policy_and_binding] == list(SCHEMA)
+    for document in policy_and_binding:
+        assert document["apiVersion"] == "admissionregistration.k8s.io/v1"
+        assert document["metadata"] == {"name": "reactor"}
+        assert document.keys() == {"apiVersion", "kind", "metadata", "spec"}
+        assert [] == misfits(document["spec"], SCHEMA[document["kind"]], "spec")
+    policy, binding = policy_and_binding
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
+
+
+def test_schema_check_sees_what_does_not_fit() -> None:
+    (policy, _) = documents((COMPONENT / "policy.yaml").read_text())
+    policy["spec"]["failurePolicy"] = "fail"
+    policy["spec"]["validation"] = policy["spec"].pop("validations")
+    policy["spec"]["variables"][0]["expresion"] = "true"
+    assert sorted(misfits(policy["spec"], SCHEMA[policy["kind"]], "spec")) == [
+        "spec.failurePolicy: 'fail'",
+        "spec.validation: unknown",
+        "spec.validations: missing",
+        "spec.variables[0].expresion: unknown",
+    ]
+
+
+def test_chart_and_component_are_the_same() -> None:
+    assert rendered("own-node-only.yaml") == documents((COMPONENT / "policy.yaml").read_text())
+
+
+def test_policy_covers_all_that_the_reactor_may_change_but_events(policy_and_binding: list[Any]) -> None:
+    (role,) = [each for each in documents((BASE / "rbac.yaml").read_text()) if each["kind"] == "ClusterRole"]
+    rules = [*role["rules"], {"resources": ["pods"], "verbs": ["delete"]}]  # evictedPodTTL
+    operation = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
+    granted = {
+        (operation[verb], resource)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb in operation and resource != "events"
+    }
+    constraints = policy_and_binding[0]["spec"]["matchConstraints"]["resourceRules"]
+    covered = {
+        (each, resource)
+        for rule in constraints
+        for each in rule["operations"]
+        for resource in rule["resources"]
+    }
+    assert covered == granted
+
+
+def test_policy_is_about_the_service_account_that_the_pods_run_as(policy_and_binding: list[Any]) -> None:
+    (binding,) = [
+        each for each in documents((BASE / "rbac.yaml").read_text()) if each["kind"] == "ClusterRoleBinding"
+    ]
+    (subject,) = binding["subjects"]
+    name = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    (condition,) = policy_and_binding[0]["spec"]["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == '{name}'"
+
+
+@pytest.mark.parametrize(
+    ("resource", "token_of", "of_node", "is_allowed"),
+    [
+        ("nodes", "mine", "mine", True),
+        ("nodes", "mine", "other", False),
+        ("nodes", None, "mine", False),
+        ("nodes", "", "", False),
+        ("pods", "mine", "mine", True),
+        ("pods", "mine", "other", False),
+        ("pods", "mine", None, False),
+        ("pods", None, "mine", False),
+        ("pods", None, None, False),
+    ],
+)
+def test_a_token_may_change_its_own_node_and_its_pods_and_nothing_else(
+    policy_and_binding: list[Any],
+    resource: str,
+    token_of: str | None,
+    of_node: str | None,
+    is_allowed: bool,  # noqa: FBT001
+) -> None:
+    why = "no CEL to evaluate the policy with: pip install cel-expr-python"
+    cel = pytest.importorskip("cel_expr_python.cel", reason=why)
+    optional = pytest.importorskip("cel_expr_python.ext.ext_optional", reason=why)
+    if resource == "nodes":
+        before: dict[str, Any] = {"metadata": {"name": of_node}, "spec": {}}
+    else:
+        before = {"metadata": {"name": "web"}, "spec": {} if of_node is None else {"nodeName": of_node}}
+    extra = {"some/other": ["x"], **({} if token_of is None else {NODE_NAME: [token_of]})}
+    known: dict[str, Any] = {
+        "request": {"resource": {"resource": resource}, "userInfo": {"extra": extra}},
+        "oldObject": before,
+        "variables": {},
+    }
+    environment = cel.NewEnv(
+        variables=dict.fromkeys(known, cel.Type.DYN), extensions=[optional.ExtOptional()]
+    )
+
+    def value(expression: str) -> Any:
+        return environment.compile(expression).eval(data=known).plain_value()
+
+    spec = policy_and_binding[0]["spec"]
+    for variable in spec["variables"]:
+        known["variables"][variable["name"]] = value(variable["expression"])
+    assert is_allowed is all(value(each["expression"]) is True for each in spec["validations"])
+    for each in spec["validations"]:
+        assert "messageExpression" not in each or isinstance(value(each["messageExpression"]), str)
+
+
+def test_the_hosts_paths_are_these_and_no_wider() -> None:
+    (daemon_set,) = documents((BASE / "daemonset.yaml").read_text())
+    spec = daemon_set["spec"]["template"]["spec"]
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    read_only = {
+        mount["mountPath"]: mount.get("readOnly", False)
+        for mount in spec["containers"][0]["volumeMounts"]
+        if mount["name"] in paths
+    }
+    assert read_only == {
+        "/sys/fs/cgroup": False,
+        "/run/reactor/node": False,
+        "/var/log/reactor": False,
+        "/run/containerd": True,
+        "/var/lib/kubelet/pods": True,
+        "/var/lib/containerd": True,
+        "/var/log/pods": False,
+    }
+    assert sorted(paths.values()) == sorted({*read_only, "/run/reactor"} - {"/run/reactor/node"})
+    # What is looked for first is what is mounted: the directory above it is the image's own.
+    assert paths["kubelet-pods"] == NODEFS_PATHS[0]
+
+
+def test_the_chart_mounts_the_same_of_the_kubelets_directory() -> None:
+    kubelet = [
+        re.findall(r"/var/lib/kubelet[^,}\s]*", path.read_text())
+        for path in (BASE / "daemonset.yaml", TEMPLATES / "daemonset.yaml")
+    ]
+    assert kubelet == [["/var/lib/kubelet/pods"] * 2] * 2
