@@ -158,6 +158,17 @@ def test_a_threshold_stays_met_until_its_minimum_reclaim_is_there() -> None:
     assert [(DISK,), (DISK,), ()] == [pass_.thresholds_met for pass_ in (first, between, after)]
 
 
+def test_nobody_is_evicted_for_a_disk_while_it_is_not_known_what_the_last_eviction_brings() -> None:
+    settings = _settings(DISK)
+    short = _seen(DISK.signal, 99)
+    state, asked = decide(settings, START, short, PODS, 0.0)
+    (eviction,) = after_reclaim(settings, state, asked, short, short, PODS).evictions
+    state = record_eviction(settings, state, eviction, 0.0)
+    _, second = decide(settings, state, short, PODS, 1.0)
+    assert ((), ()) == (second.evictions, second.reclaim)
+    assert "what that gives back is not known yet" in str(second.deferred_because)
+
+
 def test_a_threshold_that_is_no_longer_configured_is_forgotten() -> None:
     state, _ = decide(_settings(DISK), START, _seen(DISK.signal, 99), PODS, 0.0)
     state, decision = decide(_settings(PIDS), state, _seen(DISK.signal, 99), PODS, 1.0)
