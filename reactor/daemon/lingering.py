@@ -72,7 +72,9 @@ class Lingering:
         if uid in self.emptying:
             return False
         used = storage.usages([pod]).get(uid)
-        return bool(pod.storage) and used is not None and not any(map(_takes, _places(used)))
+        # Of a count under way less may have been found than there is.
+        is_known = bool(pod.storage) and used is not None and storage.is_whole(pod)
+        return used is not None and is_known and not any(map(_takes, _places(used)))
 
 
 def _places(used: PodUsage) -> Iterator[FilesystemUsage]:

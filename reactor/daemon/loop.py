@@ -356,6 +356,7 @@ class Daemon:
             observations=self._known.observed.at(now_seconds),
             sources=() if generation is None else generation.board.states(),
             pods=len(self._known.pods),
+            storage_overdue_pods=self._known.storage.overdue,
             brake=self._brake.reading(),
             journal_written=self._journal.written,
             journal_lost=self._journal.lost,

@@ -54,6 +54,7 @@ class Reading:
     observations: dict[Signal, Observation]
     sources: tuple[SourceState, ...]
     pods: int
+    storage_overdue_pods: int = 0
     brake: BrakeReading = field(default_factory=BrakeReading)
     journal_written: int = 0
     journal_lost: int = 0
@@ -204,6 +205,11 @@ class _Scrape(Collector):
         yield from _sources(reading.sources)
         yield from _brake(reading.brake)
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading.pods)
+        yield GaugeMetricFamily(
+            "reactor_storage_overdue_pods",
+            "Pods whose files are not counted yet although that was due two minutes ago.",
+            reading.storage_overdue_pods,
+        )
         yield GaugeMetricFamily(
             "reactor_evictions_in_flight",
             "Evictions ordered whose resource is not back yet.",

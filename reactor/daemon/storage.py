@@ -1,53 +1,74 @@
-"""Has what pods take of the filesystems looked at: in a thread, by a share of a CPU, and never waited for.
+"""Has what pods take of the filesystems looked at: by the walker, with a share of a CPU, never waited for.
 
 Housekeeping asks for a look at each of its turns; after one that took long the next waits for a while, a
-minute at the most. A filesystem that fills, and an eviction whose files are
-to go, are urgent: the look under way gets a larger share, and the next one follows at once. A directory that
-hangs is left alone until it answers again; the others are looked at without it.
+minute at the most. A filesystem that fills, and an eviction whose files are to go, are urgent: the look under
+way gets a larger share, and the next one follows at once. A directory that hangs, or at which the walker ends
+again and again, is left alone for a while; the others are looked at without it.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import trio
 
 from reactor.daemon.passes import Known
-from reactor.kernel.scheduling import following
+from reactor.daemon.services import Services
+from reactor.daemon.walker import COMMAND, HangingError, Walker, WalkerError, run_until_lost
 from reactor.model.pods import Pod
-from reactor.observe.disk_usage import DiskUsage, GivenUpError, Pace
-from reactor.threads import in_thread
+from reactor.observe.walk_messages import Report
 
 _HANGING_SECONDS: Final = 30.0
 _BETWEEN_URGENT_SECONDS: Final = 0.25
 _REST_PER_WORK: Final = 200  # half a percent of a CPU, whatever the pods have
 _LONGEST_REST_SECONDS: Final = 60.0
+_LEFT_ALONE_SECONDS: Final = (60.0, 600.0)  # at first, and at the most
+
+
+class _LeftAlone:
+    """Until when a path is left alone, and why."""
+
+    __slots__ = ("pause_seconds", "until_seconds", "why")
+
+    def __init__(self, why: str, pause_seconds: float) -> None:
+        self.why = why
+        self.pause_seconds = pause_seconds
+        self.until_seconds = trio.current_time() + pause_seconds
 
 
 class StorageWatch:
     """Looks at the known pods' storage. What it finds is in `known.storage`."""
 
-    def __init__(self, known: Known, *, hanging_seconds: float = _HANGING_SECONDS) -> None:
+    def __init__(
+        self,
+        known: Known,
+        *,
+        hanging_seconds: float = _HANGING_SECONDS,
+        left_alone_seconds: tuple[float, float] = _LEFT_ALONE_SECONDS,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self._known = known
         self._hanging_seconds = hanging_seconds
+        self._left_alone_seconds = left_alone_seconds
+        self._command = command
+        self._services = Services("storage")
         self._due = trio.Event()
         self._hurry = trio.Event()
         self._looked = trio.Event()
-        self._pace = Pace()
-        self._hanging: dict[str, str] = {}
+        self._left_alone: dict[str, _LeftAlone] = {}
+        self._ended_at: str | None = None
 
     @property
     def problems(self) -> dict[str, str]:
         """Return what could not be looked at, and why."""
-        return {**self._known.storage.problems, **self._hanging}
+        alone = {f"storage {path}": f"{one.why}: left alone" for path, one in self._left_alone.items()}
+        return {**self._known.storage.problems, **alone, **self._services.defects}
 
     def due(self, *, urgent: bool = False) -> None:
-        """Have everything looked at soon; an urgent look takes a larger share of its thread's time."""
+        """Have everything looked at soon; an urgent look takes a larger share of a CPU."""
         if urgent:
-            self._pace.hurry()
             self._hurry.set()
         self._due.set()
 
@@ -64,62 +85,65 @@ class StorageWatch:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look whenever it is due, until cancelled."""
         task_status.started()
+        await self._services.run({"walker": self._run_walker})
+
+    async def _run_walker(self) -> None:
+        """Look whenever it is due, by one walker. Raises WalkerError where that one is lost."""
+        while not any(pod.storage for pod in self._pods()):
+            await self._due.wait()
+            self._due = trio.Event()
+        self._due.set()
+        walker = Walker(self._take, hanging_seconds=self._hanging_seconds, command=self._command)
+        try:
+            await run_until_lost(walker.run, partial(self._look_when_due, walker))
+        except WalkerError as error:
+            self._blame(walker, error)
+            raise
+        finally:
+            self._known.storage.forget_walker()
+
+    async def _look_when_due(self, walker: Walker) -> None:
         while True:
             await self._due.wait()
-            urgent, self._due, self._hurry = self._hurry.is_set(), trio.Event(), trio.Event()
-            await self._look(urgent=urgent)
+            self._due = trio.Event()
+            await self._look(walker)
             self._looked.set()
             self._looked = trio.Event()
             await trio.sleep(_BETWEEN_URGENT_SECONDS)
-            with trio.move_on_after(min(self._pace.worked_seconds * _REST_PER_WORK, _LONGEST_REST_SECONDS)):
+            with trio.move_on_after(min(walker.worked_seconds * _REST_PER_WORK, _LONGEST_REST_SECONDS)):
                 await self._hurry.wait()
 
-    async def _look(self, *, urgent: bool) -> None:
-        pods = tuple(self._without_hanging(pod) for pod in self._pods() if pod.storage)
-        usage, pace = self._known.storage, Pace()
-        if not pods and not usage.places:
+    async def _look(self, walker: Walker) -> None:
+        now_seconds = trio.current_time()
+        alone = {path for path, one in self._left_alone.items() if now_seconds < one.until_seconds}
+        pods = [pod for pod in self._pods() if pod.storage]
+        storage = self._known.storage
+        requests = storage.assign(pods, alone | self._known.lingering.emptying)
+        if not pods and not requests:
             return
-        self._pace = pace
-        if urgent:
-            pace.hurry()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._give_up_where_it_hangs, usage, pace, nursery.cancel_scope)
-            try:
-                call = following(self._look_in_thread)
-                await in_thread(call, usage, pods, pace, abandon_on_cancel=True)
-            finally:
-                pace.stopped = True
-            nursery.cancel_scope.cancel()
+        storage.look_begins()
+        await walker.look(requests, self._hurry)
+        if self._hurry.is_set():
+            self._hurry = trio.Event()
+        storage.look_ended()
 
-    def _look_in_thread(self, usage: DiskUsage, pods: tuple[Pod, ...], pace: Pace) -> None:
-        try:
-            usage.look(pods, pace, self._known.lingering.emptying)
-        except GivenUpError:
-            pass
-        finally:
-            # One that hung has come back: it may be looked at again.
-            if usage.looking_at is not None:
-                self._hanging.pop(_named(usage.looking_at), None)
+    def _take(self, report: Report) -> None:
+        path = self._known.storage.path_of(report.place)
+        if path is not None and self._left_alone:
+            self._left_alone.pop(path, None)  # it answers again
+        self._known.storage.take(report, self._known.lingering.emptying)
 
-    async def _give_up_where_it_hangs(self, usage: DiskUsage, pace: Pace, scope: trio.CancelScope) -> None:
-        while True:
-            await trio.sleep(self._hanging_seconds / 5)
-            path = usage.looking_at
-            if path is not None and time.monotonic() - pace.progress_at_seconds > self._hanging_seconds:
-                self._hanging[_named(path)] = f"no answer within {self._hanging_seconds:g} s: left alone"
-                # The thread holds the old one for as long as it hangs; what was published stays.
-                self._known.storage = usage.renewed()
-                scope.cancel()
+    def _blame(self, walker: Walker, error: WalkerError) -> None:
+        """Leave a place alone at which the walker hung, or ended twice in a row."""
+        at = self._known.storage.path_of(walker.at or 0)
+        is_to_blame = isinstance(error, HangingError) or at == self._ended_at
+        self._ended_at = at
+        if at is None or not is_to_blame:
+            return
+        before, (first_seconds, longest_seconds) = self._left_alone.get(at), self._left_alone_seconds
+        pause_seconds = first_seconds if before is None else min(2 * before.pause_seconds, longest_seconds)
+        why = str(error) if isinstance(error, HangingError) else "the walker ended there again"
+        self._left_alone[at] = _LeftAlone(why, pause_seconds)
 
     def _pods(self) -> Sequence[Pod]:
         return self._known.lingering.beside(self._known.pods)
-
-    def _without_hanging(self, pod: Pod) -> Pod:
-        if not self._hanging:
-            return pod
-        places = tuple(place for place in pod.storage if _named(place.path) not in self._hanging)
-        return replace(pod, storage=places)
-
-
-def _named(path: str) -> str:
-    return f"storage {path}"

@@ -27,7 +27,8 @@ from reactor.lab.measure import about, summary
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode, ended_by_signals
 from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
-from reactor.observe.disk_usage import DiskUsage, Pace
+from reactor.observe.disk_usage import DiskUsage
+from reactor.observe.looks_here import LooksHere
 
 MIB: Final = 1 << 20
 _DISK_MIB: Final = 6144
@@ -133,15 +134,16 @@ def counting(directory: Path) -> dict[str, Any]:
         _run("umount", str(disk))  # so that nothing of it is in memory
         _run("mount", "-o", "loop", str(directory / "disk.image"), str(disk))
         usage = DiskUsage()
-        first = _look(usage, pods)
+        looks_here = LooksHere(usage)
+        first = _look(looks_here, pods)
         time.sleep(_SETTLED_SECONDS)
         looks = []
         for number in range(2 * _LOOKS):
             for pod in pods:
                 (Path(pod.storage[0].path) / "growing").write_bytes(bytes(4096 * (1 + number % 2)))
-            looks.append(_look(usage, pods))
+            looks.append(_look(looks_here, pods))
         steady = looks[_LOOKS:]
-        idle = _look(usage, pods)
+        idle = _look(looks_here, pods)
         known = usage.usages(pods)
         return {
             "files": _FILES,
@@ -163,9 +165,9 @@ def _cpu_percent(looks_ms: Sequence[float]) -> float:
     return round(mean_seconds / min(longest, max(shortest, mean_seconds * _REST_PER_WORK)) * 100, 3)
 
 
-def _look(usage: DiskUsage, pods: Sequence[Pod]) -> dict[str, float]:
+def _look(looks_here: LooksHere, pods: Sequence[Pod]) -> dict[str, float]:
     before_read, before_cpu, began = _read_bytes(), time.thread_time_ns(), time.monotonic()
-    usage.look(pods, Pace())
+    looks_here.look(pods)
     return {
         "cpu_ms": round((time.thread_time_ns() - before_cpu) / 1e6, 2),
         "took_seconds": round(time.monotonic() - began, 2),

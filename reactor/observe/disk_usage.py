@@ -1,45 +1,28 @@
-"""What each pod takes of the node's filesystems: writable layers, logs, volumes.
+"""What each pod takes of the node's filesystems: writable layers, logs, volumes, as the walker reports it.
 
-A look goes through the pods' directories one by one, in whatever thread it is called in. It asks the
-filesystem's project quota where a directory has one of its own, and counts the tree where it has none. A
-directory whose filesystem has not allocated or freed a single block or inode since is not looked at again.
-What is known is published pod by pod, so that a large pod delays no other one's numbers.
+What is known is published pod by pod, so that a large pod delays no other one's numbers. A count under way
+is a lower bound: what has been found so far is there. It may show that a limit is exceeded, and it ranks its
+pod at the place that the whole count would give it or behind, never before.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from reactor.kernel.libc import set_io_priority
-from reactor.kernel.quota import project_of, project_usage
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
 from reactor.model.signals import Resource
-from reactor.observe.tree_usage import DirectoryBudget, TreeUsage
+from reactor.observe.walk_messages import Add, Drop, Kind, MessageError, Report, Request
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_DIRECTORIES_REMEMBERED: Final = 10_000
-_TRUSTED_SECONDS: Final = 300.0
-_SLICE_SECONDS: Final = 0.005
-_SHARE_AT_REST: Final = 0.1
-_SHARE_URGENT: Final = 0.5
-_IDLE_CLASS: Final = 3 << 13
-_DEFAULT_CLASS: Final = 0
+_FRESH_SECONDS: Final = 300.0
+_OVERDUE_SECONDS: Final = 120.0
 _ON_DISK: Final = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 _NEITHER_MEMORY_NOR_PROCESSES: Final = PodUsage(unreadable=frozenset({Resource.MEMORY, Resource.PIDS}))
 _NOTHING: Final = PodUsage(ephemeral_storage_bytes=0)
-
-
-class GivenUpError(Exception):
-    """A look was given up: it hung, or nobody wants to know any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,66 +34,72 @@ class _Key:
 
 
 class _Place:
-    """What is known of one place, and what its filesystem showed before it was looked at."""
+    """What is known of one place.
 
-    __slots__ = ("looked_at_seconds", "problem", "project", "shown", "tree", "usage")
-
-    def __init__(self, tree: TreeUsage) -> None:
-        self.tree = tree
-        self.usage: FilesystemUsage | None = None
-        self.problem: str | None = None
-        self.project: int | None = None
-        self.shown: tuple[int, int, int] | None = None
-        self.looked_at_seconds = -math.inf
-
-
-class Pace:
-    """Holds a thread to a share of a CPU, in slices; once `stopped` it raises GivenUpError.
-
-    `worked_seconds` is the CPU time that it has taken in all. What it waits for, a slow disk or a busy CPU,
-    is no work. To be called by one thread alone.
+    `number` is the walker's (None: it is not asked about it), `usage` the last whole count, confirmed at
+    `counted_seconds`. `so_far` is what the count under way has found (None: none is), in `directories`.
+    `due_seconds` is since when a count is awaited (None: none is). `problem` says what could not be read,
+    `is_failing` that it is the place itself.
     """
 
+    __slots__ = (
+        "counted_seconds",
+        "directories",
+        "due_seconds",
+        "is_failing",
+        "number",
+        "problem",
+        "so_far",
+        "usage",
+    )
+
     def __init__(self) -> None:
-        self.share = _SHARE_AT_REST
-        self.stopped = False
-        self.worked_seconds = 0.0
-        self.progress_at_seconds = time.monotonic()
-        self._slice_began_seconds: float | None = None
+        self.number: int | None = None
+        self.usage: FilesystemUsage | None = None
+        self.counted_seconds = -math.inf
+        self.so_far: FilesystemUsage | None = None
+        self.directories = 0
+        self.due_seconds: float | None = None
+        self.problem: str | None = None
+        self.is_failing = False
 
-    def hurry(self) -> None:
-        """Take a larger share from now on."""
-        self.share = _SHARE_URGENT
+    def is_whole(self, now_seconds: float) -> bool:
+        """Return whether what is known is a whole count, and fresh."""
+        return self.usage is not None and now_seconds - self.counted_seconds < _FRESH_SECONDS
 
-    def __call__(self) -> None:
-        """Sleep where the slice is over."""
-        if self.stopped:
-            raise GivenUpError
-        now_seconds = time.thread_time()
-        if self._slice_began_seconds is None:
-            self._slice_began_seconds = now_seconds
-        worked_seconds = now_seconds - self._slice_began_seconds
-        self.progress_at_seconds = time.monotonic()
-        if worked_seconds >= _SLICE_SECONDS:
-            self.worked_seconds += worked_seconds
-            time.sleep(worked_seconds * (1 / self.share - 1))
-            self._slice_began_seconds = time.thread_time()
-            self.progress_at_seconds = time.monotonic()
+    def known(self, now_seconds: float) -> FilesystemUsage | None:
+        """Return what the place takes at the least: the last whole count while it is fresh, or more."""
+        whole = self.usage if self.is_whole(now_seconds) else None
+        if whole is None or self.so_far is None:
+            return whole or self.so_far
+        return FilesystemUsage(
+            used_bytes=max(whole.used_bytes or 0, self.so_far.used_bytes or 0),
+            inodes_used=max(whole.inodes_used or 0, self.so_far.inodes_used or 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """What is said of a pod, and until when that is fresh."""
+
+    usage: PodUsage
+    fresh_until_seconds: float
 
 
 class DiskUsage:
-    """Looks at what pods take; `usages` may be asked for in any thread at any time.
+    """Knows what pods take; `assign` says what the walker is to be asked, `take` is given what it reports.
 
-    `looking_at` is the path that is being looked at, None where none is.
+    `usages` may be asked for in any thread at any time, all else is for one.
     """
 
     def __init__(self, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
-        self.looking_at: str | None = None
         self._clock_seconds = clock_seconds
-        self._budget = DirectoryBudget(_DIRECTORIES_REMEMBERED)
         self._places: dict[_Key, _Place] = {}
-        self._published: Mapping[str, PodUsage] = {}
-        self._looking = threading.Lock()
+        self._pods: dict[str, Pod] = {}
+        self._by_number: dict[int, _Key] = {}
+        self._next_number = 1
+        self._pod_numbers: dict[str, int] = {}
+        self._published: Mapping[str, _Published] = {}
 
     @property
     def places(self) -> int:
@@ -119,101 +108,177 @@ class DiskUsage:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return which places could not be looked at, and why."""
-        return {
+        """Return which places could not be read, and which pods' counts take too long."""
+        found = {
             f"storage {key.place.path}": place.problem
-            for key, place in tuple(self._places.items())
+            for key, place in self._places.items()
             if place.problem is not None
         }
+        now_seconds = self._clock_seconds()
+        for uid, places in self._overdue(now_seconds).items():
+            awaited_seconds = max(now_seconds - (place.due_seconds or now_seconds) for place in places)
+            directories = sum(place.directories for place in places)
+            found[f"storage of pod {self._pods[uid].key}"] = (
+                f"not counted for {awaited_seconds:.0f} s: {directories} directories so far"
+            )
+        return found
+
+    @property
+    def overdue(self) -> int:
+        """Return of how many pods a count takes too long."""
+        return len(self._overdue(self._clock_seconds()))
 
     def usages(self, pods: Sequence[Pod]) -> dict[str, PodUsage]:
         """Return what is known of these pods, by uid.
 
-        A pod that has no place of its own takes nothing. One that was never looked at is absent.
+        A pod that has no place of its own takes nothing. One of which nothing is known is absent.
         """
-        published = self._published
-        found = {pod.uid: published.get(pod.uid) if pod.storage else _NOTHING for pod in pods}
-        return {uid: usage for uid, usage in found.items() if usage is not None}
+        now_seconds = self._clock_seconds()
+        found = {}
+        for pod in pods:
+            published = self._published.get(pod.uid)
+            if published is not None and now_seconds >= published.fresh_until_seconds:
+                published = self._made_up(pod.uid)
+            if not pod.storage:
+                found[pod.uid] = _NOTHING
+            elif published is not None:
+                found[pod.uid] = published.usage
+        return found
 
-    def renewed(self) -> DiskUsage:
-        """Return another one that has published the same, and knows nothing else."""
-        other = DiskUsage(clock_seconds=self._clock_seconds)
-        other._published = self._published
-        return other
+    def is_whole(self, pod: Pod) -> bool:
+        """Return whether each of the pod's places was counted as a whole, lately."""
+        now_seconds = self._clock_seconds()
+        places = (self._places.get(_Key(pod.uid, place)) for place in pod.storage)
+        return all(place is not None and place.is_whole(now_seconds) for place in places)
 
-    def look(self, pods: Sequence[Pod], pace: Pace, held: Collection[str] = ()) -> None:
-        """Look at all that these pods take, the small ones first; forget all others.
+    def assign(self, pods: Sequence[Pod], without: Collection[str] = ()) -> list[Request]:
+        """Return what the walker is to be told before it looks at all that these pods take.
 
-        Of those whose uid is in `held`, also while it looks, what was published stays as it is.
-        Raises GivenUpError once `pace` is stopped. Takes as long as it takes: for a thread of its own.
+        Places of other pods are forgotten. Those of pods whose uid is in `without`, and paths that are in
+        it, are not asked about: what was published of them stays for a while.
         """
-        with self._looking, _idle_io():
-            wanted = {_Key(pod.uid, place): pod for pod in pods for place in pod.storage}
-            for key in self._places.keys() - wanted.keys():
-                self._places.pop(key).tree.forget()
-            for key in wanted.keys() - self._places.keys():
-                pace()
-                self.looking_at = key.place.path
-                self._places[key] = _Place(TreeUsage(key.place.path, self._budget))
-                # Of all before the first is counted: who shares a project has no number of its own.
-                self._places[key].project = _project_at(key.place.path)
-            uids = {key.uid for key in wanted}
-            self._published = {uid: one for uid, one in self._published.items() if uid in uids}
-            for key in sorted(wanted, key=lambda key: _size(self._places[key])):
-                pace()
-                if key.uid in held:
-                    continue
-                self.looking_at = key.place.path
-                if self._look_at(self._places[key], pace) and key.uid not in held:
-                    self._publish(wanted[key])
-            self.looking_at = None
+        self._pods = {pod.uid: pod for pod in pods}
+        wanted = {_Key(pod.uid, place) for pod in pods for place in pod.storage}
+        asked = {key for key in wanted if key.uid not in without and key.place.path not in without}
+        requests: list[Request] = []
+        for key in self._places.keys() - asked:
+            place = self._places[key] if key in wanted else self._places.pop(key)
+            if place.number is not None:
+                requests.append(Drop(place.number))
+                del self._by_number[place.number]
+            place.number, place.so_far, place.due_seconds = None, None, None
+        self._pod_numbers = {uid: number for uid, number in self._pod_numbers.items() if uid in self._pods}
+        for pod in pods:
+            for key in (_Key(pod.uid, place) for place in pod.storage):
+                place = self._places.setdefault(key, _Place())
+                if key in asked and place.number is None:
+                    requests.append(
+                        Add(self._numbered(key, place), self._pod_number(key.uid), key.place.path)
+                    )
+        self._publish_all()
+        return requests
 
-    def _look_at(self, place: _Place, pace: Pace) -> bool:
-        """Look at one place where that may tell something new; return whether it was looked at."""
-        began_seconds = self._clock_seconds()
-        try:
-            shown = _shown(place.tree.path)
-            known = place.usage is not None and place.shown == shown
-            if known and began_seconds - place.looked_at_seconds < _TRUSTED_SECONDS:
-                return False
-            place.usage = self._by_quota(place)
-            if place.usage is None:
-                place.tree.look(pace)
-                place.usage = place.tree.usage
-        except OSError as error:
-            place.usage, place.shown = None, None
-            # A directory that is not there (yet) takes nothing, and is no problem.
-            place.problem = None if isinstance(error, FileNotFoundError) else str(error)
-            if place.problem is None:
-                place.usage = FilesystemUsage(used_bytes=0, inodes_used=0)
-        else:
-            place.problem, place.shown, place.looked_at_seconds = None, shown, began_seconds
-        return True
+    def forget_walker(self) -> None:
+        """Take note that the walker is gone: another one has to be told everything."""
+        for place in self._places.values():
+            place.number, place.so_far, place.directories = None, None, 0
+        self._by_number.clear()
+        self._publish_all()
 
-    def _by_quota(self, place: _Place) -> FilesystemUsage | None:
-        """Return a place's usage as its filesystem counts it, None where it doesn't, or not for itself."""
-        fd = os.open(place.tree.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            place.project = project_of(fd)  # it may have been given one since
-            others = [other.project for other in self._places.values() if other is not place]
-            if place.project is None or place.project in others:
-                return None
-            return project_usage(fd, place.project)
-        except OSError:  # its quotas are off
-            return None
-        finally:
-            os.close(fd)
+    def look_begins(self) -> None:
+        """Take note that the walker is asked for a look."""
+        now_seconds = self._clock_seconds()
+        for key in self._by_number.values():
+            place = self._places[key]
+            if place.due_seconds is None:
+                place.due_seconds = now_seconds
 
-    def _publish(self, pod: Pod) -> None:
-        usages = {place: self._known(_Key(pod.uid, place)) for place in pod.storage}
-        known = {place: usage for place, usage in usages.items() if usage is not None}
-        if known:
-            self._published = {**self._published, pod.uid: pod_usage(pod, known)}
+    def look_ended(self) -> None:
+        """Take note that the walker has looked: what it did not speak of is as it was."""
+        now_seconds = self._clock_seconds()
+        for key in self._by_number.values():
+            place = self._places[key]
+            if place.so_far is None and not place.is_failing and place.usage is not None:
+                place.counted_seconds, place.due_seconds = now_seconds, None
+        self._publish_all()
 
-    def _known(self, key: _Key) -> FilesystemUsage | None:
-        """Return what is known of a place: as far as a first look has come, if that is all there is."""
+    def path_of(self, number: int) -> str | None:
+        """Return a place's path by its number, None where it is not asked about (any more)."""
+        key = self._by_number.get(number)
+        return None if key is None else key.place.path
+
+    def take(self, report: Report, held: Collection[str] = ()) -> None:
+        """Take what the walker reports of a place; of pods whose uid is in `held` it is not believed.
+
+        Raises MessageError for a place that never was.
+        """
+        if not 0 < report.place < self._next_number:
+            raise MessageError(f"got place {report.place}; accepted: 1 to {self._next_number - 1}")
+        key = self._by_number.get(report.place)
+        if key is None or key.uid in held:
+            return  # it was dropped meanwhile
         place = self._places[key]
-        return place.usage or place.tree.usage
+        found = FilesystemUsage(used_bytes=report.used_bytes, inodes_used=report.inodes)
+        match report.kind:
+            case Kind.SO_FAR:
+                place.so_far, place.directories = found, report.directories
+            case Kind.COUNTED:
+                place.usage, place.counted_seconds = found, self._clock_seconds()
+                place.so_far, place.due_seconds, place.is_failing = None, None, False
+                place.problem = _unreadable(report)
+            case Kind.FAILED:  # what it last took stands while that is fresh
+                place.so_far, place.due_seconds, place.is_failing = None, None, True
+                place.problem = f"{os.strerror(report.error_number)}: {key.place.path!r}"
+            case _:
+                return
+        self._publish(key.uid)
+
+    def _overdue(self, now_seconds: float) -> dict[str, list[_Place]]:
+        """Return the places whose counts take too long, by their pods' uids."""
+        found: dict[str, list[_Place]] = {}
+        for key, place in self._places.items():
+            if place.due_seconds is not None and now_seconds - place.due_seconds >= _OVERDUE_SECONDS:
+                found.setdefault(key.uid, []).append(place)
+        return found
+
+    def _numbered(self, key: _Key, place: _Place) -> int:
+        place.number = self._next_number
+        self._next_number += 1
+        self._by_number[place.number] = key
+        return place.number
+
+    def _pod_number(self, uid: str) -> int:
+        if uid not in self._pod_numbers:
+            self._pod_numbers[uid] = self._next_number
+            self._next_number += 1
+        return self._pod_numbers[uid]
+
+    def _publish_all(self) -> None:
+        self._published = {}
+        for uid in self._pods:
+            self._publish(uid)
+
+    def _publish(self, uid: str) -> None:
+        published = {other: usage for other, usage in self._published.items() if other != uid}
+        usage = self._made_up(uid)
+        self._published = published if usage is None else {**published, uid: usage}
+
+    def _made_up(self, uid: str) -> _Published | None:
+        """Return what is to be said of a pod, made up of what is known of its places (None: nothing)."""
+        pod = self._pods.get(uid)
+        if pod is None:
+            return None
+        now_seconds = self._clock_seconds()
+        known: dict[StoragePlace, FilesystemUsage] = {}
+        fresh_until_seconds = math.inf
+        for place in pod.storage:
+            found = self._places.get(_Key(uid, place))
+            usage = None if found is None else found.known(now_seconds)
+            if found is not None and usage is not None:
+                known[place] = usage
+                if found.is_whole(now_seconds):
+                    fresh_until_seconds = min(fresh_until_seconds, found.counted_seconds + _FRESH_SECONDS)
+        return _Published(pod_usage(pod, known), fresh_until_seconds) if known else None
 
 
 def pod_usage(pod: Pod, usages: Mapping[StoragePlace, FilesystemUsage]) -> PodUsage:
@@ -274,36 +339,7 @@ def _joined(
     return tuple(joined.values())
 
 
-def _size(place: _Place) -> float:
-    """Return by how much to look at a place late: one never looked at may be of any size."""
-    known = place.usage
-    return math.inf if known is None or known.inodes_used is None else known.inodes_used
-
-
-def _project_at(path: str) -> int | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+def _unreadable(report: Report) -> str | None:
+    if not report.unreadable:
         return None
-    try:
-        return project_of(fd)
-    finally:
-        os.close(fd)
-
-
-def _shown(path: str) -> tuple[int, int, int]:
-    """Return what a path's filesystem shows, the same as long as nothing is allocated or freed on it."""
-    found = os.statvfs(path)
-    return found.f_fsid, found.f_bfree, found.f_ffree
-
-
-@contextmanager
-def _idle_io() -> Iterator[None]:
-    """Have the calling thread's reads come after everybody else's, and undo it: threads are used again."""
-    with suppress(OSError):
-        set_io_priority(_IDLE_CLASS)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            set_io_priority(_DEFAULT_CLASS)
+    return f"{report.unreadable} entries could not be read, the last: {os.strerror(report.error_number)}"

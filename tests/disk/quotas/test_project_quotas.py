@@ -15,7 +15,8 @@ from mounting import MIB, mounted
 
 from reactor.kernel.quota import project_of, project_usage
 from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
-from reactor.observe.disk_usage import DiskUsage, Pace
+from reactor.observe.disk_usage import DiskUsage
+from reactor.observe.looks_here import LooksHere
 
 OPTIONS = {"ext4": ("-O", "project,quota"), "xfs": ()}
 
@@ -72,9 +73,9 @@ def test_place_with_a_project_of_its_own_is_counted_without_being_walked(
     directory = with_project(with_quotas / "pod", 4712)
     (directory / "file").write_bytes(bytes(5 * MIB))
     os.sync()
-    monkeypatch.setattr(os, "scandir", None)
+    monkeypatch.setattr("reactor.observe.tree_usage.read_entries", None)
     usage, pods = DiskUsage(), [place(directory)]
-    usage.look(pods, Pace())
+    LooksHere(usage).look(pods)
     assert du(directory) == usage.usages(pods)["pod"].volumes["data"]
 
 
@@ -86,6 +87,6 @@ def test_places_that_share_a_project_are_walked_each(with_quotas: Path) -> None:
         pods.append(place(directory))
     os.sync()
     usage = DiskUsage()
-    usage.look(pods, Pace())
+    LooksHere(usage).look(pods)
     for pod in pods:
         assert du(with_quotas / pod.name) == usage.usages(pods)[pod.uid].volumes["data"]

@@ -10,7 +10,7 @@ import pytest
 from reactor.model.pods import StorageKind, StoragePlace, Volume
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.disk_usage import Pace
+from reactor.observe.looks_here import LooksHere
 
 WAKE = Wake(source="filesystems", kind=WakeKind.HOUSEKEEPING, at_ns=1)
 KIB = 1 << 10
@@ -27,10 +27,11 @@ def writer(make_pod, tmp_path: Path):
 @pytest.fixture
 def disk(make_loop, make_threshold, make_pod, observation, writer):
     loop = make_loop(make_threshold(100 * KIB, Signal.NODEFS_AVAILABLE))
+    loop.storage = LooksHere(loop.known.storage)
 
     def short(available_kib: int) -> None:
         loop.now_seconds += 1
-        loop.known.storage.look(loop.known.lingering.beside(loop.known.pods), Pace())
+        loop.storage.look(loop.known.lingering.beside(loop.known.pods))
         seen = {Signal.NODEFS_AVAILABLE: observation(available_kib * KIB, 1000 * KIB)}
         loop.known.observed.take([Signal.NODEFS_AVAILABLE], seen, loop.now_seconds)
 
@@ -67,7 +68,7 @@ async def test_pod_whose_files_are_gone_is_waited_for_no_longer(disk, make_pod, 
     assert not disk.passes.gone("uid-writer")
     disk.have(make_pod("innocent"))
     (tmp_path / "file").unlink()
-    disk.known.storage.look(list(disk.known.lingering), Pace())
+    disk.storage.look(list(disk.known.lingering))
     assert disk.passes.gone("uid-writer")
     assert "uid-writer" not in disk.known.lingering
     assert await disk.evict(50) == ["writer", "innocent"]
@@ -82,7 +83,7 @@ async def test_what_was_seen_before_its_files_were_gone_ends_nobody_else(
     disk.known.observed.take([Signal.NODEFS_AVAILABLE], seen, disk.now_seconds + 1)
     disk.now_seconds += 2
     (tmp_path / "file").unlink()
-    disk.known.storage.look(list(disk.known.lingering), Pace())
+    disk.storage.look(list(disk.known.lingering))
     assert disk.passes.gone("uid-writer")
     assert not disk.passes.make([WAKE]).decision.reclaim
     assert disk.kills.killed == ["writer"]
@@ -96,11 +97,11 @@ async def test_pod_whose_files_are_being_removed_is_waited_for_although_their_na
     disk.have(make_pod("innocent"))
     disk.known.lingering.emptying.add("uid-writer")
     (tmp_path / "file").unlink()
-    disk.known.storage.look(list(disk.known.lingering), Pace(), disk.known.lingering.emptying)
+    disk.storage.look(list(disk.known.lingering), held=disk.known.lingering.emptying)
     assert not disk.passes.gone("uid-writer")
     assert disk.passes.make([WAKE]).decision.acted_on is None
     disk.known.lingering.emptying.clear()
-    disk.known.storage.look(list(disk.known.lingering), Pace())
+    disk.storage.look(list(disk.known.lingering))
     assert disk.passes.gone("uid-writer")
 
 

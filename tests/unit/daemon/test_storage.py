@@ -1,9 +1,13 @@
-"""The watch over pods' storage: real directories, real threads."""
+"""The watch over pods' storage: real directories, real walkers."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import trio
 
 from reactor.daemon.storage import StorageWatch
 from reactor.model.pods import StorageKind, StoragePlace, Volume
+from reactor.observe.walk_messages import REPORT_BYTES, Kind, Report, write_report
 
 
 @pytest.fixture
@@ -60,56 +65,197 @@ async def test_node_without_any_storage_is_waited_for_not_at_all(known, make_pod
         await StorageWatch(known).look(1000)  # nobody runs it
 
 
+# The walker itself, with directories that hang as long as they are named so, or at which it dies.
+TROUBLED = """
+import os, sys, time
+from reactor.observe import places, walker
+
+shown = places._shown
+
+def troubled(path):
+    while os.path.exists(path + "/hangs"):
+        time.sleep(0.01)
+    if os.path.exists(path + "/kills"):
+        os._exit(3)
+    return shown(path)
+
+places._shown = troubled
+walker.main(sys.argv[1:])
+"""
+# Whatever it is asked it answers with what comes on its command line, and waits.
+LIAR = """
+import socket, sys
+daemon = socket.socket(fileno=0)
+daemon.recv(9000)
+daemon.send(bytes.fromhex(sys.argv[1]))
+daemon.recv(9000)
+while daemon.recv(9000):
+    pass
+"""
+
+
+def troubled() -> list[str]:
+    return [sys.executable, "-c", TROUBLED]
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not true():  # noqa: ASYNC110 - nothing to be told by
+            await trio.sleep(0.01)
+
+
+def children() -> list[int]:
+    """Return the walkers that this process has."""
+    return [
+        int(pid)
+        for task in os.listdir("/proc/self/task")
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
+    ]
+
+
 async def test_place_that_hangs_is_left_alone_and_the_others_are_looked_at(
-    nursery, known, make_writer, monkeypatch, tmp_path
+    nursery, known, make_writer, tmp_path
 ):
     known.pods = (make_writer("a"), make_writer("hung"))
-    released, shown = threading.Event(), None
-
-    def hang(path: str):
-        if path.endswith("hung"):
-            released.wait()
-        return shown
-
-    monkeypatch.setattr("reactor.observe.disk_usage._shown", hang)
-    watch = StorageWatch(known, hanging_seconds=0.2)
+    (tmp_path / "hung" / "hangs").touch()
+    watch = StorageWatch(known, hanging_seconds=0.4, left_alone_seconds=(4.0, 4.0), command=troubled())
     await nursery.start(watch.run)
-    try:
+    watch.due()
+    await eventually(lambda: f"storage {tmp_path}/hung" in watch.problems)
+    (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
+    await watch.look(20)
+    assert known.storage.usages(known.pods)["uid-a"].ephemeral_storage_bytes > 1_000_000
+    assert "uid-hung" not in known.storage.usages(known.pods)
+    (tmp_path / "hung" / "hangs").unlink()
+    with trio.fail_after(30):
+        while "uid-hung" not in known.storage.usages(known.pods):
+            await watch.look(1)
+    assert f"storage {tmp_path}/hung" not in watch.problems
+
+
+async def test_place_at_which_the_walker_ends_again_and_again_costs_no_other_one_its_numbers(
+    nursery, known, make_writer, tmp_path
+):
+    known.pods = (make_writer("a"), make_writer("poison"))
+    (tmp_path / "poison" / "kills").touch()
+    watch = StorageWatch(known, command=troubled())
+    await nursery.start(watch.run)
+    watch.due()
+    await eventually(lambda: "uid-a" in known.storage.usages(known.pods))
+    assert "uid-poison" not in known.storage.usages(known.pods)
+
+
+async def test_walker_that_is_killed_is_restarted_and_what_it_counted_stands_meanwhile(
+    nursery, known, make_writer, tmp_path
+):
+    known.pods = (make_writer("a"),)
+    watch = StorageWatch(known)
+    await nursery.start(watch.run)
+    watch.due()
+    await eventually(lambda: bool(known.storage.usages(known.pods)))
+    before, (walker,) = known.storage.usages(known.pods), children()
+    os.kill(walker, signal.SIGKILL)
+    await eventually(lambda: walker not in children())
+    assert before == known.storage.usages(known.pods)
+    (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
+    await watch.look(20)
+    assert known.storage.usages(known.pods)["uid-a"].ephemeral_storage_bytes > 1_000_000
+
+
+def report(**fields: int) -> bytes:
+    return write_report(Report(**{"kind": Kind.COUNTED, **fields}))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x00",
+        bytes(REPORT_BYTES - 1),
+        bytes(REPORT_BYTES + 1),
+        b"\xff" * REPORT_BYTES,
+        bytes(REPORT_BYTES),
+        report(place=0),
+        report(place=77),
+        report(kind=Kind.LOOKED, place=2),
+    ],
+    ids=["short", "cut", "long", "ones", "zeros", "no place", "unknown place", "look never asked for"],
+)
+async def test_walker_that_says_what_it_can_not_have_to_say_is_ended_and_not_believed(
+    nursery, known, make_writer, answer
+):
+    known.pods = (make_writer("a"),)
+    watch = StorageWatch(known, command=[sys.executable, "-c", LIAR, answer.hex()])
+    await nursery.start(watch.run)
+    watch.due()
+    await eventually(lambda: any("walker" in why for why in watch.problems.values()))
+    assert {} == known.storage.usages(known.pods)
+    await eventually(lambda: not children())
+
+
+async def test_walker_that_says_nothing_is_ended(nursery, known, make_writer):
+    known.pods = (make_writer("a"),)
+    mute = [sys.executable, "-c", "import signal; signal.pause()"]
+    watch = StorageWatch(known, hanging_seconds=0.2, command=mute)
+    await nursery.start(watch.run)
+    watch.due()
+    await eventually(lambda: any("no answer" in why for why in watch.problems.values()))
+
+
+async def test_walker_ends_with_the_watch(known, make_writer):
+    known.pods = (make_writer("a"),)
+    watch = StorageWatch(known)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch.run)
         watch.due()
-        for _ in range(1000):
-            if watch.problems:
-                break
-            await trio.sleep(0.01)
-        assert f"storage {tmp_path}/hung" in watch.problems
-        (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
-        shown = (1, 2, 3)
-        await watch.look(20)
-        assert known.storage.usages(known.pods)["uid-a"].ephemeral_storage_bytes > 1_000_000
-    finally:
-        released.set()
-    for _ in range(1000):
-        if not watch.problems:
-            break
-        await trio.sleep(0.01)
-    assert watch.problems == {}
+        await eventually(lambda: bool(known.storage.usages(known.pods)))
+        assert children()
+        nursery.cancel_scope.cancel()
+    await eventually(lambda: not children())
+
+
+async def test_walker_has_no_privilege_no_lock_no_descriptor_but_its_socket_and_a_bound(
+    nursery, known, make_writer
+):
+    known.pods = (make_writer("a"),)
+    watch = StorageWatch(known)
+    await nursery.start(watch.run)
+    watch.due()
+    await eventually(lambda: bool(known.storage.usages(known.pods)))
+    (walker,) = children()
+    proc = Path(f"/proc/{walker}")
+    assert "1000" == (proc / "oom_score_adj").read_text().strip()
+    assert os.SCHED_OTHER == os.sched_getscheduler(walker)
+    assert "VmLck:\t       0 kB" in (proc / "status").read_text()
+    assert 10 == os.getpriority(os.PRIO_PROCESS, walker)
+    assert resource.prlimit(walker, resource.RLIMIT_AS)[1] <= 128 << 20
+    opened = {os.readlink(proc / "fd" / fd).partition(":[")[0] for fd in os.listdir(proc / "fd")}
+    assert {"socket", "/dev/null"} == opened
 
 
 async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(
-    nursery, known, make_writer, monkeypatch
+    nursery, known, make_writer, tmp_path
 ):
+    # A walker that answers each look at once, and says that it took a second of CPU.
+    lazy = f"""
+import socket, sys
+from reactor.observe.walk_messages import *
+daemon = socket.socket(fileno=0)
+while raw := daemon.recv(9000):
+    request = read_request(raw)
+    if isinstance(request, Look):
+        open({str(tmp_path / "looks")!r}, "a").write("x")
+        daemon.send(write_report(Report(kind=Kind.LOOKED, place=request.number, nanoseconds=10**9)))
+        daemon.send(write_report(Report(kind=Kind.IDLE)))
+"""
+    looks = tmp_path / "looks"
     known.pods = (make_writer("a"),)
-    looks = []
-
-    def slow(pods, pace, held) -> None:
-        looks.append(pods)
-        pace.worked_seconds = 1.0
-
-    monkeypatch.setattr(known.storage, "look", slow)
-    watch = StorageWatch(known)
+    watch = StorageWatch(known, command=[sys.executable, "-c", lazy])
     await nursery.start(watch.run)
+    watch.due()
+    await eventually(looks.exists)
     for _ in range(10):
         watch.due()
         await trio.sleep(0.1)
-    assert len(looks) == 1
+    assert "x" == looks.read_text()
     await watch.look(20)
-    assert len(looks) == 3
+    assert "xxx" == looks.read_text()

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reactor.config.pod import pod_from_document
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
 from reactor.model.signals import Resource
-from reactor.observe.disk_usage import DiskUsage, GivenUpError, Pace, with_storage
+from reactor.observe.disk_usage import DiskUsage, with_storage
+from reactor.observe.looks_here import LooksHere
+from reactor.observe.places import GivenUpError, Pace
 
 SPEC = {
     "containers": [{"name": "main"}, {"name": "side"}],
@@ -45,9 +48,17 @@ def full_pod(tmp_path: Path) -> Pod:
     return found
 
 
-def look(usage: DiskUsage, *pods: Pod) -> dict[str, PodUsage]:
-    usage.look(pods, Pace())
-    return usage.usages(pods)
+class Disk:
+    """What is known, and who looks."""
+
+    def __init__(self, **options: Any) -> None:
+        self.usage = DiskUsage(**options)
+        self.looks = LooksHere(self.usage, **options)
+
+
+def look(disk: Disk, *pods: Pod) -> dict[str, PodUsage]:
+    disk.looks.look(pods)
+    return disk.usage.usages(pods)
 
 
 def mib(usage: FilesystemUsage | None) -> float:
@@ -55,7 +66,7 @@ def mib(usage: FilesystemUsage | None) -> float:
 
 
 def test_what_a_pod_takes_is_told_by_layer_logs_and_volumes(full_pod: Pod) -> None:
-    found = look(DiskUsage(), full_pod)["full"]
+    found = look(Disk(), full_pod)["full"]
     (container,) = found.containers
     assert ("main", 1.0, 2.0) == (container.name, mib(container.rootfs), mib(container.logs))
     assert {"scratch": 3.0, "shm": 4.0} == {name: mib(usage) for name, usage in found.volumes.items()}
@@ -63,7 +74,7 @@ def test_what_a_pod_takes_is_told_by_layer_logs_and_volumes(full_pod: Pod) -> No
 
 
 def test_volume_in_memory_is_no_ephemeral_storage(full_pod: Pod) -> None:
-    found = look(DiskUsage(), full_pod)["full"]
+    found = look(Disk(), full_pod)["full"]
     assert 6 == found.ephemeral_storage_bytes // (1 << 20)
 
 
@@ -77,10 +88,10 @@ def test_pod_without_a_place_of_its_own_takes_nothing_and_one_never_looked_at_is
 
 def test_place_that_is_not_there_takes_nothing_and_is_no_problem(full_pod: Pod) -> None:
     place = dataclasses.replace(full_pod.storage[0], path="/nowhere/at/all")
-    usage = DiskUsage()
-    found = look(usage, dataclasses.replace(full_pod, storage=(place,)))
+    disk = Disk()
+    found = look(disk, dataclasses.replace(full_pod, storage=(place,)))
     assert 0 == found["full"].ephemeral_storage_bytes
-    assert {} == usage.problems
+    assert {} == disk.usage.problems
 
 
 def test_place_that_can_not_be_read_is_a_problem_and_costs_no_other_one(
@@ -88,46 +99,51 @@ def test_place_that_can_not_be_read_is_a_problem_and_costs_no_other_one(
 ) -> None:
     (tmp_path / "file").write_text("")
     wrong = dataclasses.replace(full_pod.storage[2], path=str(tmp_path / "file"))
-    usage = DiskUsage()
-    found = look(usage, dataclasses.replace(full_pod, storage=(wrong, full_pod.storage[1])))
+    disk = Disk()
+    found = look(disk, dataclasses.replace(full_pod, storage=(wrong, full_pod.storage[1])))
     assert 2.0 == mib(found["full"].containers[0].logs)
-    assert "Not a directory" in usage.problems[f"storage {tmp_path}/file"]
+    assert "Not a directory" in disk.usage.problems[f"storage {tmp_path}/file"]
 
 
 def test_pods_that_are_gone_are_forgotten(full_pod: Pod) -> None:
-    usage = DiskUsage()
-    look(usage, full_pod)
-    usage.look((), Pace())
-    assert ({}, 0) == (usage.usages([full_pod]), usage.places)
+    disk = Disk()
+    look(disk, full_pod)
+    disk.looks.look(())
+    assert ({}, 0) == (disk.usage.usages([full_pod]), disk.usage.places)
 
 
 def test_filesystem_on_which_nothing_happened_is_not_looked_at_again(
     full_pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, shown = [1000.0], [(1, 2, 3)]
-    monkeypatch.setattr("reactor.observe.disk_usage._shown", lambda _: shown[0])
-    usage = DiskUsage(clock_seconds=lambda: now[0])
-    look(usage, full_pod)
+    monkeypatch.setattr("reactor.observe.places._shown", lambda _: shown[0])
+    disk = Disk(clock_seconds=lambda: now[0])
+    look(disk, full_pod)
     Path(full_pod.storage[2].path, "more").write_bytes(b"x" * (5 << 20))
-    assert 3.0 == mib(look(usage, full_pod)["full"].volumes["scratch"])
+    assert 3.0 == mib(look(disk, full_pod)["full"].volumes["scratch"])
     shown[0] = (1, 2, 4)
-    assert 8.0 == mib(look(usage, full_pod)["full"].volumes["scratch"])
+    assert 8.0 == mib(look(disk, full_pod)["full"].volumes["scratch"])
     Path(full_pod.storage[2].path, "more").unlink()
     now[0] += 301
-    assert 3.0 == mib(look(usage, full_pod)["full"].volumes["scratch"])
+    assert 3.0 == mib(look(disk, full_pod)["full"].volumes["scratch"])
 
 
 def test_look_that_is_stopped_is_given_up(full_pod: Pod) -> None:
     pace = Pace()
     pace.stopped = True
     with pytest.raises(GivenUpError):
-        DiskUsage().look([full_pod], pace)
+        Disk().looks.look([full_pod], pace)
 
 
-def test_renewed_one_has_published_the_same(full_pod: Pod) -> None:
-    usage = DiskUsage()
-    known = look(usage, full_pod)
-    assert known == usage.renewed().usages([full_pod])
+def test_what_was_counted_stands_when_the_walker_is_gone_for_as_long_as_it_is_fresh(full_pod: Pod) -> None:
+    now = [1000.0]
+    disk = Disk(clock_seconds=lambda: now[0])
+    known = look(disk, full_pod)
+    disk.usage.forget_walker()
+    now[0] += 299
+    assert known == disk.usage.usages([full_pod])
+    now[0] += 2
+    assert {} == disk.usage.usages([full_pod])
 
 
 def test_storage_joins_memory_and_processes(full_pod: Pod) -> None:
@@ -161,12 +177,12 @@ def test_what_a_container_uses_of_memory_and_what_it_takes_of_disks_come_togethe
 
 
 def test_what_a_held_pod_took_stands_while_its_files_are_removed(full_pod: Pod) -> None:
-    usage, held = DiskUsage(), {"full"}
-    before = look(usage, full_pod)
+    disk, held = Disk(), {"full"}
+    before = look(disk, full_pod)
     for place in full_pod.storage:
         Path(place.path, "file").unlink()
-    usage.look([full_pod], Pace(), held)
-    assert before == usage.usages([full_pod])
+    disk.looks.look([full_pod], held=held)
+    assert before == disk.usage.usages([full_pod])
     held.clear()
-    usage.look([full_pod], Pace(), held)
-    assert before != usage.usages([full_pod])
+    disk.looks.look([full_pod], held=held)
+    assert before != disk.usage.usages([full_pod])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from reactor.kernel.directories import open_directory
 from reactor.model.pods import FilesystemUsage
 from reactor.observe.tree_usage import DirectoryBudget, TreeUsage
 
@@ -137,17 +140,16 @@ def test_in_a_large_tree_files_at_rest_are_mostly_left_alone(
     in_large_tree(monkeypatch)
     fill(tmp_path, 40, 5)
     tree, listed = TreeUsage(str(tmp_path), DirectoryBudget(PLENTY)), []
-    scandir = os.scandir
 
-    def noting(fd: int):
-        listed.append(fd)
-        return scandir(fd)
+    def noting(name: bytes, at_fd: int) -> int:
+        listed.append(name)
+        return open_directory(name, at_fd)
 
     for _ in range(40):
         looked(tree)
     most = 0
     with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", noting)
+        patched.setattr("reactor.observe.tree_usage.open_directory", noting)
         for _ in range(16):
             before = len(listed)
             looked(tree)
@@ -243,3 +245,118 @@ def test_tree_that_changes_all_the_time_is_survived(tmp_path: Path) -> None:
         thread.join()
     subprocess.run(["rm", "-rf", *tmp_path.glob("churn*")], check=True)
     assert du(tmp_path) == looked(tree)
+
+
+def make_chain(at_path: Path, levels: int, name: str = "d") -> None:
+    at = os.open(at_path, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=at)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=at))
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+
+
+def test_opens_grow_with_the_directories_and_not_with_their_depth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", tmp_path / "d"], check=True))
+    make_chain(tmp_path, 1000)
+    opened = [0]
+    real_open, real_stat = os.open, os.stat
+
+    def counting_open(path: bytes | str, *arguments: Any, **named: Any) -> int:
+        opened[0] += 1 + os.fsencode(path).count(b"/")
+        return real_open(path, *arguments, **named)
+
+    def counting_stat(path: Any, *arguments: Any, **named: Any) -> os.stat_result:
+        opened[0] += 1 + (os.fsencode(path).count(b"/") if isinstance(path, bytes) else 0)
+        return real_stat(path, *arguments, **named)
+
+    tree = TreeUsage(str(tmp_path), DirectoryBudget(PLENTY))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", counting_open)
+        patched.setattr(os, "stat", counting_stat)
+        looked(tree)
+    assert 2001 == tree.usage.inodes_used
+    # A path is at most 512 bytes long: 256 names of two bytes, opened and looked at; the rest one by one.
+    assert opened[0] < 256 * 256 + 10 * 1000
+
+
+def test_deep_and_wide_tree_is_counted_also_where_the_walk_rests_at_each_step(tmp_path: Path) -> None:
+    at = tmp_path
+    for level in range(40):
+        for number in range(30):
+            (at / f"{level}-{number}").mkdir()
+            (at / f"{level}-{number}" / "file").write_bytes(b"x" * 5000)
+        at /= f"{level}-17"
+    for remembered in (0, 5, PLENTY):
+        tree = TreeUsage(str(tmp_path), DirectoryBudget(remembered))
+        tree.look(tree.rest)
+        assert du(tmp_path) == tree.usage
+
+
+def test_directory_of_many_chunks_is_counted(tmp_path: Path) -> None:
+    for number in range(3000):
+        (tmp_path / f"{number:04}{'x' * 60}").touch()
+    for number in range(1500):
+        (tmp_path / f"d{number:04}{'x' * 60}").mkdir()
+    for remembered in (0, 700, PLENTY):
+        assert du(tmp_path) == looked(TreeUsage(str(tmp_path), DirectoryBudget(remembered)))
+
+
+def test_names_of_any_bytes_are_counted(tmp_path: Path) -> None:
+    for name in (b"\xff\xfe", b"new\nline", b"\x1b[2J", b"x" * 255, "ä".encode() * 127):
+        os.mkdir(os.path.join(os.fsencode(tmp_path), name))
+        os.close(os.open(os.path.join(os.fsencode(tmp_path), name, name), os.O_CREAT | os.O_WRONLY))
+    assert 11 == looked(TreeUsage(str(tmp_path), DirectoryBudget(2))).inodes_used
+    assert 11 == looked(TreeUsage(str(tmp_path), DirectoryBudget(PLENTY))).inodes_used
+
+
+def test_directory_that_is_moved_away_while_the_walk_is_below_it_ends_the_walk_there_and_not_the_count(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tree" / "a" / "b" / "c").mkdir(parents=True)
+    (tmp_path / "tree" / "other").mkdir()
+    (tmp_path / "elsewhere" / "secret").mkdir(parents=True)
+    tree = TreeUsage(str(tmp_path / "tree"), DirectoryBudget(1))  # the root alone is remembered
+    for _ in tree.steps():
+        if (tmp_path / "tree" / "a" / "b").exists() and tree.directories == 4:
+            (tmp_path / "tree" / "a" / "b").rename(tmp_path / "elsewhere" / "b")
+    assert tree.complete
+    assert tree.usage.inodes_used <= 5  # nothing of elsewhere
+
+
+def test_directory_that_can_not_be_read_is_counted_as_such_and_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, 14, 2)
+
+    def refusing(name: bytes, at_fd: int) -> int:
+        if name.endswith(b"11"):
+            raise PermissionError(errno.EACCES, "refused")
+        return open_directory(name, at_fd)
+
+    for module in ("tree_usage", "descent"):
+        monkeypatch.setattr(f"reactor.observe.{module}.open_directory", refusing)
+    for remembered in (1, PLENTY):
+        tree = TreeUsage(str(tmp_path), DirectoryBudget(remembered))
+        looked(tree)
+        assert (1, errno.EACCES) == (tree.unreadable, tree.error_number)
+        assert 1 + 7 + 13 * 3 == tree.usage.inodes_used
+
+
+def test_want_of_descriptors_is_no_fault_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, 14, 2)
+    tree = TreeUsage(str(tmp_path), DirectoryBudget(PLENTY))
+    before = looked(tree)
+
+    def refusing(name: bytes, at_fd: int) -> int:
+        raise OSError(errno.EMFILE, "refused")
+
+    monkeypatch.setattr("reactor.observe.tree_usage.open_directory", refusing)
+    (tmp_path / "1" / "new").write_bytes(b"x")
+    with pytest.raises(OSError, match="refused"):
+        looked(tree)
+    assert before == tree.usage
