@@ -31,7 +31,10 @@ _QUIET_SECONDS: Final = 20.0
 
 
 class NodeStatus:
-    """Writes to the node object; a Sink of the watch on it. `want` may be called at any time."""
+    """Writes to the node object; a Sink of the watch on it. `want` may be called at any time.
+
+    `on_uid` is called with the object's uid, or with nothing where there is no such object.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class NodeStatus:
         node_name: str,
         role: Role,
         *,
+        on_uid: Callable[[str], None] = lambda _: None,
         clock_unix_seconds: Callable[[], float] = time.time,
         heartbeat_seconds: float = _HEARTBEAT_SECONDS,
     ) -> None:
@@ -46,6 +50,7 @@ class NodeStatus:
         self._path = node_path(node_name)
         self._node_name = node_name
         self._role = role
+        self._on_uid = on_uid
         self._clock_unix_seconds = clock_unix_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._wanted: frozenset[NodeCondition] | None = None
@@ -76,18 +81,22 @@ class NodeStatus:
             return
         self._taken = True
         self.missing = None
+        self._on_uid(self._node.uid)
         self._changed.set()
 
     def drop(self, document: Any) -> None:  # noqa: ARG002 - a Sink is told which; there is only one
         """Note that the node object was deleted."""
-        self._node = None
-        self.missing = self._unknown()
+        self._lose()
 
     def listed(self) -> None:
         """Note that the list has ended: without an object there is no such node."""
         if not self._taken:
-            self._node = None
-            self.missing = self._unknown()
+            self._lose()
+
+    def _lose(self) -> None:
+        self._node = None
+        self.missing = self._unknown()
+        self._on_uid("")
 
     async def run(self) -> None:
         """Write until cancelled."""

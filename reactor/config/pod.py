@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reactor.config.decode import CONVERTER, decode
-from reactor.config.scalars import Count
+from reactor.config.lenient import decode_leniently, register_preparation
+from reactor.config.scalars import GracePeriod, Priority
 from reactor.model.pods import (
     DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS,
     SYSTEM_CRITICAL_PRIORITY,
@@ -89,8 +90,8 @@ class _Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spec:
-    priority: int = 0
-    termination_grace_period_seconds: Count = Count(DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS)  # noqa: RUF009 - an int
+    priority: Priority = Priority(0)  # noqa: RUF009 - an int
+    termination_grace_period_seconds: GracePeriod = GracePeriod(DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS)  # noqa: RUF009
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
     volumes: tuple[_Volume, ...] = ()
@@ -124,6 +125,17 @@ class PodDocument:
 def pod_from_document(raw: object, *, root: str = "", cgroup: str | None = None) -> Pod:
     """Return the pod that a v1.Pod document describes. Raises ConfigError, with paths below `root`."""
     return pod(decode(raw, PodDocument, root=root), cgroup=cgroup)
+
+
+def pod_as_far_as_readable(name: str, namespace: str, uid: str, spec: object, status: object) -> Pod:
+    """Return the pod that a v1.Pod's spec and status describe; what can't be read of them is not given."""
+    return pod(
+        PodDocument(
+            metadata=_Metadata(name=name, namespace=namespace, uid=uid),
+            spec=decode_leniently(spec, _Spec),
+            status=decode_leniently(status, _Status),
+        )
+    )
 
 
 def annotations_of(raw: object, *, root: str = "") -> Mapping[str, str]:
@@ -168,7 +180,6 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
         ),
         tolerations=spec.tolerations,
         cgroup=cgroup,
-        config_hash=metadata.annotations.get(HASH_ANNOTATION),
     )
 
 
@@ -208,7 +219,11 @@ def _container(container: _Container, *, is_init: bool) -> Container:
 
 
 def critical_because(annotations: Mapping[str, str], priority: int) -> str | None:
-    """Return why a pod is never evicted, None where it may be. Source: kubelet/types, IsCriticalPod."""
+    """Return why a pod is never evicted, None where it may be. Source: kubelet/types, IsCriticalPod.
+
+    For documents whose author is the operator: a tenant may annotate a pod of the API server's as it likes
+    (see reactor/kube/mirrors.py).
+    """
     source = annotations.get(SOURCE_ANNOTATION)
     if source is not None and source != "api":
         return f"static pod (source {source})"
@@ -310,14 +325,19 @@ def _positive(amounts: Mapping[str, Quantity]) -> dict[str, Quantity]:
 _read_volume_fields: Callable[[Any, Any], _Volume] = CONVERTER.get_structure_hook(_Volume)
 
 
-def _read_volume(raw: Any, cls: Any) -> _Volume:
-    """Return a volume; one without any source is an emptyDir. Source: SetDefaults_Volume."""
+def _with_source(raw: Any) -> Any:
+    """Return a volume as written; one without any source is an emptyDir. Source: SetDefaults_Volume."""
     if isinstance(raw, Mapping) and all(key == "name" or raw[key] is None for key in raw):
-        raw = {**raw, "emptyDir": {}}
-    return _read_volume_fields(raw, cls)
+        return {**raw, "emptyDir": {}}
+    return raw
+
+
+def _read_volume(raw: Any, cls: Any) -> _Volume:
+    return _read_volume_fields(_with_source(raw), cls)
 
 
 CONVERTER.register_structure_hook(_Volume, _read_volume)
+register_preparation(_Volume, _with_source)
 
 
 def _read(raw: Any, _: Any) -> Pod:

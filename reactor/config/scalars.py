@@ -25,6 +25,10 @@ Timestamp = NewType("Timestamp", float)
 """A point in time as metav1.Time writes it, in seconds since 1970."""
 Percent = NewType("Percent", int)
 """A whole number from 0 to 100."""
+GracePeriod = NewType("GracePeriod", int)
+"""A pod's seconds to end in; what is negative counts as 1, as upstream has it."""
+Priority = NewType("Priority", int)
+"""A pod's priority; what does not fit into 32 bits counts as the nearest number that does."""
 
 
 def _string(raw: Any, _: type) -> str:
@@ -45,6 +49,15 @@ def _integer(raw: Any, _: type) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**63) <= raw < 2**63:
         raise Refused(raw, "a whole number")
     return raw
+
+
+def _grace_period(raw: Any, cls: type) -> GracePeriod:
+    seconds = _integer(int(raw) if isinstance(raw, float) and raw.is_integer() else raw, cls)
+    return GracePeriod(1 if seconds < 0 else seconds)
+
+
+def _priority(raw: Any, cls: type) -> Priority:
+    return Priority(min(max(_integer(raw, cls), -(2**31)), 2**31 - 1))
 
 
 def _count(raw: Any, _: type) -> Count:
@@ -134,6 +147,8 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     (int, _integer),
     (Count, _count),
     (Percent, _percent),
+    (GracePeriod, _grace_period),
+    (Priority, _priority),
     (Seconds, _seconds),
     (Instant, _instant),
     (Timestamp, _timestamp),

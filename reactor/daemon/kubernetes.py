@@ -58,7 +58,9 @@ class Cluster:
         self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=session_read)
         client = self._client = ApiClient(self._credentials)
         self._pods = ToldPods(settings, client, self.node_name, self._pods_changed)
-        self._node = NodeStatus(client, self.node_name, self._kubernetes.role)
+        self._node = NodeStatus(
+            client, self.node_name, self._kubernetes.role, on_uid=self._pods.store.node_is
+        )
         selector = {"fieldSelector": f"metadata.name={self.node_name}"}
         self._node_watch = Watch(client, "/api/v1/nodes", selector, self._node)
         self._events = NodeEvents(client, self.node_name)
@@ -128,6 +130,7 @@ class Cluster:
             self._tree,
             settings,
             specs=self._pods.specs,
+            all_told=lambda: self._pods.is_heard,
             runtime=lambda: self.runtime.watch.inventory,
         )
 

@@ -32,11 +32,11 @@ class ToldPods:
         self, settings: Settings, client: ApiClient, node_name: str, on_change: Callable[[], None]
     ) -> None:
         self._on_change = on_change
-        self.store = PodStore(self._changed)
         self._remembered = RememberedSpecs(Path(settings.state_path).with_name(_SPECS))
         self._remembered.load()
         self._own_client: ApiClient | None = None
         kubernetes = settings.kubernetes or KubernetesSettings()
+        self.store = PodStore(self._changed, node_name=node_name, origin=kubernetes.pods_from)
         self._source: Watch | KubeletPods
         if kubernetes.pods_from is PodOrigin.API:
             selector = {"fieldSelector": f"spec.nodeName={node_name}"}

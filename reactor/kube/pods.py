@@ -1,8 +1,7 @@
-"""The pods of this node by uid, as last told; losing whoever tells them forgets none.
+"""The pods of this node by the uids of their cgroups, as last told; losing whoever tells them forgets none.
 
-A mirror pod stands for a static one, which the kubelet started from a file: its uid is the API server's own,
-while the cgroup bears the static pod's, which its annotation tells. Pods are known here by the uid of their
-cgroup.
+No field of one pod changes what is known of another. What a tenant writes makes a pod critical in no other
+way than by a priority, which the API server's admission grants; mirrors.py says whom it takes for a mirror.
 """
 
 from __future__ import annotations
@@ -15,14 +14,25 @@ from typing import Any, Final
 import trio
 
 from reactor.config.decode import decode
-from reactor.config.pod import MIRROR_ANNOTATION, pod_from_document
+from reactor.config.lenient import decode_leniently
+from reactor.config.pod import pod_as_far_as_readable, pod_from_document
 from reactor.config.scalars import Timestamp
 from reactor.errors import ConfigError
+from reactor.kube.mirrors import (
+    MIRROR,
+    MirrorClaim,
+    PodMetadata,
+    mirror_claim,
+    read_metadata,
+    static_because,
+)
 from reactor.model.pods import Pod
+from reactor.model.settings import PodOrigin
 
 EVICTED: Final = "Evicted"
 FAILED: Final = "Failed"
 PENDING: Final = "Pending"
+_SHOWN: Final = 5
 _TERMINAL: Final = frozenset({FAILED, "Succeeded"})
 _SCHEDULED: Final = "PodScheduled"
 _DISRUPTED: Final = "DisruptionTarget"
@@ -32,12 +42,14 @@ _DISRUPTED: Final = "DisruptionTarget"
 class KnownPod:
     """A pod as it was last told of.
 
-    `pod.uid` is that of its cgroup, `api_uid` that of the API server's object. Instants are seconds since
-    1970. `unreadable_because`: the spec can't be read; `pod` is then what it last was, or is never evicted.
+    `pod.uid` is that of its cgroup, `api_uid` that of the API server's object; they differ for a mirror pod,
+    which `claim` tells. Instants are seconds since 1970. `unreadable_because`: the spec can't be read as a
+    whole; `pod` is then what it last was, or what can be read of it, the rest as if it were not given.
     """
 
     pod: Pod
     api_uid: str
+    claim: MirrorClaim | None = None
     phase: str = ""
     reason: str = ""
     is_being_deleted: bool = False
@@ -55,15 +67,6 @@ class KnownPod:
     def is_evicted(self) -> bool:
         """Return whether its status says so."""
         return self.phase == FAILED and self.reason == EVICTED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Metadata:
-    name: str = ""
-    namespace: str = "default"
-    uid: str = ""
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    deletion_timestamp: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,71 +101,86 @@ class _Status:
     init_container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Identity:
-    metadata: _Metadata = field(default_factory=_Metadata)
+def read_pod(
+    document: Any,
+    before: KnownPod | None = None,
+    *,
+    node_name: str = "",
+    origin: PodOrigin = PodOrigin.API,
+) -> KnownPod:
+    """Return the pod that a v1.Pod describes, by its own uid.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    status: _Status = field(default_factory=_Status)
-
-
-def read_pod(document: Any, before: KnownPod | None = None) -> KnownPod:
-    """Return the pod that a v1.Pod describes.
-
-    Where its spec or status can't be read it is as `before`, or else protected. Raises ConfigError only
-    where not even its name and uid can be read.
+    Where its spec can't be read it is as `before`, or else as far as it can be. Raises ConfigError only where
+    not even its name and uid can be read.
     """
-    metadata = decode(document, _Identity).metadata
-    cgroup_uid = metadata.annotations.get(MIRROR_ANNOTATION) or metadata.uid
+    metadata, annotations = read_metadata(document)
     if not metadata.uid or not metadata.name:
         # Decoding names what is missing.
         return KnownPod(pod=pod_from_document(document), api_uid=metadata.uid)
     root = f"pod {metadata.namespace}/{metadata.name}"
+    spec, status, unreadable_because = document.get("spec"), document.get("status"), None
     try:
-        pod = replace(pod_from_document(document, root=root), uid=cgroup_uid)
-        status = decode(document, _Told, root=root).status
+        # No annotation is taken along: none of them says anything of the spec.
+        pod = pod_from_document(_reduced(metadata, spec, status), root=root)
+        told = decode(status or {}, _Status, root=f"{root}.status")
     except ConfigError as error:
-        why = "; ".join(map(str, error.problems))
+        unreadable_because = "; ".join(map(str, error.problems[:_SHOWN]))
+        told = decode_leniently(status, _Status)
+        pod = pod_as_far_as_readable(metadata.name, metadata.namespace, metadata.uid, spec, status)
         if before is not None:
-            return replace(before, unreadable_because=why)
-        spared = Pod(
-            name=metadata.name,
-            namespace=metadata.namespace,
-            uid=cgroup_uid,
-            critical_because="its spec can't be read",
-        )
-        return KnownPod(pod=spared, api_uid=metadata.uid, unreadable_because=why)
+            pod = before.pod
+    if origin is PodOrigin.KUBELET and pod.critical_because is None:
+        pod = replace(pod, critical_because=static_because(metadata, annotations, node_name))
     return KnownPod(
         # The very same spec, where it is equal: whoever holds it need not look at it again.
         pod=before.pod if before is not None and before.pod == pod else pod,
         api_uid=metadata.uid,
-        phase=status.phase,
-        reason=status.reason,
+        claim=mirror_claim(metadata, annotations, node_name) if origin is PodOrigin.API else None,
+        phase=told.phase,
+        reason=told.reason,
         is_being_deleted=metadata.deletion_timestamp is not None,
         has_started=any(
             container.state.running is not None or container.state.terminated is not None
-            for container in (*status.container_statuses, *status.init_container_statuses)
+            for container in (*told.container_statuses, *told.init_container_statuses)
         ),
-        scheduled_at=_since(status, _SCHEDULED),
-        evicted_at=_since(status, _DISRUPTED) if status.reason == EVICTED else None,
+        scheduled_at=_since(told, _SCHEDULED),
+        evicted_at=_since(told, _DISRUPTED) if told.reason == EVICTED else None,
+        unreadable_because=unreadable_because,
     )
+
+
+def _reduced(metadata: PodMetadata, spec: Any, status: Any) -> Mapping[str, Any]:
+    who = {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid}
+    return {"metadata": who, "spec": spec, "status": status}
 
 
 class PodStore:
     """Holds the pods that a watch or a poll hands it; a Sink. `on_change` is called where one differs.
 
+    A pod is known by the uid of its cgroup: its own, but for a mirror pod the static pod's. A mirror's claim
+    counts only where no other pod has that uid, no other mirror claims it, and all pods have been listed; of
+    two claims neither counts, and each of those mirrors is a pod like any other, which changes nobody's spec.
+
     The mappings that it gives out never change: a worker thread may read them.
     """
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[], None] = lambda: None,
+        *,
+        node_name: str = "",
+        origin: PodOrigin = PodOrigin.API,
+    ) -> None:
         self._on_change = on_change
+        self._node_name = node_name
+        self._node_uid = ""
+        self._origin = origin
+        self._told: dict[str, KnownPod] = {}  # by their own uids
         self._known: Mapping[str, KnownPod] = {}
         self._specs: Mapping[str, Pod] = {}
-        self._uids: dict[str, str] = {}  # the API server's to the cgroup's
         self._taken: set[str] = set()
         self._nameless: str | None = None
+        self._contested: Mapping[str, str] = {}
         self._changed = trio.Event()
         self.is_complete = False
 
@@ -178,12 +196,13 @@ class PodStore:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Return which pods can't be read, and why."""
+        """Return which pods can't be read, or claim another's cgroup, and why."""
         found = {
-            f"pod {known.pod.key}": known.unreadable_because
+            f"pod {known.pod.key}": f"what can't be read counts as not given: {known.unreadable_because}"
             for known in self._known.values()
             if known.unreadable_because is not None
         }
+        found |= self._contested
         return found if self._nameless is None else {**found, "a pod of this node": self._nameless}
 
     async def wait_changed(self) -> None:
@@ -197,42 +216,76 @@ class PodStore:
 
     def take(self, document: Any) -> None:
         """Note a pod that is there, or has changed."""
+        before = self._told.get(_uid(document))
         try:
-            before = self._known.get(self._uids.get(_uid(document), ""))
-            known = read_pod(document, before)
+            told = read_pod(document, before, node_name=self._node_name, origin=self._origin)
         except ConfigError as error:
-            self._nameless = "; ".join(map(str, error.problems))
+            self._nameless = "; ".join(map(str, error.problems[:_SHOWN]))
             return
-        uid = known.pod.uid
-        self._taken.add(uid)
-        if known != self._known.get(uid):
-            self._uids[known.api_uid] = uid
-            self._known = {**self._known, uid: known}
-            self._tell()
+        self._taken.add(told.api_uid)
+        if told != before:
+            self._told[told.api_uid] = told
+            self._resolve()
 
     def drop(self, document: Any) -> None:
         """Note a pod that is gone."""
-        uid = self._uids.pop(_uid(document), None)
-        if uid in self._known:
-            self._known = {other: known for other, known in self._known.items() if other != uid}
-            self._tell()
+        if self._told.pop(_uid(document), None) is not None:
+            self._resolve()
 
     def listed(self) -> None:
         """Note that the list has ended: what was not in it is gone."""
-        kept = {uid: known for uid, known in self._known.items() if uid in self._taken}
-        is_news = len(kept) != len(self._known) or not self.is_complete
-        self._known = kept
-        self._uids = {known.api_uid: uid for uid, known in kept.items()}
+        kept = {uid: told for uid, told in self._told.items() if uid in self._taken}
+        is_news = len(kept) != len(self._told) or not self.is_complete
+        self._told = kept
         self._taken = set()
         self.is_complete = True
         if is_news:
-            self._tell()
+            self._resolve()
 
-    def _tell(self) -> None:
-        self._specs = {uid: known.pod for uid, known in self._known.items()}
+    def node_is(self, uid: str) -> None:
+        """Note the uid of this node's object; empty where it is not known."""
+        if uid != self._node_uid:
+            self._node_uid = uid
+            self._resolve()
+
+    def _resolve(self) -> None:
+        """Find anew which cgroup is whose, and tell."""
+        known = dict(self._told)
+        contested: dict[str, str] = {}
+        for uid, mirrors in self._claims().items():
+            claimants = [one.pod.key for one in mirrors]
+            if uid in self._told:
+                claimants.append(f"{self._told[uid].pod.key}, whose uid it is")
+            if len(claimants) == 1:
+                del known[mirrors[0].api_uid]
+                known[uid] = _as_mirror(mirrors[0], uid, self._known.get(uid))
+            else:
+                shown = ", ".join(claimants[-_SHOWN:])
+                contested[f"cgroup {uid:.80}"] = (
+                    f"{len(claimants)} pods claim it, and none by being its mirror: {shown}"
+                )
+        self._known, self._contested = known, contested
+        self._specs = {uid: one.pod for uid, one in known.items()}
         self._changed.set()
         self._changed = trio.Event()
         self._on_change()
+
+    def _claims(self) -> Mapping[str, list[KnownPod]]:
+        """Return the mirror pods of this node by the uids of the static pods that they say to be of.
+
+        Before all pods are listed there are none: it is not known yet whose own uid is claimed.
+        """
+        found: dict[str, list[KnownPod]] = {}
+        for told in self._told.values() if self.is_complete else ():
+            if told.claim is not None and self._node_uid in {"", told.claim.node_uid}:
+                found.setdefault(told.claim.uid, []).append(told)
+        return found
+
+
+def _as_mirror(told: KnownPod, uid: str, before: KnownPod | None) -> KnownPod:
+    """Return a mirror pod by the uid of the static pod's cgroup."""
+    pod = replace(told.pod, uid=uid, critical_because=MIRROR)
+    return replace(told, pod=before.pod if before is not None and before.pod == pod else pod)
 
 
 def _since(status: _Status, kind: str) -> float | None:

@@ -83,7 +83,6 @@ class Pod:
     the hierarchy's root where it is known. Below it lie `container_cgroups`, by the containers' names, and
     `spared_cgroups`, which a kill leaves alone: the sandbox's pause container, the runtime's own monitors.
     `own_memory_request` is what it requests of memory as a whole (pod-level resources; None: nothing).
-    `config_hash` is what a static pod is called on its node, where its mirror has a uid of its own.
     `storage` is where its files lie.
     """
 
@@ -103,7 +102,6 @@ class Pod:
     cgroup: str | None = None
     container_cgroups: Mapping[str, str] = field(default_factory=dict)
     spared_cgroups: tuple[str, ...] = ()
-    config_hash: str | None = None
     storage: tuple[StoragePlace, ...] = ()
 
     @property

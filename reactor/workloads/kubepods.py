@@ -26,6 +26,7 @@ _CONTAINER: Final = re.compile(r"(?:(.+)-)?([0-9a-f]{64})(?:\.scope)?")
 _MONITOR: Final = "conmon"  # CRI-O's process beside each container: crio-conmon-ID
 # The kubelet calls a static pod by the MD5 of its manifest; every other uid is a UUID.
 _CONFIG_HASH: Final = re.compile(r"[0-9a-f]{32}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class PodCgroup(NamedTuple):
@@ -95,6 +96,11 @@ def uid_of(name: str) -> str | None:
 def is_config_hash(uid: str) -> bool:
     """Return whether a uid is one that the kubelet made for a static pod."""
     return _CONFIG_HASH.fullmatch(uid) is not None
+
+
+def may_be_api_uid(uid: str) -> bool:
+    """Return whether a uid may be one of the API server's, which makes UUIDs and nothing else."""
+    return _UUID.fullmatch(uid) is not None
 
 
 def _class_of(name: str) -> QosClass | None:

@@ -17,6 +17,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import read_meminfo
+from reactor.kube.mirrors import MIRROR
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.workloads.fence import Fence
@@ -35,19 +36,21 @@ Specs = Mapping[str, Pod]  # by uid
 
 
 class _Known(NamedTuple):
-    """A pod as it was made, and from what: a spec or none."""
+    """A pod as it was made, and from what: a spec or none, the sandboxes that the runtime told."""
 
     pod: Pod
     inode: int
     spec: Pod | None
+    sandboxes: tuple[str, ...]
     first_seen_seconds: float
 
 
 class KubernetesPods:
     """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
 
-    `specs` and `runtime` return what is known at present, without waiting for anybody. A static pod's spec is
-    found under the hash that the kubelet calls it by, whatever its mirror's uid is.
+    `specs`, by the uids of cgroups, and `runtime` return what is known at present, without waiting for
+    anybody; `all_told` whether whoever tells of specs has told of all and goes on telling. A pod keeps the
+    spec that it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class KubernetesPods:
         *,
         specs: Callable[[], Specs] = dict,
         runtime: Callable[[], Inventory] = dict,
+        all_told: Callable[[], bool] = lambda: False,
         paths: NodePaths | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,6 +71,7 @@ class KubernetesPods:
         self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
         self._specs = specs
         self._runtime = runtime
+        self._all_told = all_told
         self._clock_seconds = clock_seconds
         self._storage = KubeletStorage(tree, self._paths)
         self._files = NodeFiles()
@@ -88,29 +93,32 @@ class KubernetesPods:
     def glance(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; only of those that are new anything is read, and no disk.
 
-        As new counts, too, one whose spec has come or changed, and one that is starting: its pause container
-        may not have been there yet. The kubelet's cgroups are listed where one was made or removed. For one
-        thread.
+        As new counts, too, one whose spec has come or changed, one whose sandbox the runtime tells now, and
+        one that is starting: its pause container may not have been there yet. The kubelet's cgroups are
+        listed where one was made or removed. For one thread.
         """
         return self._listed(afresh=False)
 
     def _listed(self, *, afresh: bool) -> tuple[Pod, ...]:
         now_seconds = self._clock_seconds()
         problems: dict[str, str] = {} if afresh else dict(self._problems)
-        specs, inventory = _by_cgroup_uid(self._specs()), self._runtime()
+        specs, inventory = self._specs(), self._runtime()
         known: dict[str, _Known] = {}
         listing = None if afresh else self._glanced
         found_now = partial(self._found, problems, listing)
         for found in found_now() if listing is None else listing.get(found_now):
             before = self._known.get(found.uid)
-            spec = specs.get(found.uid)
-            if before is not None and not afresh and _stands(before, found, spec, now_seconds):
+            spec = specs.get(found.uid) or (None if before is None else _kept_spec(before))
+            told = inventory.get(found.uid)
+            if before is not None and not afresh and _stands(before, found, spec, told, now_seconds):
                 known[found.uid] = before
                 continue
-            pod = self._pod(found, spec, inventory.get(found.uid), before, problems)
+            first_seen_seconds = before.first_seen_seconds if before else now_seconds
+            is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._all_told()
+            pod = self._pod(found, spec, told, before, problems, is_unlisted=is_unlisted)
             if pod is not None:
-                first_seen_seconds = before.first_seen_seconds if before else now_seconds
-                known[found.uid] = _Known(pod, found.inode, spec, first_seen_seconds)
+                sandboxes = () if told is None else told.sandboxes
+                known[found.uid] = _Known(pod, found.inode, spec, sandboxes, first_seen_seconds)
         if afresh:
             problems |= _missing_specs(known)
             places = self._storage.places({uid: one.pod for uid, one in known.items()})
@@ -148,6 +156,8 @@ class KubernetesPods:
         told: RuntimePod | None,
         before: _Known | None,
         problems: dict[str, str],
+        *,
+        is_unlisted: bool,
     ) -> Pod | None:
         """Return a pod, None where it is gone. One that can't be read stays as it was known."""
         try:
@@ -160,7 +170,7 @@ class KubernetesPods:
                 proc=self._paths.proc,
             )
             own = [one for one in inside if one.cgroup not in spared]
-            pod = spec if spec is not None else self._unspecified(found, own, told)
+            pod = spec if spec is not None else self._unspecified(found, own, told, is_unlisted)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
@@ -180,26 +190,40 @@ class KubernetesPods:
         )
 
     def _unspecified(
-        self, found: PodCgroup, containers: Sequence[ContainerCgroup], told: RuntimePod | None
+        self,
+        found: PodCgroup,
+        containers: Sequence[ContainerCgroup],
+        told: RuntimePod | None,
+        is_unlisted: bool,  # noqa: FBT001
     ) -> Pod:
         if not self._capacity_bytes:
             self._capacity_bytes = read_meminfo(self._paths.proc).total_bytes
         return pod_without_spec(
-            self._tree, found, containers, told, self._files, self._capacity_bytes, proc=self._paths.proc
+            self._tree,
+            found,
+            containers,
+            told,
+            self._files,
+            self._capacity_bytes,
+            is_unlisted=is_unlisted,
+            proc=self._paths.proc,
         )
 
 
-def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: float) -> bool:
+def _stands(
+    before: _Known, found: PodCgroup, spec: Pod | None, told: RuntimePod | None, now_seconds: float
+) -> bool:
     """Return whether what was known of a pod need not be read again."""
     if before.inode != found.inode or before.spec is not spec:
+        return False
+    if told is not None and told.sandboxes != before.sandboxes:
         return False
     return bool(before.pod.spared_cgroups) or now_seconds - before.first_seen_seconds > _STARTING_SECONDS
 
 
-def _by_cgroup_uid(specs: Specs) -> Specs:
-    """Return the specs by what the kubelet calls their cgroups: static pods' by their hash."""
-    hashed = {spec.config_hash: spec for spec in specs.values() if spec.config_hash is not None}
-    return {**specs, **hashed} if hashed else specs
+def _kept_spec(before: _Known) -> Pod | None:
+    """Return the spec that outlives a pod's object: its own does, a mirror's claim ends with the mirror."""
+    return before.spec if before.spec is not None and before.spec.critical_because != MIRROR else None
 
 
 def _by_name(containers: Sequence[ContainerCgroup], told: RuntimePod | None) -> dict[str, str]:

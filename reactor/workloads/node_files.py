@@ -34,9 +34,15 @@ class NodeFiles:
 
 
 def read_node_files(static_pods_path: str | None, log_directory: Path) -> NodeFiles:
-    """Return what there is. Reads a disk; what can't be read is left out, since it is only a help."""
+    """Return what there is. Reads a disk; what can't be read is left out, since it is only a help.
+
+    A uid of which two directories tell different names has none.
+    """
+    told: dict[str, set[tuple[str, str]]] = {}
+    for uid, name in _named(log_directory):
+        told.setdefault(uid, set()).add(name)
     return NodeFiles(
-        names=dict(_named(log_directory)),
+        names={uid: next(iter(names)) for uid, names in told.items() if len(names) == 1},
         static_uids=frozenset() if static_pods_path is None else frozenset(_static_uids(static_pods_path)),
     )
 

@@ -1,8 +1,16 @@
 """Which of a pod's cgroups hold no process of the pod's own: its pause container and the runtime's monitors.
 
-They are spared when the pod is killed: a sandbox that dies behind the runtime's back leaves its shim.
-But a sandbox may be more than a pause container. With gVisor or Kata all of the pod runs in it, and sparing
-it would spare the pod. So only what looks like a pause container is spared: one process, hardly any memory.
+They are spared when the pod is killed: a sandbox that dies behind the runtime's back leaves its shim. But a
+sandbox may be more than a pause container: with gVisor or Kata all of the pod runs in it, and sparing it
+would spare the pod. So whatever else is known of it, what is spared holds one process and hardly any memory;
+and it is looked at again at each listing, since what is small may grow.
+
+    the runtime tells the sandbox   it alone decides: no other container is spared, for no reason
+    it does not (yet, or any more)  the oldest container whose process has the score that the runtime gives to
+                                    sandboxes and that no process without CAP_SYS_RESOURCE can give to itself.
+                                    What a process calls itself counts for nothing: a tenant chooses that
+
+At most one container of a pod is spared, and what can't be read at present is as it was.
 """
 
 from __future__ import annotations
@@ -13,11 +21,10 @@ from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
-from reactor.kernel.procfs import PROC, read_name, read_oom_score_adj
+from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.policy.oom_score import SANDBOX
 from reactor.workloads.kubepods import ContainerCgroup
 
-_NAME: Final = "pause"
 _MOST_BYTES: Final = 16 << 20
 
 
@@ -29,35 +36,45 @@ def spared_cgroups(
     *,
     proc: Path = PROC,
 ) -> tuple[str, ...]:
-    """Return what is to be spared of a pod's cgroups; what was so `before` and is still there, is so still.
+    """Return what is to be spared of a pod's cgroups, given the oldest first; `before` is what was so far.
 
-    A sandbox is known by its id, which the runtime tells; where it doesn't, by the name of its process or by
-    the score that the kubelet gives to none but it.
+    `sandbox_ids` are those that the runtime tells. Of two that are up the younger one is the pod's: the
+    kubelet stops the other.
     """
-    pauses = {one.cgroup for one in containers if one.cgroup in before and not one.is_monitor} or {
-        one.cgroup
-        for one in containers
-        if (one.id in sandbox_ids or not sandbox_ids)
-        and _is_pause(tree, one, known=one.id in sandbox_ids, proc=proc)
-    }
-    return tuple(one.cgroup for one in containers if one.is_monitor or one.cgroup in pauses)
+    monitors = [
+        one.cgroup for one in containers if one.is_monitor and _is_small(tree, one, one.cgroup in before)
+    ]
+    told = [one for one in reversed(containers) if one.id in sandbox_ids]
+    candidates = told if sandbox_ids else containers
+    sandbox = next(
+        (
+            one.cgroup
+            for one in candidates
+            if not one.is_monitor
+            and _is_pause(tree, one, proc, is_told=bool(sandbox_ids), was=one.cgroup in before)
+        ),
+        None,
+    )
+    spared = {*monitors, sandbox}
+    return tuple(one.cgroup for one in containers if one.cgroup in spared)
 
 
-def _is_pause(tree: CgroupTree, container: ContainerCgroup, *, known: bool, proc: Path) -> bool:
+def _is_pause(tree: CgroupTree, container: ContainerCgroup, proc: Path, *, is_told: bool, was: bool) -> bool:
     try:
         pids = tree.processes(container.cgroup)
-        if len(pids) != 1:
+        if len(pids) != 1 or not (is_told or read_oom_score_adj(pids[0], proc) == SANDBOX):
             return False
-        if not known and read_name(pids[0], proc) != _NAME and read_oom_score_adj(pids[0], proc) != SANDBOX:
-            return False
-        return _usage_bytes(tree, container.cgroup) <= _MOST_BYTES
     except (OSError, ReactorError):
-        return False
+        return was
+    return _is_small(tree, container, was)
 
 
-def _usage_bytes(tree: CgroupTree, cgroup: str) -> int:
-    counters = MemoryCounters(tree, cgroup)
+def _is_small(tree: CgroupTree, container: ContainerCgroup, was: bool) -> bool:  # noqa: FBT001
     try:
-        return counters.usage_bytes()
-    finally:
-        counters.close()
+        counters = MemoryCounters(tree, container.cgroup)
+        try:
+            return counters.usage_bytes() <= _MOST_BYTES
+        finally:
+            counters.close()
+    except (OSError, ReactorError):
+        return was

@@ -21,7 +21,7 @@ from reactor.kernel.small_file import KeptFile
 from reactor.model.pods import Pod
 
 _LOG: Final = logging.getLogger("reactor.pods")
-_VERSION: Final = 1
+_VERSION: Final = 2  # 1: with static pods by what their annotations said
 _MAX_BYTES: Final = 16 << 20  # a spec takes one or two KiB
 _BETWEEN_SECONDS: Final = 5.0
 

@@ -12,10 +12,16 @@ pod is newer than what the API server has told. Such a pod takes part in the ran
 but for what may be critical, which is never evicted. As critical counts, without its spec,
 
     a static pod          its uid is the hash of its manifest, a manifest in the static pods' directory has
-                          its uid, or the runtime has its annotations; whether its mirror exists or not
+                          its uid, or its uid is none of the API server's (no UUID) and the runtime has the
+                          annotations that the kubelet gives a static pod; whether its mirror exists or not
     a pod of kube-system  where pods of the priority system-cluster-critical live
     a score of -997       a pod of the priority system-node-critical, or a Guaranteed one
     a Guaranteed pod      the same, where the runtime was not allowed to set that score
+
+The first two are none that a tenant can make: uids are the API server's, files and cgroups the kubelet's,
+kube-system the operator's. The other two are, by requests that equal limits. So they count only for as long
+as nobody can tell: a pod that the API server still does not list though it tells of all the others
+(`is_unlisted`) was deleted there, and is evicted like any other.
 
 Everybody else can be evicted: a node on which nobody can be is lost with all its pods.
 """
@@ -40,7 +46,7 @@ UNKNOWN_NAMESPACE: Final = "kubepods"
 _SYSTEM_NAMESPACE: Final = "kube-system"
 
 
-def pod_without_spec(
+def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
     tree: CgroupTree,
     found: PodCgroup,
     containers: Sequence[ContainerCgroup],
@@ -48,6 +54,7 @@ def pod_without_spec(
     files: NodeFiles,
     capacity_bytes: int,
     *,
+    is_unlisted: bool = False,
     proc: Path = PROC,
 ) -> Pod:
     """Return the pod; `containers` are without its pause container. Raises OSError where it is gone."""
@@ -61,21 +68,26 @@ def pod_without_spec(
         namespace=namespace,
         uid=found.uid,
         qos_class=found.qos_class,
-        critical_because=_critical_because(found, told, files, namespace, scores),
+        critical_because=_static_because(found, told, files)
+        or _perhaps_critical_because(found, namespace, scores, is_unlisted=is_unlisted),
         requests={Resource.MEMORY: request_bytes} if request_bytes else {},
         cgroup=found.cgroup,
     )
 
 
-def _critical_because(
-    found: PodCgroup, told: RuntimePod | None, files: NodeFiles, namespace: str, scores: Sequence[int]
-) -> str | None:
-    if told is not None and told.critical_because is not None:
-        return told.critical_because
+def _static_because(found: PodCgroup, told: RuntimePod | None, files: NodeFiles) -> str | None:
     if is_config_hash(found.uid) or found.uid in files.static_uids:
         return "static pod"
+    return None if told is None else told.static_because
+
+
+def _perhaps_critical_because(
+    found: PodCgroup, namespace: str, scores: Sequence[int], *, is_unlisted: bool
+) -> str | None:
     if namespace == _SYSTEM_NAMESPACE:
         return f"in {_SYSTEM_NAMESPACE}, its spec unknown"
+    if is_unlisted:
+        return None
     if found.qos_class is QosClass.GUARANTEED or any(score <= GUARANTEED for score in scores):
         return "Guaranteed or node-critical, its spec unknown"
     return None

@@ -185,9 +185,10 @@ class Runtime:
         score: int = _BURSTABLE_SCORE,
         annotations: Mapping[str, str] | None = None,
         namespace: str = "test",
+        uid: str | None = None,
     ) -> RunningPod:
         """Run a pod; `containers` are the arguments of the image LOAD by the containers' names."""
-        uid = str(uuid.uuid4())
+        uid = uid or str(uuid.uuid4())
         name = f"pod-{uid[:8]}"
         labels = {
             "io.kubernetes.pod.name": name,

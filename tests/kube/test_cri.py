@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import uuid
 from collections.abc import Iterator
 from functools import partial
 
@@ -219,11 +220,15 @@ async def test_without_the_runtime_pods_are_found_named_and_their_pause_containe
     assert found[static.uid].critical_because is not None
 
 
-async def test_a_static_pod_is_known_by_the_annotation_that_the_runtime_keeps(
-    runtime: Runtime, tree: CgroupTree
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_annotations_that_the_runtime_keeps_tell_a_static_pod_by_a_uid_that_no_api_server_makes(
+    runtime: Runtime, tree: CgroupTree, *, by_hand: bool
 ) -> None:
-    pod = await runtime.run_pod({"one": ["idle"]}, annotations={"kubernetes.io/config.source": "file"})
-    assert (await listed(runtime, tree))[pod.uid].critical_because == "static pod (source file)"
+    uid = f"static.{uuid.uuid4().hex[:8]}" if by_hand else str(uuid.uuid4())
+    annotations = {"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid}
+    pod = await runtime.run_pod({"one": ["idle"]}, uid=uid, annotations=annotations)
+    expected = "static pod (source file)" if by_hand else None
+    assert (await listed(runtime, tree))[pod.uid].critical_because == expected
 
 
 async def test_a_kill_spares_the_pause_container_and_leaves_no_shim_behind(

@@ -189,11 +189,18 @@ def test_a_wrong_pod_is_told_by_path(document: dict[str, Any], path: str) -> Non
     assert [path] == [problem.path for problem in caught.value.problems]
 
 
-def test_a_mirror_pod_tells_what_its_static_pod_is_called_on_the_node() -> None:
-    annotations = {"kubernetes.io/config.mirror": "0a1b", "kubernetes.io/config.hash": "0a1b"}
-    raw = {"metadata": {"name": "etcd", "uid": "other", "annotations": annotations}}
-    assert pod_from_document(raw).config_hash == "0a1b"
-    assert pod_from_document({"metadata": {"name": "plain"}}).config_hash is None
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(-1, 1), (-(2**63), 1), (0, 0), (2**63 - 1, 2**63 - 1), (5.0, 5)]
+)
+def test_a_negative_grace_period_is_one_second(given: float, seconds: int) -> None:
+    assert seconds == _pod({"terminationGracePeriodSeconds": given}).termination_grace_period_seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "priority"), [(2**40, 2**31 - 1), (-(2**40), -(2**31)), (2**31 - 1, 2**31 - 1), (-5, -5)]
+)
+def test_a_priority_beyond_32_bits_is_the_nearest_that_there_is(given: int, priority: int) -> None:
+    assert priority == _pod({"priority": given}).priority
 
 
 def test_requests_are_the_allocated_ones_where_the_status_tells_them() -> None:

@@ -157,6 +157,24 @@ async def served(script: Script) -> AsyncIterator[tuple[FaultServer, ApiClient]]
             nursery.cancel_scope.cancel()
 
 
+def mirror_document(hash_: str, static_pod: str = "etcd", **changes: Any) -> dict[str, Any]:
+    """Return a mirror pod of the node `node-a`, whose uid is `uid-node-a`, as a kubelet creates it."""
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "node-a",
+        "uid": "uid-node-a",
+        "controller": True,
+    }
+    sources = {"config.source": "file", "config.hash": hash_, "config.mirror": hash_}
+    metadata = {
+        "annotations": {f"kubernetes.io/{key}": value for key, value in sources.items()},
+        "ownerReferences": [owner],
+        **changes,
+    }
+    return pod_document(f"{static_pod}-node-a", metadata=metadata)
+
+
 def pod_document(name: str = "web", **changes: Any) -> dict[str, Any]:
     """Return a v1.Pod as an API server has it."""
     document: dict[str, Any] = {

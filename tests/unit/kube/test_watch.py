@@ -166,14 +166,14 @@ async def test_a_list_that_is_cut_takes_no_pod_away() -> None:
     assert 0 not in seen
 
 
-async def test_an_unreadable_pod_is_named_and_protected_and_the_others_are_known() -> None:
+async def test_an_unreadable_pod_is_named_and_not_protected_and_the_others_are_known() -> None:
     bad = pod_document(
         "bad", spec={"containers": [{"name": "main", "resources": {"requests": {"memory": "lots"}}}]}
     )
     script = _Server([_list(bad, pod_document("web"), {"metadata": {}}, "no pod")], [_events()])
     store, *_ = await _followed(script, lambda store, *_: store.is_complete)
     assert {"uid-bad", "uid-web"} == set(store.known)
-    assert "its spec can't be read" == store.known["uid-bad"].pod.critical_because
+    assert store.known["uid-bad"].pod.critical_because is None
     assert "lots" in store.problems["pod default/bad"]
     assert "'no pod'" in store.problems["a pod of this node"]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from reactor.cri.messages import (
     Container,
     ContainerMetadata,
@@ -41,9 +43,26 @@ def test_a_pod_with_two_sandboxes_has_the_containers_of_both() -> None:
     assert set(found["u"].containers) == {"1", "2"}
 
 
-def test_a_static_pod_is_told_by_its_annotations() -> None:
-    static = _sandbox("s", "u", annotations={"kubernetes.io/config.source": "file"})
-    normal = _sandbox("t", "v", annotations={"kubernetes.io/config.source": "api"})
-    found = inventory_of([static, normal], [])
-    assert found["u"].critical_because is not None
-    assert found["v"].critical_because is None
+_UUID = "0e4a3c0a-1111-4222-8333-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    ("uid", "source", "hash_", "is_static"),
+    [
+        ("by-hand", "file", "by-hand", True),
+        ("by-hand", "http", "by-hand", True),
+        ("by-hand", "api", "by-hand", False),
+        ("by-hand", None, "by-hand", False),
+        ("by-hand", "file", "other", False),
+        ("by-hand", "file", None, False),
+        (_UUID, "file", _UUID, False),
+        (_UUID.upper(), "file", _UUID.upper(), False),
+    ],
+)
+def test_annotations_of_a_sandbox_tell_a_static_pod_only_by_a_uid_that_the_api_server_never_makes(
+    uid: str, source: str | None, hash_: str | None, *, is_static: bool
+) -> None:
+    told = {"kubernetes.io/config.source": source, "kubernetes.io/config.hash": hash_}
+    annotations = {key: value for key, value in told.items() if value is not None}
+    found = inventory_of([_sandbox("s", uid, annotations=annotations)], [])
+    assert is_static is (found[uid].static_because is not None)

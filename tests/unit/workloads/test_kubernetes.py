@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from api_faults import pod_document
 
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.kube.pods import PodStore
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
@@ -37,6 +39,7 @@ class Node:
     logs: Path
     specs: dict[str, Pod] = field(default_factory=dict)
     inventory: Inventory = field(default_factory=dict)
+    all_told: bool = False
     now_seconds: float = 1000.0
     next_pid: int = 100
 
@@ -46,6 +49,7 @@ class Node:
             Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),  # type: ignore[arg-type]
             specs=lambda: self.specs,
             runtime=lambda: self.inventory,
+            all_told=lambda: self.all_told,
             paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
             clock_seconds=lambda: self.now_seconds,
         )
@@ -158,9 +162,72 @@ def test_a_static_pod_is_never_ended_though_its_mirror_is_missing(node: Node) ->
 
 def test_a_static_pod_is_found_by_its_hash_in_the_spec_of_its_mirror(node: Node) -> None:
     node.pod(f"/kubepods/burstable/pod{HASH}")
-    node.specs = {UID: spec(config_hash=HASH, critical_because="mirror pod", name="etcd-node")}
-    found = only(node.list().pods())
+    node.specs = {HASH: spec(HASH, critical_because="mirror pod", name="etcd-node")}
+    pods = node.list()
+    found = only(pods.pods())
     assert ("etcd-node", HASH, "mirror pod") == (found.name, found.uid, found.critical_because)
+    node.specs = {}  # two claim it now, or the node object was made anew
+    assert "static pod" == only(pods.glance()).critical_because
+
+
+def test_a_pod_whose_object_is_deleted_keeps_its_spec_while_it_runs(node: Node) -> None:
+    """Deleting a pod with its grace period set to 0 removes the object at once, and what runs later."""
+    cgroup = f"/kubepods/pod{UID}"
+    node.pod(cgroup, score=-997)
+    node.specs = {UID: spec(qos_class=QosClass.GUARANTEED)}
+    pods = node.list()
+    before = only(pods.pods())
+    node.specs = {}
+    assert before is only(pods.glance())
+    found = only(pods.pods())
+    assert (7, None) == (found.priority, found.critical_because)
+    assert pods.problems == {}
+
+
+@pytest.mark.parametrize("key", ["config.hash", "config.mirror", "config.source"])
+def test_a_pod_annotated_with_another_pods_uid_leaves_that_pod_as_it_is(node: Node, key: str) -> None:
+    hog = "0e4a3c0a-2222-4222-8333-0123456789ab"
+    node.pod(BURSTABLE)
+    node.pod(f"/kubepods/besteffort/pod{hog}")
+    store = PodStore(node_name="node-a")
+    store.listing()
+    store.take(pod_document("web", metadata={"uid": UID}, spec={"priority": 2_000_001_000}))
+    annotations = {f"kubernetes.io/{key}": UID}
+    store.take(pod_document("hog", metadata={"uid": hog, "annotations": annotations}))
+    store.listed()
+    node.specs = dict(store.specs)
+    found = {pod.name: (pod.uid, pod.critical_because) for pod in node.list().pods()}
+    assert {"web": (UID, "priority 2000001000"), "hog": (hog, None)} == found
+
+
+def test_a_mirror_that_is_gone_leaves_nothing_behind(node: Node) -> None:
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec(critical_because="mirror pod")}
+    pods = node.list()
+    assert "mirror pod" == only(pods.pods()).critical_because
+    node.specs = {}
+    assert only(pods.glance()).critical_because is None
+
+
+def test_requests_equal_to_limits_exempt_no_pod_that_the_api_server_does_not_list(node: Node) -> None:
+    cgroup = f"/kubepods/pod{UID}"
+    node.pod(cgroup, score=-997)
+    node.all_told = True
+    pods = node.list()
+    assert only(pods.pods()).critical_because is not None  # it may have come just now
+    node.now_seconds += 61
+    assert only(pods.pods()).critical_because is None
+    node.all_told = False
+    assert only(pods.pods()).critical_because is not None
+
+
+def test_a_static_pod_stays_one_though_the_api_server_does_not_list_it(node: Node) -> None:
+    node.pod(f"/kubepods/burstable/pod{HASH}")
+    node.all_told = True
+    pods = node.list()
+    pods.pods()
+    node.now_seconds += 61
+    assert only(pods.pods()).critical_because == "static pod"
 
 
 def test_a_static_pod_whose_manifest_gives_it_a_uid_is_never_ended(node: Node, tmp_path: Path) -> None:
@@ -175,14 +242,12 @@ def test_a_static_pod_whose_manifest_gives_it_a_uid_is_never_ended(node: Node, t
 
 def test_what_the_runtime_tells_of_a_pod_is_taken_where_no_spec_is_known(node: Node) -> None:
     node.pod(BURSTABLE)
-    told = RuntimePod(
-        name="web", namespace="shop", sandboxes=(SANDBOX,), containers={APP: "nginx"}, critical_because=None
-    )
+    told = RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,), containers={APP: "nginx"})
     node.inventory = {UID: told}
     found = only(node.list().pods())
     assert found.key == "shop/web"
     assert found.container_cgroups == {"nginx": f"{BURSTABLE}/{APP}"}
-    node.inventory = {UID: dataclasses.replace(told, critical_because="static pod (source file)")}
+    node.inventory = {UID: dataclasses.replace(told, static_because="static pod (source file)")}
     assert only(node.list().pods()).critical_because == "static pod (source file)"
 
 
@@ -202,6 +267,9 @@ def test_a_pods_name_is_read_off_its_log_directory_where_nobody_tells_it(node: N
     for name in (f"shop_web_{UID}", "no-pod", "a_b_c_d"):
         (node.logs / name).mkdir(parents=True)
     assert only(node.list().pods()).key == "shop/web"
+    (node.logs / f"kube-system_web_{UID}").mkdir()  # two names for one pod are none
+    found = only(node.list().pods())
+    assert (f"kubepods/pod{UID}", None) == (found.key, found.critical_because)
     shutil.rmtree(node.logs)
     assert only(node.list().pods()).key == f"kubepods/pod{UID}"
 
@@ -224,6 +292,59 @@ def test_a_sandbox_in_which_the_pod_itself_runs_is_not_spared(node: Node, looks:
     node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998, **looks)
     node.inventory = {UID: RuntimePod(name="b", namespace="n", sandboxes=(SANDBOX,))}
     assert only(node.list().pods()).spared_cgroups == ()
+
+
+def test_a_container_is_not_spared_for_what_its_process_calls_itself(node: Node) -> None:
+    node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998)
+    node.run(f"{BURSTABLE}/{APP}", "pause", 1000)
+    pods = node.list()
+    assert only(pods.pods()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
+    shutil.rmtree(node.fake.directory(f"{BURSTABLE}/{SANDBOX}"))
+    assert only(pods.pods()).spared_cgroups == ()
+
+
+def test_the_sandbox_that_the_runtime_tells_is_the_only_one_spared_from_then_on(node: Node) -> None:
+    """Until then a privileged container may pass for it, by a score that nobody else can have."""
+    node.run(f"{BURSTABLE}/{SANDBOX}", "odd", 0)
+    node.run(f"{BURSTABLE}/{APP}", "pause", -998)
+    pods = node.list()
+    assert only(pods.pods()).spared_cgroups == (f"{BURSTABLE}/{APP}",)
+    node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,))}
+    assert only(pods.glance()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
+    node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=("d" * 64,))}
+    assert only(pods.pods()).spared_cgroups == ()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_no_more_than_one_container_is_spared(node: Node, *, told: bool) -> None:
+    for identity in (SANDBOX, APP, SIDECAR):
+        node.run(f"{BURSTABLE}/{identity}", "pause", -998)
+    if told:
+        node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(APP, SANDBOX))}
+    assert 1 == len(only(node.list().pods()).spared_cgroups)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_was_spared_is_spared_no_longer_once_it_has_grown(node: Node, *, told: bool) -> None:
+    node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998)
+    monitor = f"{BURSTABLE}/crio-conmon-{SANDBOX}.scope"
+    node.run(monitor, "conmon", 0)
+    if told:
+        node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,))}
+    pods = node.list()
+    assert 2 == len(only(pods.pods()).spared_cgroups)
+    for grown in (f"{BURSTABLE}/{SANDBOX}", monitor):
+        node.fake.counters(grown, usage_bytes=100 * MIB, inactive_file_bytes=0)
+    assert only(pods.pods()).spared_cgroups == ()
+
+
+def test_what_can_not_be_read_of_a_sandbox_leaves_it_as_it_was(node: Node) -> None:
+    node.pod(BURSTABLE)
+    pods = node.list()
+    before = only(pods.pods()).spared_cgroups
+    node.fake.file(f"{BURSTABLE}/{SANDBOX}", "cgroup.procs", "garbage")
+    assert before == only(pods.pods()).spared_cgroups != ()
+    assert () == only(node.list().pods()).spared_cgroups
 
 
 def test_cri_os_monitors_are_spared_and_are_no_containers(node: Node) -> None:

@@ -70,7 +70,9 @@ def test_without_a_file_nothing_is_known_and_nothing_is_wrong(path: Path) -> Non
     assert loaded(path).problem is None
 
 
-_BROKEN = st.sampled_from([b"{}", b"[]", b'{"version": 2}', b'{"version":1,"pods":[{}]}'])
+_BROKEN = st.sampled_from(
+    [b"{}", b"[]", b'{"version": 3}', b'{"version":2,"pods":[{}]}', b'{"version":1,"pods":[]}']
+)
 
 
 @given(raw=_BROKEN | st.binary(max_size=100))
