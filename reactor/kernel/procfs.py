@@ -124,6 +124,11 @@ def read_oom_score_adj(pid: int, proc: Path = PROC) -> int:
     return int(raw)
 
 
+def read_name(pid: int, proc: Path = PROC) -> str:
+    """Return the name of a process's program, cut off at 15 bytes as the kernel has it."""
+    return read_file(proc / str(pid) / "comm").rstrip(b"\n").decode("utf-8", "replace")
+
+
 def read_start_ticks(proc: Path = PROC, pid: int | None = None) -> int:
     """Return when a process was started, by default the caller."""
     path = proc / ("self" if pid is None else str(pid)) / "stat"

@@ -13,6 +13,7 @@ from reactor.kernel.procfs import (
     parse_start_ticks,
     parse_status,
     read_meminfo,
+    read_name,
     read_oom_score_adj,
     read_start_ticks,
     read_status,
@@ -133,3 +134,9 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path, raw: str) -> None:
     (tmp_path / "7/oom_score_adj").write_text(raw)
     with pytest.raises(KernelInterfaceError, match="-1000 to 1000"):
         read_oom_score_adj(7, tmp_path)
+
+
+def test_a_processs_name_is_read_whatever_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/comm").write_bytes(b"a (\xff) b\n")
+    assert read_name(7, tmp_path) == "a (\ufffd) b"

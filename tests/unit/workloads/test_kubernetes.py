@@ -16,6 +16,7 @@ from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.inventory import Inventory, RuntimePod
+from reactor.workloads.kubepods import container_cgroups
 from reactor.workloads.kubernetes import KubernetesPods
 from reactor.workloads.node_files import NodePaths
 
@@ -294,13 +295,23 @@ def test_a_sandbox_in_which_the_pod_itself_runs_is_not_spared(node: Node, looks:
     assert only(node.list().pods()).spared_cgroups == ()
 
 
-def test_a_container_is_not_spared_for_what_its_process_calls_itself(node: Node) -> None:
-    node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998)
+@pytest.mark.parametrize("score", [-998, 0])
+def test_a_younger_container_is_not_spared_for_what_its_process_calls_itself(node: Node, score: int) -> None:
+    node.run(f"{BURSTABLE}/{SANDBOX}", "pause", score)
     node.run(f"{BURSTABLE}/{APP}", "pause", 1000)
     pods = node.list()
-    assert only(pods.pods()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
-    shutil.rmtree(node.fake.directory(f"{BURSTABLE}/{SANDBOX}"))
+    sandbox, app = container_cgroups(node.fake.tree, BURSTABLE)  # the directories' inodes tell the older one
+    if score == -998:
+        sandbox = next(one for one in (sandbox, app) if one.id == SANDBOX)
+    assert only(pods.pods()).spared_cgroups == (sandbox.cgroup,)
+    shutil.rmtree(node.fake.directory(sandbox.cgroup))
     assert only(pods.pods()).spared_cgroups == ()
+
+
+def test_a_single_container_is_not_spared_for_what_its_process_calls_itself(node: Node) -> None:
+    """As where a runtime makes no sandboxes, and is not asked."""
+    node.run(f"{BURSTABLE}/{APP}", "pause", 1000)
+    assert only(node.list().pods()).spared_cgroups == ()
 
 
 def test_the_sandbox_that_the_runtime_tells_is_the_only_one_spared_from_then_on(node: Node) -> None:
