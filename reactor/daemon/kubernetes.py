@@ -38,6 +38,7 @@ from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import RESOURCE, NodeCondition
+from reactor.workloads.kubepods import may_be_api_uid
 from reactor.workloads.kubernetes import KubernetesPods
 
 _NODE_NAME: Final = "NODE_NAME"
@@ -209,7 +210,8 @@ class Cluster:
         if self._evictions.is_announced(uid if known is None else known.api_uid):
             return False
         if known is None:
-            return not self._pods.store.is_complete
+            # A static pod whose mirror is missing, or contested, is none of the API server's.
+            return not (self._pods.store.is_complete and may_be_api_uid(uid))
         return not known.is_terminal
 
     def _pods_changed(self) -> None:

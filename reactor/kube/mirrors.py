@@ -30,6 +30,7 @@ from reactor.config.pod import HASH_ANNOTATION, MIRROR_ANNOTATION, SOURCE_ANNOTA
 
 MIRROR: Final = "mirror pod"
 _API: Final = "api"
+_MOST_OWNERS: Final = 16
 
 
 class MirrorClaim(NamedTuple):
@@ -68,9 +69,16 @@ class PodMetadata:
 
 
 def read_metadata(document: Any) -> tuple[PodMetadata, Mapping[str, Any]]:
-    """Return what a v1.Pod's metadata tell, as far as they can be read, and its annotations unread."""
+    """Return what a v1.Pod's metadata tell, as far as they can be read, and its annotations unread.
+
+    Of many owners none is read: a mirror has one, and of another pod they are not asked for.
+    """
     raw = document.get("metadata") if isinstance(document, Mapping) else None
-    annotations = raw.get("annotations") if isinstance(raw, Mapping) else None
+    if not isinstance(raw, Mapping):
+        return PodMetadata(), {}
+    owners, annotations = raw.get("ownerReferences"), raw.get("annotations")
+    if isinstance(owners, list) and len(owners) > _MOST_OWNERS:
+        raw = {**raw, "ownerReferences": None}
     return decode_leniently(raw, PodMetadata), annotations if isinstance(annotations, Mapping) else {}
 
 

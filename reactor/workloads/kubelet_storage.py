@@ -50,14 +50,15 @@ class KubeletStorage:
                 yield StoragePlace(kind=StorageKind.WRITABLE_LAYER, name=name, path=self._layers[cgroup])
 
     def _of_logs(self, uid: str, pod: Pod) -> Iterator[StoragePlace]:
-        directory = self._paths.logs / f"{pod.namespace}_{pod.name}_{uid}"
+        own = f"{pod.namespace}_{pod.name}_{uid}"
+        directory = self._paths.logs / own
         for name in dict.fromkeys((*pod.container_cgroups, *(one.name for one in pod.containers))):
-            if (directory / name).is_dir():
+            if _are_names(own, name) and (directory / name).is_dir():
                 yield StoragePlace(kind=StorageKind.LOGS, name=name, path=str(directory / name))
 
     def _of_volumes(self, uid: str, pod: Pod) -> Iterator[StoragePlace]:
         for volume in pod.volumes:
-            if not volume.is_local and not volume.is_empty_dir:
+            if not (volume.is_local or volume.is_empty_dir) or not _are_names(uid, volume.name):
                 continue
             for plugin in _PLUGINS:
                 path = self._paths.kubelet / "pods" / uid / "volumes" / plugin / volume.name
@@ -71,3 +72,8 @@ class KubeletStorage:
             return read_upper_directory(pids[0], self._paths.proc) if pids else None
         except (OSError, ReactorError):
             return None
+
+
+def _are_names(*parts: str) -> bool:
+    """Return whether each is a single name of a file: what others tell must not lead to others' files."""
+    return all(part not in {"", ".", ".."} and "/" not in part and "\0" not in part for part in parts)

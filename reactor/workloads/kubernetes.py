@@ -76,6 +76,7 @@ class KubernetesPods:
         self._storage = KubeletStorage(tree, self._paths)
         self._files = NodeFiles()
         self._capacity_bytes = 0
+        self._inventory: Inventory = {}
         self._known: dict[str, _Known] = {}
         self._problems: Mapping[str, str] = {}
         self._glanced = Unchanged[list[PodCgroup]]()
@@ -103,16 +104,21 @@ class KubernetesPods:
         now_seconds = self._clock_seconds()
         problems: dict[str, str] = {} if afresh else dict(self._problems)
         specs, inventory = self._specs(), self._runtime()
+        is_retold = not afresh and inventory is not self._inventory  # its word of a sandbox may be new
+        if is_retold:
+            self._inventory = inventory
         known: dict[str, _Known] = {}
         listing = None if afresh else self._glanced
         found_now = partial(self._found, problems, listing)
         for found in found_now() if listing is None else listing.get(found_now):
             before = self._known.get(found.uid)
             spec = specs.get(found.uid) or (None if before is None else _kept_spec(before))
+            if before is not None and not afresh and _stands(before, found, spec, now_seconds):
+                told = inventory.get(found.uid) if is_retold else None
+                if told is None or told.sandboxes == before.sandboxes:
+                    known[found.uid] = before
+                    continue
             told = inventory.get(found.uid)
-            if before is not None and not afresh and _stands(before, found, spec, told, now_seconds):
-                known[found.uid] = before
-                continue
             first_seen_seconds = before.first_seen_seconds if before else now_seconds
             is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._all_told()
             pod = self._pod(found, spec, told, before, problems, is_unlisted=is_unlisted)
@@ -210,13 +216,9 @@ class KubernetesPods:
         )
 
 
-def _stands(
-    before: _Known, found: PodCgroup, spec: Pod | None, told: RuntimePod | None, now_seconds: float
-) -> bool:
-    """Return whether what was known of a pod need not be read again."""
+def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: float) -> bool:
+    """Return whether what was known of a pod need not be read again, the runtime's word apart."""
     if before.inode != found.inode or before.spec is not spec:
-        return False
-    if told is not None and told.sandboxes != before.sandboxes:
         return False
     return bool(before.pod.spared_cgroups) or now_seconds - before.first_seen_seconds > _STARTING_SECONDS
 

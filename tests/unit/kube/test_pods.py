@@ -133,6 +133,7 @@ def _annotated(**changes: Any) -> dict[str, Any]:
         _owned_by(controller=False),
         _owned_by(controller="true"),
         {"ownerReferences": 2 * _owned_by()["ownerReferences"]},
+        {"ownerReferences": [*_owned_by()["ownerReferences"], *[{"name": "x"}] * 20]},
         {"name": "etcd-node-b"},
         {"name": "etcdnode-a"},
     ],

@@ -92,3 +92,20 @@ def test_a_containers_layer_is_looked_for_once_and_anew_for_another_container(pl
     assert len(places.of(POD)) == 1
     places.storage.places({})
     assert places.of(POD) == set()
+
+
+@pytest.mark.parametrize("odd", ["../../../v", "..", "", "a/../../kubernetes.io~empty-dir/scratch", "a\0b"])
+def test_names_that_are_paths_lead_nowhere(places: Places, odd: str) -> None:
+    places.make("kubelet/pods/u/volumes/kubernetes.io~empty-dir/scratch")
+    places.make("kubelet/pods/u/v")
+    places.make("logs/shop_web_u")
+    pod = Pod(
+        name="web",
+        namespace="shop",
+        uid="u",
+        containers=(Container(name=odd),),
+        volumes=(Volume(name=odd, is_empty_dir=True),),
+    )
+    assert set() == places.of(pod)
+    other = Pod(name="web/../../kubelet/pods", namespace="shop", uid="u", containers=(Container(name="v"),))
+    assert set() == places.of(other)
