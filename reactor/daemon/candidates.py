@@ -25,6 +25,10 @@ class Candidates:
         """Note that an eviction emptied this pod."""
         self._ended.add(uid)
 
+    def ended_among(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
+        """Return which of these pods an eviction has emptied."""
+        return tuple(pod for pod in pods if pod.uid in self._ended)
+
     def failed(self, uid: str, why: str, now_seconds: float) -> None:
         """Note that this pod could not be ended."""
         self._failed[uid] = (now_seconds + self._spare_seconds, why)

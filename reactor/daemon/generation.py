@@ -6,7 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -15,18 +15,21 @@ import trio
 from reactor.act.brake import Brake
 from reactor.act.braking import Braking
 from reactor.act.commands import CommandReclaim
+from reactor.act.memory_reclaim import CgroupReclaim
 from reactor.act.processes import populated
 from reactor.act.reclaim import NodeReclaim, Reclaims
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
 from reactor.daemon.levels import MemoryLevels, lowest_hard, process_levels
+from reactor.daemon.memory_reclaiming import MemoryReclaiming
 from reactor.daemon.parts import Parts, PodList
 from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_seconds
-from reactor.daemon.record import PassRecord
+from reactor.daemon.record import PassRecord, Reclaimed
 from reactor.daemon.recorder import OnPass
 from reactor.daemon.storage import StorageWatch
 from reactor.kernel.cgroup import CgroupTree
+from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
 from reactor.model.settings import BrakeMode, Settings
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
@@ -47,6 +50,7 @@ _HANGING_SECONDS: Final = 5.0
 _RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
 _ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
 _EVICTION: Final = "eviction"
+_RECLAIM: Final = "reclaim"
 _GRACE_PERIOD: Final = "grace-period"
 
 
@@ -103,7 +107,14 @@ class Generation:
         )
         known = lasting.known
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
-        self.passes = Passes(settings.eviction, self.parts, lasting.endings, known, dry_run=settings.dry_run)
+        self.passes = Passes(
+            replace(settings.eviction, reclaims_memory=not settings.dry_run),
+            self.parts,
+            lasting.endings,
+            known,
+            dry_run=settings.dry_run,
+        )
+        self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
         self.storage = StorageWatch(known)
         self.filesystems = FilesystemWatch(
             FilesystemObserver(settings),
@@ -174,13 +185,29 @@ class Generation:
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the generation
             nursery.start_soon(_raise, error)
 
-    def _pass(self, taken: Sequence[Wake], nursery: trio.Nursery, on_pass: OnPass) -> None:
+    def _pass(
+        self,
+        taken: Sequence[Wake],
+        nursery: trio.Nursery,
+        on_pass: OnPass,
+        reclaimed: tuple[Reclaimed, ...] = (),
+    ) -> None:
         record = self.passes.make(taken)
+        if reclaimed:
+            record = replace(record, reclaimed=reclaimed)
         on_pass(record)
         self._expect_processes(record)
         if record.decision.reclaim and not self._reclaiming:
             self._reclaiming = True
             nursery.start_soon(self._give_back, record, on_pass)
+        if record.decision.memory_reclaim is not None:
+            nursery.start_soon(self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass)
+
+    async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
+        reclaimed = await self._memory_reclaim.run(asked, self.passes.ended_cgroups())
+        self.passes.memory_reclaimed(reclaimed)
+        wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+        self._pass((wake,), nursery, on_pass, (reclaimed,))
 
     def _expect_processes(self, record: PassRecord) -> None:
         seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)

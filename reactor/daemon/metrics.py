@@ -131,7 +131,7 @@ class Metrics:
         self._freed = {
             resource: Counter(
                 f"reactor_reclaimed_{_UNIT[resource]}",
-                f"What a filesystem had more of after a node-level reclaim, in {_UNIT[resource]}.",
+                f"What the node had more of after a node-level reclaim, in {_UNIT[resource]}.",
                 ["kind"],
                 registry=self.registry,
             )
@@ -148,7 +148,8 @@ class Metrics:
         self._passes.observe((times.done_ns - times.started_ns) / 1e9)
         for given in record.reclaimed:
             self._reclaims.labels(given.kind, "failed" if given.problems else "done").inc()
-            self._freed[given.resource].labels(given.kind).inc(max(0, given.freed or 0))
+            resource = Resource.INODES if given.resource is Resource.INODES else Resource.EPHEMERAL_STORAGE
+            self._freed[resource].labels(given.kind).inc(max(0, given.freed or 0))
         if not record.endings or record.dry_run:
             return
         self._stages.labels("wake").observe(max(0, times.started_ns - times.woke_ns) / 1e9)

@@ -32,6 +32,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.disk_usage import DiskUsage, with_storage
 from reactor.policy import absurd_thresholds, after_reclaim, decide, record_eviction, record_oom_kill
+from reactor.policy.memory_reclaim import is_reclaiming
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _ROUNDING_SECONDS: Final = 0.001
@@ -227,6 +228,20 @@ class Passes:
             self._clock_seconds(),
         )
 
+    def ended_cgroups(self) -> tuple[str, ...]:
+        """Return the cgroups that evictions have emptied and that are still there."""
+        ended = self._candidates.ended_among(self._present())
+        return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
+
+    def memory_reclaimed(self, reclaimed: Reclaimed) -> None:
+        """Take note that the reclaim which evictions wait for is over."""
+        self.known.reclaimed = (reclaimed,)
+        reclaim = self.known.state.memory_reclaim
+        if reclaim is not None:
+            self.known.state = dataclasses.replace(
+                self.known.state, memory_reclaim=dataclasses.replace(reclaim, is_over=True)
+            )
+
     def disks_changed(self) -> None:
         """Take note that files were removed: what was seen before is nothing to evict the next one for."""
         self._acted_on(self.known.observed.at(self._clock_seconds()), ON_DISK)
@@ -348,7 +363,11 @@ def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bo
     may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
     all: of neither would anybody tell before the ticker. A brake is to be released at once.
     """
-    awaited = bool(state.oom_victims) or any(flight.resource is Resource.MEMORY for flight in state.in_flight)
+    awaited = (
+        bool(state.oom_victims)
+        or is_reclaiming(state, now_seconds)
+        or any(flight.resource is Resource.MEMORY for flight in state.in_flight)
+    )
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
     soon_seconds = _LOOK_AGAIN_SECONDS if is_braking or (awaited and pressed) else math.inf
     return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)

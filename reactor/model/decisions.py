@@ -91,6 +91,23 @@ class OomVictim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReclaim:
+    """A reclaim of memory that belongs to no pod (`outside_bytes`), of which `wanted_bytes` were missing.
+
+    Evictions for `signal` wait for it until `until_seconds` at the most, until it `is_over`, or until less
+    is available than the `available_bytes` from before it.
+    """
+
+    signal: Signal
+    began_seconds: float
+    until_seconds: float
+    available_bytes: int
+    wanted_bytes: int
+    outside_bytes: int
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock."""
 
@@ -103,6 +120,7 @@ class PolicyState:
     in_flight: tuple[InFlight, ...] = ()
     evicted_at: tuple[float, ...] = ()
     oom_victims: tuple[OomVictim, ...] = ()
+    memory_reclaim: MemoryReclaim | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +129,8 @@ class Decision:
 
     Where `reclaim` is not empty, the caller runs it, observes anew and asks `policy.after_reclaim` for the
     rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts
-    nobody in this pass. `absurd` names the observations that were set aside, and why.
+    nobody in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to
+    be begun now, and its end told by the state (`is_over`).
     """
 
     at_seconds: float
@@ -123,3 +142,4 @@ class Decision:
     evictions: tuple[Eviction, ...] = ()
     deferred_because: str | None = None
     absurd: Mapping[Signal, str] = field(default_factory=dict)
+    memory_reclaim: MemoryReclaim | None = None

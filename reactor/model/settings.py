@@ -27,6 +27,7 @@ class EvictionSettings:
     `thresholds` are in configuration order, hard before soft, derived ones (allocatable memory,
     containerfs) included. `max_pod_grace_period_seconds` below zero leaves soft evictions the pod's own
     grace period. `evictions_per_minute` None is without bound; hard memory thresholds are never bound.
+    With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`).
     `commands_for` are the filesystems for which commands are configured that give something back.
     """
 
@@ -39,6 +40,7 @@ class EvictionSettings:
     image_gc: ImageGcSettings = field(default_factory=ImageGcSettings)
     evictions_per_minute: int | None = None
     in_flight_deadline_seconds: float = 10.0
+    reclaims_memory: bool = False
     commands_for: frozenset[Filesystem] = frozenset()
 
 

@@ -68,12 +68,14 @@ class Layout(StrEnum):
 class Reclaim(StrEnum):
     """What a node can give back before a pod is evicted, in the order in which it is asked to.
 
-    `COMMANDS`: what the operator configured. Upstream knows the other two alone.
+    `COMMANDS`: what the operator configured. `MEMORY`: what no pod holds, before a further pod is evicted for
+    it. Upstream knows the other two alone.
     """
 
     COMMANDS = "commands"
     CONTAINERS = "containers"
     IMAGES = "images"
+    MEMORY = "memory"
 
 
 MEMORY_SIGNALS: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})

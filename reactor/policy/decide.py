@@ -21,6 +21,7 @@ from reactor.policy.conditions import (
 )
 from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
 from reactor.policy.local_storage import storage_limit_evictions
+from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
 from reactor.policy.messages import node_message
 from reactor.policy.oom_victims import still_dying
 from reactor.policy.rank import rank
@@ -63,9 +64,7 @@ def decide(
         evictions = _storage_limit_evictions(settings, state, snapshot.pods, pods, now_seconds)
         if evictions:
             return state, replace(decision, evictions=evictions)
-    return state, _act(
-        settings, state, decision, fresh, Snapshot(signals=observations, pods=snapshot.pods), pods
-    )
+    return _act(settings, state, decision, fresh, Snapshot(signals=observations, pods=snapshot.pods), pods)
 
 
 def after_reclaim(
@@ -145,8 +144,8 @@ def _act(
     fresh: Sequence[Threshold],
     snapshot: Snapshot,
     pods: Sequence[Pod],
-) -> Decision:
-    """Return the decision for the first threshold that is not waiting for an earlier eviction."""
+) -> tuple[PolicyState, Decision]:
+    """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     in_flight = {flight.uid for flight in state.in_flight}
     among = pods if in_flight else ()
     evicting = {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in among if pod.uid in in_flight}
@@ -155,14 +154,22 @@ def _act(
         seen = snapshot.signals[threshold.signal]
         reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds)
         if reason is None:
+            reclaim = reclaim_wanted(settings, state, threshold, snapshot, pods, decision.at_seconds)
+            if reclaim is not None:
+                state = replace(state, memory_reclaim=reclaim)
+                decision = replace(decision, memory_reclaim=reclaim)
+            reason = reclaim_awaited(state, threshold, seen, decision.at_seconds)
+        if reason is None:
             decision = replace(
                 decision,
                 acted_on=threshold,
                 reclaim=node_reclaim(threshold.signal, settings.layout, settings.commands_for),
             )
-            return decision if decision.reclaim else _evict(settings, state, decision, snapshot, pods)
+            if decision.reclaim:
+                return state, decision
+            return state, _evict(settings, state, decision, snapshot, pods)
         reasons.append(f"{threshold}: {reason}")
-    return replace(decision, deferred_because="; ".join(reasons) or None)
+    return state, replace(decision, deferred_because="; ".join(reasons) or None)
 
 
 def _evict(

@@ -154,6 +154,7 @@ class FakeLoop:
         dry_run: bool,
         max_pod_grace_period_seconds: int,
         commands_for: Collection[Filesystem] = (),
+        reclaims_memory: bool = False,
     ) -> None:
         self.now_seconds = 1000.0
         self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
@@ -181,6 +182,7 @@ class FakeLoop:
                 thresholds=tuple(thresholds),
                 max_pod_grace_period_seconds=max_pod_grace_period_seconds,
                 commands_for=frozenset(commands_for),
+                reclaims_memory=reclaims_memory,
             ),
             self.parts,
             self.endings,
@@ -266,6 +268,7 @@ def make_loop(nursery):
         dry_run: bool = False,
         max_pod_grace_period_seconds: int = 0,
         commands_for: Collection[Filesystem] = (),
+        reclaims_memory: bool = False,
     ) -> FakeLoop:
         return FakeLoop(
             nursery,
@@ -273,6 +276,7 @@ def make_loop(nursery):
             dry_run=dry_run,
             max_pod_grace_period_seconds=max_pod_grace_period_seconds,
             commands_for=commands_for,
+            reclaims_memory=reclaims_memory,
         )
 
     return make

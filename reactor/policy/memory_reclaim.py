@@ -1,0 +1,99 @@
+"""Memory that no pod holds is reclaimed before a further pod is evicted for it.
+
+The first eviction goes by upstream's arithmetic. What it leaves behind may be page cache and slab of a cgroup
+that is dead: no pod's any more, and yet charged above it. Evicting others brings none of it back; a reclaim
+does, in a fraction of a second. So where the memory outside the pods would be enough, a reclaim comes before
+the next eviction: for a moment, not again for a while, and it delays nobody's end where the shortage grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from reactor.model.decisions import MemoryReclaim, PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.outside import memory_outside_pods
+
+MOST_SECONDS: Final = 0.5
+PAUSE_SECONDS: Final = 10.0
+_AFTER_EVICTION_SECONDS: Final = 30.0
+_FALL_BYTES: Final = 1 << 20
+
+
+def reclaim_wanted(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> MemoryReclaim | None:
+    """Return the reclaim that is to be made before a pod is evicted for this threshold, None where none is.
+
+    `pods` are those that may be ranked: what one that has ended left behind counts as nobody's.
+    """
+    if not settings.reclaims_memory or threshold.signal not in MEMORY_SIGNALS:
+        return None
+    if not _is_due(state, now_seconds):
+        return None
+    seen = snapshot.signals[threshold.signal]
+    outside_bytes = _outside_bytes(snapshot.signals, seen, pods, snapshot.pods)
+    wanted_bytes = _missing_bytes(threshold, seen)
+    if outside_bytes is None or outside_bytes < wanted_bytes:
+        return None
+    return MemoryReclaim(
+        signal=threshold.signal,
+        began_seconds=now_seconds,
+        until_seconds=now_seconds + MOST_SECONDS,
+        available_bytes=seen.available,
+        wanted_bytes=wanted_bytes,
+        outside_bytes=outside_bytes,
+    )
+
+
+def reclaim_awaited(
+    state: PolicyState, threshold: Threshold, seen: Observation, now_seconds: float
+) -> str | None:
+    """Return why nobody is to be evicted yet for a reclaim's sake, None where somebody may be."""
+    reclaim = state.memory_reclaim
+    if reclaim is None or not is_reclaiming(state, now_seconds):
+        return None
+    if threshold.signal is not reclaim.signal or seen.available < reclaim.available_bytes - _FALL_BYTES:
+        return None
+    return f"reclaim: {reclaim.outside_bytes} bytes belong to no pod, and are being reclaimed first"
+
+
+def is_reclaiming(state: PolicyState, now_seconds: float) -> bool:
+    """Return whether evictions may be waiting for a reclaim."""
+    reclaim = state.memory_reclaim
+    return reclaim is not None and not reclaim.is_over and now_seconds < reclaim.until_seconds
+
+
+def _is_due(state: PolicyState, now_seconds: float) -> bool:
+    if not any(now_seconds - at < _AFTER_EVICTION_SECONDS for at in state.evicted_at):
+        return False
+    if any(flight.resource is Resource.MEMORY for flight in state.in_flight):
+        return False  # a hard eviction overtakes a soft one: what that brings back is seen afterwards
+    before = state.memory_reclaim
+    return before is None or now_seconds - before.began_seconds >= PAUSE_SECONDS
+
+
+def _outside_bytes(
+    signals: Mapping[Signal, Observation],
+    seen: Observation,
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+) -> int | None:
+    """Return what lies in the pods' parents beside the pods; on a machine the system has its own memory."""
+    parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
+    return memory_outside_pods(parents, pods, used)
+
+
+def _missing_bytes(threshold: Threshold, seen: Observation) -> int:
+    reclaim = threshold.minimum_reclaim
+    wanted = threshold.value.of(seen.capacity) + (0 if reclaim is None else reclaim.of(seen.capacity))
+    return max(0, int(wanted) - seen.available)

@@ -1,0 +1,96 @@
+"""What a dead cgroup leaves charged is reclaimed before anybody else is evicted for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from daemon_fixtures import MIB, RunningDaemon, eventually, hold
+
+from reactor.lab.virtual_node import VirtualNode
+
+HARD = {"evictionHard": {"memory.available": "100Mi"}}
+# No pass but by the kernel's word and the loop's own: what is not evicted now is not left to the next tick.
+SECTION = {"housekeepingInterval": "500ms", "sources": {"ebpf": False}}
+WRITE = """
+import os, sys
+with open(sys.argv[1], "wb") as file:
+    for _ in range(int(sys.argv[2])):
+        file.write(bytes(1 << 20))
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+"""
+# Read twice and more, page cache is active: a part of the working set.
+READ = """
+import sys, time
+while True:
+    with open(sys.argv[1], "rb", buffering=0) as file:
+        while file.read(1 << 20):
+            pass
+    time.sleep(0.01)
+"""
+# What is looked for and is not there stays in the kernel's memory as a negative dentry.
+LOOK = """
+import os, sys
+number = 0
+while True:
+    try:
+        os.stat(f"{sys.argv[1]}/{number}-{'x' * 180}")
+    except FileNotFoundError:
+        number += 1
+"""
+
+
+def test_innocents_outlive_a_reader_of_a_large_file(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    file = tmp_path / "large"
+    written = node.spawn(node.add_pod("writer"), [sys.executable, "-S", "-c", WRITE, str(file), "330"])
+    assert 0 == written.wait(60)
+    eventually(lambda: node.usage_bytes() < 100 * MIB, "the writer's cache is dropped")
+    command = [sys.executable, "-S", "-c", READ, str(file)]
+    _assert_only_the_hog_goes(node, daemon, command)
+
+
+def test_innocents_outlive_a_maker_of_negative_dentries(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    if not _counts_kernel_memory(node):
+        pytest.skip("needs kernel memory accounting (a kernel without cgroup.memory=nokmem)")
+    command = [sys.executable, "-S", "-c", LOOK, str(tmp_path)]
+    _assert_only_the_hog_goes(node, daemon, command)
+
+
+def _assert_only_the_hog_goes(node: VirtualNode, daemon: RunningDaemon, command: list[str]) -> None:
+    innocents = [node.spawn(node.add_pod(name), hold(35)) for name in ("one", "two", "three")]
+    eventually(lambda: node.usage_bytes() > 105 * MIB, "the innocents are there")
+    daemon.configure(HARD, SECTION)
+    daemon.start()
+    hog = node.spawn(node.add_pod("hog"), command)
+
+    assert -signal.SIGKILL == hog.wait(120)
+    eventually(lambda: "MemoryPressure" not in _pressed(daemon), "there is memory again", 60)
+    passes = daemon.status()["passes"]
+    eventually(lambda: daemon.status()["passes"] > passes + 2, "passes go by")
+
+    assert [None, None, None] == [innocent.poll() for innocent in innocents]
+    assert ["cgroup/hog"] == [one["pod"] for line in daemon.evictions() for one in line["evictions"]]
+    (reclaimed,) = [one for line in daemon.lines() for one in line.get("reclaimed", ())]
+    assert "memory" == reclaimed["kind"]
+    assert reclaimed["freed"] > 100 * MIB
+
+
+def _pressed(daemon: RunningDaemon) -> list[str]:
+    """Return what is met now; the condition itself lasts for the transition period."""
+    signals = daemon.status()["signals"]
+    return ["MemoryPressure"] * any(
+        one["signal"] == "memory.available" and one["available"] < 100 * MIB for one in signals
+    )
+
+
+def _counts_kernel_memory(node: VirtualNode) -> bool:
+    path = node.tree.path(node.cgroup) / "memory.kmem.usage_in_bytes"
+    return not path.exists() or os.path.getsize(path) == 0

@@ -1,0 +1,124 @@
+"""Memory that no pod holds is reclaimed before a further pod is evicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from reactor.model.decisions import Decision, InFlight, PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy import decide
+from reactor.policy.memory_reclaim import MOST_SECONDS, PAUSE_SECONDS, is_reclaiming
+
+from . import strategies as draw
+
+MIB = 1 << 20
+HARD = Threshold(signal=Signal.MEMORY_AVAILABLE, value=draw.amount(100 * MIB))
+SETTINGS = EvictionSettings(thresholds=(HARD,), reclaims_memory=True)
+PODS = (Pod(name="innocent", namespace="n", uid="innocent"),)
+EVICTED = PolicyState(evicted_at=(99.0,))
+
+
+def passed(
+    state: PolicyState = EVICTED,
+    at: float = 100.0,
+    *,
+    available_mib: int = 60,
+    pods_mib: int | None = 100,
+    settings: EvictionSettings = SETTINGS,
+    **signals: Observation,
+) -> tuple[PolicyState, Decision]:
+    """Make a pass over a node of 512 MiB."""
+    seen = Observation(available=available_mib * MIB, capacity=512 * MIB, taken_at_seconds=at)
+    used = None if pods_mib is None else pods_mib * MIB
+    snapshot = Snapshot(
+        signals={Signal.MEMORY_AVAILABLE: seen, **{Signal(name): one for name, one in signals.items()}},
+        pods={"innocent": PodUsage(memory_working_set_bytes=used)},
+    )
+    return decide(settings, state, snapshot, PODS, at)
+
+
+def test_what_no_pod_holds_is_reclaimed_before_the_next_eviction() -> None:
+    state, decision = passed()
+    assert decision.memory_reclaim == state.memory_reclaim
+    assert decision.memory_reclaim is not None
+    assert (40 * MIB, 352 * MIB) == (
+        decision.memory_reclaim.wanted_bytes,
+        decision.memory_reclaim.outside_bytes,
+    )
+    assert () == decision.evictions
+    assert "reclaim: 369098752 bytes belong to no pod" in (decision.deferred_because or "")
+
+
+def test_the_first_eviction_waits_for_no_reclaim() -> None:
+    for state in (PolicyState(), PolicyState(evicted_at=(60.0,))):
+        _, decision = passed(state)
+        assert (None, 1) == (decision.memory_reclaim, len(decision.evictions))
+
+
+def test_where_the_pods_hold_what_is_missing_nothing_is_reclaimed() -> None:
+    assert 1 == len(passed(pods_mib=420)[1].evictions)
+    assert passed(pods_mib=412)[1].memory_reclaim is not None
+
+
+def test_where_nobody_knows_what_pods_hold_nothing_is_reclaimed() -> None:
+    assert 1 == len(passed(pods_mib=None)[1].evictions)
+
+
+def test_who_can_not_reclaim_is_not_asked_to() -> None:
+    assert 1 == len(passed(settings=replace(SETTINGS, reclaims_memory=False))[1].evictions)
+
+
+def test_on_a_machine_what_counts_lies_in_the_pods_parents() -> None:
+    parents = Observation(available=350 * MIB, capacity=460 * MIB, taken_at_seconds=100.0)
+    name = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    assert 1 == len(passed(**{name: parents})[1].evictions)
+    assert passed(**{name: replace(parents, available=300 * MIB)})[1].memory_reclaim is not None
+
+
+def test_an_eviction_waits_for_a_reclaim_that_is_under_way_and_not_longer() -> None:
+    state, _ = passed()
+    state, decision = passed(state, 100 + MOST_SECONDS * 0.9)
+    assert ((), None) == (decision.evictions, decision.memory_reclaim)
+    assert is_reclaiming(state, 100 + MOST_SECONDS * 0.9)
+    assert 1 == len(passed(state, 100 + MOST_SECONDS)[1].evictions)
+
+
+def test_an_eviction_waits_no_longer_where_the_reclaim_is_over() -> None:
+    state, _ = passed()
+    assert state.memory_reclaim is not None
+    state = replace(state, memory_reclaim=replace(state.memory_reclaim, is_over=True))
+    assert 1 == len(passed(state, 100.1)[1].evictions)
+
+
+@pytest.mark.parametrize(("available_mib", "evicted"), [(60, 0), (59, 0), (58, 1)])
+def test_an_eviction_waits_no_longer_where_the_shortage_grows(available_mib: int, evicted: int) -> None:
+    state, _ = passed()
+    assert evicted == len(passed(state, 100.1, available_mib=available_mib)[1].evictions)
+
+
+def test_no_reclaim_follows_another_at_once() -> None:
+    state, _ = passed()
+    state = replace(state, evicted_at=(99.0 + PAUSE_SECONDS,))
+    _, decision = passed(state, 100 + PAUSE_SECONDS - 0.1)
+    assert (None, 1) == (decision.memory_reclaim, len(decision.evictions))
+    assert passed(state, 100 + PAUSE_SECONDS)[1].memory_reclaim is not None
+
+
+def test_what_a_dying_pod_brings_is_seen_before_anything_is_reclaimed() -> None:
+    flight = InFlight(uid="innocent", resource=Resource.MEMORY, kill_at_seconds=200.0, deadline_seconds=210.0)
+    _, decision = passed(replace(EVICTED, in_flight=(flight,)))
+    assert (None, 1) == (decision.memory_reclaim, len(decision.evictions))
+
+
+def test_another_signal_does_not_wait_for_it() -> None:
+    pids = Threshold(signal=Signal.PID_AVAILABLE, value=draw.amount(100))
+    settings = replace(SETTINGS, thresholds=(HARD, pids))
+    seen = Observation(available=1, capacity=1000, taken_at_seconds=100.0)
+    _, decision = passed(settings=settings, **{Signal.PID_AVAILABLE: seen})
+    assert pids == decision.acted_on
+    assert decision.memory_reclaim is not None
