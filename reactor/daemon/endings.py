@@ -93,14 +93,21 @@ class Endings:
         _LOG.warning("pod %s: eviction taken up again; %d s left", pod.key, eviction.grace_period_seconds)
         return self.begin(eviction)
 
-    def await_files(self, pod: Pod, flight: InFlight) -> None:
+    def await_files(self, pod: Pod, flight: InFlight) -> Ending:
         """Take up an eviction of which only the files are left: its pod ended while nobody watched.
 
         Nobody is killed: whoever lives in a cgroup of that name now is somebody else.
         """
         _LOG.warning("pod %s: ended meanwhile; its files are awaited", pod.key)
         ending = Ending(eviction=_resumed(pod, flight, 0))
-        self._nursery.start_soon(self._settle, ending, time.monotonic_ns())
+        self._nursery.start_soon(self._await_files, ending)
+        return ending
+
+    async def _await_files(self, ending: Ending) -> None:
+        try:
+            await self._settle(ending, time.monotonic_ns())
+        finally:
+            ending.ended.set()
 
     def _kill(self, ending: Ending) -> None:
         pod = ending.eviction.pod

@@ -37,7 +37,7 @@ from reactor.daemon.optional import cluster_of
 from reactor.daemon.order import EvictionOrder
 from reactor.daemon.passes import Known
 from reactor.daemon.podman import Podman
-from reactor.daemon.record import PassRecord
+from reactor.daemon.record import Ending, PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.restart_loops import RestartLoops
 from reactor.daemon.restore import restore
@@ -119,7 +119,7 @@ class Daemon:
             cluster=self._cluster,
             podman=self._podman,
         )
-        self._succession = Succession(settings, outliving, self._oom_killed)
+        self._succession = Succession(settings, outliving, self._oom_killed, self._resumed)
         self._oom = OomKills(
             self._known,
             self._journal.write,
@@ -308,6 +308,10 @@ class Daemon:
         self._oom.record(kill)
         if self._cluster is not None:
             self._cluster.oom_killed(kill)
+
+    def _resumed(self, ending: Ending, nursery: trio.Nursery) -> None:
+        record = PassRecord.of_resumed(ending, self._known.passes, time.monotonic())
+        self._recorder.resume(record, nursery)
 
     def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
         self._last_pass_seconds = time.monotonic()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Self
 
 import trio
 
@@ -15,6 +16,10 @@ from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.text import printable
+
+ORDERED: Final = "ordered"
+RESUMED: Final = "resumed"
+_ORDERED_RANKING: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +145,22 @@ class PassRecord:
             "timing": self._timing(),
         }
 
+    @classmethod
+    def of_resumed(cls, ending: Ending, passes: int, at_seconds: float) -> Self:
+        """Return the record of an eviction that an earlier run of the daemon ordered: nothing is observed."""
+        now_ns = time.monotonic_ns()
+        return cls(
+            id=passes,
+            at_unix_seconds=time.time(),
+            wakes=(),
+            snapshot=Snapshot(),
+            decision=Decision(at_seconds=at_seconds, evictions=(ending.eviction,)),
+            times=StageTimes(
+                woke_ns=now_ns, started_ns=now_ns, observed_ns=now_ns, decided_ns=now_ns, done_ns=now_ns
+            ),
+            endings=(ending,),
+        )
+
     @property
     def resource(self) -> Resource | None:
         """Return what was starved, None where nobody was evicted."""
@@ -158,6 +179,27 @@ class PassRecord:
             "done_ns": self.times.done_ns,
             "freed_ns": max((at for at in freed if at), default=None) if all(freed) else None,
         }
+
+
+def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, Any]:
+    """Return the journal's line for evictions at the moment of their order.
+
+    It is there also where the daemon does not live to write the decision. `ordered` holds the evictions, with
+    the head of the ranking alone: the decision's own line has all.
+    """
+    document = record.document(_ORDERED_RANKING)
+    left_out = {"evictions", "reclaimed", "brake", "id"}
+    return {
+        **{key: value for key, value in document.items() if key not in left_out},
+        "kind": kind,
+        "decision": record.id,
+        "ordered": document["evictions"],
+    }
+
+
+def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line of an order as a decision's, for those who read decisions."""
+    return {**document, "id": document.get("decision"), "evictions": document.get("ordered", [])}
 
 
 def outcome_document(record_id: int, at_unix_seconds: float, ending: Ending) -> dict[str, Any]:

@@ -12,7 +12,16 @@ from typing import Any, Final, Protocol
 import trio
 
 from reactor.daemon.journal import Journal
-from reactor.daemon.record import Ending, PassRecord, outcome_document, released_document
+from reactor.daemon.record import (
+    ORDERED,
+    RESUMED,
+    Ending,
+    PassRecord,
+    as_decision,
+    ordered_document,
+    outcome_document,
+    released_document,
+)
 from reactor.daemon.wording import standing
 from reactor.model.decisions import Decision
 
@@ -45,6 +54,9 @@ class Meter(Protocol):
 class Recorder:
     """Records passes. A pass that only repeats what the one before it decided is measured, not journaled.
 
+    What is ordered is written at once (`"kind": "ordered"`): the daemon may not live to see what becomes of
+    it. The next one resumes it and says so (`"resumed"`); its end is a line of its own (`"outcome"`).
+
     A decision's line waits until its pods are gone and its brake is released, so that it holds every stage,
     but no longer than `patience_seconds`; what ends later gets a line of its own (`"kind": "outcome"`, and
     `"brake"`).
@@ -68,7 +80,7 @@ class Recorder:
 
     def remember(self, documents: Iterable[Mapping[str, Any]]) -> None:
         """Take over decisions from an earlier run's journal, oldest first, before all recorded here."""
-        earlier = [document for document in documents if document.get("kind") == "decision"][-_KEPT:]
+        earlier = _decisions(documents)[-_KEPT:]
         # Negative numbers come before those counted up here.
         self._recent = {
             **{number - len(earlier): _cut(document) for number, document in enumerate(earlier)},
@@ -95,11 +107,21 @@ class Recorder:
         self._recent[number] = record
         self._forget_oldest()
         _log(record)
+        if any(not ending.ended.is_set() for ending in record.endings):
+            self._write(partial(ordered_document, record))
         if record.endings or record.braking:
             nursery.start_soon(self._complete, number, record)
         else:
             self._recent[number] = record.document(_KEPT_RANKING)
             self._write(record.document)
+
+    def resume(self, record: PassRecord, nursery: trio.Nursery) -> None:
+        """Record an eviction that an earlier run ordered, and its end once that is known."""
+        number = self._recorded = self._recorded + 1
+        self._recent[number] = record
+        self._forget_oldest()
+        self._write(partial(ordered_document, record, kind=RESUMED))
+        nursery.start_soon(self._account_late, number, record, record.endings)
 
     def _is_news(self, decision: Decision) -> bool:
         """Return whether a decision is another one than the one before it, and take it for the next.
@@ -122,14 +144,22 @@ class Recorder:
         finally:
             on_still = [braking for braking in record.braking if braking.is_on]
             late = self._patience_over(record)  # at a shutdown too what is known is written
+        await self._account_late(number, record, late)
+        for braking in on_still:
+            await braking.released.wait()
+            self._write(partial(released_document, record.id, time.time(), braking))
+        self._cut_recent(number, record)
+
+    async def _account_late(self, number: int, record: PassRecord, late: Iterable[Ending]) -> None:
+        """Write what becomes of evictions whose order has been written already."""
         for ending in late:
             await ending.ended.wait()
             self._account(record, ending)
             self._write(partial(outcome_document, record.id, time.time(), ending))
-        for braking in on_still:
-            await braking.released.wait()
-            self._write(partial(released_document, record.id, time.time(), braking))
-        # From here on only the head of the ranking is held: fifty times a thousand pods is too much.
+        self._cut_recent(number, record)
+
+    def _cut_recent(self, number: int, record: PassRecord) -> None:
+        """Hold only the head of a ranking from here on: fifty times a thousand pods is too much."""
         if number in self._recent:
             self._recent[number] = record.document(_KEPT_RANKING)
 
@@ -166,6 +196,20 @@ def _essence(decision: Decision) -> tuple[tuple[object, ...], tuple[object, ...]
 
 
 _NOTHING_CHOSEN: Final = _essence(Decision(at_seconds=0.0))[1]
+
+
+def _decisions(documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the decisions in a journal's lines, in their order.
+
+    An order stands for its decision until that is written itself; both tell the same time.
+    """
+    found: dict[tuple[object, object], Mapping[str, Any]] = {}
+    for document in documents:
+        if document.get("kind") == "decision":
+            found[document.get("id"), document.get("time")] = document
+        elif document.get("kind") in {ORDERED, RESUMED}:
+            found[document.get("decision"), document.get("time")] = as_decision(document)
+    return list(found.values())
 
 
 def _cut(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from reactor.daemon.endings import Endings
 from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.passes import Known
 from reactor.daemon.podman import Podman
-from reactor.daemon.record import PassRecord
+from reactor.daemon.record import Ending, PassRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import InFlight
 from reactor.model.oom import OomKill
@@ -51,13 +51,18 @@ class Succession:
     """
 
     def __init__(
-        self, settings: Settings, outliving: Outliving, on_oom_kill: Callable[[OomKill], None]
+        self,
+        settings: Settings,
+        outliving: Outliving,
+        on_oom_kill: Callable[[OomKill], None],
+        on_resumed: Callable[[Ending, trio.Nursery], None],
     ) -> None:
         self.settings = settings
         self.present: Generation | None = None
         self.kill_path_problem: str | None = None
         self._outliving = outliving
         self._on_oom_kill = on_oom_kill
+        self._on_resumed = on_resumed
         self._next: Settings | None = None
 
     async def run(
@@ -170,8 +175,9 @@ class Succession:
                 ending = endings.resume(pods[flight.uid], flight, now_seconds)
                 if cluster is not None:
                     cluster.evicted(ending, nursery)
+                self._on_resumed(ending, nursery)
             elif flight.pod is not None:
-                endings.await_files(flight.pod, flight)
+                self._on_resumed(endings.await_files(flight.pod, flight), nursery)
 
     async def _empty(self, pod: Pod) -> tuple[str, ...]:
         """Remove the files that end with a pod, and return what went wrong."""

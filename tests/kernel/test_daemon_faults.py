@@ -218,6 +218,7 @@ def test_soft_eviction_is_taken_up_again_after_a_crash(node: VirtualNode, daemon
     daemon.start()
     process = node.spawn(node.add_pod("stubborn"), hold(210, stubborn=True))
     eventually(lambda: '"uid"' in _saved(daemon), "an eviction in flight in the state file")
+    eventually(lambda: _told_of_orders(daemon) == ["ordered"], "its order in the journal")
 
     daemon.kill()
     assert process.poll() is None
@@ -225,6 +226,14 @@ def test_soft_eviction_is_taken_up_again_after_a_crash(node: VirtualNode, daemon
 
     assert -signal.SIGKILL == process.wait(20)
     assert "taken up again" in daemon.log()
+    eventually(lambda: _told_of_orders(daemon) == ["ordered", "resumed", "outcome"], "what became of it")
+    outcome = daemon.lines()[-1]
+    assert ("cgroup/stubborn", "killed") == (outcome["pod"], outcome["outcome"])
+    assert "cgroup/stubborn" in daemon.ask("explain", "stubborn").stdout
+
+
+def _told_of_orders(daemon: RunningDaemon) -> list[str]:
+    return [line["kind"] for line in daemon.lines() if line["kind"] in {"ordered", "resumed", "outcome"}]
 
 
 def test_wrong_reload_keeps_the_configuration_and_names_every_problem(

@@ -8,10 +8,12 @@ import trio
 import trio.testing
 
 from reactor.act.braking import Braking
-from reactor.daemon.record import ending_document
+from reactor.daemon.record import PassRecord, ending_document
 from reactor.daemon.recorder import Hooks, Recorder
+from reactor.errors import RefusedError
 from reactor.kernel.memory_high import BorrowedHigh
-from reactor.model.signals import Signal
+from reactor.model.decisions import InFlight
+from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 
 MIB = 1 << 20
@@ -23,6 +25,9 @@ class FakeJournal:
 
     def __init__(self) -> None:
         self.lines = []
+
+    def of(self, kind: str):
+        return [line for line in self.lines if line["kind"] == kind]
 
     def write(self, make) -> bool:
         self.lines.append(json.loads(json.dumps(make())))
@@ -88,12 +93,12 @@ async def test_decision_is_one_line_written_when_its_pod_is_gone(
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     recorder.record(loop.passes.make([WAKE]), nursery)
     await trio.testing.wait_all_tasks_blocked()
-    assert journal.lines == []
+    assert journal.of("decision") == []
 
     loop.kills.reaped.set()
     await trio.testing.wait_all_tasks_blocked()
 
-    (line,) = journal.lines
+    (line,) = journal.of("decision")
     assert line["timing"]["freed_ns"] == line["evictions"][0]["freed_ns"] > line["timing"]["killed_ns"]
     assert line["ranking"][0]["because"].startswith("uses 50Mi, above its request of 0")
 
@@ -109,15 +114,15 @@ async def test_pod_that_does_not_go_is_written_after_a_while_and_its_end_is_anot
     loop.now_seconds += 2
     recorder.record(loop.passes.make([WAKE]), nursery)
     await trio.sleep(11)
-    (line,) = journal.lines
+    (line,) = journal.of("decision")
     assert (line["evictions"][0]["outcome"], line["timing"]["freed_ns"]) == ("ordered", None)
 
     loop.kills.reaped.set()
     await trio.sleep(30)
 
-    assert [line["kind"] for line in journal.lines] == ["decision", "outcome"]
-    assert journal.lines[1]["decision"] == line["id"]
-    assert journal.lines[1]["outcome"] == "killed"
+    assert [line["kind"] for line in journal.lines] == ["ordered", "decision", "outcome"]
+    assert journal.lines[2]["decision"] == line["id"]
+    assert journal.lines[2]["outcome"] == "killed"
 
 
 async def test_what_is_known_is_written_at_a_shutdown(
@@ -131,7 +136,7 @@ async def test_what_is_known_is_written_at_a_shutdown(
         await trio.testing.wait_all_tasks_blocked()
         inner.cancel_scope.cancel()
 
-    assert [line["evictions"][0]["outcome"] for line in journal.lines] == ["killed"]
+    assert [line["evictions"][0]["outcome"] for line in journal.of("decision")] == ["killed"]
 
 
 async def test_a_decision_waits_for_its_brake_and_says_when_it_was_on(
@@ -226,3 +231,84 @@ async def test_failed_kill_is_told_with_its_reason(make_loop, make_pod, observat
 
     assert document["outcome"] == "failed"
     assert "Permission denied" in document["problems"][0]
+
+
+async def test_eviction_is_written_when_it_is_ordered_and_stands_for_a_decision_that_never_was(
+    nursery, make_loop, make_pod, observation, journal, make_recorder
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    recorder.record(loop.passes.make([WAKE]), nursery)
+
+    (line,) = journal.lines
+    assert (line["kind"], line["decision"], line["threshold"]["available"]) == ("ordered", 1, 99 * MIB)
+    assert [(one["pod"], one["outcome"]) for one in line["ordered"]] == [("cgroup/hog", "killed")]
+    assert not {"id", "evictions", "brake", "reclaimed"} & line.keys()
+
+    successor = make_recorder()
+    successor.remember(journal.lines)
+    (remembered,) = successor.recent()
+    assert (remembered["id"], remembered["evictions"]) == (1, line["ordered"])
+
+
+async def test_decision_that_was_written_is_remembered_once(
+    nursery, make_loop, make_pod, observation, journal, make_recorder
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.reaped.set()
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    await trio.testing.wait_all_tasks_blocked()
+
+    successor = make_recorder()
+    successor.remember(journal.lines)
+    (remembered,) = successor.recent()
+    assert remembered["kind"] == "decision"
+    assert remembered["evictions"][0]["freed_ns"] is not None
+
+
+async def test_order_of_a_dry_run_or_one_that_failed_is_not_written_twice(
+    nursery, make_loop, make_pod, observation, journal, make_recorder
+):
+    for loop in (make_loop(dry_run=True), make_loop()):
+        loop.kills.fails_with = RefusedError("not this one")
+        loop.have(make_pod("hog"))
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+        make_recorder().record(loop.passes.make([WAKE]), nursery)
+        await trio.testing.wait_all_tasks_blocked()
+    assert [line["kind"] for line in journal.lines] == ["decision", "decision"]
+
+
+async def test_resumed_eviction_leaves_a_record_and_its_outcome(
+    nursery, make_loop, make_pod, journal, autojump_clock
+):
+    seen = []
+    loop = make_loop()
+    recorder = Recorder(
+        journal, None, patience_seconds=1.0, hooks=Hooks(on_ended=lambda _, ending: seen.append(ending))
+    )
+    flight = InFlight(uid="uid-slow", resource=Resource.MEMORY, kill_at_seconds=1030, deadline_seconds=1040)
+    ending = loop.endings.resume(make_pod("slow"), flight, loop.now_seconds)
+    recorder.resume(PassRecord.of_resumed(ending, 3, loop.now_seconds), nursery)
+
+    (line,) = journal.lines
+    assert (line["kind"], line["decision"], line["dry_run"]) == ("resumed", 3, False)
+    assert [(one["pod"], one["outcome"]) for one in line["ordered"]] == [("cgroup/slow", "ordered")]
+    loop.kills.ends_by_itself = True
+    await trio.sleep(40)
+    assert [line["kind"] for line in journal.lines] == ["resumed", "outcome"]
+    assert (journal.lines[1]["pod"], journal.lines[1]["outcome"]) == ("cgroup/slow", "terminated")
+    assert seen == [ending]
+    assert [one["outcome"] for one in recorder.recent()[0]["evictions"]] == ["terminated"]
+
+
+async def test_files_that_are_awaited_after_a_restart_come_to_an_end_too(make_loop, make_pod):
+    loop = make_loop()
+    flight = InFlight(
+        uid="uid-full", resource=Resource.EPHEMERAL_STORAGE, kill_at_seconds=0, deadline_seconds=1
+    )
+    ending = loop.endings.await_files(make_pod("full"), flight)
+    with trio.fail_after(5):
+        await ending.ended.wait()
