@@ -17,7 +17,7 @@ import socket
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -29,6 +29,7 @@ from reactor.daemon.journal import Journal, read_tail
 from reactor.daemon.keeper import StateKeeper
 from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.last_good import LastGoodFile
+from reactor.daemon.memory_holders import memory_holders
 from reactor.daemon.metrics import Metrics, Reading
 from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
@@ -69,6 +70,7 @@ _AT_START_ONLY: Final = (
     "kubernetes",
 )
 _CONFIGURATION: Final = "configuration"
+_HOLDERS_SECONDS: Final = 0.5
 _FIRST_PODS_SECONDS: Final = 1.0  # better known pods than estimates; but memory waits for no API server
 
 
@@ -269,7 +271,7 @@ class Daemon:
     def _start_services(self, nursery: trio.Nursery) -> None:
         if self._listener is not None:
             commands: dict[str, Command] = {
-                "status": lambda _: status(self.view),
+                "status": lambda _: self._status(),
                 "explain": lambda question: explain(self.view, question.get("pod")),
                 "top": lambda question: top(self.view, self._order, question.get("pods", _SHOWN_PODS)),
             }
@@ -308,6 +310,23 @@ class Daemon:
         self._oom.record(kill)
         if self._cluster is not None:
             self._cluster.oom_killed(kill)
+
+    async def _status(self) -> dict[str, Any]:
+        """Return the status; who holds the node's memory is left out where no thread can tell in time."""
+        view, present = self.view, self._succession.present
+        ended = frozenset(() if present is None else present.passes.ended_cgroups())
+        holders = None
+        with trio.move_on_after(_HOLDERS_SECONDS):
+            holders = await in_thread(
+                memory_holders,
+                self._tree,
+                view.settings.node_cgroup or "/",
+                view.known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
+                [pod for pod in view.known.pods if pod.cgroup not in ended],
+                view.usages.memory(),
+                abandon_on_cancel=True,
+            )
+        return {**status(view), "memory": holders}
 
     def _resumed(self, ending: Ending, nursery: trio.Nursery) -> None:
         record = PassRecord.of_resumed(ending, self._known.passes, time.monotonic())

@@ -11,7 +11,7 @@ import trio
 
 from reactor.act.braking import Braking
 from reactor.daemon.wording import IN_BYTES, amount_text, instant, standing
-from reactor.model.decisions import Decision, Eviction, RankedPod, Snapshot
+from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
@@ -139,6 +139,7 @@ class PassRecord:
             },
             "reclaim": list(decision.reclaim),
             "reclaimed": [one.document() for one in self.reclaimed],
+            "memory_reclaim": _memory_reclaim(decision.memory_reclaim),
             "ranking": [ranked_document(place, self.resource) for place in decision.ranking[:ranking_limit]],
             "evictions": [ending_document(ending) for ending in self.endings],
             "brake": [brake_document(one) for one in self.braking],
@@ -236,6 +237,12 @@ def brake_document(braking: Braking) -> dict[str, Any]:
 
 def _wake(wake: Wake) -> dict[str, Any]:
     return {"source": wake.source, "kind": wake.kind, "signal": wake.signal, "at_ns": wake.at_ns}
+
+
+def _memory_reclaim(asked: MemoryReclaim | None) -> dict[str, Any] | None:
+    if asked is None:
+        return None
+    return {"wanted_bytes": asked.wanted_bytes, "outside_bytes": asked.outside_bytes}
 
 
 def _threshold(threshold: Threshold | None, snapshot: Snapshot) -> dict[str, Any] | None:

@@ -35,6 +35,8 @@ def show_status(socket_path: Path, output: str) -> int:
     if document["runtime"] is not None:
         screen.say(f"container runtime: {document['runtime']}")
     screen.print(signals_table(document["signals"], screen.width))
+    if document.get("memory") is not None:
+        screen.say(f"memory: {document['memory']['message']}")
     screen.print(filesystems_table(document))
     if document["reclaimed"]:
         screen.print(reclaimed_table(document["reclaimed"]))

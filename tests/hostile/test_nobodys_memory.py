@@ -79,6 +79,7 @@ def _assert_only_the_hog_goes(node: VirtualNode, daemon: RunningDaemon, command:
     assert [None, None, None] == [innocent.poll() for innocent in innocents]
     assert ["cgroup/hog"] == [one["pod"] for line in daemon.evictions() for one in line["evictions"]]
     (reclaimed,) = [one for line in daemon.lines() for one in line.get("reclaimed", ())]
+    assert "belong to no pod" in daemon.ask("status").stdout
     assert "memory" == reclaimed["kind"]
     assert reclaimed["freed"] > 100 * MIB
 

@@ -1,0 +1,75 @@
+"""Who holds the node's memory: the pods, and what belongs to none of them, by its kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from reactor.daemon.wording import amount_text
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.signals import Resource
+from reactor.model.thresholds import Observation
+from reactor.observe.memory_kinds import MemoryKinds
+from reactor.policy.outside import memory_outside_pods
+
+_SAYS: Final = {
+    "anonymous_bytes": "anonymous",
+    "shared_bytes": "shmem",
+    "active_file_bytes": "active file",
+    "kernel_bytes": "slab and other kernel memory",
+}
+_MENTIONED_BYTES: Final = 1 << 20
+
+
+def memory_holders(
+    tree: CgroupTree,
+    node: str,
+    seen: Observation | None,
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+) -> dict[str, Any] | None:
+    """Return who holds the working set of the node's cgroup, as plain JSON values and one line in words.
+
+    None where that is not known. Reads memory.stat of the node and of each pod: not for the loop's thread.
+    """
+    if seen is None or seen.absurdity is not None:
+        return None
+    outside_bytes = memory_outside_pods(seen, pods, used)
+    if outside_bytes is None:
+        return None
+    used_bytes = seen.capacity - seen.available
+    kinds = _outside(tree, node, pods)
+    told = [] if kinds is None else [(name, getattr(kinds, name)) for name in _SAYS]
+    parts = ", ".join(
+        f"{_SAYS[name]} {amount_text(amount, Resource.MEMORY)}"
+        for name, amount in told
+        if amount >= _MENTIONED_BYTES
+    )
+    used_text, pods_text, outside_text = (
+        amount_text(amount, Resource.MEMORY)
+        for amount in (used_bytes, used_bytes - outside_bytes, outside_bytes)
+    )
+    return {
+        "used_bytes": used_bytes,
+        "pods_bytes": used_bytes - outside_bytes,
+        "outside_bytes": outside_bytes,
+        "outside": dict(told) or None,
+        "message": f"{used_text} used, {pods_text} by pods; {outside_text} belong to no pod"
+        + (f" ({parts})" if parts else ""),
+    }
+
+
+def _outside(tree: CgroupTree, node: str, pods: Sequence[Pod]) -> MemoryKinds | None:
+    try:
+        whole = MemoryKinds.of(tree, node)
+    except (OSError, ReactorError):
+        return None
+    of_pods = []
+    for pod in pods:
+        if pod.cgroup is not None:
+            with suppress(OSError, ReactorError):  # gone meanwhile
+                of_pods.append(MemoryKinds.of(tree, pod.cgroup))
+    return whole.without(of_pods)
