@@ -152,13 +152,14 @@ def _act(
     reasons = []
     for threshold in fresh:
         seen = snapshot.signals[threshold.signal]
-        reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds)
-        if reason is None:
-            reclaim = reclaim_wanted(settings, state, threshold, snapshot, pods, decision.at_seconds)
-            if reclaim is not None:
-                state = replace(state, memory_reclaim=reclaim)
-                decision = replace(decision, memory_reclaim=reclaim)
-            reason = reclaim_awaited(state, threshold, seen, decision.at_seconds)
+        # Also where evictions are slowed down: that a reclaim would help is a reason for one.
+        reclaim = reclaim_wanted(settings, state, threshold, snapshot, pods, decision.at_seconds)
+        if reclaim is not None:
+            state = replace(state, memory_reclaim=reclaim)
+            decision = replace(decision, memory_reclaim=reclaim)
+        reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds) or reclaim_awaited(
+            state, threshold, seen, decision.at_seconds
+        )
         if reason is None:
             decision = replace(
                 decision,

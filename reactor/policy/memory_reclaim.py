@@ -76,8 +76,8 @@ def is_reclaiming(state: PolicyState, now_seconds: float) -> bool:
 def _is_due(state: PolicyState, now_seconds: float) -> bool:
     if not any(now_seconds - at < _AFTER_EVICTION_SECONDS for at in state.evicted_at):
         return False
-    if any(flight.resource is Resource.MEMORY for flight in state.in_flight):
-        return False  # a hard eviction overtakes a soft one: what that brings back is seen afterwards
+    if state.oom_victims or any(flight.resource is Resource.MEMORY for flight in state.in_flight):
+        return False  # what they bring back is seen first
     before = state.memory_reclaim
     return before is None or now_seconds - before.began_seconds >= PAUSE_SECONDS
 

@@ -115,6 +115,15 @@ def test_what_a_dying_pod_brings_is_seen_before_anything_is_reclaimed() -> None:
     assert (None, 1) == (decision.memory_reclaim, len(decision.evictions))
 
 
+def test_evictions_that_are_bound_in_rate_are_no_reason_not_to_reclaim() -> None:
+    soft = replace(HARD, grace_period_seconds=5.0)
+    settings = replace(SETTINGS, thresholds=(soft,), evictions_per_minute=1)
+    state, decision = passed(replace(EVICTED, first_observed={soft: 90.0}), settings=settings)
+    assert (0, state.memory_reclaim) == (len(decision.evictions), decision.memory_reclaim)
+    assert "rate: 1 evictions" in (decision.deferred_because or "")
+    assert decision.memory_reclaim is not None
+
+
 def test_another_signal_does_not_wait_for_it() -> None:
     pids = Threshold(signal=Signal.PID_AVAILABLE, value=draw.amount(100))
     settings = replace(SETTINGS, thresholds=(HARD, pids))
