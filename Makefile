@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests test-disk test-hostile promtool coverage bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests test-disk test-hostile promtool coverage soak bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -32,6 +32,7 @@ lint: setup ## Format and lint rules
 
 types: setup ## mypy, strict
 	$(BIN)/mypy --no-error-summary
+	MYPYPATH=tests $(BIN)/mypy --no-error-summary --package soak
 
 imports: setup ## Import directions
 	$(BIN)/lint-imports --no-cache
@@ -57,6 +58,10 @@ test-disk: setup ## Disk and inode pressure on real filesystems in image files (
 
 test-hostile: setup ## Hostile and unlucky neighbours: storms, floods, trees, crashes (root, minutes)
 	$(BIN)/pytest tests/hostile
+
+SOAK ?= 30m
+soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1)
+	PYTHONPATH=tests $(BIN)/python -m soak --time $(SOAK) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline
 	$(BIN)/reactor bench

@@ -1,0 +1,203 @@
+"""`python -m soak`: the run, its table and its figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.lab.virtual_node import VirtualNode, ended_by_signals
+from soak.disagreement import Evidence
+from soak.episode import Course, Outcome
+from soak.figures import Figures
+from soak.guarded import Guarded
+from soak.oracle import Spec
+from soak.plan import KINDS, Draw, PodPlan
+from soak.pods import Pods, write_manifests
+from soak.stage import Stage, StageError
+
+_CROSSINGS_A_ROUND: Final = 25
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+_TELL_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 20.0
+_PINNED: Final = Path("/sys/fs/bpf")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the soak; return 0 where the goal is met, 1 where not, 2 where it could not run."""
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--time", default="30m", type=_seconds, help="how long, such as 20s, 30m, 8h")
+    parser.add_argument("--seed", type=int, default=None, help="draws the same rounds again")
+    parser.add_argument(
+        "--kinds", default=KINDS, help="what memory is held and taken, of %(default)s (see stage.c)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path(".cache/soak"), help="directory of what is stored"
+    )
+    asked = parser.parse_args(arguments)
+    if os.geteuid():
+        print("soak: needs root, to make cgroups", file=sys.stderr)
+        return 2
+    seed = int.from_bytes(os.urandom(4)) if asked.seed is None else asked.seed
+    asked.output.mkdir(parents=True, exist_ok=True)
+    print(f"soak: {asked.time:g} s, seed {seed}", flush=True)
+    with ended_by_signals():
+        figures = run(asked.time, Draw(seed, asked.kinds), asked.output / f"disagreements-{seed}")
+    stored = {**_machine(), "seed": seed, "seconds": asked.time, **figures.document()}
+    path = asked.output / f"soak-{time.strftime('%Y%m%dT%H%M%S')}.json"
+    path.write_text(json.dumps(stored, indent=1))
+    print(f"\n{figures.table()}\n\nsoak: {'good' if figures.is_good() else 'NOT good'}; stored as {path}")
+    return 0 if figures.is_good() else 1
+
+
+def run(seconds: float, draw: Draw, kept: Path) -> Figures:
+    """Return what was counted in a run of that length; disagreements are kept in a directory."""
+    figures = Figures()
+    tree = CgroupTree.discover()
+    pins = _pins()
+    rules = draw.rules()
+    with ExitStack() as stack:
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-", dir=kept.parent))
+        ).resolve()
+        tmpfs = stack.enter_context(_tmpfs(directory / "tmpfs"))
+        node = stack.enter_context(VirtualNode(tree, rules.capacity_bytes, f"reactor-soak-{os.getpid()}"))
+        is_v2 = tree.version is CgroupVersion.V2
+        stage = stack.enter_context(
+            Stage(directory, tree.path(node.cgroup), rules.capacity_bytes, is_v2=is_v2)
+        )
+        disk, manifests = directory / "disk", directory / "manifests"
+        disk.mkdir()
+        manifests.mkdir()
+        write_manifests(manifests, node.cgroup)
+        guarded = stack.enter_context(Guarded(directory, node.cgroup, manifests, {}))
+        pods = Pods(node, stage, tmpfs, disk)
+        guarded.configure(rules)
+        guarded.start(stage.wait)
+        course = Course(stage=stage, pods=pods, guarded=guarded, draw=draw, rules=rules)
+        try:
+            _rounds(course, figures, seconds, Evidence(kept, guarded.journal))
+        except Exception:
+            print(guarded.log_tail(), file=sys.stderr)
+            raise
+    names = [node.cgroup[1:], *(f"reactor-exercise-{pid}" for pid in guarded.pids)]
+    figures.left_behind = sorted({*_cgroups(tree, names), *(_pins() - pins)})
+    return figures
+
+
+def _rounds(course: Course, figures: Figures, seconds: float, evidence: Evidence) -> None:
+    began = told = time.monotonic()
+    while (spent := time.monotonic() - began) < seconds:
+        _begin_round(course)
+        for _ in range(_CROSSINGS_A_ROUND):
+            spent = time.monotonic() - began
+            if spent >= seconds:
+                break
+            # Only at first: what the daemon takes is to be followed over one long life.
+            outcome = _crossing(course, may_crash=spent < seconds / 4)
+            figures.add(outcome)
+            said = evidence.take(outcome)
+            if said is not None:
+                print(f"soak: at {spent:.0f} s: {said}", flush=True)
+            if course.guarded.exit_status() is not None:
+                figures.unexplained_deaths += 1
+                print(f"soak: the daemon died: {course.guarded.log_tail()}", flush=True)
+                course.guarded.start(course.stage.wait)
+        figures.measured.append(course.guarded.measured(course.pods.directories()))
+        if time.monotonic() - told > _TELL_SECONDS:
+            told = time.monotonic()
+            print(
+                f"soak: {spent:.0f} s, {figures.crossings} crossings, {figures.wrong_victims} wrong, "
+                f"{figures.missed} missed",
+                flush=True,
+            )
+    _clear(course.pods)
+    figures.node_oom_kills = course.pods.oom_kills
+    figures.stillborn = course.pods.stillborn
+
+
+def _crossing(course: Course, *, may_crash: bool) -> Outcome:
+    names = [pod.plan.name for pod in course.pods.present.values() if not pod.plan.spec.is_critical]
+    if not names:
+        course.pods.start([PodPlan(name="lonely", spec=Spec(), kind="a", size_bytes=4096)])
+        names = ["lonely"]
+    return course.run(course.draw.crossing(sorted(names), course.rules, may_crash=may_crash))
+
+
+def _clear(pods: Pods) -> None:
+    there = list(pods.present.values())
+    for pod in there:
+        pods.end(pod)
+    pods.remove(there)
+    pods.forget_lives()
+
+
+def _begin_round(course: Course) -> None:
+    """Have other pods below other rules."""
+    pods = course.pods
+    _clear(pods)
+    course.rules = course.draw.rules()
+    pods.limit(course.rules.capacity_bytes)
+    course.guarded.configure(course.rules)
+    course.guarded.reload()
+    if not course.stage.wait(course.guarded.is_ready, _READY_SECONDS):
+        raise StageError(f"the daemon does not come back from its reload: {course.guarded.log_tail()}")
+    pods.start(course.draw.pods(course.rules))
+    course.stage.done.clear()
+    course.begin()
+
+
+def _cgroups(tree: CgroupTree, names: Sequence[str]) -> set[str]:
+    """Return the directories of those cgroups of ours that are still there."""
+    roots = [tree.memory_root, tree.pids_root, tree.cpu_root, tree.freezer_root]
+    places = (root / name for root in roots if root is not None for name in names)
+    return {str(place) for place in places if place.exists()}
+
+
+def _pins() -> set[str]:
+    """Return what is pinned in the BPF filesystem under reactor's name."""
+    return {str(path) for path in _PINNED.glob("reactor*")} if _PINNED.is_dir() else set()
+
+
+@contextmanager
+def _tmpfs(path: Path) -> Iterator[Path]:
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def _machine() -> dict[str, Any]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "commit": commit.stdout.strip(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "cgroup": CgroupTree.discover().version.name.lower(),
+    }
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a number and s, m or h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""One crossing, from its first byte to the verdict, with everything else that happens meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from soak.guarded import Guarded
+from soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge
+from soak.plan import FAST_RATES, MIB, CrossingPlan, Disturbance, Disturbed, Draw, HogPlan, PodPlan
+from soak.pods import Pods, Present
+from soak.stage import Stage, StageError
+
+_APPROACH_SECONDS: Final = 0.08
+_NEAREST_BYTES: Final = MIB
+_PATIENCE_SECONDS: Final = 1.5
+_SETTLE_SECONDS: Final = 0.004
+_SAME_CROSSING_NS: Final = 5_000_000
+_NOTHING: Final = Counters(usage_bytes=0, inactive_file_bytes=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of a crossing: the episode as it was judged, and the verdict.
+
+    `to_kill_ms` is from the crossing to the first kill, `past_mib` how far past the threshold the node was
+    then; empty where the daemon was away, or its configuration changed. `is_fast`: who crossed took 200 MiB/s
+    or more.
+    """
+
+    episode: Episode
+    verdict: Verdict
+    to_kill_ms: list[float]
+    past_mib: list[float]
+    is_fast: bool
+    disturbed: tuple[Disturbance, ...]
+    partly_killed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """Has crossings happen on a virtual node, one after the other."""
+
+    stage: Stage
+    pods: Pods
+    guarded: Guarded
+    draw: Draw
+    rules: Rules
+    _all_rules: list[Rules] = field(default_factory=list)
+    _away: list[tuple[int, int]] = field(default_factory=list)
+    _waiting: list[tuple[float, Disturbed]] = field(default_factory=list)
+    _stopped_ns: int | None = None
+    _continue_at: float = 0.0
+    _files_due: list[tuple[float, Present]] = field(default_factory=list)
+    _noticed: set[int] = field(default_factory=set)
+    _since: int = 0
+    _refused: bool = False
+
+    def begin(self) -> None:
+        """Begin to sample."""
+        self.stage.guard(self.rules.capacity_bytes, self.rules.hard_bytes)
+        self._since = self.stage.sample(on=True)
+        self._all_rules = [self.rules]
+
+    def run(self, plan: CrossingPlan) -> Outcome:
+        """Have it happen, and judge it."""
+        self.stage.watch_crossing()
+        hogs = [self.pods.present[hog.name] for hog in plan.hogs]
+        self._approach(plan.hogs)
+        began = time.monotonic()
+        self._waiting = [
+            (began + (one.after_seconds or 0.0), one)
+            for one in plan.disturbed
+            if one.after_seconds is not None
+        ]
+        at_crossing = [one for one in plan.disturbed if one.after_seconds is None]
+        self.stage.done.clear()
+        per_hog = len(plan.hogs)
+        for hog, pod in zip(plan.hogs, hogs, strict=True):
+            left_bytes = max(0, self._room_bytes()) // per_hog + hog.past_bytes
+            self.pods.take(pod, hog.kind, left_bytes, hog.rate_bytes)
+        deadline = began + _PATIENCE_SECONDS + _APPROACH_SECONDS
+        self._follow(hogs, at_crossing, deadline)
+        self._come_back()
+        is_fast = all(hog.rate_bytes in {0, *FAST_RATES} for hog in plan.hogs)
+        return self._judged(hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast)
+
+    def _approach(self, hogs: Sequence[HogPlan]) -> None:
+        """Have slow ones come near the level at once, so that what is left takes a twelfth of a second."""
+        for hog in hogs:
+            if hog.rate_bytes:
+                left_bytes = max(_NEAREST_BYTES // 4, int(hog.rate_bytes * _APPROACH_SECONDS))
+                room_bytes = self._room_bytes() // len(hogs) - left_bytes
+                pod = self.pods.present[hog.name]
+                if room_bytes > 0 and hog.kind != "t":
+                    self.pods.take(pod, hog.kind, room_bytes)
+                    self.stage.wait_done([pod.instance])
+
+    def _room_bytes(self) -> int:
+        sample = self.stage.last_sample()
+        return self.rules.capacity_bytes - self.rules.hard_bytes - sample.node.working_set_bytes
+
+    def _follow(self, hogs: Sequence[Present], at_crossing: list[Disturbed], deadline: float) -> None:
+        """Let it happen until every hog is done or dead and the node has room again, or the time is over."""
+        calm_since: float | None = None
+        while True:
+            self.stage.read(0.0005 if at_crossing or self._waiting or self._stopped_ns else 0.002)
+            now = time.monotonic()
+            if self.stage.crossed_ns is not None and at_crossing:
+                self._waiting += [(now, one) for one in at_crossing]
+                at_crossing.clear()
+            self._disturb(now)
+            self._notice_deaths(now)
+            if self._is_calm(hogs):
+                calm_since = calm_since or now
+                if now - calm_since > _SETTLE_SECONDS:
+                    return
+            else:
+                calm_since = None
+            if now > deadline and self._stopped_ns is None:
+                return
+
+    def _is_calm(self, hogs: Sequence[Present]) -> bool:
+        if self._stopped_ns is not None or self._files_due or self._waiting:
+            return False
+        grown = all(pod.instance in self.stage.done or self.stage.is_dead(pod.instance) for pod in hogs)
+        dying = any(not self.stage.is_dead(instance) for instance in self._noticed)
+        wanted = max(rules.hard_bytes for rules in self._all_rules)
+        if self.rules.soft_bytes is not None:
+            wanted = max(wanted, self.rules.soft_bytes)
+        node = self.stage.last_sample().node
+        return grown and not dying and self.rules.capacity_bytes - node.working_set_bytes >= wanted
+
+    def _notice_deaths(self, now: float) -> None:
+        for death in self.stage.deaths:
+            if death.instance not in self._noticed and death.who == "canary":
+                self._noticed.add(death.instance)
+                pod = next(
+                    (one for one in self.pods.present.values() if one.instance == death.instance), None
+                )
+                if pod is not None:
+                    self._files_due.append((now + self.draw.seconds(0.02), pod))
+        for due, pod in [one for one in self._files_due if one[0] <= now]:
+            pod.forget_files()
+            self._files_due.remove((due, pod))
+
+    def _disturb(self, now: float) -> None:
+        for at, disturbed in [one for one in self._waiting if one[0] <= now]:
+            self._waiting.remove((at, disturbed))
+            match disturbed.what:
+                case Disturbance.STOP:
+                    self._stop(now + disturbed.lasting_seconds)
+                case Disturbance.RELOAD:
+                    self._reload()
+                case Disturbance.REFUSED:
+                    self._refused = True
+                    self.guarded.spoil()
+                    self.guarded.reload(is_refused=True)
+                case Disturbance.CRASH:
+                    self._crash()
+                case Disturbance.REUSE:
+                    self._reuse(disturbed.lasting_seconds)
+                case Disturbance.CHURN:
+                    self._churn()
+        if self._stopped_ns is not None and now >= self._continue_at:
+            self._continue()
+
+    def _stop(self, until: float) -> None:
+        self._stopped_ns = time.monotonic_ns()
+        self._continue_at = until
+        self.guarded.signal(signal.SIGSTOP)
+
+    def _continue(self) -> None:
+        if self._stopped_ns is not None:
+            self.guarded.signal(signal.SIGCONT)
+            self._away.append((self._stopped_ns, time.monotonic_ns()))
+            self._stopped_ns = None
+
+    def _reload(self) -> None:
+        self.rules = self.draw.other_rules(self.rules)
+        self._all_rules.append(self.rules)
+        self.guarded.configure(self.rules)
+        self.guarded.reload()
+
+    def _crash(self) -> None:
+        from_ns = time.monotonic_ns()
+        self.guarded.crash()
+
+        def wait(true: Callable[[], bool], seconds: float) -> bool:
+            def ready() -> bool:
+                self._notice_deaths(time.monotonic())
+                return true()
+
+            return self.stage.wait(ready, seconds)
+
+        self.guarded.start(wait)
+        self._away.append((from_ns, time.monotonic_ns()))
+
+    def _reuse(self, lasting_seconds: float) -> None:
+        """Remove the likely victim and make it again, small, while the daemon stands still."""
+        self._stop(time.monotonic() + lasting_seconds)
+        biggest = max(
+            (pod for pod in self.pods.present.values() if not self.stage.is_dead(pod.instance)),
+            key=lambda pod: self.stage.last_sample().pods.get(pod.instance, _NOTHING).usage_bytes,
+            default=None,
+        )
+        if biggest is not None:
+            self.pods.end(biggest)
+            self.pods.remove([biggest])
+            plan = replace(biggest.plan, kind="a", size_bytes=MIB)
+            self._made_again(plan)
+
+    def _made_again(self, plan: PodPlan) -> None:
+        done = list(self.stage.done)
+        self.pods.start([plan])
+        self.stage.done += [one for one in done if one not in self.stage.done]
+
+    def _churn(self) -> None:
+        present = self.pods.present
+        if len(present) < 24:
+            self._made_again(self.draw.pod(MIB))
+
+    def _come_back(self) -> None:
+        """Have the configuration that was meant in force, and the daemon running."""
+        self._continue()
+        if self._refused:
+            self.guarded.configure(self.rules)
+            self.guarded.reload()
+            self._refused = False
+        if not self.stage.wait(self.guarded.is_ready, 20.0):
+            raise StageError(f"the daemon does not come back from its reload: {self.guarded.log_tail()}")
+
+    def _judged(
+        self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool
+    ) -> Outcome:
+        self.stage.read()
+        next_since = self.stage.sample(on=True) - 1
+        deaths = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "canary"}
+        actors = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "actor"}
+        lives = self.pods.lives
+        kills = [
+            Kill(instance=instance, at_ns=at_ns, gone_ns=self._gone_ns(instance))
+            for instance, at_ns in deaths.items()
+            if instance in lives and not ((ended := lives[instance].ended_ns) is not None and ended <= at_ns)
+        ]
+        episode = Episode(
+            samples=list(self.stage.samples(self._since)),
+            lives={
+                instance: replace(life, processes_gone_ns=actors.get(instance))
+                for instance, life in lives.items()
+            },
+            kills=kills,
+            rules=list(dict.fromkeys(self._all_rules)),
+            crossed_ns=self.stage.crossed_ns,
+            away=list(self._away),
+        )
+        verdict = judge(episode)
+        outcome = Outcome(
+            episode=episode,
+            verdict=verdict,
+            to_kill_ms=self._latencies(episode, verdict),
+            past_mib=[verdict.kills[0].past_bytes / MIB] if self._is_timed(episode, verdict) else [],
+            is_fast=is_fast,
+            disturbed=disturbed,
+            partly_killed=tuple(
+                lives[kill.instance].name for kill in kills if not self.stage.is_dead(kill.instance)
+            ),
+        )
+        self._clear(hogs, outcome)
+        self._since = next_since
+        return outcome
+
+    def _gone_ns(self, instance: int) -> int | None:
+        """Return when a killed pod had given back what it can; None where it has not."""
+        died_ns = [one.at_ns for one in self.stage.deaths if one.instance == instance and one.who == "actor"]
+        pod = next((one for one in self.pods.present.values() if one.instance == instance), None)
+        if not died_ns or pod is None or (pod.holds_tmpfs and not pod.tmpfs_gone_ns):
+            return None
+        return max(died_ns[0], pod.tmpfs_gone_ns)
+
+    @staticmethod
+    def _is_timed(episode: Episode, verdict: Verdict) -> bool:
+        is_hard = bool(verdict.kills) and not verdict.kills[0].is_soft and verdict.kills[0].wrong is None
+        return is_hard and not episode.away and len(episode.rules) == 1
+
+    def _latencies(self, episode: Episode, verdict: Verdict) -> list[float]:
+        """Return ms from the crossing to the first kill, by the actor's and the stage's clocks.
+
+        Only where the daemon was there all the time, under one configuration. The actor's
+        instant is the better one; but it may note a crossing that the kernel's batches took back for a while.
+        """
+        if not self._is_timed(episode, verdict):
+            return []
+        from_ns, at_ns = verdict.kills[0].window
+        noted_ns = episode.crossed_ns
+        if noted_ns is not None and from_ns <= noted_ns < from_ns + _SAME_CROSSING_NS:
+            from_ns = noted_ns
+        return [(at_ns - from_ns) / 1e6]
+
+    def _clear(self, hogs: Sequence[Present], outcome: Outcome) -> None:
+        """Remove who died and who grew, make as many again, and forget what was judged."""
+        killed = {judged.kill.instance for judged in outcome.verdict.kills}
+        gone = [pod for pod in self.pods.present.values() if pod.instance in killed]
+        grown = [pod for pod in hogs if self.pods.present.get(pod.plan.name) is pod and pod not in gone]
+        for pod in (*grown, *(gone if outcome.partly_killed else ())):
+            self.pods.end(pod)
+        self.pods.remove([*gone, *grown])
+        self._files_due.clear()
+        self._noticed.clear()
+        self.pods.forget_lives()
+        self._all_rules = [self.rules]
+        self._away.clear()
+        self._waiting.clear()
+        self.stage.guard(self.rules.capacity_bytes, self.rules.hard_bytes)
+        again = [self._another(pod) for pod in (*gone, *grown)]
+        self.pods.start(again)
+        self.stage.done.clear()
+
+    def _another(self, pod: Present) -> PodPlan:
+        """Draw who comes in the place of a pod: half of the time under its very name."""
+        is_same = pod.plan.is_manifested or self.draw.seconds(1) < 0.5
+        return self.draw.pod(pod.plan.size_bytes, name=pod.plan.name if is_same else None)

@@ -1,0 +1,198 @@
+"""What the soak counts, whether that is good enough, and how it is shown."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+from soak.episode import Outcome
+from soak.guarded import Measured
+from soak.slope import Slope, slope
+
+# How much the median of the last quarter may lie above the first one's, over the longest life of one daemon.
+TOLERANCE: Final = {"descriptors": 2.0, "threads": 1.0, "rss_kib": 1024.0}
+# The start: imports, caches that fill, the first journal file.
+_WARM_UP_SECONDS: Final = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """What was counted so far."""
+
+    crossings: int = 0
+    kills: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+    missed: int = 0
+    unhelpful: int = 0
+    ambiguous: int = 0
+    unseen: int = 0
+    partly_killed: int = 0
+    node_oom_kills: int = 0
+    unexplained_deaths: int = 0
+    stillborn: int = 0
+    episodes: int = 0
+    quiet: int = 0
+    disturbances: Counter[str] = field(default_factory=Counter)
+    to_kill_ms: list[float] = field(default_factory=list)
+    fast_ms: list[float] = field(default_factory=list)
+    past_mib: list[float] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    left_behind: list[str] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count an outcome."""
+        verdict = outcome.verdict
+        self.episodes += 1
+        self.quiet += not verdict.crossings
+        self.crossings += verdict.crossings
+        self.kills += len(verdict.kills)
+        self.missed += len(verdict.missed)
+        self.wrong.update(one.wrong for one in verdict.kills if one.wrong is not None)
+        self.unhelpful += sum(one.helped is False for one in verdict.kills)
+        self.ambiguous += sum(len(one.acceptable) > 1 for one in verdict.kills)
+        self.unseen += sum(one.is_unseen for one in verdict.kills)
+        self.partly_killed += len(outcome.partly_killed)
+        self.disturbances.update(str(what) for what in outcome.disturbed)
+        self.to_kill_ms += outcome.to_kill_ms
+        self.fast_ms += outcome.to_kill_ms if outcome.is_fast else []
+        self.past_mib += outcome.past_mib
+
+    @property
+    def wrong_victims(self) -> int:
+        """Return how many were killed who should not have been."""
+        return sum(self.wrong.values())
+
+    def slopes(self) -> Mapping[str, Slope]:
+        """Return how what the daemon takes moved over the longest life of one of its processes."""
+        longest = _longest_life(self.measured)
+        return (
+            {name: slope([(one.at_seconds, getattr(one, name)) for one in longest]) for name in TOLERANCE}
+            if (longest)
+            else {}
+        )
+
+    def is_good(self) -> bool:
+        """Tell whether the goal is met."""
+        return not (
+            self.wrong_victims
+            or self.missed
+            or self.node_oom_kills
+            or self.unexplained_deaths
+            or self.partly_killed
+            or self.left_behind
+            or not self.crossings
+            or any(not one.is_flat(TOLERANCE[name]) for name, one in self.slopes().items())
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "crossings": self.crossings,
+            "kills": self.kills,
+            "wrong_victims": self.wrong_victims,
+            "wrong": dict(self.wrong),
+            "missed_crossings": self.missed,
+            "kernel_oom_kills": self.node_oom_kills,
+            "kills_that_did_not_help": self.unhelpful,
+            "partly_killed": self.partly_killed,
+            "more_than_one_acceptable": self.ambiguous,
+            "kills_not_seen_closely_enough": self.unseen,
+            "killed_before_they_stood": self.stillborn,
+            "unexplained_daemon_deaths": self.unexplained_deaths,
+            "episodes": self.episodes,
+            "episodes_without_crossing": self.quiet,
+            "disturbances": dict(self.disturbances),
+            "crossing_to_kill_ms": {
+                "clock": "from the instant before the chunk that crossed was touched to the death of the "
+                "victim's canary; without crossings at which the soak stopped, restarted or reconfigured "
+                "the daemon",
+                "count": len(self.to_kill_ms),
+                **{name: percentile(self.to_kill_ms, share) for name, share in _PERCENTILES.items()},
+            },
+            "fast_crossing_to_kill_ms": {
+                "count": len(self.fast_ms),
+                **{name: percentile(self.fast_ms, share) for name, share in _PERCENTILES.items()},
+            },
+            "past_the_threshold_mib": {
+                name: percentile(self.past_mib, share) for name, share in _PERCENTILES.items()
+            },
+            "slopes": {
+                name: {
+                    "per_hour": round(one.per_hour, 2),
+                    "first_quarter": one.first_quarter,
+                    "last_quarter": one.last_quarter,
+                    "tolerance": TOLERANCE[name],
+                    "is_flat": one.is_flat(TOLERANCE[name]),
+                }
+                for name, one in self.slopes().items()
+            },
+            "daemon_processes": len({one.generation for one in self.measured}),
+            "left_behind": self.left_behind,
+            "is_good": self.is_good(),
+        }
+
+    def table(self) -> str:
+        """Return what matters as lines of a table in Markdown."""
+        document = self.document()
+        latency = document["crossing_to_kill_ms"]
+        fast = document["fast_crossing_to_kill_ms"]
+        past = document["past_the_threshold_mib"]
+        rows = [
+            ("crossings", document["crossings"]),
+            ("kills", document["kills"]),
+            ("wrong victims", document["wrong_victims"]),
+            ("missed crossings", document["missed_crossings"]),
+            ("kernel OOM kills", document["kernel_oom_kills"]),
+            ("kills that did not help", document["kills_that_did_not_help"]),
+            ("kills with more than one right victim", document["more_than_one_acceptable"]),
+            ("kills that the observer did not see closely enough", document["kills_not_seen_closely_enough"]),
+            ("pods killed in part", document["partly_killed"]),
+            ("unexplained deaths of the daemon", document["unexplained_daemon_deaths"]),
+            (
+                "crossing to kill, p50 / p99 / p99.9 / max",
+                " / ".join(_text(latency[name]) for name in _PERCENTILES) + " ms",
+            ),
+            (
+                "the same, of those that took 200 MiB/s or more",
+                " / ".join(_text(fast[name]) for name in _PERCENTILES) + " ms",
+            ),
+            (
+                "past the threshold at the kill, p50 / p99 / p99.9 / max",
+                " / ".join(_text(past[name]) for name in _PERCENTILES) + " MiB",
+            ),
+            *(
+                (
+                    f"{_NAMES[name]}: first and last quarter, slope an hour",
+                    f"{one['first_quarter']:g}, {one['last_quarter']:g}, {one['per_hour']:+.1f}",
+                )
+                for name, one in document["slopes"].items()
+            ),
+            ("cgroups and eBPF pins left behind", len(document["left_behind"])),
+            *((f"with {what}", count) for what, count in sorted(document["disturbances"].items())),
+        ]
+        return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+
+_NAMES: Final = {"descriptors": "descriptors", "threads": "threads", "rss_kib": "resident memory, KiB"}
+_PERCENTILES: Final = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999, "max": 1.0}
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that this share of the values does not exceed; None of none."""
+    if not values:
+        return None
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def _text(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+def _longest_life(measured: Sequence[Measured]) -> list[Measured]:
+    lives = [list(one) for _, one in groupby(measured, key=lambda found: found.generation)]
+    longest = max(lives, key=lambda life: life[-1].at_seconds - life[0].at_seconds, default=[])
+    return [one for one in longest if one.at_seconds - longest[0].at_seconds >= _WARM_UP_SECONDS] or longest

@@ -1,0 +1,386 @@
+"""Who had to be killed, and who must not have been: from the kernel's counters over time and nothing else.
+
+Written from the rules of the eviction, and sharing no code with what it judges. Pure: no clock, no file.
+
+A daemon reads its counters at some instant between the crossing and the kill, one after the other, while pods
+go on growing. So each pod has an interval of working sets in that window, and a victim is right where some
+reading within the intervals puts it first. With pods at rest exactly one is; how often more than one was is
+counted.
+
+All instants are CLOCK_MONOTONIC nanoseconds, all sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+MISSED_NS: Final = 1_000_000_000
+# A watch in the kernel may lag behind moving page cache by 1 MiB, and each CPU charges 64 pages ahead: what
+# is short by no more than that is not missed.
+_NOT_NOTICED_BYTES: Final = 3 << 19
+# The per-CPU batches of the kernel let usage swing by this about a level that it stands at.
+_SAME_CROSSING_NS: Final = 20_000_000
+_HELPS_SHARE: Final = 0.25
+# Near the level the counters are read every half a millisecond. Where a gap is longer, or a reading itself,
+# the observer was kept from it, and can't tell that a kill was wrong.
+_BLIND_NS: Final = 3_000_000
+WRONG_POD: Final = "killed the wrong pod"
+
+
+class Counters(NamedTuple):
+    """One cgroup's counters as the kernel showed them. A tuple: there are a million of them in a run."""
+
+    usage_bytes: int
+    inactive_file_bytes: int
+
+    @property
+    def working_set_bytes(self) -> int:
+        """Return what the cgroup can't do without: usage less inactive page cache."""
+        return max(0, self.usage_bytes - self.inactive_file_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The node's and the pods' counters, read one after the other between two instants; pods by instance."""
+
+    began_ns: int
+    ended_ns: int
+    node: Counters
+    pods: Mapping[int, Counters]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What decides a pod's place besides its usage."""
+
+    priority: int = 0
+    request_bytes: int = 0
+    is_critical: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One instance of a pod: a name that is made anew is another.
+
+    `ended_ns`: ended by the soak itself. `processes_gone_ns`: its last process had ended, by whomever.
+    """
+
+    instance: int
+    name: str
+    spec: Spec
+    born_ns: int
+    ended_ns: int | None = None
+    processes_gone_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """An instance that died without the soak having ended it, at the death of its canary.
+
+    What it holds counts as available until `gone_ns`: its processes have ended, its tmpfs is removed.
+    """
+
+    instance: int
+    at_ns: int
+    gone_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What was configured: how much is to be available, hard and soft; how much more after an eviction."""
+
+    capacity_bytes: int
+    hard_bytes: int
+    minimum_reclaim_bytes: int = 0
+    soft_bytes: int | None = None
+    soft_grace_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """What happened. `rules` are all that may have been in force; `away` when there was no daemon to act.
+
+    `unresolved` says that an earlier threshold may still have been short of its minimum reclaim.
+    """
+
+    samples: Sequence[Sample]
+    lives: Mapping[int, Life]
+    kills: Sequence[Kill]
+    rules: Sequence[Rules]
+    crossed_ns: int | None = None
+    away: Sequence[tuple[int, int]] = ()
+    unresolved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What is to be said of one kill: `wrong` is None where it was right.
+
+    `acceptable` are those who would have been right. Within `window` it was decided: from the reason to the
+    kill. `past_bytes` is how far the node had gone past the hard threshold by then. `is_unseen`: the counters
+    were not read closely enough to say that it was wrong.
+    """
+
+    kill: Kill
+    acceptable: tuple[int, ...]
+    wrong: str | None
+    helped: bool | None
+    window: tuple[int, int]
+    past_bytes: int = 0
+    is_unseen: bool = False
+    is_soft: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is to be said of an episode. `missed` says for how long nobody was killed, once for each time."""
+
+    crossings: int
+    kills: tuple[Judged, ...]
+    missed: tuple[str, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Tell whether nothing is to be said against the daemon."""
+        return not self.missed and all(judged.wrong is None for judged in self.kills)
+
+
+Key = tuple[bool, int, int]
+
+
+def place(spec: Spec, working_set_bytes: int) -> Key:
+    """Return a pod's place in the order of eviction, the first to go least.
+
+    Above its request before within it, then lower priority, then more usage above the request.
+    """
+    within = working_set_bytes <= spec.request_bytes
+    return (within, spec.priority, spec.request_bytes - working_set_bytes)
+
+
+def acceptable(
+    present: Mapping[int, tuple[Spec, Sequence[int]]], only_some_of_the_time: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """Return the instances that come first by some reading of the working sets that were seen of each.
+
+    A pod that was there only some of the time may have been read or not: it may be chosen, and need not be.
+    """
+    first = {
+        instance: (place(spec, max(seen)), place(spec, min(seen)))
+        for instance, (spec, seen) in present.items()
+        if seen and not spec.is_critical
+    }
+    return tuple(
+        instance
+        for instance, (best, _) in first.items()
+        if all(
+            best <= worst
+            for other, (_, worst) in first.items()
+            if other != instance and other not in only_some_of_the_time
+        )
+    )
+
+
+def judge(episode: Episode) -> Verdict:
+    """Return the verdict of an episode."""
+    kills = sorted(episode.kills, key=lambda kill: kill.at_ns)
+    judged = tuple(_judge_kill(episode, kill, kills[:number]) for number, kill in enumerate(kills))
+    return Verdict(
+        crossings=_crossings(episode, judged),
+        kills=judged,
+        missed=() if any(one.helped is False for one in judged) else tuple(_missed(episode, kills)),
+    )
+
+
+def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged:
+    life = episode.lives[kill.instance]
+    reason = _reason(episode, kill, earlier)
+    from_ns = kill.at_ns if reason is None else reason[0]
+    from_ns = max(from_ns, life.born_ns, *(one.at_ns for one in earlier))
+    window = _window(episode.samples, from_ns, kill.at_ns)
+    present: dict[int, tuple[Spec, list[int]]] = {}
+    gone = {one.instance for one in earlier}
+    for sample in window:
+        for instance, counters in sample.pods.items():
+            if instance not in gone and instance in episode.lives:
+                spec = episode.lives[instance].spec
+                present.setdefault(instance, (spec, []))[1].append(counters.working_set_bytes)
+    partly = frozenset(
+        instance
+        for instance, (_, seen) in present.items()
+        if len(seen) < len(window) or not _lives_through(episode.lives[instance], from_ns, kill.at_ns)
+    )
+    right = acceptable(present, partly)
+    wrong = None
+    if reason is None:
+        wrong = _needless(episode, kill, earlier)
+    elif life.spec.is_critical:
+        wrong = "killed a critical pod"
+    elif not window:
+        wrong = None  # the samples were overwritten: nothing can be said
+    elif kill.instance not in right:
+        wrong = WRONG_POD
+    is_unseen = wrong is not None and not life.spec.is_critical and _is_blind(episode.samples, kill)
+    return Judged(
+        kill=kill,
+        acceptable=right,
+        wrong=None if is_unseen else wrong,
+        is_unseen=is_unseen,
+        helped=_helped(episode, kill),
+        window=(from_ns, kill.at_ns),
+        past_bytes=_past_bytes(episode, window),
+        is_soft=reason is not None and reason[1],
+    )
+
+
+def _needless(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> str:
+    """Return what is wrong with a kill without a reason."""
+    if not any(kill.at_ns - one.at_ns < MISSED_NS for one in earlier):
+        return "killed without a crossing"
+    ended_ns = [episode.lives[one.instance].processes_gone_ns for one in earlier]
+    if all(one is not None and one < kill.at_ns for one in ended_ns):
+        return "killed another for memory whose files were still to be removed"
+    return "killed another where one sufficed"
+
+
+def _is_blind(samples: Sequence[Sample], kill: Kill) -> bool:
+    """Tell whether the counters were not read closely in the time before a kill in which it was decided."""
+    around = _window(samples, kill.at_ns - 2 * _BLIND_NS, kill.at_ns)
+    long_reading = any(sample.ended_ns - sample.began_ns > _BLIND_NS for sample in around)
+    gap = any(after.began_ns - before.ended_ns > _BLIND_NS for before, after in pairwise(around))
+    return long_reading or gap
+
+
+def _past_bytes(episode: Episode, window: Sequence[Sample]) -> int:
+    least = min(rules.capacity_bytes - rules.hard_bytes for rules in episode.rules)
+    return max((sample.node.working_set_bytes - least for sample in window), default=0)
+
+
+def _lives_through(life: Life, from_ns: int, to_ns: int) -> bool:
+    return life.born_ns <= from_ns and (life.ended_ns is None or life.ended_ns > to_ns)
+
+
+def _reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> tuple[int, bool] | None:
+    """Return since when there was reason to kill somebody, and whether only a soft threshold's.
+
+    None where there was none: less than the threshold was never short, with what killed pods still held
+    counted as available. After a kill the minimum reclaim is wanted too.
+    """
+    resolved_bytes = 0 if not earlier and not episode.unresolved else None
+    for is_soft in (False, True):
+        runs = [
+            run
+            for rules in episode.rules
+            for run in _short(episode, rules, earlier, is_soft=is_soft, reclaim_bytes=resolved_bytes)
+            if run[0] <= kill.at_ns
+        ]
+        lasting = [
+            began_ns for began_ns, ended_ns, grace_ns in runs if _lasts(began_ns, ended_ns, grace_ns, kill)
+        ]
+        if lasting:
+            return max(lasting), is_soft
+    if not earlier and episode.crossed_ns is not None and episode.crossed_ns <= kill.at_ns:
+        return episode.crossed_ns, False  # so fast that no sample shows it
+    return None
+
+
+def _lasts(began_ns: int, ended_ns: int, grace_ns: int, kill: Kill) -> bool:
+    """Tell whether shortness explains a kill: it lasted the grace period, and had not ended long before."""
+    return kill.at_ns - began_ns >= grace_ns and kill.at_ns - ended_ns < _SAME_CROSSING_NS
+
+
+def _short(
+    episode: Episode, rules: Rules, earlier: Sequence[Kill], *, is_soft: bool, reclaim_bytes: int | None
+) -> Iterator[tuple[int, int, int]]:
+    """Yield when too little was available, credited: from, to, and the grace period."""
+    wanted_bytes = rules.soft_bytes if is_soft else rules.hard_bytes
+    if wanted_bytes is None:
+        return
+    wanted_bytes += rules.minimum_reclaim_bytes if reclaim_bytes is None else reclaim_bytes
+    grace_ns = rules.soft_grace_ns if is_soft else 0
+    began_ns = ended_ns = before_ns = None
+    # What was short before an earlier kill was that one's reason.
+    since_ns = max((kill.at_ns for kill in earlier), default=0)
+    for sample in episode.samples:
+        if sample.ended_ns <= since_ns:
+            before_ns = sample.ended_ns
+            continue
+        if rules.capacity_bytes - _credited(sample, earlier) < wanted_bytes:
+            if began_ns is None:
+                # It became short after the sample before this one.
+                began_ns = sample.began_ns if before_ns is None else before_ns
+            ended_ns = sample.ended_ns
+        elif began_ns is not None and ended_ns is not None and sample.began_ns - ended_ns > _SAME_CROSSING_NS:
+            yield began_ns, ended_ns, grace_ns
+            began_ns = None
+        before_ns = sample.ended_ns
+    if began_ns is not None and ended_ns is not None:
+        yield began_ns, ended_ns, grace_ns
+
+
+def _credited(sample: Sample, killed: Sequence[Kill]) -> int:
+    """Return the node's working set without what those that were killed before are still giving back."""
+    held = sum(
+        sample.pods[kill.instance].working_set_bytes
+        for kill in killed
+        if kill.instance in sample.pods
+        and kill.at_ns <= sample.ended_ns
+        and (kill.gone_ns is None or sample.began_ns < kill.gone_ns)
+    )
+    return sample.node.working_set_bytes - held
+
+
+def _window(samples: Sequence[Sample], from_ns: int, to_ns: int) -> Sequence[Sample]:
+    """Return the samples between two instants, and one before and after: what moved lies between them."""
+    first = next((at for at, sample in enumerate(samples) if sample.ended_ns > from_ns), len(samples))
+    last = next((at for at, sample in enumerate(samples) if sample.began_ns >= to_ns), len(samples) - 1)
+    return samples[max(0, first - 1) : last + 1]
+
+
+def _helped(episode: Episode, kill: Kill) -> bool | None:
+    """Tell whether a quarter of what the victim held came back by the end; None where nothing was held."""
+    before = next((one for one in reversed(episode.samples) if one.ended_ns <= kill.at_ns), None)
+    if before is None or kill.instance not in before.pods:
+        return None
+    held_bytes = before.pods[kill.instance].working_set_bytes
+    back_bytes = _beside(before, kill) - _beside(episode.samples[-1], kill)
+    return None if held_bytes == 0 else back_bytes >= _HELPS_SHARE * held_bytes
+
+
+def _beside(sample: Sample, kill: Kill) -> int:
+    """Return what the node uses without the other pods: the victim's, and nobody's."""
+    others = sum(one.working_set_bytes for instance, one in sample.pods.items() if instance != kill.instance)
+    return sample.node.working_set_bytes - others
+
+
+def _crossings(episode: Episode, judged: Sequence[Judged]) -> int:
+    strictest = max(episode.rules, key=lambda rules: rules.hard_bytes)
+    hard = sum(1 for _ in _short(episode, strictest, (), is_soft=False, reclaim_bytes=0))
+    soft = sum(1 for one in judged if one.is_soft)
+    return max(hard + soft, 1 if judged and episode.crossed_ns is not None else 0)
+
+
+def _missed(episode: Episode, kills: Sequence[Kill]) -> Iterator[str]:
+    """Yield for how long too little was available and nobody was killed by a daemon that was there."""
+    mildest = min(episode.rules, key=lambda rules: rules.hard_bytes)
+    mildest = replace(mildest, hard_bytes=mildest.hard_bytes - _NOT_NOTICED_BYTES)
+    for began_ns, ended_ns, _ in _short(episode, mildest, kills, is_soft=False, reclaim_bytes=0):
+        starts = [began_ns, *(kill.at_ns for kill in kills), *(to_ns for _, to_ns in episode.away)]
+        since = [one for one in starts if began_ns <= one <= ended_ns]
+        ends = [*since[1:], ended_ns, *(from_ns for from_ns, _ in episode.away)]
+        for start_ns in since:
+            end_ns = min(one for one in ends if one > start_ns or one == ended_ns)
+            if any(from_ns <= start_ns < to_ns for from_ns, to_ns in episode.away):
+                continue
+            if end_ns - start_ns > MISSED_NS and _somebody(episode, kills, start_ns):
+                yield f"nobody was killed for {(end_ns - start_ns) / 1e9:.2f} s"
+
+
+def _somebody(episode: Episode, kills: Sequence[Kill], at_ns: int) -> bool:
+    gone = {kill.instance for kill in kills}
+    return any(
+        instance not in gone and not life.spec.is_critical and _lives_through(life, at_ns, at_ns + MISSED_NS)
+        for instance, life in episode.lives.items()
+    )

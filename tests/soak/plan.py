@@ -1,0 +1,204 @@
+"""What happens in the soak, drawn from its seed: pods and rules, crossings, what else goes on meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum, auto
+from typing import Final
+
+from soak.oracle import Rules, Spec
+
+MIB: Final = 1 << 20
+FAST_RATES: Final = frozenset({200 * MIB, 1000 * MIB})
+_CRITICAL: Final = 2_000_000_000
+_PRIORITIES: Final = (0, 0, 0, 0, 0, 0, 1, 10, 100, 100, 1000, 100_000, -10, _CRITICAL)
+# What a pod's processes take beside what they are told to.
+_OVERHEAD_BYTES: Final = MIB // 2
+# See stage.c: anonymous, shared, tmpfs, page cache read once, read twice. How often pods hold and take it.
+KINDS: Final = "astfF"
+_HELD: Final = {"a": 70, "s": 10, "t": 10, "f": 9, "F": 1}
+_TAKEN: Final = {"a": 80, "s": 10, "t": 10}
+# Their specs come from manifests, which are there before the daemon is.
+MANIFESTED: Final = {
+    "unit-0": Spec(priority=0, request_bytes=0),
+    "unit-1": Spec(priority=50, request_bytes=4 * MIB),
+    "unit-2": Spec(priority=0, request_bytes=32 * MIB),
+    "unit-3": Spec(priority=-5, request_bytes=0),
+}
+
+
+class Disturbance(StrEnum):
+    """What else happens at a crossing."""
+
+    STOP = auto()  # SIGSTOP, later SIGCONT
+    RELOAD = auto()  # another valid configuration
+    REFUSED = auto()  # an invalid one
+    CRASH = auto()  # SIGKILL and a new daemon
+    REUSE = auto()  # a pod is removed and made again under its name, while the daemon stands still
+    CHURN = auto()  # one pod comes, another goes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPlan:
+    """A pod: what decides its place, and what it holds from the start (see stage.c for the kinds)."""
+
+    name: str
+    spec: Spec
+    kind: str
+    size_bytes: int
+
+    @property
+    def is_manifested(self) -> bool:
+        """Tell whether a manifest has its spec, and not its cgroup."""
+        return self.name in MANIFESTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HogPlan:
+    """Who grows, in which kind of memory, at which rate (0: as fast as it goes), and how far past the level.
+
+    Past the level by more than the threshold: only the limit would stop it.
+    """
+
+    name: str
+    kind: str
+    rate_bytes: int
+    past_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """A disturbance, so long after the last stretch began, or at the crossing itself (None)."""
+
+    what: Disturbance
+    after_seconds: float | None
+    lasting_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossingPlan:
+    """A crossing: who grows, and what else happens."""
+
+    hogs: tuple[HogPlan, ...]
+    disturbed: tuple[Disturbed, ...]
+
+
+class Draw:
+    """Draws rounds and crossings; the same seed draws the same. `kinds` of memory are held and taken."""
+
+    def __init__(self, seed: int, kinds: str = KINDS) -> None:
+        self._random = random.Random(seed)
+        self._held = {kind: weight for kind, weight in _HELD.items() if kind in kinds}
+        self._taken = {kind: weight for kind, weight in _TAKEN.items() if kind in kinds}
+        self._names = 0
+
+    def rules(self) -> Rules:
+        """Draw the node's capacity and thresholds."""
+        capacity_bytes = self._random.choice((96, 128, 192)) * MIB
+        return self.other_rules(Rules(capacity_bytes=capacity_bytes, hard_bytes=0))
+
+    def other_rules(self, rules: Rules) -> Rules:
+        """Draw other thresholds for the same capacity."""
+        hard_bytes = self._random.randrange(24 * MIB, 48 * MIB, 4096)
+        has_soft = self._random.random() < 0.15
+        return replace(
+            rules,
+            hard_bytes=hard_bytes,
+            minimum_reclaim_bytes=self._random.choice((0, 0, 0, 0, 4 * MIB)),
+            soft_bytes=hard_bytes + 3 * MIB if has_soft else None,
+            soft_grace_ns=self._random.randrange(100, 300) * 1_000_000 if has_soft else 0,
+        )
+
+    def pods(self, rules: Rules) -> list[PodPlan]:
+        """Draw a round's pods, with room for a hog's growth up to the level."""
+        count = self._random.randint(3, 20)
+        room_bytes = self._random.randrange(3 * MIB, 12 * MIB)
+        soft_bytes = max(rules.hard_bytes, rules.soft_bytes or 0)
+        total = max(
+            count * MIB // 8, rules.capacity_bytes - soft_bytes - room_bytes - count * _OVERHEAD_BYTES
+        )
+        shares = [self._random.expovariate(1) for _ in range(count)]
+        free = list(MANIFESTED)
+        plans = []
+        for share in shares:
+            plan = self.pod(int(share / sum(shares) * total), manifested=free)
+            free = [name for name in free if name != plan.name]
+            plans.append(plan)
+        return plans
+
+    def pod(self, size_bytes: int, *, manifested: Sequence[str] = (), name: str | None = None) -> PodPlan:
+        """Draw a pod of that size, of that name where one is given, now and then one that is `manifested`."""
+        kind = self._one_of(self._held)
+        if name in MANIFESTED:
+            return PodPlan(name=name, spec=MANIFESTED[name], kind=kind, size_bytes=size_bytes)
+        if name is None and manifested and self._random.random() < 0.2:
+            name = self._random.choice(manifested)
+            return PodPlan(name=name, spec=MANIFESTED[name], kind=kind, size_bytes=size_bytes)
+        self._names += 1
+        request_bytes = self._random.choice((0, 0, size_bytes // 2, size_bytes * 2 + 4 * MIB, 24 * MIB))
+        priority = self._random.choice(_PRIORITIES)
+        return PodPlan(
+            name=name or f"pod-{self._names}",
+            spec=Spec(
+                priority=priority,
+                request_bytes=request_bytes // 4096 * 4096,
+                is_critical=priority >= _CRITICAL,
+            ),
+            kind=kind,
+            size_bytes=size_bytes,
+        )
+
+    def crossing(self, names: list[str], rules: Rules, *, may_crash: bool) -> CrossingPlan:
+        """Draw a crossing by some of these pods."""
+        disturbed = tuple(self._disturbances(may_crash=may_crash))
+        is_bounded = bool(disturbed) or self._random.random() < 0.5
+        most_bytes = rules.hard_bytes - 12 * MIB
+        count = 2 if len(names) > 3 and self._random.random() < 0.2 else 1
+        hogs = tuple(
+            HogPlan(
+                name=name,
+                kind=self._one_of(self._taken),
+                rate_bytes=self._rate(),
+                past_bytes=self._random.randrange(MIB, most_bytes // count)
+                if is_bounded
+                else 2 * rules.capacity_bytes,
+            )
+            for name in self._random.sample(names, count)
+        )
+        return CrossingPlan(hogs=hogs, disturbed=disturbed)
+
+    def seconds(self, most_seconds: float) -> float:
+        """Draw a span of time."""
+        return self._random.uniform(0, most_seconds)
+
+    def _one_of(self, weights: Mapping[str, int]) -> str:
+        return self._random.choices(list(weights), weights=list(weights.values()))[0]
+
+    def _rate(self) -> int:
+        mib = self._random.choices((0, 1000, 200, 50, 10, 1), weights=(45, 20, 15, 10, 6, 4))[0]
+        return mib * MIB
+
+    def _disturbances(self, *, may_crash: bool) -> list[Disturbed]:
+        found = []
+        if self._random.random() < 0.10:
+            found.append((Disturbance.STOP, 0.04))
+        elif self._random.random() < 0.04:
+            found.append((Disturbance.RELOAD, 0.0))
+        elif self._random.random() < 0.03:
+            found.append((Disturbance.REFUSED, 0.0))
+        elif self._random.random() < 0.06:
+            found.append((Disturbance.REUSE, 0.02))
+        elif may_crash and self._random.random() < 0.02:
+            found.append((Disturbance.CRASH, 0.0))
+        if self._random.random() < 0.10:
+            found.append((Disturbance.CHURN, 0.0))
+        return [
+            Disturbed(
+                what=what,
+                after_seconds=None if self._random.random() < 0.5 else self._random.uniform(0, 0.03),
+                lasting_seconds=self._random.uniform(0.0005, lasting) if lasting else 0.0,
+            )
+            for what, lasting in found
+        ]

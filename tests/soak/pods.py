@@ -1,0 +1,215 @@
+"""The virtual node's pods: cgroups with what decides their place, and a process of the stage's in each."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.lab.virtual_node import VirtualNode
+from soak.oracle import Life
+from soak.plan import MANIFESTED, PodPlan
+from soak.stage import SLOTS, Stage, StageError
+
+_GONE_SECONDS: Final = 10.0
+_IN_FILES: Final = frozenset("tfF")
+
+
+@dataclass(slots=True, kw_only=True)
+class Present:
+    """A pod that is there: its plan, the slot of its actor, its cgroup with that one's inode, its files."""
+
+    plan: PodPlan
+    slot: int
+    instance: int
+    cgroup: str
+    directories: tuple[Path, ...]
+    inode: int
+    files: list[Path] = field(default_factory=list)
+    holds_tmpfs: bool = False
+    tmpfs_gone_ns: int = 0
+
+    def forget_files(self) -> None:
+        """Remove what the pod wrote: its tmpfs or its page cache is free with that."""
+        while self.files:
+            self.files.pop().unlink(missing_ok=True)
+        if self.holds_tmpfs and not self.tmpfs_gone_ns:
+            self.tmpfs_gone_ns = time.monotonic_ns()
+
+
+class Pods:
+    """Makes and removes pods; `lives` remembers every instance. Files of pods lie in a tmpfs or on a disk.
+
+    `stillborn` counts the pods that were killed before they stood, `oom_kills` what the kernel killed in pods
+    that were removed.
+    """
+
+    def __init__(self, node: VirtualNode, stage: Stage, tmpfs: Path, disk: Path) -> None:
+        self._node = node
+        self._stage = stage
+        self._places = {"t": tmpfs, "f": disk, "F": disk}
+        self._instances = itertools.count(1)
+        self.present: dict[str, Present] = {}
+        self.stillborn = 0
+        self.oom_kills = 0
+        self.lives: dict[int, Life] = {}
+        self.inodes: dict[int, int] = {}
+
+    @property
+    def node_cgroup(self) -> str:
+        """Return the virtual node's cgroup."""
+        return self._node.cgroup
+
+    def limit(self, capacity_bytes: int) -> None:
+        """Give the node this capacity."""
+        self._node.tree.set_memory_limit(self.node_cgroup, capacity_bytes)
+
+    def start(self, plans: list[PodPlan]) -> list[Present]:
+        """Make these pods and have each take its memory."""
+        made = [self._make(plan) for plan in plans]
+        self._stage.wait_up({pod.instance for pod in made})
+        stillborn = [pod for pod in made if pod.instance in self._stage.stillborn]
+        for pod in stillborn:
+            # Killed before anything of it was sampled: nothing can be said of that.
+            self.lives[pod.instance] = replace(self.lives[pod.instance], ended_ns=0)
+            made.remove(pod)
+        self.stillborn += len(stillborn)
+        self.remove(stillborn)
+        for pod in made:
+            self.take(pod, pod.plan.kind, pod.plan.size_bytes)
+        self._stage.wait_done([pod.instance for pod in made])
+        return made
+
+    def take(self, pod: Present, kind: str, size_bytes: int, rate_bytes: int = 0) -> None:
+        """Have a pod take more memory."""
+        path = None
+        if kind in _IN_FILES:
+            path = self._places[kind] / f"{pod.instance}-{len(pod.files)}"
+            pod.files.append(path)
+            pod.holds_tmpfs = pod.holds_tmpfs or kind == "t"
+        self._stage.act(pod.slot, kind, max(4096, size_bytes), rate_bytes, path)
+
+    def end(self, pod: Present) -> None:
+        """End a pod ourselves; its cgroup stays until `remove`."""
+        life = self.lives[pod.instance]
+        if life.ended_ns is None:
+            self.lives[pod.instance] = replace(life, ended_ns=time.monotonic_ns())
+        self._stage.kill(pod.slot)
+
+    def remove(self, pods: list[Present]) -> None:
+        """Remove what is left of pods that ended. Raises StageError where that doesn't succeed."""
+        instances = [pod.instance for pod in pods]
+        if not self._stage.wait(lambda: all(map(self._stage.is_dead, instances)), _GONE_SECONDS):
+            raise StageError(f"still alive: {[pod.plan.name for pod in pods]}")
+        for pod in pods:
+            self._stage.free(pod.slot)
+            pod.forget_files()
+            self.oom_kills += self._oom_kills(pod.directories[0])
+            for directory in pod.directories:
+                self._remove(directory)
+            del self.present[pod.plan.name]
+            life = self.lives[pod.instance]
+            if life.ended_ns is None:
+                self.lives[pod.instance] = replace(life, ended_ns=time.monotonic_ns())
+
+    def directories(self) -> frozenset[Path]:
+        """Return the directories of the pods that are there."""
+        return frozenset(one for pod in self.present.values() for one in pod.directories)
+
+    def forget_lives(self) -> None:
+        """Forget the instances that are gone: they are judged."""
+        kept = {pod.instance for pod in self.present.values()}
+        self.lives = {instance: life for instance, life in self.lives.items() if instance in kept}
+        self.inodes = {inode: instance for inode, instance in self.inodes.items() if instance in kept}
+        self._stage.deaths = [death for death in self._stage.deaths if death.instance in kept]
+        self._stage.up &= kept
+        self._stage.stillborn &= kept
+
+    def _make(self, plan: PodPlan) -> Present:
+        slot = next(iter(set(range(SLOTS)) - {pod.slot for pod in self.present.values()}))
+        instance = next(self._instances)
+        born_ns = time.monotonic_ns()
+        cgroup = self._node.add_pod(
+            plan.name,
+            request_bytes=0 if plan.is_manifested else plan.spec.request_bytes,
+            priority=None if plan.is_manifested or not plan.spec.priority else plan.spec.priority,
+        )
+        tree = self._node.tree
+        roots = (tree.memory_root, tree.pids_root, tree.freezer_root, tree.cpu_root)
+        directories = tuple(dict.fromkeys(root / cgroup[1:] for root in roots if root is not None))
+        pod = Present(
+            plan=plan,
+            slot=slot,
+            instance=instance,
+            cgroup=cgroup,
+            directories=directories,
+            inode=directories[0].stat().st_ino,
+        )
+        self.present[plan.name] = pod
+        self.inodes[pod.inode] = instance
+        self.lives[instance] = Life(instance=instance, name=plan.name, spec=plan.spec, born_ns=born_ns)
+        self._stage.start(slot, instance, directories[0], self._entrances(directories))
+        return pod
+
+    def _entrances(self, directories: Sequence[Path]) -> list[Path]:
+        """Return the files by which a process enters; the actor alone enters the last."""
+        found = [directory / "cgroup.procs" for directory in directories]
+        return found if len(found) > 1 else found * 2
+
+    def _oom_kills(self, directory: Path) -> int:
+        """Return how often the kernel's OOM killer killed in a pod; no pod has a limit but the node's."""
+        is_v2 = self._node.tree.version is CgroupVersion.V2
+        text = (directory / ("memory.events" if is_v2 else "memory.oom_control")).read_text()
+        found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    def _remove(self, directory: Path) -> None:
+        deadline = time.monotonic() + _GONE_SECONDS
+        while True:
+            try:
+                with suppress(FileNotFoundError):
+                    os.rmdir(directory)
+            except OSError as error:
+                if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                    raise StageError(f"{directory}: {error}") from error
+                time.sleep(0.0005)
+            else:
+                return
+
+
+def write_manifests(directory: Path, node_cgroup: str) -> None:
+    """Write a v1.Pod for each pod that has its priority and its request from a manifest."""
+    for name, document in _manifests(node_cgroup):
+        (directory / f"{name}.json").write_text(json.dumps(document))
+
+
+def _manifests(node_cgroup: str) -> Iterator[tuple[str, object]]:
+    for name, spec in MANIFESTED.items():
+        yield (
+            name,
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": name,
+                    "namespace": "soak",
+                    "uid": f"uid-{name}",
+                    "annotations": {"reactor/cgroup": f"{node_cgroup}/{name}"},
+                },
+                "spec": {
+                    "priority": spec.priority,
+                    "containers": [
+                        {"name": "all", "resources": {"requests": {"memory": str(spec.request_bytes)}}}
+                    ],
+                },
+            },
+        )

@@ -1,0 +1,268 @@
+"""The soak's oracle: who had to be killed, from counters over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from soak.oracle import (
+    MISSED_NS,
+    Counters,
+    Episode,
+    Judged,
+    Kill,
+    Life,
+    Rules,
+    Sample,
+    Spec,
+    acceptable,
+    judge,
+    place,
+)
+
+MIB = 1 << 20
+MS = 1_000_000
+RULES = Rules(capacity_bytes=100 * MIB, hard_bytes=20 * MIB)
+HOG, SMALL, CRITICAL = 1, 2, 3
+
+
+def sample(at_ms: float, pods: Mapping[int, float], beside_mib: float = 0.0) -> Sample:
+    at_ns = int(at_ms * MS)
+    counters = {instance: Counters(int(mib * MIB), 0) for instance, mib in pods.items()}
+    used = sum(one.usage_bytes for one in counters.values()) + int(beside_mib * MIB)
+    return Sample(began_ns=at_ns, ended_ns=at_ns + MS // 10, node=Counters(used, 0), pods=counters)
+
+
+def life(instance: int, spec: Spec | None = None, born_ms: float = -1000.0, **more: int) -> Life:
+    born_ns = int(born_ms * MS)
+    return Life(instance=instance, name=f"pod-{instance}", spec=spec or Spec(), born_ns=born_ns, **more)
+
+
+def episode(
+    samples: Sequence[Sample],
+    kills: Sequence[Kill] = (),
+    *,
+    lives: Sequence[Life] = (),
+    rules: Sequence[Rules] = (RULES,),
+    away: Sequence[tuple[int, int]] = (),
+    crossed_ns: int | None = None,
+) -> Episode:
+    known = {HOG: life(HOG), SMALL: life(SMALL), CRITICAL: life(CRITICAL, Spec(is_critical=True))}
+    return Episode(
+        samples=samples,
+        lives={**known, **{one.instance: one for one in lives}},
+        kills=kills,
+        rules=rules,
+        away=away,
+        crossed_ns=crossed_ns,
+    )
+
+
+def only(found: Episode) -> Judged:
+    (judged,) = judge(found).kills
+    return judged
+
+
+def kill(instance: int, at_ms: float, gone_ms: float | None = None) -> Kill:
+    gone_ns = None if gone_ms is None else int(gone_ms * MS)
+    return Kill(instance=instance, at_ns=int(at_ms * MS), gone_ns=gone_ns)
+
+
+CROSSED = [
+    sample(0, {HOG: 70, SMALL: 5}),
+    sample(1, {HOG: 77, SMALL: 5}),
+    sample(2, {HOG: 78, SMALL: 5}),
+    sample(3, {HOG: 78, SMALL: 5}),
+    sample(10, {HOG: 0, SMALL: 5}),
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((Spec(priority=100, request_bytes=5 * MIB), 6), (Spec(request_bytes=50 * MIB), 40)),
+        ((Spec(priority=-1), 1), (Spec(), 40)),
+        ((Spec(request_bytes=10 * MIB), 40), (Spec(), 29)),
+        ((Spec(priority=0, request_bytes=50 * MIB), 1), (Spec(priority=1, request_bytes=50 * MIB), 40)),
+        ((Spec(request_bytes=41 * MIB), 40), (Spec(request_bytes=50 * MIB), 45)),
+    ],
+    ids=["above its request", "lower priority", "more above it", "lower priority within it", "nearer to it"],
+)
+def test_order_is_over_request_then_priority_then_usage_above_request(
+    first: tuple[Spec, int], second: tuple[Spec, int]
+) -> None:
+    assert place(first[0], first[1] * MIB) < place(second[0], second[1] * MIB)
+
+
+def test_usage_at_the_request_is_within_it() -> None:
+    assert place(Spec(request_bytes=MIB), MIB)[0]
+    assert not place(Spec(request_bytes=MIB), MIB + 1)[0]
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 9),
+        st.tuples(
+            st.builds(
+                Spec,
+                priority=st.integers(-2, 2),
+                request_bytes=st.integers(0, 9),
+                is_critical=st.booleans(),
+            ),
+            st.lists(st.integers(0, 9), min_size=1, max_size=3),
+        ),
+        max_size=6,
+    )
+)
+def test_somebody_is_acceptable_where_anybody_may_be_killed_and_never_a_critical_pod(
+    present: dict[int, tuple[Spec, list[int]]],
+) -> None:
+    found = acceptable(present)
+
+    assert all(not present[instance][0].is_critical for instance in found)
+    assert bool(found) == any(not spec.is_critical for spec, _ in present.values())
+
+
+def test_pods_at_rest_leave_one_acceptable_and_pods_that_pass_each_other_both() -> None:
+    assert acceptable({HOG: (Spec(), [40, 40]), SMALL: (Spec(), [30, 30])}) == (HOG,)
+    assert acceptable({HOG: (Spec(), [20, 40]), SMALL: (Spec(), [30, 30])}) == (HOG, SMALL)
+
+
+def test_pod_that_came_meanwhile_may_be_chosen_and_need_not_be() -> None:
+    present = {HOG: (Spec(), [40]), SMALL: (Spec(priority=-1), [1])}
+
+    assert acceptable(present, frozenset({SMALL})) == (HOG, SMALL)
+    assert acceptable(present) == (SMALL,)
+
+
+def test_hog_killed_after_its_crossing_is_right() -> None:
+    verdict = judge(episode(CROSSED, [kill(HOG, 2.5, 8)]))
+
+    assert verdict.is_right
+    assert verdict.crossings == 1
+    assert verdict.kills[0].acceptable == (HOG,)
+    assert verdict.kills[0].helped is True
+
+
+def test_other_pod_killed_in_the_place_of_the_hog_is_wrong() -> None:
+    assert only(episode(CROSSED, [kill(SMALL, 2.5)])).wrong == "killed the wrong pod"
+
+
+def test_critical_pod_is_never_right() -> None:
+    samples = [sample(at, {HOG: 10, CRITICAL: 75}) for at in range(4)]
+
+    assert only(episode(samples, [kill(CRITICAL, 2.5)])).wrong == "killed a critical pod"
+
+
+def test_kill_without_a_crossing_is_wrong() -> None:
+    samples = [sample(at, {HOG: 70, SMALL: 5}) for at in range(4)]
+
+    assert only(episode(samples, [kill(HOG, 2.5)])).wrong == "killed without a crossing"
+
+
+def test_kill_that_was_not_seen_closely_is_not_called_wrong() -> None:
+    samples = [sample(0, {HOG: 70, SMALL: 5}), sample(10, {HOG: 70, SMALL: 5})]
+
+    judged = only(episode(samples, [kill(HOG, 5)]))
+
+    assert (judged.wrong, judged.is_unseen) == (None, True)
+
+
+def test_kill_long_after_the_shortage_is_wrong() -> None:
+    samples = [*CROSSED, *(sample(at, {HOG: 0, SMALL: 5}) for at in range(11, 60))]
+
+    assert only(episode(samples, [kill(HOG, 50)])).wrong == "killed without a crossing"
+
+
+def test_crossing_that_no_sample_shows_is_the_actors_word() -> None:
+    samples = [sample(0, {HOG: 70, SMALL: 5}), sample(5, {HOG: 60, SMALL: 5})]
+
+    assert only(episode(samples, [kill(HOG, 2)], crossed_ns=MS)).wrong is None
+
+
+def test_second_kill_while_the_first_gives_back_is_wrong() -> None:
+    verdict = judge(episode(CROSSED, [kill(HOG, 2.2, 8), kill(SMALL, 2.8)]))
+
+    assert [one.wrong for one in verdict.kills] == [None, "killed another where one sufficed"]
+
+
+def test_second_kill_for_files_that_are_still_to_be_removed_is_wrong() -> None:
+    ended = life(HOG, processes_gone_ns=int(2.5 * MS))
+    verdict = judge(episode(CROSSED, [kill(HOG, 2.2, 8), kill(SMALL, 2.8)], lives=[ended]))
+
+    assert verdict.kills[1].wrong == "killed another for memory whose files were still to be removed"
+
+
+def test_second_kill_is_right_where_the_first_is_not_enough() -> None:
+    samples = [sample(at, {HOG: 60, SMALL: 35}, beside_mib=50) for at in range(5)]
+    verdict = judge(episode(samples, [kill(HOG, 2.2), kill(SMALL, 2.8)]))
+
+    assert [one.wrong for one in verdict.kills] == [None, None]
+
+
+def test_second_kill_is_right_for_the_minimum_reclaim_and_the_first_is_not() -> None:
+    rules = Rules(capacity_bytes=100 * MIB, hard_bytes=20 * MIB, minimum_reclaim_bytes=10 * MIB)
+    samples = [sample(at, {HOG: 6, SMALL: 5, 4: 71}) for at in range(4)]
+    lives = [life(4, Spec(request_bytes=99 * MIB))]
+    verdict = judge(episode(samples, [kill(HOG, 2.2, 2.3), kill(SMALL, 2.8)], lives=lives, rules=[rules]))
+
+    assert [one.wrong for one in verdict.kills] == [None, None]
+    less = [sample(at, {HOG: 4, SMALL: 5, 4: 70}) for at in range(4)]
+    first = only(episode(less, [kill(HOG, 2.2)], lives=lives, rules=[rules]))
+    assert first.wrong == "killed without a crossing"
+
+
+def test_pod_made_again_under_its_name_is_not_killed_for_its_predecessor() -> None:
+    again = 7
+    samples = [
+        *CROSSED[:3],
+        sample(3, {SMALL: 5, again: 1}),
+        *(sample(at, {SMALL: 5, again: 1}) for at in range(4, 40)),
+    ]
+    ended = life(HOG, ended_ns=int(2.5 * MS))
+    lives = [ended, life(again, born_ms=2.9)]
+
+    assert only(episode(samples, [kill(again, 30)], lives=lives)).wrong == "killed without a crossing"
+
+
+def test_soft_threshold_is_a_reason_after_its_grace_period_and_not_before() -> None:
+    rules = Rules(capacity_bytes=100 * MIB, hard_bytes=20 * MIB, soft_bytes=30 * MIB, soft_grace_ns=100 * MS)
+    samples = [sample(at, {HOG: 70, SMALL: 5}) for at in range(5, 150)]
+    samples = [sample(0, {HOG: 60, SMALL: 5}), *samples]
+
+    late = only(episode(samples, [kill(HOG, 120)], rules=[rules]))
+    assert (late.wrong, late.is_soft) == (None, True)
+    assert only(episode(samples, [kill(HOG, 60)], rules=[rules])).wrong == "killed without a crossing"
+
+
+def test_either_of_two_configurations_may_be_in_force_at_a_reload() -> None:
+    samples = [sample(at, {HOG: 70, SMALL: 5}) for at in range(4)]
+    other = Rules(capacity_bytes=100 * MIB, hard_bytes=30 * MIB)
+
+    assert only(episode(samples, [kill(HOG, 2.5)], rules=[RULES, other])).wrong is None
+
+
+def test_crossing_that_nobody_answers_is_missed_unless_the_daemon_was_away() -> None:
+    for_long_ms = 2 * MISSED_NS // MS
+    samples = [sample(0, {HOG: 70, SMALL: 5})]
+    samples += [sample(at, {HOG: 78, SMALL: 5}) for at in range(1, for_long_ms, 10)]
+
+    assert judge(episode(samples)).missed == ("nobody was killed for 1.99 s",)
+    assert judge(episode(samples, away=[(0, int(1.5 * MISSED_NS))])).missed == ()
+    short = [one for one in samples if one.began_ns < MISSED_NS]
+    assert judge(episode(short)).missed == ()
+
+
+def test_shortage_that_only_critical_pods_could_end_is_not_missed() -> None:
+    samples = [sample(at, {CRITICAL: 90}) for at in range(0, 2 * MISSED_NS // MS, 10)]
+    lives = [life(HOG, ended_ns=0), life(SMALL, ended_ns=0)]
+
+    assert judge(episode(samples, lives=lives)).missed == ()
+
+
+def test_kill_that_brings_nothing_back_did_not_help() -> None:
+    samples = [*CROSSED[:4], sample(10, {SMALL: 5}, beside_mib=78)]
+
+    assert only(episode(samples, [kill(HOG, 2.5, 8)])).helped is False
