@@ -6,10 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
 
+from reactor.act.kill import KillReport
 from reactor.daemon.lingering import ON_DISK
 from reactor.daemon.parts import Kills
 from reactor.daemon.record import Ending
@@ -20,6 +22,7 @@ from reactor.model.signals import RESOURCE
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _COUNTED_POLL_SECONDS: Final = 0.02
+CALLED_OFF: Final = "called off"
 
 
 class Endings:
@@ -27,6 +30,8 @@ class Endings:
 
     It answers whether the pod counts for nothing any more, and is asked again while it does. `empty` removes
     the files that end with a pod that was evicted for a filesystem's sake, and returns what went wrong.
+    `confirm` is asked at the end of a soft eviction's grace period whether the node is still short of what
+    the pod was to end for; where it is not, the eviction is called off and the pod lives on.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
@@ -41,10 +46,12 @@ class Endings:
         deadline_seconds: float,
         dry_run: bool = False,
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
+        confirm: Callable[[Eviction], bool] = lambda _: True,
     ) -> None:
         self._nursery = nursery
         self._empty = empty
         self._on_gone = on_gone
+        self._confirm = confirm
         self._kills = kills
         self._waiting: dict[str, tuple[Ending, trio.CancelScope]] = {}
         self.adopt(deadline_seconds, dry_run=dry_run)
@@ -64,7 +71,7 @@ class Endings:
         for uid, (ending, scope) in self._waiting.items():
             if ending.outcome != "ordered":
                 continue  # its grace period is over, and so is the pod
-            ending.outcome = "called off"
+            ending.outcome = CALLED_OFF
             ending.add_problems("a dry run was configured in its grace period; SIGTERM had been sent")
             scope.cancel()
             called_off.append(uid)
@@ -116,10 +123,7 @@ class Endings:
         except (ReactorError, OSError) as error:
             _failed(ending, error)
             return
-        ending.outcome = "killed"
-        ending.processes = report.processes
-        ending.killed_ns = report.killed_ns
-        ending.add_problems(*report.problems)
+        _killed(ending, report)
         # Only now: cancelling what waits for the same pod is not on the way of the kill.
         overtaken = self._waiting.pop(pod.uid, None)
         if overtaken is not None:
@@ -138,17 +142,17 @@ class Endings:
         uid = ending.eviction.pod.uid
         try:
             with scope:
-                report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds)
+                still_wanted = partial(self._is_still_wanted, ending)
+                report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds, still_wanted)
                 if scope.cancel_called:
                     return  # a hard eviction took over and answers for the pod now, or it was called off
+                if ending.outcome == CALLED_OFF:
+                    return
                 if report is None:
                     ending.outcome = "terminated"
                     await self._settle(ending, time.monotonic_ns())
                     return
-                ending.outcome = "killed"
-                ending.processes = report.processes
-                ending.killed_ns = report.killed_ns
-                ending.add_problems(*report.problems)
+                _killed(ending, report)
                 await self._reap(ending)
         except (ReactorError, OSError) as error:
             _failed(ending, error)
@@ -157,6 +161,16 @@ class Endings:
             if waiting is not None and waiting[0] is ending:
                 del self._waiting[uid]
             ending.ended.set()
+
+    def _is_still_wanted(self, ending: Ending) -> bool:
+        """Return whether a pod whose grace period is over is to be killed; where not, it is called off."""
+        if self._confirm(ending.eviction):
+            return True
+        ending.outcome = CALLED_OFF
+        _LOG.warning(
+            "pod %s: not killed after its grace period: no pressure is left", ending.eviction.pod.key
+        )
+        return False
 
     async def _reap(self, ending: Ending) -> None:
         pod = ending.eviction.pod
@@ -202,6 +216,13 @@ def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
         grace_period_seconds=grace_period_seconds,
         message="Ordered before reactor was restarted.",
     )
+
+
+def _killed(ending: Ending, report: KillReport) -> None:
+    ending.outcome = "gone" if report.is_gone else "killed"
+    ending.processes = report.processes
+    ending.killed_ns = None if report.is_gone else report.killed_ns
+    ending.add_problems(*report.problems)
 
 
 def _failed(ending: Ending, error: Exception) -> None:

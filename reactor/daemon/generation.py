@@ -16,8 +16,8 @@ from reactor.act.brake import Brake
 from reactor.act.braking import Braking
 from reactor.act.commands import CommandReclaim
 from reactor.act.memory_reclaim import CgroupReclaim
-from reactor.act.processes import populated
 from reactor.act.reclaim import NodeReclaim, Reclaims
+from reactor.act.target import populated
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping

@@ -76,8 +76,10 @@ class Kills(Protocol):
     async def reap(self, pod: Pod, deadline_seconds: float = ...) -> ReapReport:
         """Wait until what was killed is gone."""
 
-    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
-        """Ask the pod to end, and kill it where it has not in time."""
+    async def terminate(
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = ...
+    ) -> KillReport | None:
+        """Ask the pod to end, and kill it where it has not in time and `still_wanted` says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from reactor.daemon.parts import Parts
 from reactor.daemon.readiness import foreseen, near
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.daemon.under_way import UnderWay
-from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -31,7 +31,14 @@ from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.disk_usage import DiskUsage, with_storage
-from reactor.policy import absurd_thresholds, after_reclaim, decide, record_eviction, record_oom_kill
+from reactor.policy import (
+    absurd_thresholds,
+    after_reclaim,
+    decide,
+    record_eviction,
+    record_oom_kill,
+    thresholds_met,
+)
 from reactor.policy.memory_reclaim import is_reclaiming
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
@@ -241,6 +248,30 @@ class Passes:
             self.known.state = dataclasses.replace(
                 self.known.state, memory_reclaim=dataclasses.replace(reclaim, is_over=True)
             )
+
+    def confirm(self, eviction: Eviction) -> bool:
+        """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
+
+        Where it is not, the eviction counts as called off. Memory and processes are read afresh; what is not
+        observed is no reason to end a pod.
+        """
+        is_wanted = self._is_wanting(eviction)
+        if not is_wanted:
+            self.known.called_off(eviction.pod.uid)
+        return is_wanted
+
+    def _is_wanting(self, eviction: Eviction) -> bool:
+        now_seconds = self._clock_seconds()
+        self._observe((), now_seconds)
+        thresholds = self._settings.thresholds
+        if eviction.threshold in thresholds:
+            thresholds = (eviction.threshold,)
+        seen = {
+            signal: observation
+            for signal, observation in self.known.observed.at(now_seconds).items()
+            if signal == eviction.signal and observation.absurdity is None
+        }
+        return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
 
     def disks_changed(self) -> None:
         """Take note that files were removed: what was seen before is nothing to evict the next one for."""

@@ -43,7 +43,8 @@ class Ending:
 
     `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
     `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
-    grace period), `failed`, `dry-run`.
+    grace period, or it outlived that and there was no pressure any more), `gone` (nobody was left in its
+    cgroup, or another has its path), `failed`, `dry-run`.
     """
 
     eviction: Eviction

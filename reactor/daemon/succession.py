@@ -129,6 +129,7 @@ class Succession:
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
             dry_run=self.settings.dry_run,
             empty=self._empty,
+            confirm=lambda eviction: self.present is None or self.present.passes.confirm(eviction),
         )
 
     def _generation(self, endings: Endings) -> Generation:

@@ -66,7 +66,7 @@ class ToldEvictions:
 
     def evicted(self, ending: Ending, nursery: trio.Nursery) -> None:
         """Have an eviction told; one with a grace period has an event at once, and a status at its end."""
-        if ending.outcome in {"failed", "dry-run"}:
+        if ending.outcome in {"failed", "dry-run", "gone"}:
             return
         announcement = _announcement_of(ending)
         under_way = {uid: one for uid, one in self._endings.items() if not one.ended.is_set()}
@@ -85,6 +85,7 @@ class ToldEvictions:
             namespace=announcement.namespace,
             uid=announcement.uid,
             cgroup=announcement.cgroup,
+            cgroup_inode=announcement.cgroup_inode,
             spared_cgroups=announcement.spared_cgroups,
         )
 
@@ -125,6 +126,7 @@ def _announcement_of(ending: Ending) -> Announcement:
         name=pod.name if is_named else "",
         namespace=pod.namespace if is_named else "",
         cgroup=pod.cgroup,
+        cgroup_inode=pod.cgroup_inode,
         spared_cgroups=pod.spared_cgroups,
         message=eviction.message,
         annotations=eviction.annotations,

@@ -12,7 +12,7 @@ from this_machine import open_descriptors
 from yard import FORK_STORM, IGNORE_TERM, Yard, tree_of, wait_until, yard_in
 
 from reactor.act.kill import KillPath
-from reactor.act.processes import populated
+from reactor.act.target import populated
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 

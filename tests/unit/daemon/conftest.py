@@ -20,6 +20,7 @@ from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View
+from reactor.model.decisions import Eviction
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage, QosClass
 from reactor.model.settings import EvictionSettings, Settings
@@ -103,6 +104,7 @@ class FakeKills:
         self.fails_with: Exception | None = None
         self.reaped = trio.Event()
         self.ends_by_itself = False
+        self.is_gone = False
         self.meanwhile: Callable[[], None] = lambda: None
 
     def get_ready(self, pods: Sequence[Pod]) -> None:
@@ -114,7 +116,13 @@ class FakeKills:
             raise self.fails_with
         self.killed.append(pod.name)
         now_ns = time.monotonic_ns()
-        return KillReport(cgroup=pod.cgroup or "", started_ns=now_ns, killed_ns=now_ns, processes=3)
+        return KillReport(
+            cgroup=pod.cgroup or "",
+            started_ns=now_ns,
+            killed_ns=now_ns,
+            processes=0 if self.is_gone else 3,
+            is_gone=self.is_gone,
+        )
 
     async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:
         with trio.move_on_after(deadline_seconds):
@@ -122,10 +130,12 @@ class FakeKills:
             return ReapReport(cgroup=pod.cgroup or "", freed_ns=time.monotonic_ns())
         return ReapReport(cgroup=pod.cgroup or "", freed_ns=None, problems=("still there",))
 
-    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
+    async def terminate(
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
+    ) -> KillReport | None:
         self.terminated.append((pod.name, grace_period_seconds))
         await trio.sleep(grace_period_seconds)
-        return None if self.ends_by_itself else self.kill_now(pod)
+        return None if self.ends_by_itself or not still_wanted() else self.kill_now(pod)
 
 
 class FakeReclaim:
@@ -176,7 +186,14 @@ class FakeLoop:
             arm_memory=self.armed.append,
             oom_kills=self._take_oom_kills,
         )
-        self.endings = Endings(self.kills, nursery, self._is_gone, deadline_seconds=10.0, dry_run=dry_run)
+        self.endings = Endings(
+            self.kills,
+            nursery,
+            self._is_gone,
+            deadline_seconds=10.0,
+            dry_run=dry_run,
+            confirm=self._confirm,
+        )
         self.passes = Passes(
             EvictionSettings(
                 thresholds=tuple(thresholds),
@@ -205,6 +222,9 @@ class FakeLoop:
     def _brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
         self.killed_before_braking = list(self.kills.killed)
         return self.braking if Signal.MEMORY_AVAILABLE in memory else ()
+
+    def _confirm(self, eviction: Eviction) -> bool:
+        return self.passes.confirm(eviction)
 
     def _is_gone(self, uid: str) -> bool:
         gone = self.passes.gone(uid)
