@@ -64,13 +64,17 @@ class KillReport:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Struck:
-    """What the signals did: when the last was sent, to how many, pidfds of some by process id."""
+    """What the signals did: when the last was sent, to how many, pidfds of some by process id.
+
+    `is_any` is False where there was nothing that a signal could be sent to.
+    """
 
     killed_ns: int
     count: int
     pidfds: dict[int, int]
+    is_any: bool
 
 
 class KillPath:
@@ -202,7 +206,7 @@ class KillPath:
                 return _gone(target, started_ns)
             struck = self._strike(target, problems)
             self._release.release(struck.pidfds.values())
-            if not struck.count and not _exists(target, problems):
+            if not struck.is_any and not _exists(target, problems):
                 processes.close_all(struck.pidfds.values())
                 return _gone(target, started_ns)
             self._hurry(target, problems)
@@ -227,7 +231,7 @@ class KillPath:
             if not refused:
                 killed_ns = time.monotonic_ns()
                 count, pidfds = target.take_killed() if taken else (0, {})
-                return _Struck(killed_ns, count, pidfds)
+                return _Struck(killed_ns=killed_ns, count=count, pidfds=pidfds, is_any=taken > 0)
             problems += _refusals(refused)
         elif not target.is_ready:  # of a ready one it was asked, and the volley never signals us anyway
             self._untouchable.refuse(target.cgroup)
@@ -250,7 +254,7 @@ class KillPath:
         pending), and a round that finds nobody new is the proof that nobody got away.
         """
         if target.directory is None:
-            return _Struck(time.monotonic_ns(), 0, {})
+            return _Struck(killed_ns=time.monotonic_ns(), count=0, pidfds={}, is_any=False)
         volley = Volley(
             target.directory,
             signal.SIGKILL,
@@ -270,7 +274,12 @@ class KillPath:
         if volley.problems and not volley.sent and not is_any_dead:
             raise volley.error
         problems += volley.problems
-        return _Struck(time.monotonic_ns(), volley.sent, volley.held)
+        return _Struck(
+            killed_ns=time.monotonic_ns(),
+            count=volley.sent,
+            pidfds=volley.held,
+            is_any=is_any_dead or volley.sent > 0,
+        )
 
     def _fire(self, volley: Volley, rounds: int) -> bool:
         """Fire up to so many rounds, those that lack descriptors again with the reserve.

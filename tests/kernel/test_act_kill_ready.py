@@ -46,7 +46,9 @@ async def test_a_pod_that_was_got_ready_ends_as_any_other(yard: Yard, kill_path:
     kill_path.get_ready([pod])
     late = yard.spawn(pod.cgroup)
     report = kill_path.kill_now(pod)
-    assert (4, ()) == (report.processes, report.problems)
+    assert () == report.problems
+    # Through cgroup.kill the late one is killed before it is listed, and may have begun to exit.
+    assert report.processes == 4 or (yard.tree.version is CgroupVersion.V2 and report.processes == 3)
     assert [-signal.SIGKILL] * 4 == [child.wait(5) for child in (*children, late)]
     assert (await kill_path.reap(pod)).freed_ns is not None
 
