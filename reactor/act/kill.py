@@ -311,7 +311,7 @@ class KillPath:
     ) -> CgroupDirectory | None:
         """Return the target in a controller's hierarchy until the stack closes; a refusal is a problem."""
         try:
-            mirror = self._despite_want(lambda: target.mirrored(self._tree, controller))
+            mirror = self._twice(lambda: target.mirrored(self._tree, controller))
         except OSError as error:
             problems.append(f"{target.cgroup}: {controller}: {error.strerror}")
             return None
@@ -323,7 +323,7 @@ class KillPath:
         try:
             with ExitStack() as stack:
                 directory = self._mirrored(target, "cpu", problems, stack)
-                self._despite_want(lambda: hurry(directory, self._tree.version))
+                self._twice(lambda: hurry(directory, self._tree.version))
         except OSError as error:
             problems.append(f"not given more of the CPU: {error}")
 
@@ -341,7 +341,7 @@ class KillPath:
         with trio.move_on_after(deadline_seconds):
             while True:
                 try:
-                    return self._despite_want(lambda: self._killed_or_checked(pod))
+                    return self._twice(lambda: self._killed_or_checked(pod))
                 except OSError as error:
                     problems[str(error)] = None
                 await trio.sleep(_AGAIN_SECONDS)
@@ -359,7 +359,7 @@ class KillPath:
     def _given(self, target: Target) -> Target:
         """Return the same target by a descriptor of its own. Raises OSError."""
         directory = target.directory
-        copy = None if directory is None else self._despite_want(directory.duplicate)
+        copy = None if directory is None else self._twice(directory.duplicate)
         return Target(target.cgroup, copy, target.spared)
 
     async def _wait_empty(self, target: Target, volley: Volley) -> None:
@@ -374,17 +374,19 @@ class KillPath:
 
     def _refuse_listed(self, target: Target) -> None:
         """Raise RefusedError where a listing shows reactor or init. Raises OSError."""
-        for pid in self._untouchable.pids.intersection(self._despite_want(target.processes)):
+        for pid in self._untouchable.pids.intersection(self._twice(target.processes)):
             what = "init" if pid == 1 else "reactor"
             raise RefusedError(f"cgroup {target.cgroup!r} holds process {pid}, {what}")
 
-    def _despite_want(self, call: Callable[[], _Found]) -> _Found:
-        """Return what the call does; where it lacks descriptors it may have those of the reserve."""
+    def _twice(self, call: Callable[[], _Found]) -> _Found:
+        """Return what the call does; where that is refused, once more with the reserve's descriptors.
+
+        A signal that comes in between and a moment without memory are no reasons to spare a pod.
+        """
         try:
             return call()
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
-                raise
+        except OSError:
+            pass
         with self._reserve.lent():
             return call()
 
@@ -400,7 +402,7 @@ class KillPath:
     def _checked(self, pod: Pod) -> Target:
         """Return the pod's target. Raises RefusedError where reactor must not end it, OSError."""
         self._inside(pod)
-        return self._despite_want(lambda: Target.of(self._tree, pod))
+        return self._twice(lambda: Target.of(self._tree, pod))
 
     def _inside(self, pod: Pod) -> str:
         """Return the pod's cgroup. Raises RefusedError where it is not known or not inside the parents."""
@@ -415,7 +417,7 @@ class KillPath:
     def _standing(self, target: Target, deadline_seconds: float) -> list[str]:
         """Return why the cgroup has not ended, as far as it can be told."""
         try:
-            count = len(self._despite_want(target.processes))
+            count = len(self._twice(target.processes))
         except (ReactorError, OSError) as error:
             return [
                 f"{target.cgroup}: not known to have ended {deadline_seconds:g} s after the kill: {error}"

@@ -238,7 +238,7 @@ def _child(
     try:
         below = above.child(name)
     except OSError as error:
-        _note(f"{above.cgroup}/{name}", error, refused)
+        _note(f"{above.cgroup.rstrip('/')}/{name}", error, refused)
         return None
     if spared and below.cgroup in spared:
         below.close()

@@ -159,3 +159,20 @@ def test_a_directory_that_can_not_be_listed_is_a_problem_and_the_others_are_sign
     assert 2 == len(volley.problems)
     assert "'/a' not listed: Is a directory" in volley.problems
     assert -signal.SIGKILL == sleepers[0].wait(5)
+
+
+def test_the_cgroups_own_processes_are_signalled_before_anything_below_it_is_listed(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    volleys: list[Volley] = []
+    sent_before_listing: list[int] = []
+
+    class Wide(Listed):
+        def children(self) -> Sequence[str]:
+            sent_before_listing.append(volleys[0].sent)
+            return ()
+
+    volleys.append(Volley(cast("CgroupDirectory", Wide([sleepers[0].pid])), signal.SIGKILL))
+    volleys[0].fire()
+    processes.close_all(volleys[0].held.values())
+    assert [1] == sent_before_listing
