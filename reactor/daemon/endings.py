@@ -15,6 +15,7 @@ from reactor.act.kill import KillReport
 from reactor.daemon.lingering import ON_DISK
 from reactor.daemon.parts import Kills
 from reactor.daemon.record import Ending
+from reactor.daemon.supervisor import Nursery
 from reactor.errors import ReactorError
 from reactor.model.decisions import Eviction, InFlight
 from reactor.model.pods import Pod
@@ -40,7 +41,7 @@ class Endings:
     def __init__(
         self,
         kills: Kills,
-        nursery: trio.Nursery,
+        nursery: Nursery,
         on_gone: Callable[[str], bool],
         *,
         deadline_seconds: float,

@@ -24,6 +24,7 @@ from reactor.daemon.prometheus import (
     ProcessCollector,
 )
 from reactor.daemon.record import Ending, PassRecord
+from reactor.daemon.supervisor import PartState
 from reactor.model.decisions import PolicyState
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import EvictionSettings
@@ -60,6 +61,7 @@ class Reading:
     journal_lost: int = 0
     restart_loops: int = 0
     repeated_evictions: int = 0
+    parts: tuple[PartState, ...] = ()
 
 
 class Metrics:
@@ -204,6 +206,7 @@ class _Scrape(Collector):
         yield from _ages(reading)
         yield from _conditions(reading)
         yield from _sources(reading.sources)
+        yield from _parts(reading.parts)
         yield from _brake(reading.brake)
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading.pods)
         yield GaugeMetricFamily(
@@ -307,6 +310,17 @@ def _brake(brake: BrakeReading) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "reactor_brake_seconds", "How long the brake was engaged, summed over cgroups.", brake.seconds
     )
+
+
+def _parts(parts: tuple[PartState, ...]) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "reactor_part_restarts",
+        "Failures of a part of the daemon, each survived: a part was restarted, a job or a call given up.",
+        labels=["part"],
+    )
+    for part in parts:
+        family.add_metric([part.name], part.restarts)
+    yield family
 
 
 def _sources(sources: tuple[SourceState, ...]) -> Iterator[Metric]:

@@ -15,6 +15,7 @@ from reactor.daemon.order import EvictionOrder, ranked_signal
 from reactor.daemon.parts import Node, PodUsages
 from reactor.daemon.passes import Known
 from reactor.daemon.recorder import Recorder
+from reactor.daemon.supervisor import PartState
 from reactor.daemon.wording import instant, standing
 from reactor.errors import ReactorError
 from reactor.model.decisions import InFlight
@@ -50,8 +51,8 @@ class FilesystemsView(Protocol):
 class View:
     """What there is to be told of; `problems` is what is not as it should be, and why.
 
-    `runtime` is what the container runtime calls itself, `cluster` how the daemon takes part in one; None
-    without.
+    `parts` are those that the supervisor restarts. `runtime` is what the container runtime calls itself,
+    `cluster` how the daemon takes part in one; None without.
     """
 
     settings: Settings
@@ -67,6 +68,7 @@ class View:
     filesystems: FilesystemsView
     runtime: str | None = None
     cluster: Mapping[str, Any] | None = None
+    parts: tuple[PartState, ...] = ()
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -117,15 +119,18 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
         "oom_kills": {"counted": dict(view.oom.counted), "recent": view.oom.recent()[-_DECISIONS:]},
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
+        "parts": [_part(part) for part in view.parts],
     }
 
 
-def explain(view: View, name: str | None) -> dict[str, Any]:
+def explain(view: View, name: object) -> dict[str, Any]:
     """Return why a pod was evicted and where it stands in the ranking now; without a name, for all pods.
 
     `name` is the pod's name, namespace/name, or uid. The ranking is for the threshold met now, else for
     the memory signal: who would have to go if memory ran out this moment.
     """
+    if name is not None and not isinstance(name, str):
+        raise StatusError(f"pod: got a {type(name).__name__}; accepted: a pod's name, namespace/name or uid")
     now_seconds = view.clock_seconds()
     observations = view.known.observed.at(now_seconds)
     signal = ranked_signal(view.known.state)
@@ -231,6 +236,15 @@ def _source(source: SourceState) -> dict[str, Any]:
         "detail": source.detail,
         "wakes": source.wakes,
         "lost": source.lost,
+    }
+
+
+def _part(part: PartState) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "state": part.health,
+        "restarts": part.restarts,
+        "last_error": None if part.last_error is None else printable(part.last_error),
     }
 
 
