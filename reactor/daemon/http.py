@@ -19,7 +19,7 @@ from typing import Final
 import h11
 import trio
 
-from reactor.daemon.connections import BACKLOG, Connections, Peer
+from reactor.daemon.connections import BACKLOG, Connections, Peer, Turns
 from reactor.daemon.prometheus import CollectorRegistry, choose_encoder
 
 _LOG: Final = logging.getLogger("reactor.metrics")
@@ -73,8 +73,10 @@ async def serve_metrics(
         "/healthz": lambda _: _health(is_alive),
     }
 
+    turns = {path: Turns() for path in pages}  # so that no health is waited for behind scrapes
+
     async def attend(peer: Peer) -> None:
-        await _answer(pages, peer, on_failure)
+        await _answer(pages, turns, peer, on_failure)
 
     try:
         connections = Connections(attend, _CONNECTIONS, on_failure)
@@ -152,12 +154,15 @@ def _format(accept: str) -> str:
     return _TEXT
 
 
-async def _answer(pages: Mapping[str, Page], peer: Peer, on_failure: OnFailure) -> None:
+async def _answer(
+    pages: Mapping[str, Page], turns: Mapping[str, Turns], peer: Peer, on_failure: OnFailure
+) -> None:
     """Answer one request and close."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
     is_head = False
     try:
         request = await _request(connection, peer)
+        peer.answering()
     except h11.RemoteProtocolError as error:
         status = HTTPStatus(error.error_status_hint)
         response = Response(status=status, body=b"this is no request\n")
@@ -165,8 +170,9 @@ async def _answer(pages: Mapping[str, Page], peer: Peer, on_failure: OnFailure) 
         if request is None:
             return
         is_head = request.method == b"HEAD"
+        if _path(request) in turns:
+            await turns[_path(request)].wait()
         response = _respond(pages, request, on_failure)
-    peer.answering()
     await peer.send(_encoded(connection, response, is_head=is_head))
 
 
@@ -184,8 +190,12 @@ async def _request(connection: h11.Connection, peer: Peer) -> h11.Request | None
         connection.receive_data(await peer.receive())
 
 
+def _path(request: h11.Request) -> str:
+    return request.target.partition(b"?")[0].decode("latin-1")
+
+
 def _respond(pages: Mapping[str, Page], request: h11.Request, on_failure: OnFailure) -> Response:
-    path = request.target.partition(b"?")[0].decode("latin-1")
+    path = _path(request)
     if request.method not in {b"GET", b"HEAD"}:
         return Response(status=HTTPStatus.METHOD_NOT_ALLOWED, body=b"only GET\n")
     if path not in pages:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import trio
 
-from reactor.daemon.connections import BACKLOG, Connections, Peer
+from reactor.daemon.connections import BACKLOG, Connections, Peer, Turns
 from reactor.errors import ReactorError
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -77,10 +77,12 @@ async def serve(
 
     `on_failure` is told of an answer that failed. The listener is closed at the end.
     """
+    turns = Turns()
 
     async def attend(peer: Peer) -> None:
         line = await _line(peer)
         peer.answering()
+        await turns.wait()
         await peer.send(_encoded(await _answer(line, commands, on_failure), on_failure))
 
     with trio.socket.from_stdlib_socket(listener) as trio_socket:

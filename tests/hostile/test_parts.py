@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def _settings(node: VirtualNode, directory: Path) -> Settings:
                 "evictionHard": {"memory.available": "64Mi"},
                 "reactor": {
                     "nodeCgroup": node.cgroup,
-                    "housekeepingInterval": "200ms",
+                    "housekeepingInterval": "5s",
                     "metrics": "127.0.0.1:0",
                     "socket": str(directory / "s.sock"),
                     "stateFile": str(directory / "state.json"),
@@ -81,3 +82,23 @@ async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part
         nursery.cancel_scope.cancel()
 
     assert {"housekeeping", "ticker", "filesystems", "records", "evictions", "status socket"} <= set(names)
+
+
+async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_the_one_before_it_evicts(
+    node: VirtualNode, tmp_path: Path
+) -> None:
+    ended: list[str] = []
+    settings = _settings(node, tmp_path)
+    hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name))
+    async with trio.open_nursery() as nursery:
+        daemon = await nursery.start(partial(run, settings, hooks=hooks))
+        unbuildable = replace(settings, housekeeping_interval_seconds=None)
+        undecidable = replace(settings, eviction=replace(settings.eviction, thresholds=(None,)))
+        for number, broken in enumerate((unbuildable, undecidable)):
+            daemon.reload(broken)
+            with trio.fail_after(20):
+                while not daemon.view.problems.get("configuration"):  # noqa: ASYNC110 - a plain dict
+                    await trio.sleep(0.01)
+            await _evicts(node, f"hog-{number}", ended)
+            assert daemon.view.settings.eviction == settings.eviction
+        nursery.cancel_scope.cancel()
