@@ -33,12 +33,13 @@ class Endings:
     the files that end with a pod that was evicted for a filesystem's sake, and returns what went wrong.
     `confirm` is asked at the end of a soft eviction's grace period whether the node is still short of what
     the pod was to end for; where it is not, the eviction is called off and the pod lives on.
+    `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is asked at another moment of an eviction
         self,
         kills: Kills,
         nursery: Nursery,
@@ -48,9 +49,11 @@ class Endings:
         dry_run: bool = False,
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
         confirm: Callable[[Eviction], bool] = lambda _: True,
+        on_ended: Callable[[Ending], None] = lambda _: None,
     ) -> None:
         self._nursery = nursery
         self._empty = empty
+        self._on_ended = on_ended
         self._on_gone = on_gone
         self._confirm = confirm
         self._kills = kills
@@ -161,6 +164,8 @@ class Endings:
             waiting = self._waiting.get(uid)
             if waiting is not None and waiting[0] is ending:
                 del self._waiting[uid]
+            if ending.outcome == "terminated":  # of one that was killed it is known by now
+                self._on_ended(ending)
             ending.ended.set()
 
     def _is_still_wanted(self, ending: Ending) -> bool:
@@ -185,6 +190,7 @@ class Endings:
             if report.freed_ns is not None:
                 await self._settle(ending, report.freed_ns)
         finally:
+            self._on_ended(ending)
             ending.ended.set()
 
     async def _settle(self, ending: Ending, freed_ns: int) -> None:

@@ -34,6 +34,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
 from reactor.kube.watch import Watch
+from reactor.model.decisions import Slowdown
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, Settings
@@ -170,6 +171,11 @@ class Cluster:
         """Tell of a kill by the kernel that was the whole node's, as the kubelet does."""
         if kill.scope is OomScope.NODE and kill.pid is not None:
             self._events.system_oom(kill.comm or "", kill.pid)
+
+    def slowed_down(self, slowdown: Slowdown) -> None:
+        """Tell that evictions don't help, or are too many."""
+        if not self._settings.dry_run:
+            self._events.evictions_slowed_down(slowdown.message)
 
     def close(self) -> None:
         """Save what is not told yet."""

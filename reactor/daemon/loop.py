@@ -46,6 +46,7 @@ from reactor.daemon.record import Ending, PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.restart_loops import RestartLoops
 from reactor.daemon.restore import restore
+from reactor.daemon.slowdowns import Slowdowns
 from reactor.daemon.state import StateFile
 from reactor.daemon.status import View, explain, status, top
 from reactor.daemon.status_socket import Command, NoDaemonError, listen, remove, serve
@@ -127,6 +128,7 @@ class Daemon:
         self._kills = KillPath(tree, settings.pod_parents)
         self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
         self._podman = Podman(settings, self.supervisor) if self._cluster is None else None
+        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         outliving = Outliving(
             tree=tree,
             known=self._known,
@@ -168,6 +170,7 @@ class Daemon:
             "last good configuration": None if self._last_good is None else self._last_good.problem,
             "brake": brake.problem,
             "kill path": self._succession.kill_path_problem,
+            "evictions": self._slowdowns.problem,
         }
         problems |= {name: why for name, why in kept.items() if why is not None}
         problems |= self.supervisor.problems
@@ -381,6 +384,7 @@ class Daemon:
             self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
             for ending in record.endings:
                 self._restart_loops.evicted(ending.eviction.pod.key, ending.outcome, record.at_unix_seconds)
+            self._slowdowns.passed(record.decision.slowdowns)
         with self._state_notes.guard():
             self._show_state(record)
 
@@ -388,7 +392,9 @@ class Daemon:
         state = self._known.state
         if self._settings.dry_run:
             # What was only thought of must not be taken up by a run that means it.
-            state = dataclasses.replace(state, in_flight=(), evicted_at=())
+            state = dataclasses.replace(
+                state, in_flight=(), evicted_at=(), hard_memory_kills=(), slowdowns=()
+            )
         ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
         self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
         if record.decision.conditions != self._conditions_told or (

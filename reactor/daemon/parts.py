@@ -49,6 +49,9 @@ class PodUsages(Protocol):
     def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
         """Read what these pods use of memory, and how many tasks they have where that is asked for."""
 
+    def shared_memory_bytes(self, uid: str) -> int | None:
+        """Read how much of a pod's memory is shared or tmpfs; None where that can't be had."""
+
 
 class PodList(Protocol):
     """Finds the pods."""

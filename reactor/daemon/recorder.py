@@ -195,7 +195,12 @@ class Recorder:
 def _essence(decision: Decision) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Return how the node stands and what was chosen to be done; numbers that drift are not part of it."""
     return (
-        (decision.conditions, decision.thresholds_met, frozenset(decision.absurd)),
+        (
+            decision.conditions,
+            decision.thresholds_met,
+            frozenset(decision.absurd),
+            frozenset((one.signal, one.reason) for one in decision.slowdowns),
+        ),
         (decision.acted_on, decision.reclaim, decision.deferred_because is not None),
     )
 

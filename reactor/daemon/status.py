@@ -15,6 +15,7 @@ from reactor.daemon.order import EvictionOrder, ranked_signal
 from reactor.daemon.parts import Node, PodUsages
 from reactor.daemon.passes import Known
 from reactor.daemon.recorder import Recorder
+from reactor.daemon.slowdowns import slowdown_document
 from reactor.daemon.supervisor import PartState
 from reactor.daemon.wording import instant, standing
 from reactor.errors import ReactorError
@@ -28,6 +29,10 @@ from reactor.policy import rank
 from reactor.text import printable
 
 _DECISIONS: Final = 10
+_SHORT_EVICTION: Final = (
+    *("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns"),
+    *("credited_bytes", "returned_bytes"),
+)
 _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
 _PROCESS_CHAIN: Final = ("ebpf-pids", "processes", "ticker")
 _MEMORY_CHAIN: Final = ("ebpf", "memcg-eventfd", "memory-high", "ticker")
@@ -114,6 +119,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "reclaimed": [one.document() for one in view.known.reclaimed],
         "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
+        "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
         "sources": [_source(source) for source in view.sources],
         "brake": _brake(view),
         "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
@@ -159,6 +165,7 @@ def explain(view: View, name: object) -> dict[str, Any]:
         "ranking": [one for one in ranking if _is_called(one, name)],
         "pods": len(places),
         "evictions": [one for one in evictions if _is_called(one, name)],
+        "slowdowns": [slowdown_document(one, now_seconds) for one in view.known.state.slowdowns],
         "oom_kills": view.oom.recent(name),
     }
 
@@ -286,10 +293,7 @@ def _short(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{key: document.get(key) for key in wanted},
         "threshold": threshold["threshold"] if isinstance(threshold, Mapping) else None,
-        "evictions": [
-            {key: one.get(key) for key in ("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns")}
-            for one in _evictions(document)
-        ],
+        "evictions": [{key: one.get(key) for key in _SHORT_EVICTION} for one in _evictions(document)],
     }
 
 

@@ -163,6 +163,7 @@ class Succession:
             dry_run=self.settings.dry_run,
             empty=self._empty,
             confirm=lambda eviction: self.present is None or self.present.passes.confirm(eviction),
+            on_ended=self._ended,
         )
 
     def _generation(self, endings: Endings) -> Generation:
@@ -234,6 +235,10 @@ class Succession:
             emptying.discard(pod.uid)
             if self.present is not None:
                 self.present.emptied()
+
+    def _ended(self, ending: Ending) -> None:
+        if self.present is not None:
+            self.present.passes.weigh(ending)
 
     def _gone(self, uid: str) -> bool:
         return self.present is None or self.present.gone(uid)

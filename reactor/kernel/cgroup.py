@@ -278,12 +278,13 @@ class MemoryCounters:
     and KernelInterfaceError for content that is no counter.
     """
 
-    __slots__ = ("_key", "_stat", "_usage")
+    __slots__ = ("_key", "_shared_key", "_stat", "_usage")
 
     def __init__(self, tree: CgroupTree, cgroup: str) -> None:
         directory = tree.path(cgroup)
         v2 = tree.version is CgroupVersion.V2
         self._key = b"inactive_file" if v2 else b"total_inactive_file"
+        self._shared_key = b"shmem" if v2 else b"total_shmem"
         self._usage = KernelFile(directory / ("memory.current" if v2 else "memory.usage_in_bytes"))
         try:
             self._stat = KernelFile(directory / "memory.stat")
@@ -298,6 +299,13 @@ class MemoryCounters:
     def inactive_file_bytes(self) -> int:
         """Return the page cache that the kernel gives back before anything else."""
         return parse_field(self._stat.read(), self._key, self._stat.path)
+
+    def shared_bytes(self) -> int:
+        """Return what lies in tmpfs, in System V and in other shared memory.
+
+        It outlives the processes that wrote it, where a file or a segment holds it.
+        """
+        return parse_field(self._stat.read(), self._shared_key, self._stat.path)
 
     def working_set_bytes(self) -> int:
         """Return usage without inactive page cache, 0 at the least, as the kubelet reports it.

@@ -18,6 +18,7 @@ from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes
+from reactor.daemon.record import Ending
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View
 from reactor.model.decisions import Eviction
@@ -48,12 +49,17 @@ class FakeNode:
 
 
 class FakeUsages:
-    """Shows `seen`; counts how often it was asked for it, and calls `meanwhile` when it is."""
+    """Shows `seen`; counts how often it was asked for it, and calls `meanwhile` when it is.
+
+    Of what has ended nothing is seen any more, but for the uids in `stays`.
+    """
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], None] = lambda: None
         self.seen: dict[str, PodUsage] = {}
         self.tracked: tuple[Pod, ...] = ()
+        self.shared: dict[str, int] = {}
+        self.stays: set[str] = set()
         self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
         self.full_reads = 0
@@ -75,6 +81,9 @@ class FakeUsages:
         self.meanwhile()
         self.processes_asked = with_processes
         return {uid: self.seen[uid] for uid in uids if uid in self.seen}
+
+    def shared_memory_bytes(self, uid: str) -> int | None:
+        return self.shared.get(uid)
 
 
 class FakePods:
@@ -165,6 +174,7 @@ class FakeLoop:
         max_pod_grace_period_seconds: int,
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
+        unhelpful_eviction_pause_seconds: float = 0.0,
     ) -> None:
         self.now_seconds = 1000.0
         self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
@@ -193,6 +203,7 @@ class FakeLoop:
             deadline_seconds=10.0,
             dry_run=dry_run,
             confirm=self._confirm,
+            on_ended=self._ended,
         )
         self.passes = Passes(
             EvictionSettings(
@@ -200,6 +211,7 @@ class FakeLoop:
                 max_pod_grace_period_seconds=max_pod_grace_period_seconds,
                 commands_for=frozenset(commands_for),
                 reclaims_memory=reclaims_memory,
+                unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
             ),
             self.parts,
             self.endings,
@@ -225,6 +237,12 @@ class FakeLoop:
 
     def _confirm(self, eviction: Eviction) -> bool:
         return self.passes.confirm(eviction)
+
+    def _ended(self, ending: Ending) -> None:
+        uid = ending.eviction.pod.uid
+        if uid not in self.usages.stays:
+            self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
+        self.passes.weigh(ending)
 
     def _is_gone(self, uid: str) -> bool:
         gone = self.passes.gone(uid)
@@ -289,6 +307,7 @@ def make_loop(nursery):
         max_pod_grace_period_seconds: int = 0,
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
+        unhelpful_eviction_pause_seconds: float = 0.0,
     ) -> FakeLoop:
         return FakeLoop(
             nursery,
@@ -297,6 +316,7 @@ def make_loop(nursery):
             max_pod_grace_period_seconds=max_pod_grace_period_seconds,
             commands_for=commands_for,
             reclaims_memory=reclaims_memory,
+            unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
         )
 
     return make
