@@ -18,8 +18,7 @@ import trio
 
 from reactor.act.reclaim import LATE, MOST_SECONDS, ReclaimReport, shortened, tried
 from reactor.cri.client import RuntimeClient
-from reactor.cri.messages import Container, ContainerState, Sandbox, SandboxState
-from reactor.cri.requests import POD_UID_LABEL
+from reactor.cri.messages import POD_UID_LABEL, Container, ContainerState, Sandbox, SandboxState
 from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Filesystem

@@ -28,7 +28,10 @@ from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
 
 LARGEST_MESSAGE_BYTES: Final = 16 << 20  # the kubelet's own limit
 _WINDOW_BYTES: Final = 1 << 20
-_READ_BYTES: Final = 64 << 10
+_READ_BYTES: Final = 16 << 10  # what is taken apart in one go: some milliseconds, whatever frames it has
+_MOST_EVENTS: Final = 200  # that bring no data: a server has some ten to send
+_LONGEST_CODE: Final = 4
+_LONGEST_WHY: Final = 500
 _PREFIX_BYTES: Final = 5  # one byte for compression, four for the length
 # A server's first frame has to be its settings; else h2 would wait for the rest of a frame of megabytes.
 _FRAME_TYPE: Final = slice(3, 4)
@@ -72,8 +75,8 @@ async def call(endpoint: Path, method: str, request: bytes, deadline_seconds: fl
         cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
         why = getattr(cause, "strerror", None) or str(cause or error)
         raise RuntimeUnavailableError(endpoint, method, why) from error
-    except h2.exceptions.ProtocolError as error:
-        why = f"what it sent is no HTTP/2: {error}"
+    except (h2.exceptions.H2Error, UnicodeError) as error:
+        why = f"what it sent is no HTTP/2: {error}"[:_LONGEST_WHY]
         raise RuntimeUnavailableError(endpoint, method, why) from error
 
 
@@ -87,6 +90,7 @@ class _Exchange:
     body: bytearray = field(default_factory=bytearray)
     begun: bool = False
     ended: bool = False
+    events: int = 0
 
     async def run(self, stream: trio.SocketStream, request: bytes, deadline_seconds: float) -> bytes:
         connection = h2.connection.H2Connection(
@@ -101,6 +105,9 @@ class _Exchange:
         await stream.send_all(connection.data_to_send())
         while not self.ended:
             received = await stream.receive_some(_READ_BYTES)
+            while received and not self.begun and len(received) < _FRAME_TYPE.stop:
+                more = await stream.receive_some(_READ_BYTES)
+                received = more and received + more
             if not received:
                 raise self._unavailable("it closed the connection before its answer was complete")
             if not self.begun and received[_FRAME_TYPE] != _SETTINGS:
@@ -108,11 +115,15 @@ class _Exchange:
             self.begun = True
             for event in connection.receive_data(received):
                 self._take(connection, event)
+            if self.events > _MOST_EVENTS:
+                raise self._unavailable(f"more than {_MOST_EVENTS} of its frames bring no data")
             if not self.ended:
                 await stream.send_all(connection.data_to_send())
         return self._answer()
 
     def _take(self, connection: h2.connection.H2Connection, event: h2.events.Event) -> None:
+        if not isinstance(event, h2.events.DataReceived) or not event.data:
+            self.events += 1
         if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
             self.headers |= {_as_text(name): _as_text(value) for name, value in event.headers}
         elif isinstance(event, h2.events.DataReceived):
@@ -127,12 +138,14 @@ class _Exchange:
 
     def _answer(self) -> bytes:
         code = self.headers.get("grpc-status")
-        if code is None or not code.isdecimal():
+        if code is None or not code.isdecimal() or len(code) > _LONGEST_CODE:
             got = self.headers.get(":status")
-            raise self._unavailable(f"no gRPC service: HTTP status {got}, grpc-status {code}")
+            raise self._unavailable(
+                f"no gRPC service: HTTP status {str(got)[:20]}, grpc-status {str(code)[:20]}"
+            )
         if int(code) != 0:
             name = _CODES[int(code)] if int(code) < len(_CODES) else f"code {code}"
-            why = unquote(self.headers.get("grpc-message", ""))
+            why = unquote(self.headers.get("grpc-message", "")[:_LONGEST_WHY])
             raise RuntimeServiceError(self.endpoint, self.method, name, why)
         if len(self.body) < _PREFIX_BYTES:
             raise self._unavailable("its answer has no message")

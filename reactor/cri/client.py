@@ -10,6 +10,7 @@ from reactor.cri import messages, requests
 from reactor.cri.channel import call
 from reactor.cri.endpoint import socket_path
 from reactor.cri.messages import (
+    POD_UID_LABEL,
     Container,
     ContainerStats,
     Image,
@@ -17,7 +18,7 @@ from reactor.cri.messages import (
     ImageSpec,
     Sandbox,
 )
-from reactor.cri.requests import POD_UID_LABEL, ContainerFilter, SandboxFilter
+from reactor.cri.requests import ContainerFilter, SandboxFilter
 from reactor.cri.wire import Message, WireError
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
+from reactor.config.pod import HASH_ANNOTATION, MIRROR_ANNOTATION, SOURCE_ANNOTATION
 from reactor.cri.wire import (
     Message,
     choice,
@@ -23,6 +25,13 @@ from reactor.cri.wire import (
     unsigned,
     wrapped,
 )
+
+# A label that the kubelet gives to sandboxes and containers (pkg/kubelet/types/labels.go).
+POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
+# Of the pods' own labels and annotations only these are read: tenants choose how many there are.
+_LABELS: Final = frozenset({POD_UID_LABEL})
+_ANNOTATIONS: Final = frozenset({SOURCE_ANNOTATION, MIRROR_ANNOTATION, HASH_ANNOTATION})
+_INFO: Final = frozenset({"info"})
 
 
 class SandboxState(IntEnum):
@@ -68,8 +77,8 @@ class Sandbox(Message):
     metadata: SandboxMetadata | None = message(2, SandboxMetadata)
     state: SandboxState = choice(3, SandboxState.READY, unknown=SandboxState.NOT_READY)
     created_at_ns: int = signed(4)
-    labels: Mapping[str, str] = text_map(5)
-    annotations: Mapping[str, str] = text_map(6)
+    labels: Mapping[str, str] = text_map(5, _LABELS)
+    annotations: Mapping[str, str] = text_map(6, _ANNOTATIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +96,8 @@ class SandboxStatus(Message):
     metadata: SandboxMetadata | None = message(2, SandboxMetadata)
     state: SandboxState = choice(3, SandboxState.READY, unknown=SandboxState.NOT_READY)
     created_at_ns: int = signed(4)
-    labels: Mapping[str, str] = text_map(7)
-    annotations: Mapping[str, str] = text_map(8)
+    labels: Mapping[str, str] = text_map(7, _LABELS)
+    annotations: Mapping[str, str] = text_map(8, _ANNOTATIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +105,7 @@ class SandboxStatusAnswer(Message):
     """A sandbox's status; `info` is JSON by the runtime's own keys."""
 
     status: SandboxStatus | None = message(1, SandboxStatus)
-    info: Mapping[str, str] = text_map(2)
+    info: Mapping[str, str] = text_map(2, _INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +134,7 @@ class Container(Message):
     image_ref: str = text(5)
     state: ContainerState = choice(6, ContainerState.CREATED, unknown=ContainerState.UNKNOWN)
     created_at_ns: int = signed(7)
-    labels: Mapping[str, str] = text_map(8)
+    labels: Mapping[str, str] = text_map(8, _LABELS)
     image_id: str = text(10)
 
 
@@ -150,8 +159,8 @@ class ContainerStatus(Message):
     image: ImageSpec | None = message(8, ImageSpec)
     image_ref: str = text(9)
     reason: str = text(10)
-    labels: Mapping[str, str] = text_map(12)
-    annotations: Mapping[str, str] = text_map(13)
+    labels: Mapping[str, str] = text_map(12, _LABELS)
+    annotations: Mapping[str, str] = text_map(13, _ANNOTATIONS)
     log_path: str = text(15)
 
 
@@ -160,7 +169,7 @@ class ContainerStatusAnswer(Message):
     """A container's status; `info` is JSON by the runtime's own keys."""
 
     status: ContainerStatus | None = message(1, ContainerStatus)
-    info: Mapping[str, str] = text_map(2)
+    info: Mapping[str, str] = text_map(2, _INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +203,7 @@ class ContainerAttributes(Message):
 
     id: str = text(1)
     metadata: ContainerMetadata | None = message(2, ContainerMetadata)
-    labels: Mapping[str, str] = text_map(3)
+    labels: Mapping[str, str] = text_map(3, _LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

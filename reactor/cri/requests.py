@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from reactor.cri.messages import ImageSpec
 from reactor.cri.wire import Message, flag, message, signed, text, text_map
-
-# A label that the kubelet gives to sandboxes and containers (pkg/kubelet/types/labels.go).
-POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,17 @@ A message is a dataclass whose fields name their field number and kind:
         size_bytes: int = unsigned(4)
 
 What is received and not declared is passed over without a copy, so that a list of containers costs what is
-wanted of it and not what it carries. A field that is absent has its default, as in proto3; of one that is
-there twice, the last counts. Source: protobuf's encoding guide.
+wanted of it and not what it carries: decoding is linear in what is received. Of what a runtime passes on from
+tenants, labels and annotations, only the keys that are asked for are kept; there may be 60,000.
+
+A field that is absent has its default, as in proto3; of one that is there twice, the last counts. Source:
+protobuf's encoding guide.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Final, Self, TypeVar
 
@@ -26,9 +29,12 @@ _BYTES: Final = 2
 _FIXED_SIZES: Final = {1: 8, 5: 4}
 _LONGEST_VARINT: Final = 10
 _LARGEST_FIELD_NUMBER: Final = (1 << 29) - 1
+_MOST_FIELDS: Final = 1_000_000  # of one message; 60,000 annotations are as many
+_MOST_REPEATED: Final = 20_000  # what is kept takes memory: a node has some hundreds of containers and images
 _UINT64: Final = 1 << 64
 _INT64_SIGN: Final = 1 << 63
 _KEY: Final = "wire"
+_KEY_TAG: Final = b"\x0a"  # field 1, delimited
 
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
@@ -39,12 +45,17 @@ class WireError(ReactorError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one field is read and written; `add` takes the value so far, or the default, and what came."""
+    """How one field is read and written.
+
+    `add` takes the value so far (None: there was none) and what came, and returns the value; that of a field
+    that is repeated is a list, and in the end a tuple.
+    """
 
     number: int
     wire_type: int
     add: Callable[[Any, Any], Any]
     encode: Callable[[Any], Iterator[bytes]]
+    is_repeated: bool = False
 
 
 _DECLARED: Final[dict[Any, Mapping[int, tuple[str, _Kind]]]] = {}
@@ -65,6 +76,9 @@ class Message:
             if found is not None and found[1].wire_type == wire_type:
                 name, kind = found
                 values[name] = kind.add(values.get(name), value)
+        for name, kind in known.values():
+            if kind.is_repeated and name in values:
+                values[name] = tuple(values[name])
         return cls(**values)
 
     def encode(self) -> bytes:
@@ -93,7 +107,7 @@ def texts(number: int) -> Any:
         for value in values:
             yield from _delimited(number, value.encode())
 
-    return _declare(_Kind(number, _BYTES, lambda so_far, raw: (*(so_far or ()), _text(raw)), encode), ())
+    return _declare(_repeated(number, _text, encode), ())
 
 
 def unsigned(number: int) -> Any:
@@ -142,7 +156,7 @@ def messages(number: int, of: type[Message]) -> Any:
         for value in values:
             yield from _delimited(number, value.encode())
 
-    return _declare(_Kind(number, _BYTES, lambda so_far, raw: (*(so_far or ()), of.decode(raw)), encode), ())
+    return _declare(_repeated(number, of.decode, encode), ())
 
 
 def wrapped(number: int) -> Any:
@@ -159,12 +173,24 @@ def wrapped(number: int) -> Any:
     return _declare(_Kind(number, _BYTES, add, encode), default=None)
 
 
-def text_map(number: int) -> Any:
-    """Declare a map<string, string>, a dict."""
+def text_map(number: int, keys: Collection[str] | None = None) -> Any:
+    """Declare a map<string, string>, a dict, of which only these keys are read (None: all)."""
+    # An entry begins with its key, as every known encoder writes it; one that doesn't is read as a whole.
+    beginnings = tuple(b"".join(_delimited(1, key.encode())) for key in keys or ())
+    longest = max(map(len, beginnings), default=0)
 
     def add(so_far: dict[str, str] | None, raw: memoryview) -> dict[str, str]:
+        found = {} if so_far is None else so_far
+        if keys is not None:
+            beginning = bytes(raw[:longest])
+            if beginning[:1] == _KEY_TAG and not beginning.startswith(beginnings):
+                return found
         entry = {inner: _text(part) for inner, kind, part in _fields(raw) if kind == _BYTES}
-        return {**(so_far or {}), entry.get(1, ""): entry.get(2, "")}
+        if keys is None or entry.get(1, "") in keys:
+            found[entry.get(1, "")] = entry.get(2, "")
+        if len(found) > _MOST_REPEATED:
+            raise WireError(f"got more than {_MOST_REPEATED} entries of field {number}; accepted: so many")
+        return found
 
     def encode(values: Mapping[str, str]) -> Iterator[bytes]:
         for key, value in values.items():
@@ -173,6 +199,19 @@ def text_map(number: int) -> Any:
 
     kind = _Kind(number, _BYTES, add, encode)
     return dataclasses.field(default_factory=dict, metadata={_KEY: kind})
+
+
+def _repeated(
+    number: int, read: Callable[[memoryview], Any], encode: Callable[[Any], Iterator[bytes]]
+) -> _Kind:
+    def add(so_far: list[Any] | None, raw: memoryview) -> list[Any]:
+        found = [] if so_far is None else so_far
+        if len(found) >= _MOST_REPEATED:
+            raise WireError(f"got more than {_MOST_REPEATED} of field {number}; accepted: so many")
+        found.append(read(raw))
+        return found
+
+    return _Kind(number, _BYTES, add, encode, is_repeated=True)
 
 
 def _declare(kind: _Kind, default: object) -> Any:
@@ -194,8 +233,11 @@ def _fields(raw: memoryview) -> Iterator[tuple[int, int, Any]]:
     Raises WireError for what is cut off, for a field number that can't be, and for groups, which proto3
     does not have.
     """
-    position, end = 0, len(raw)
+    position, end, fields = 0, len(raw), 0
     while position < end:
+        fields += 1
+        if fields > _MOST_FIELDS:
+            raise WireError(f"got more than {_MOST_FIELDS} fields; accepted: so many")
         tag, position = _varint(raw, position)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number <= _LARGEST_FIELD_NUMBER:

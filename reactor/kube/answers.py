@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
 import httpcore2
 
+from reactor.bounded_json import JsonError, loads
 from reactor.kube.errors import (
     ApiError,
     BusyError,
@@ -29,6 +29,7 @@ BROKEN: Final = (
 )
 """What the library raises where a connection fails, or what comes over it is no HTTP."""
 
+_LONGEST_WHY: Final = 1000
 _LONGEST_RETRY_AFTER_SECONDS: Final = 60.0
 _KINDS: Final[dict[int, type[ApiError]]] = {
     401: UnauthorizedError,
@@ -46,8 +47,8 @@ def refusal(
     what = f"{method} {path}"
     status = answer.status
     try:
-        why = str(json.loads(body)["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        why = f"{loads(body)['message']!s:.{_LONGEST_WHY}}"
+    except (JsonError, KeyError, TypeError, RecursionError):
         why = f"HTTP status {status}"
     if status == 429 or status >= 500:
         return BusyError(what, why, status=status, retry_after_seconds=_retry_after_seconds(answer))

@@ -19,6 +19,7 @@ import httpcore2
 import trio
 
 import reactor
+from reactor.bounded_json import JsonError, loads
 from reactor.kube.answers import BROKEN, because, header, refusal
 from reactor.kube.backoff import Backoff
 from reactor.kube.credentials import Session, Sessions
@@ -32,7 +33,7 @@ _CONNECTIONS: Final = 8
 _IDLE_SECONDS: Final = 75.0  # below what load balancers cut; a handshake takes milliseconds of the loop
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 15.0
-_ANSWER_BYTES: Final = 16 << 20
+_ANSWER_BYTES: Final = 4 << 20  # one object, of at most 1.5 MiB at the server
 _REFUSAL_BYTES: Final = 1 << 16
 _CLOCKS_APART_SECONDS: Final = 30.0
 _WRITES: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -157,9 +158,9 @@ class ApiClient:
             async with self._answer(method, path, query, content, kind, _ANSWER_SECONDS) as answer:
                 text = await _read(answer, _ANSWER_BYTES, what)
             try:
-                return json.loads(text) if text.strip() else None
-            except (ValueError, RecursionError) as error:
-                raise UnreachableError(what, f"answered {text[:80]!r}; accepted: JSON") from error
+                return loads(text) if text.strip() else None
+            except JsonError as error:
+                raise UnreachableError(what, f"answered JSON that is refused: {error}") from error
         raise UnreachableError(what, f"no answer within {_CONNECT_SECONDS + _ANSWER_SECONDS:g} s")
 
     @asynccontextmanager
@@ -215,10 +216,10 @@ class ApiClient:
         """Note where the server's clock and ours are apart: tokens and certificates then fail oddly."""
         told = header(answer, b"date")
         try:
-            server = email.utils.parsedate_to_datetime(told or "")
-        except ValueError:
+            server_unix_seconds = email.utils.parsedate_to_datetime(told or "").timestamp()
+        except (ValueError, TypeError, OverflowError, IndexError):  # the parser knows no others' dates
             return
-        ahead_seconds = server.timestamp() - self._clock_unix_seconds()
+        ahead_seconds = server_unix_seconds - self._clock_unix_seconds()
         self.clock_problem = (
             None
             if abs(ahead_seconds) < _CLOCKS_APART_SECONDS

@@ -1,18 +1,26 @@
 """A List's JSON, split into its items as it arrives: never more in memory than the largest item.
 
 A node's pods are a few megabytes of JSON and ten times that as Python values; one pod is a few kilobytes.
+However it is cut into pieces, what arrives is decoded in linear time: what was not whole is tried again only
+once twice as much of it is there. An item beyond all bounds is passed over but for its name (`oversized`).
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final
 
+from reactor.bounded_json import DECODER, MOST_VALUES
+from reactor.kube.oversized import LARGEST_CHARACTERS, PREFIX_CHARACTERS, oversized
+
 _WHITESPACE: Final = " \t\n\r"
-_LARGEST_CHARACTERS: Final = 8 << 20
 _ACCEPTED: Final = "a List's JSON object, whole, with metadata.resourceVersion"
+_KEPT: Final = frozenset({"kind", "apiVersion", "metadata", "code", "message", "reason", "status"})
+_BRACKET_OR_TEXT: Final = re.compile(r'["{}\[\]]')
+_END_OF_TEXT: Final = re.compile(r'["\\]')
 _MORE: Final = object()  # what the parser yields where it needs more text
 _Result = Any
 _Parser = Generator[Any, None, _Result]
@@ -23,16 +31,22 @@ class ListError(ValueError):
 
 
 class ListReader:
-    """Takes pieces of the JSON; gives each item once it is whole. The other keys are in `fields`."""
+    """Takes pieces of the JSON and gives the items that are whole; `finish` gives those that are left.
 
-    def __init__(self, *, largest_characters: int = _LARGEST_CHARACTERS) -> None:
+    What else a list has to say of itself is in `fields`.
+    """
+
+    def __init__(self, *, largest_characters: int = LARGEST_CHARACTERS) -> None:
         self.fields: dict[str, Any] = {}
         self.is_whole = False
         self._largest = largest_characters
-        self._decoder = json.JSONDecoder()
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
         self._text = ""
         self._at = 0
+        self._pieces: list[str] = []  # what has come since; joined to the text when there is enough
+        self._waiting = 0
+        self._needed = 0
+        self._is_at_end = False
         self._parser = self._object()
 
     @property
@@ -47,14 +61,29 @@ class ListReader:
         return version
 
     def feed(self, piece: bytes) -> Iterator[Any]:
-        """Yield the items that this piece completes. Raises ListError."""
+        """Yield items that are whole by now. Raises ListError."""
+        self._take(piece, final=False)
+        if len(self._text) - self._at + self._waiting >= self._needed:
+            yield from self._read()
+
+    def finish(self) -> Iterator[Any]:
+        """Yield the items that are left, since nothing more will come. Raises ListError."""
+        self._take(b"", final=True)
+        self._is_at_end = True
+        yield from self._read()
+
+    def _take(self, piece: bytes, *, final: bool) -> None:
         try:
-            self._text = self._text[self._at :] + self._utf8.decode(piece)
+            text = self._utf8.decode(piece, final)
         except UnicodeDecodeError as error:
             raise ListError(f"got {error.reason}; accepted: UTF-8") from error
-        self._at = 0
-        if len(self._text) > self._largest:
-            raise ListError(f"got an item of more than {self._largest} characters; accepted: a smaller one")
+        self._pieces.append(text)
+        self._waiting += len(text)
+
+    def _read(self) -> Iterator[Any]:
+        self._text = "".join((self._text[self._at :], *self._pieces))
+        self._at, self._waiting = 0, 0
+        self._pieces.clear()
         for item in self._parser:
             if item is _MORE:
                 return
@@ -70,7 +99,9 @@ class ListReader:
             if key == "items" and (yield from self._next_character()) == "[":
                 yield from self._items()
             else:
-                self.fields[key] = yield from self._value()
+                value = yield from self._value()
+                if key in _KEPT:
+                    self.fields[key] = value
             if (yield from self._one_of(",}")) == "}":
                 break
         self.is_whole = True
@@ -81,24 +112,66 @@ class ListReader:
             self._at += 1
             return
         while True:
-            yield (yield from self._value())
+            yield (yield from self._value(is_item=True))
             if (yield from self._one_of(",]")) == "]":
                 return
 
-    def _value(self) -> _Parser:
+    def _value(self, *, is_item: bool = False) -> _Parser:
         """Return the next value, once what follows it is there too: a number's next digit may be to come."""
         while True:
-            yield from self._next_character()
-            try:
-                value, end = self._decoder.raw_decode(self._text, self._at)
-            except RecursionError as error:
-                raise ListError(f"got endless nesting; accepted: {_ACCEPTED}") from error
-            except ValueError:
-                end = len(self._text)
-            if end < len(self._text):
-                self._at = end
-                return value
-            yield _MORE
+            first = yield from self._next_character()
+            if not self._has_too_many_values():
+                try:
+                    value, end = DECODER.raw_decode(self._text, self._at)
+                except RecursionError as error:
+                    raise ListError(f"got endless nesting; accepted: {_ACCEPTED}") from error
+                except json.JSONDecodeError:
+                    end = len(self._text)
+                except ValueError as error:
+                    raise ListError(f"got {error!s:.200}") from error
+                if end < len(self._text):
+                    self._at, self._needed = end, 0
+                    return value
+                present = len(self._text) - self._at
+                if present <= self._largest:
+                    self._needed = min(2 * present, self._largest + 1)
+                    yield _MORE
+                    continue
+            if not is_item or first != "{":
+                raise ListError(
+                    f"got a value of more than {self._largest} characters; accepted: a smaller one"
+                )
+            return (yield from self._passed_over())
+
+    def _has_too_many_values(self) -> bool:
+        """Return whether the value that comes next, which was not whole before, is too much to decode."""
+        text, at = self._text, self._at
+        if not self._needed or len(text) - at <= MOST_VALUES:
+            return False
+        return sum(text.count(mark, at) for mark in ",[{") > MOST_VALUES
+
+    def _passed_over(self) -> _Parser:
+        """Pass over the object that comes next; return what its beginning tells of it."""
+        self._needed = 0
+        found = oversized(self._text[self._at : self._at + PREFIX_CHARACTERS])
+        depth, is_text = 0, False
+        while True:
+            match = (_END_OF_TEXT if is_text else _BRACKET_OR_TEXT).search(self._text, self._at)
+            if match is None:
+                self._at = len(self._text)
+                yield _MORE
+                continue
+            character, self._at = match[0], match.end()
+            if character == "\\":
+                while self._at >= len(self._text):
+                    yield _MORE
+                self._at += 1
+            elif character == '"':
+                is_text = not is_text
+            else:
+                depth += 1 if character in "{[" else -1
+                if depth == 0:
+                    return found
 
     def _one_of(self, accepted: str) -> _Parser:
         character = yield from self._next_character()

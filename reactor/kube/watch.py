@@ -7,26 +7,31 @@ nobody here. Source: kubernetes.io/docs/reference/using-api/api-concepts, client
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, Final, Protocol
 
 import trio
 
+from reactor.bounded_json import JsonError, loads
 from reactor.kube.backoff import Backoff
 from reactor.kube.client import ApiClient
 from reactor.kube.errors import ApiError, BusyError, ExpiredError, UnreachableError
 from reactor.kube.listing import ListError, ListReader
+from reactor.kube.oversized import LARGEST_CHARACTERS, PREFIX_CHARACTERS, oversized_event
 
 _PAGE: Final = "100"
 _SILENCE_SECONDS: Final = 30.0
 _WATCH_SECONDS: Final = (240.0, 480.0)  # spread, so that a cluster's watches don't end together
 _SLACK_SECONDS: Final = 15.0
-_LARGEST_EVENT_BYTES: Final = 8 << 20
+_LARGEST_EVENT_BYTES: Final = LARGEST_CHARACTERS
+_LIST_SECONDS: Final = 120.0  # for all of it, however it drips
+_MOST_ITEMS: Final = 5_000  # of one list: a node has some hundreds of pods
+_WORK_SECONDS: Final = 0.005
+_LONGEST_REST_SECONDS: Final = 0.5
 _STOOD_SECONDS: Final = 5.0  # a watch that ends sooner than this is one that failed
 _EXPIRED: Final = 410
 
@@ -82,7 +87,8 @@ class Watch:
             pause_seconds = None
             try:
                 if self._version is None:
-                    await self._list()
+                    with _in_time(f"GET {self._path}"):
+                        await self._list()
                 await self._watch()
             except ExpiredError:
                 self._version = None
@@ -103,9 +109,12 @@ class Watch:
         query = {**self._selector, "limit": _PAGE}
         if not self._has_listed:
             query["resourceVersion"] = "0"
+        left = _MOST_ITEMS
         while True:
-            reader = await read_list(self._client, self._path, query, self._sink)
-            going_on = reader.fields.get("metadata", {}).get("continue")
+            reader, taken = await _read_page(self._client, self._path, query, self._sink, left)
+            left -= max(1, taken)
+            metadata = reader.fields.get("metadata")
+            going_on = metadata.get("continue") if isinstance(metadata, Mapping) else None
             if not going_on:
                 break
             query = {**self._selector, "limit": _PAGE, "continue": str(going_on)}
@@ -129,13 +138,15 @@ class Watch:
             "resourceVersion": self._version or "0",
         }
         patience = seconds + _SLACK_SECONDS
+        courtesy = _Courtesy()
         with trio.move_on_after(patience):
             async with self._client.stream(self._path, query, silence_seconds=patience) as pieces:
                 self._heard()
                 async with aclosing(_events(pieces, self._path)) as events:
                     async for event in events:
+                        courtesy.work_begins()
                         self._take(event)
-                        await trio.lowlevel.checkpoint()
+                        await courtesy.rest()
 
     def _take(self, event: Mapping[str, Any]) -> None:
         kind, document = event.get("type"), event.get("object")
@@ -161,18 +172,70 @@ class Watch:
 
 async def read_list(client: ApiClient, path: str, query: Mapping[str, str], sink: Sink) -> ListReader:
     """Hand an answer's items to the sink as they arrive; return what else was in it. Raises ApiError."""
-    reader = ListReader()
+    with _in_time(f"GET {path}"):
+        return (await _read_page(client, path, query, sink, _MOST_ITEMS))[0]
+
+
+async def _read_page(
+    client: ApiClient, path: str, query: Mapping[str, str], sink: Sink, most: int
+) -> tuple[ListReader, int]:
+    """Return what else was in an answer, and how many items it had. Raises ApiError."""
+    what = f"GET {path}"
+    reader, courtesy, taken = ListReader(), _Courtesy(), 0
     async with client.stream(path, query, silence_seconds=_SILENCE_SECONDS) as pieces:
         try:
-            async for piece in pieces:
-                for item in reader.feed(piece):
-                    sink.take(item)
-                    await trio.lowlevel.checkpoint()  # decoding takes its time: others may be in a hurry
+            async with aclosing(_batches(reader, pieces)) as batches:
+                async for items in batches:
+                    courtesy.work_begins()
+                    for item in items:
+                        taken += 1
+                        if taken > most:
+                            raise UnreachableError(what, f"got a list of more than {_MOST_ITEMS} items")
+                        sink.take(item)
+                        await courtesy.rest()
+                    await courtesy.rest()
         except ListError as error:
-            raise UnreachableError(f"GET {path}", str(error)) from error
+            raise UnreachableError(what, str(error)) from error
     if not reader.is_whole:
-        raise UnreachableError(f"GET {path}", "the list was cut short")
-    return reader
+        raise UnreachableError(what, "the list was cut short")
+    return reader, taken
+
+
+async def _batches(reader: ListReader, pieces: AsyncIterator[bytes]) -> AsyncGenerator[Iterator[Any]]:
+    """Yield, with each piece that arrives, the items that are whole by then."""
+    async for piece in pieces:
+        yield reader.feed(piece)
+    yield reader.finish()
+
+
+@contextmanager
+def _in_time(what: str) -> Iterator[None]:
+    """Raise UnreachableError where the block takes longer than a list may."""
+    with trio.move_on_after(_LIST_SECONDS) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise UnreachableError(what, f"the list was not whole within {_LIST_SECONDS:g} s")
+
+
+class _Courtesy:
+    """Leaves others half of the time while documents are decoded, however fast they come."""
+
+    def __init__(self) -> None:
+        self._worked_seconds = 0.0
+        self._began_seconds = 0.0
+
+    def work_begins(self) -> None:
+        self._began_seconds = time.perf_counter()
+
+    async def rest(self) -> None:
+        """Let others run; begin to work again afterwards."""
+        self._worked_seconds += time.perf_counter() - self._began_seconds
+        if self._worked_seconds >= _WORK_SECONDS:
+            await trio.sleep(min(self._worked_seconds, _LONGEST_REST_SECONDS))
+            self._worked_seconds = 0.0
+        else:
+            await trio.lowlevel.checkpoint()
+        self.work_begins()
 
 
 def _told(status: Any, path: str) -> ApiError:
@@ -191,9 +254,13 @@ def _version(document: Any) -> str | None:
 
 
 async def _events(pieces: AsyncIterator[bytes], path: str) -> AsyncGenerator[Mapping[str, Any]]:
-    """Yield the events, one JSON line each. Raises UnreachableError for anything else."""
+    """Yield the events, one JSON line each. Raises UnreachableError for anything else.
+
+    Of a line that is too long to be kept the beginning alone is.
+    """
     what = f"watch of {path}"
     buffered = bytearray()
+    is_too_long = False
     async for piece in pieces:
         searched = len(buffered)
         buffered += piece
@@ -201,17 +268,21 @@ async def _events(pieces: AsyncIterator[bytes], path: str) -> AsyncGenerator[Map
             line = bytes(buffered[:end])
             del buffered[: end + 1]
             searched = 0
-            if line.strip():
+            if is_too_long or len(line) > _LARGEST_EVENT_BYTES:
+                yield oversized_event(line[:PREFIX_CHARACTERS].decode(errors="replace"))
+            elif line.strip():
                 yield _event(line, what)
-        if len(buffered) > _LARGEST_EVENT_BYTES:
-            raise UnreachableError(what, f"got an event of more than {_LARGEST_EVENT_BYTES} bytes")
+            is_too_long = False
+        if is_too_long or len(buffered) > _LARGEST_EVENT_BYTES:
+            is_too_long = True
+            del buffered[PREFIX_CHARACTERS:]
 
 
 def _event(line: bytes, what: str) -> Mapping[str, Any]:
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UnreachableError(what, f"got {line[:80]!r}; accepted: a line of JSON") from error
+        event = loads(line)
+    except JsonError as error:
+        raise UnreachableError(what, f"{error}; accepted: a line of JSON") from error
     if not isinstance(event, Mapping):
         raise UnreachableError(what, f"got {line[:80]!r}; accepted: a watch event")
     return event

@@ -5,12 +5,12 @@ Source: podman's API reference, libpod (docs/source/_static/api.html), as of 4.0
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from reactor.bounded_json import JsonError, loads
 from reactor.errors import PodmanError
 from reactor.podman.http import request
 
@@ -18,6 +18,7 @@ _API: Final = "/v4.0.0/libpod"
 _ANSWER_SECONDS: Final = 15.0  # its unit starts it anew for us as a rule
 _REMOVAL_SECONDS: Final = 60.0
 _NOT_FOUND: Final = 404
+_LONGEST_WHY: Final = 500
 _Found = TypeVar("_Found")
 
 
@@ -88,9 +89,9 @@ class PodmanClient:
     async def _get(self, path: str, parse: Callable[[Any], _Found]) -> _Found:
         body = await self._ask("GET", path, _ANSWER_SECONDS)
         try:
-            return parse(json.loads(body))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            got = f"answered {body[:60]!r} ({type(error).__name__}: {error})"
+            return parse(loads(body))
+        except (JsonError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
+            got = f"answered {body[:60]!r} ({type(error).__name__}: {error!s:.200})"
             raise PodmanError(
                 self.endpoint, f"GET {path}", f"{got}; accepted: the JSON of podman 4.0 or later"
             ) from error
@@ -113,8 +114,8 @@ def _text(value: object) -> str:
 def _why(body: bytes) -> str:
     """Return why podman refused, in its own words."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        found = loads(body)
+    except JsonError:
         found = None
     message = found.get("message") if isinstance(found, Mapping) else None
-    return message if isinstance(message, str) else repr(body[:80])
+    return message[:_LONGEST_WHY] if isinstance(message, str) else repr(body[:80])

@@ -14,7 +14,7 @@ import trio
 
 from reactor.errors import PodmanError
 
-LARGEST_ANSWER_BYTES: Final = 16 << 20
+LARGEST_ANSWER_BYTES: Final = 8 << 20  # thousands of images, at two kilobytes each
 _READ_BYTES: Final = 64 << 10
 
 
@@ -29,7 +29,7 @@ class Answer:
 async def request(endpoint: str, method: str, target: str, deadline_seconds: float) -> Answer:
     """Return the answer to a request without a body.
 
-    Raises PodmanError: no socket, nobody behind it, too late, no HTTP, more than 16 MiB.
+    Raises PodmanError: no socket, nobody behind it, too late, no HTTP, more than 8 MiB.
     """
     try:
         with trio.fail_after(deadline_seconds):
@@ -61,3 +61,5 @@ async def _exchange(stream: trio.SocketStream, method: str, target: str) -> Answ
                 raise h11.RemoteProtocolError(f"more than {LARGEST_ANSWER_BYTES} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return Answer(status=status, body=bytes(body))
+        elif not isinstance(event, h11.InformationalResponse):
+            raise h11.RemoteProtocolError(f"{event!r:.80} instead of an answer")

@@ -8,6 +8,7 @@ from pathlib import Path
 from reactor.act import reclaim, runtime_reclaim
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import (
+    POD_UID_LABEL,
     Container,
     ContainerMetadata,
     ContainerState,
@@ -15,7 +16,6 @@ from reactor.cri.messages import (
     SandboxMetadata,
     SandboxState,
 )
-from reactor.cri.requests import POD_UID_LABEL
 from reactor.errors import RuntimeUnavailableError
 
 NOW_NS = time.time_ns()

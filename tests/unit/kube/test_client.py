@@ -147,6 +147,33 @@ async def test_clocks_apart_are_noted_and_forgotten_once_they_agree() -> None:
         assert client.clock_problem is None
 
 
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Mon, 01 Jan 0001 00:00:00 +2359",
+        "1 Jan 0001 00:00 -0000",
+        f"1 Jan 2000 00:00 +{'9' * 40}",
+        "32 Foo",
+        ",",
+        "",
+    ],
+)
+async def test_date_that_is_none_is_no_news_of_the_clocks(date: str) -> None:
+    async with served(lambda _: Reply(body={"done": True}, headers={"Date": date})) as (_, client):
+        assert {"done": True} == await client.get("/api/v1/nodes/one")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"1" * 5000, b'{"a": 1, "a": 2}', b'{"a": "\xff"}', b"[" + b"[]," * 1_000_000 + b"1]", b" " * (5 << 20)],
+    ids=["digits", "a key twice", "no UTF-8", "values", "bytes"],
+)
+async def test_answer_at_any_price_is_none(body: bytes) -> None:
+    async with served(lambda _: Reply(body=body)) as (_, client):
+        with pytest.raises(UnreachableError):
+            await client.get("/api/v1/nodes/one")
+
+
 async def test_another_tls_context_gets_connections_of_its_own() -> None:
     async with served(lambda _: Reply(body={})) as (server, client):
         await client.get("/api/v1/nodes/one")

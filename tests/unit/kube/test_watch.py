@@ -1,15 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document, refusal, served
 
+from reactor.kube.errors import UnreachableError
 from reactor.kube.kubelet import KubeletPods
 from reactor.kube.pods import PodStore
-from reactor.kube.watch import Watch
+from reactor.kube.watch import Watch, read_list
 
 _PATH = "/api/v1/pods"
 _SELECTOR = {"fieldSelector": "spec.nodeName=one"}
@@ -233,3 +238,88 @@ async def test_the_kubelets_list_is_polled_and_needs_no_version() -> None:
         nursery.cancel_scope.cancel()
     assert (1, False) in seen
     assert (1, True) in seen
+
+
+def _large(name: str, version: str) -> dict[str, Any]:
+    document = _changed(name, version)
+    document["metadata"]["annotations"] = {"tenant.example/large": "x" * (5 << 20)}
+    return document
+
+
+async def test_pod_that_is_too_large_is_there_without_a_spec_in_the_list_and_in_the_watch() -> None:
+    large = _large("large", "11")
+    script = _Server(
+        [_list(pod_document("web"), large)],
+        [_events(line("MODIFIED", large), line("ADDED", _changed("new", "12")))],
+    )
+    store, _, server = await _followed(script, lambda store, *_: "uid-new" in store.known)
+    assert {"uid-web", "uid-large", "uid-new"} == set(store.known)
+    assert "characters" in str(store.known["uid-large"].unreadable_because)
+    assert 1 == len([asked for asked in server.asked if not asked.query.get("watch")])
+
+
+class _Dripping:
+    """A client whose server sends a byte a second, for ever."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    @asynccontextmanager
+    async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        async def pieces() -> AsyncGenerator[bytes]:
+            for at in itertools.count():
+                yield self._text[at : at + 1] or b" "
+                await trio.sleep(1)
+
+        async with aclosing(pieces()) as given:
+            yield given
+
+
+async def test_list_that_drips_has_an_overall_deadline(autojump_clock: trio.testing.MockClock) -> None:
+    began = trio.current_time()
+    with pytest.raises(UnreachableError, match="not whole within 120 s"):
+        await read_list(_Dripping(b'{"items": ['), _PATH, {}, PodStore())
+    assert trio.current_time() - began < 130
+
+
+async def test_pages_without_end_have_an_end(autojump_clock: trio.testing.MockClock) -> None:
+    class Paging:
+        @asynccontextmanager
+        async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+            async def pieces() -> AsyncGenerator[bytes]:
+                yield b'{"metadata": {"resourceVersion": "1", "continue": "more"}, "items": [1]}'
+
+            async with aclosing(pieces()) as given:
+                yield given
+
+    watch = Watch(Paging(), _PATH, {}, PodStore())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch.run)
+        with trio.fail_after(300):
+            while watch.problem is None:  # noqa: ASYNC110 - nothing to be told by
+                await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert "more than 5000 items" in watch.problem
+
+
+async def test_documents_without_end_leave_others_half_of_the_time() -> None:
+    class Slow(PodStore):
+        def take(self, document: Any) -> None:  # noqa: ARG002 - whatever it is
+            end = time.perf_counter() + 0.002
+            while time.perf_counter() < end:
+                pass
+
+    text = b'{"metadata": {"resourceVersion": "1"}, "items": [' + b"{}," * 300 + b"{}]}"
+
+    class Fast:
+        @asynccontextmanager
+        async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+            async def pieces() -> AsyncGenerator[bytes]:
+                yield text
+
+            async with aclosing(pieces()) as given:
+                yield given
+
+    began, worked = time.perf_counter(), time.process_time()
+    await read_list(Fast(), _PATH, {}, Slow())
+    assert time.process_time() - worked < 0.75 * (time.perf_counter() - began)

@@ -48,6 +48,10 @@ def answer(body: Any, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
 
 
+def raw_answer(content: bytes) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "podman.sock"
@@ -129,6 +133,16 @@ async def test_an_answer_that_is_too_long_is_refused(
         (answer({"Id": 5}), "accepted: the JSON of podman 4.0"),
         (answer([{"Id": 5, "Size": 1}]), "accepted: the JSON of podman 4.0"),
         (answer("x"), "accepted: the JSON of podman 4.0"),
+        (raw_answer(b"[" * 100_000), "accepted: the JSON of podman 4.0"),
+        (raw_answer(b"[" + b"[]," * 1_000_000 + b"[]]"), "at most 250000"),
+        (raw_answer(b'[{"Id": "a", "Id": "b", "Size": 1}]'), "a key twice"),
+        (raw_answer(b'[{"Id": "a", "Size": 1e999}]'), "accepted: the JSON of podman 4.0"),
+        (raw_answer(b'[{"Id": "a", "Size": ' + b"9" * 5000 + b"}]"), "accepted: the JSON of podman 4.0"),
+        (raw_answer(b'[{"Id": "\xff", "Size": 1}]'), "accepted: the JSON of podman 4.0"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nmore", "no HTTP"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "no HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "no HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n", "no HTTP"),
     ],
 )
 async def test_what_is_no_answer_is_told_with_what_would_have_been_one(
