@@ -87,3 +87,17 @@ class PodmanError(ReactorError):
     def __init__(self, endpoint: str, call: str, why: str, *, status: int | None = None) -> None:
         self.status = status
         super().__init__(f"podman at {endpoint}: {call}: {why}")
+
+
+def split_failure(error: BaseException) -> tuple[Exception | None, BaseException | None]:
+    """Return what of an error is a failure, and what is not (a cancellation, an interrupt); None for none.
+
+    A nursery that is cancelled while a task in it fails raises both in one group, which `except Exception`
+    lets pass.
+    """
+    if isinstance(error, Exception):
+        return error, None
+    if isinstance(error, BaseExceptionGroup):
+        failures, rest = error.split(Exception)
+        return failures, rest
+    return None, error

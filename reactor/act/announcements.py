@@ -37,6 +37,7 @@ class Announcement:
     name: str
     namespace: str
     cgroup: str | None = None
+    cgroup_inode: int | None = None
     spared_cgroups: tuple[str, ...] = ()
     message: str
     at_unix_seconds: float

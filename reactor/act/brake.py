@@ -88,9 +88,14 @@ class Brake:
             _LOG.warning("brake: %s", self._problem)
         elif self._token is None:
             self._own_cgroup = own_cgroup(self._tree, self._proc_cgroup)
-            self._token = trio.lowlevel.current_trio_token()
-            self._setter.start()
-            self._releaser.start()
+            try:
+                self._releaser.start()
+                self._setter.start()
+            except RuntimeError as error:  # EAGAIN of clone(2): no process id is left for them
+                self._problem = f"no brake until the next reload: {error}"
+                _LOG.warning("brake: %s", self._problem)
+            else:
+                self._token = trio.lowlevel.current_trio_token()
 
     def heed(self, crossed: Mapping[str, int]) -> tuple[Braking, ...]:
         """Engage on cgroups that are newly crossed, release those that no longer are; return what is on.

@@ -45,8 +45,9 @@ class BrakeRelease:
         self.problem: str | None = None
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread; harmless when repeated."""
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def release(self, braking: Braking, because: str, at_seconds: float = 0.0) -> None:
         """Have it released at once, or at an instant of the monotonic clock; never blocks."""

@@ -10,32 +10,35 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
-from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.files import GONE
+from reactor.kernel.cgroup_directory import CgroupDirectory
+from reactor.kernel.files import GONE, close_descriptor
+
+_LIMIT: Final = "pids.max"
 
 
 @contextmanager
-def without_forks(tree: CgroupTree, cgroup: str, report: Callable[[str], None]) -> Iterator[None]:
+def without_forks(directory: CgroupDirectory | None, report: Callable[[str], None]) -> Iterator[None]:
     """Let nobody in the cgroup fork during the body; afterwards it has the limit that it had.
 
-    Without a pids controller, or where it refuses, the body runs as well; a refusal goes to `report` as one
-    line, except that the cgroup is gone.
+    `directory` is the one in the pids controller's hierarchy. Without it (None), or where it refuses, the
+    body runs as well; a refusal goes to `report` as one line, except that the cgroup is gone.
     """
     fd, before = -1, b""
-    if tree.pids_root is not None:
-        path = tree.path(cgroup, "pids") / "pids.max"
+    if directory is not None:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = directory.open_file(_LIMIT, os.O_RDWR)
             before = os.read(fd, 64).strip()
             os.pwrite(fd, b"0", 0)
         except OSError as error:
             if error.errno not in GONE:
-                report(f"{path}: {error.strerror}; killing among forks")
+                report(f"{directory.cgroup}/{_LIMIT}: {error.strerror}; killing among forks")
     try:
         yield
     finally:
         if fd >= 0:
-            with suppress(OSError):  # removed meanwhile
-                os.pwrite(fd, before, 0)
-            os.close(fd)
+            if before:  # never a limit that was not read
+                with suppress(OSError):  # removed meanwhile
+                    os.pwrite(fd, before, 0)
+            close_descriptor(fd)

@@ -13,31 +13,42 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Final
 
-from reactor.act.processes import Members
-from reactor.kernel.cgroup import CgroupTree
+from reactor.errors import KernelInterfaceError
+from reactor.kernel.cgroup import CgroupTree, processes_below
+from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import GONE, close_descriptor
+
+_STATES: Final = {
+    CgroupVersion.V1: ("freezer.state", b"FROZEN", b"THAWED"),
+    CgroupVersion.V2: ("cgroup.freeze", b"1", b"0"),
+}
 
 
 @contextmanager
-def frozen(tree: CgroupTree, cgroup: str, report: Callable[[str], None]) -> Iterator[None]:
-    """Keep the cgroup frozen for the body; without a freezer, or where it refuses, the body runs as well.
+def frozen(
+    directory: CgroupDirectory | None, version: CgroupVersion, report: Callable[[str], None]
+) -> Iterator[None]:
+    """Keep a cgroup frozen for the body.
 
-    Every refusal goes to `report` as one line, except that the cgroup is gone: then there is nothing left
-    to be killed.
+    `directory` is the one in the freezer's hierarchy. Without it (None), or where it refuses, the body runs
+    as well. Every refusal goes to `report` as one line, except that the cgroup is gone: then there is nothing
+    left to be killed.
     """
-    path, freeze, thaw = _control(tree, cgroup)
-    fd = _open(path, report)
+    name, freeze, thaw = _STATES[version]
+    fd = None if directory is None else _open(directory, name, version, report)
+    where = "" if directory is None else f"{directory.cgroup}/{name}"
     try:
-        _write(fd, freeze, path, report)
+        _write(fd, freeze, where, report)
         try:
             yield
         finally:
-            _write(fd, thaw, path, report)
+            _write(fd, thaw, where, report)
     finally:
         if fd is not None:
-            os.close(fd)
+            close_descriptor(fd)
 
 
 def frozen_by_ancestor(tree: CgroupTree, cgroup: str) -> str | None:
@@ -51,27 +62,23 @@ def frozen_by_ancestor(tree: CgroupTree, cgroup: str) -> str | None:
         return None
 
 
-def _control(tree: CgroupTree, cgroup: str) -> tuple[Path | None, bytes, bytes]:
-    if tree.version is CgroupVersion.V2:
-        return tree.path(cgroup) / "cgroup.freeze", b"1", b"0"
-    if tree.freezer_root is None or os.getpid() in Members(tree, cgroup, "freezer")():
-        return None, b"", b""  # the hierarchies may be laid out differently: never freeze ourselves
-    return tree.path(cgroup, "freezer") / "freezer.state", b"FROZEN", b"THAWED"
-
-
-def _open(path: Path | None, report: Callable[[str], None]) -> int | None:
-    if path is None:
-        return None
+def _open(
+    directory: CgroupDirectory, name: str, version: CgroupVersion, report: Callable[[str], None]
+) -> int | None:
     try:
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # no freezer cgroup mirrors the memory cgroup, or it is gone
-        return None
+        if version is CgroupVersion.V1 and os.getpid() in processes_below(directory):
+            return None  # the hierarchies may be laid out differently: never freeze ourselves
+        return directory.open_file(name, os.O_WRONLY)
     except OSError as error:
-        report(f"{path}: {error.strerror}; killing without freezing")
+        if error.errno not in GONE:
+            report(f"{directory.cgroup}/{name}: {error.strerror}; killing without freezing")
+        return None
+    except KernelInterfaceError as error:
+        report(f"{error}; killing without freezing")
         return None
 
 
-def _write(fd: int | None, state: bytes, path: Path | None, report: Callable[[str], None]) -> None:
+def _write(fd: int | None, state: bytes, where: str, report: Callable[[str], None]) -> None:
     if fd is None:
         return
     try:
@@ -80,4 +87,4 @@ def _write(fd: int | None, state: bytes, path: Path | None, report: Callable[[st
         return
     except OSError as error:  # ENODEV: removed meanwhile
         if error.errno != errno.ENODEV:
-            report(f"{path}: writing {state.decode()}: {error.strerror}")
+            report(f"{where}: writing {state.decode()}: {error.strerror}")

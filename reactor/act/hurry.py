@@ -7,24 +7,29 @@ process_mrelease comes in time (release.py) it does not matter, but it often doe
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
-from reactor.errors import RefusedError
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import lift_cpu_quota
+from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.files import write_file
+from reactor.kernel.files import GONE, with_path
 
 # The most that each version takes. Neither it nor the quota is put back: the pod is evicted.
-_WEIGHT: Final = {CgroupVersion.V1: ("cpu.shares", "262144"), CgroupVersion.V2: ("cpu.weight", "10000")}
+_WEIGHT: Final = {CgroupVersion.V1: ("cpu.shares", b"262144"), CgroupVersion.V2: ("cpu.weight", b"10000")}
 
 
-def hurry(tree: CgroupTree, cgroup: str) -> None:
+def hurry(directory: CgroupDirectory | None, version: CgroupVersion) -> None:
     """Lift the CPU quotas in a cgroup, and have it outweigh its siblings. Raises OSError where refused.
 
-    Without the cpu controller, or where nothing mirrors the cgroup there, there is nothing to do.
+    `directory` is the one in the cpu controller's hierarchy; without it (None) there is nothing to do.
     """
-    tree.lift_cpu_quota(cgroup)
-    name, most = _WEIGHT[tree.version]
-    with suppress(FileNotFoundError, RefusedError):  # gone, not mirrored, or no cpu controller
-        write_file(tree.path(cgroup, "cpu") / name, most)
+    if directory is None:
+        return
+    name, most = _WEIGHT[version]
+    try:
+        directory.write(name, most)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise with_path(error, f"{directory.cgroup}/{name}") from None
+    finally:
+        lift_cpu_quota(directory, version)

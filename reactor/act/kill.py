@@ -4,7 +4,11 @@
     kill_now    hot, synchronous: check the target, SIGKILL everything in it, have its memory freed in our own
                 context, give it the CPU
     reap        afterwards: wait until the memory is back, chase stragglers
-    terminate   a soft eviction: SIGTERM, the grace period, then kill_now
+    terminate   a soft eviction: SIGTERM, the grace period, then the kill
+
+On v2 the kill is one write to `cgroup.kill`, before anything is listed; on v1 processes are signalled as they
+are found, the cgroup's own first. Whatever refuses on the way is a line in the report: the rest is killed.
+All steps act on one directory, by its descriptor and its inode (target.py), and none on a name.
 
 A victim frees its memory in its own time: with 1 % of a CPU 1 GiB was not back after a minute, with the
 quota lifted it was in 0.3 s. Lifted after the signal it helps as much, and the signal need not wait for it.
@@ -12,14 +16,12 @@ quota lifted it was in 0.3 s. Lifted after the signal it helps as much, and the 
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -28,32 +30,51 @@ from reactor.act.exercise import exercise
 from reactor.act.fork_limit import without_forks
 from reactor.act.freezer import frozen, frozen_by_ancestor
 from reactor.act.hurry import hurry
-from reactor.act.processes import NO_DESCRIPTORS, Reserve, Volley
-from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, ReapReport, wait_empty
+from reactor.act.processes import NO_DESCRIPTORS, Reserve
+from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, ReapReport, wait_empty
 from reactor.act.release import MemoryRelease
 from reactor.act.target import Target
+from reactor.act.untouchable import Untouchable
+from reactor.act.volley import Volley
 from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, Controller
+from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 
 _Found = TypeVar("_Found")
-_Killed = tuple[int, dict[int, int]]  # how many were signalled or listed, and pidfds of some by process id
+_TERM_ROUNDS: Final = 3  # whoever forks faster than it is asked to end is left for the kill
+_AGAIN_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillReport:
     """What one kill did. Instants are CLOCK_MONOTONIC nanoseconds.
 
-    `processes` counts those signalled; `problems` are one line each: what was refused on the way and did
-    not stop the kill.
+    `processes` counts those signalled; through v2's cgroup.kill those that were held ready or still to be
+    seen right afterwards, which may be fewer. `is_gone`: nobody was left to be killed, since the cgroup is
+    gone or another has its path. `problems` are one line each: what was refused and did not stop the kill.
     """
 
     cgroup: str
     started_ns: int
     killed_ns: int
     processes: int
+    is_gone: bool = False
     problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Struck:
+    """What the signals did: when the last was sent, to how many, pidfds of some by process id.
+
+    `is_any` is False where there was nothing that a signal could be sent to.
+    """
+
+    killed_ns: int
+    count: int
+    pidfds: dict[int, int]
+    is_any: bool
 
 
 class KillPath:
@@ -62,6 +83,7 @@ class KillPath:
     def __init__(self, tree: CgroupTree, pod_parents: Sequence[str]) -> None:
         self._tree = tree
         self._ready: dict[str, Target] = {}
+        self._untouchable = Untouchable(tree)
         self.guard(pod_parents)
         self._dying = Dying()
         self._release = MemoryRelease()
@@ -84,7 +106,8 @@ class KillPath:
             try:
                 target = self._ready.get(uid) or self._checked(pod)
                 self._ready[uid] = target
-                target.get_ready(pod, self._tree)
+                self._untouchable.refuse(target.cgroup)
+                target.get_ready(self._tree)
             except (ReactorError, OSError):
                 if uid in self._ready:
                     self._ready.pop(uid).close()
@@ -95,74 +118,75 @@ class KillPath:
         self._reserve.close()
         self._dying.close()
         self._release.close()
+        self._untouchable.close()
 
     def kill_now(self, pod: Pod) -> KillReport:
         """Send SIGKILL to everything in the pod's cgroup and return when it is sent; reap waits for the end.
 
-        Raises RefusedError for a pod that reactor must not touch, OSError where its processes could not be
-        listed or signalled. A cgroup that is gone is a kill of zero processes.
+        Raises RefusedError for a pod that reactor must not touch, OSError where nothing of it could be
+        signalled. A cgroup that is gone, or another's by now, is a kill of zero processes.
         """
         started_ns = time.monotonic_ns()
-        problems: list[str] = []
-        target = self._taken(pod)
-        try:
-            count, pidfds = self._despite_want(lambda: self._kill(pod, target, problems))
-            killed_ns = time.monotonic_ns()
-            self._release.release(pidfds.values())
-        finally:
-            target.close()
-        try:
-            self._despite_want(lambda: hurry(self._tree, target.cgroup))
-        except OSError as error:
-            problems.append(f"not given more of the CPU: {error}")
-        if not self._reserve.fill():  # the next kill needs descriptors more than reap does
-            processes.close_all(pidfds.values())
-            pidfds = {}
-            self._reserve.fill()
-        self._dying.hold(target.cgroup, pidfds)
-        return KillReport(
-            cgroup=target.cgroup,
-            started_ns=started_ns,
-            killed_ns=killed_ns,
-            processes=count,
-            problems=tuple(problems),
-        )
+        return self._kill(pod, self._taken(pod), started_ns)
 
     async def reap(self, pod: Pod, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
         """Wait until what kill_now ended has given its memory back; kill again what is still there.
 
         Raises RefusedError as kill_now does; what the system refuses is a problem in the report.
         """
-        target = self._checked(pod)
-        self._despite_want(lambda: target.listed(pod))
+        cgroup = self._inside(pod)
         problems: dict[str, None] = {}
         freed_ns = None
-        with trio.move_on_after(deadline_seconds):
-            freed_ns = await self._dying.wait_gone(
-                target.cgroup, target.members, lambda: self.kill_now(pod).problems, problems
-            )
-        if freed_ns is None:
-            standing = self._despite_want(lambda: self._standing(target, deadline_seconds))
-            problems |= dict.fromkeys(standing)
-        return ReapReport(cgroup=target.cgroup, freed_ns=freed_ns, problems=tuple(problems))
+        standing: Sequence[str] = ()
+        target = await self._killed(pod, deadline_seconds, problems)
+        if target is not None:
+            try:
+                with trio.move_on_after(deadline_seconds):
+                    freed_ns = await self._dying.wait_gone(
+                        _key(pod), target, lambda: self._kill_again(pod, target), problems
+                    )
+                if freed_ns is None:
+                    standing = self._standing(target, deadline_seconds)
+            finally:
+                target.close()
+        return ReapReport(
+            cgroup=cgroup, freed_ns=freed_ns, problems=tuple(dict.fromkeys((*problems, *standing)))
+        )
 
-    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
+    async def terminate(
+        self,
+        pod: Pod,
+        grace_period_seconds: float,
+        still_wanted: Callable[[], bool] = lambda: True,
+    ) -> KillReport | None:
         """Ask the pod's processes to end (SIGTERM), and kill what is left when the grace period is over.
 
-        Returns None where they all ended by themselves, or were killed meanwhile by a kill_now of the same
-        pod; a cancellation leaves them with their SIGTERM. Raises as kill_now.
+        Returns None where they all ended by themselves, where a kill_now of the same pod killed them
+        meanwhile, or where `still_wanted`, asked at the end of the grace period, says no; a cancellation
+        leaves them with their SIGTERM. What is killed is the very cgroup that was asked to end.
+        Raises as kill_now.
         """
+        started_ns = time.monotonic_ns()
         target = self._checked(pod)
-        volley = Volley(target.members, signal.SIGTERM, listed=target.listed(pod))
         try:
-            while volley.fire():
-                pass
-            with trio.move_on_after(grace_period_seconds):
-                await wait_empty(target.members, volley.held.values())
+            if target.directory is None:
+                return _gone(target, started_ns)
+            self._untouchable.refuse(target.cgroup)
+            volley = Volley(
+                target.directory, signal.SIGTERM, spared=target.spared, never=self._untouchable.pids
+            )
+            try:
+                self._fire(volley, _TERM_ROUNDS)
+                with trio.move_on_after(grace_period_seconds):
+                    await self._wait_empty(target, volley)
+                    return None
+            finally:
+                processes.close_all(volley.held.values())
+            if not still_wanted():
                 return None
+            return self._kill(pod, self._given(target), time.monotonic_ns(), volley.problems)
         finally:
-            processes.close_all(volley.held.values())
-        return self.kill_now(pod)
+            target.close()
 
     def exercise(self) -> str | None:
         """Run the path once against a child of our own, in a cgroup of its own; return what went wrong.
@@ -172,13 +196,197 @@ class KillPath:
         """
         return exercise(self._tree, self._pod_parents, KillPath)
 
-    def _despite_want(self, call: Callable[[], _Found]) -> _Found:
-        """Return what the call does; where it lacks descriptors it may have those of the reserve."""
+    def _kill(
+        self, pod: Pod, target: Target, started_ns: int, problems_before: Sequence[str] = ()
+    ) -> KillReport:
+        """Kill a target, which is owned from now on. Raises as kill_now."""
+        problems = list(problems_before)
+        try:
+            if target.directory is None:
+                return _gone(target, started_ns)
+            struck = self._strike(target, problems)
+            self._release.release(struck.pidfds.values())
+            if not struck.is_any and not _exists(target, problems):
+                processes.close_all(struck.pidfds.values())
+                return _gone(target, started_ns)
+            self._hurry(target, problems)
+            self._hold(pod, target, struck)
+        finally:
+            target.close()
+        return KillReport(
+            cgroup=target.cgroup,
+            started_ns=started_ns,
+            killed_ns=struck.killed_ns,
+            processes=struck.count,
+            problems=tuple(dict.fromkeys(problems)),
+        )
+
+    def _strike(self, target: Target, problems: list[str]) -> _Struck:
+        """Signal everything in the target. Raises OSError where nothing of it could be, RefusedError."""
+        taken = 0
+        if self._tree.version is CgroupVersion.V2:
+            if not self._untouchable.refuse(target.cgroup):
+                self._refuse_listed(target)
+            taken, refused = self._kill_whole(target)
+            if not refused:
+                killed_ns = time.monotonic_ns()
+                count, pidfds = target.take_killed() if taken else (0, {})
+                return _Struck(killed_ns=killed_ns, count=count, pidfds=pidfds, is_any=taken > 0)
+            problems += _refusals(refused)
+        elif not target.is_ready:  # of a ready one it was asked, and the volley never signals us anyway
+            self._untouchable.refuse(target.cgroup)
+        return self._kill_each(target, problems, is_any_dead=taken > 0)
+
+    def _kill_whole(self, target: Target) -> tuple[int, Mapping[str, OSError]]:
+        """Kill through v2's cgroup.kill; return how many subtrees took it, and what refused."""
+        taken, refused = target.kill_whole()
+        if any(error.errno in NO_DESCRIPTORS for error in refused.values()):
+            with self._reserve.lent():
+                again, refused = target.kill_whole()
+            taken += again
+        return taken, refused
+
+    def _kill_each(self, target: Target, problems: list[str], *, is_any_dead: bool) -> _Struck:
+        """Signal every process, frozen and unable to fork where they fork ahead of us.
+
+        Freezing and thawing cost 0.3 ms and hold up the death of who doesn't fork, so the first round goes
+        without: from then on whoever was listed can't fork any more (copy_process() fails with a signal
+        pending), and a round that finds nobody new is the proof that nobody got away.
+        """
+        if target.directory is None:
+            return _Struck(killed_ns=time.monotonic_ns(), count=0, pidfds={}, is_any=False)
+        volley = Volley(
+            target.directory,
+            signal.SIGKILL,
+            spared=target.spared,
+            ready=target.take_pidfds(),
+            never=self._untouchable.pids,
+        )
+        try:
+            self._fire(volley, 1)
+            if self._fire(volley, 1):
+                with self._held_still(target, problems):
+                    while self._fire(volley, 1):
+                        pass
+        except BaseException:
+            processes.close_all(volley.held.values())
+            raise
+        if volley.problems and not volley.sent and not is_any_dead:
+            raise volley.error
+        problems += volley.problems
+        return _Struck(
+            killed_ns=time.monotonic_ns(),
+            count=volley.sent,
+            pidfds=volley.held,
+            is_any=is_any_dead or volley.sent > 0,
+        )
+
+    def _fire(self, volley: Volley, rounds: int) -> bool:
+        """Fire up to so many rounds, those that lack descriptors again with the reserve.
+
+        Returns whether the last one found anybody new.
+        """
+        found = False
+        for _ in range(rounds):
+            found = volley.fire()
+            if volley.is_in_want:
+                volley.narrow()
+                with self._reserve.lent():
+                    found |= volley.fire()
+            if not found:
+                break
+        return found
+
+    def _held_still(self, target: Target, problems: list[str]) -> ExitStack:
+        """Return the context in which nobody in the target forks or runs, as far as that can be had."""
+        stack = ExitStack()
+        pids = self._mirrored(target, "pids", problems, stack)
+        freezer = self._mirrored(target, "freezer", problems, stack)
+        stack.enter_context(without_forks(pids, problems.append))
+        stack.enter_context(frozen(freezer, self._tree.version, problems.append))
+        return stack
+
+    def _mirrored(
+        self, target: Target, controller: Controller, problems: list[str], stack: ExitStack
+    ) -> CgroupDirectory | None:
+        """Return the target in a controller's hierarchy until the stack closes; a refusal is a problem."""
+        try:
+            mirror = self._twice(lambda: target.mirrored(self._tree, controller))
+        except OSError as error:
+            problems.append(f"{target.cgroup}: {controller}: {error.strerror}")
+            return None
+        if mirror is not None:
+            stack.enter_context(mirror)
+        return mirror
+
+    def _hurry(self, target: Target, problems: list[str]) -> None:
+        try:
+            with ExitStack() as stack:
+                directory = self._mirrored(target, "cpu", problems, stack)
+                self._twice(lambda: hurry(directory, self._tree.version))
+        except OSError as error:
+            problems.append(f"not given more of the CPU: {error}")
+
+    def _hold(self, pod: Pod, target: Target, struck: _Struck) -> None:
+        """Keep for reap what it waits on; but the next kill needs descriptors more than reap does."""
+        if self._reserve.fill():
+            self._dying.hold(_key(pod), target.take_directory(), struck.pidfds)
+            return
+        processes.close_all(struck.pidfds.values())
+        target.close()
+        self._reserve.fill()
+
+    async def _killed(self, pod: Pod, deadline_seconds: float, problems: dict[str, None]) -> Target | None:
+        """Return the target that was killed, the caller's; None where it can't be had by the deadline."""
+        with trio.move_on_after(deadline_seconds):
+            while True:
+                try:
+                    return self._twice(lambda: self._killed_or_checked(pod))
+                except OSError as error:
+                    problems[str(error)] = None
+                await trio.sleep(_AGAIN_SECONDS)
+        return None
+
+    def _killed_or_checked(self, pod: Pod) -> Target:
+        directory = self._dying.directory(_key(pod))
+        if directory is None:
+            return self._checked(pod)
+        return Target(directory.cgroup, directory, pod.spared_cgroups)
+
+    def _kill_again(self, pod: Pod, target: Target) -> Sequence[str]:
+        return self._kill(pod, self._given(target), time.monotonic_ns()).problems
+
+    def _given(self, target: Target) -> Target:
+        """Return the same target by a descriptor of its own. Raises OSError."""
+        directory = target.directory
+        copy = None if directory is None else self._twice(directory.duplicate)
+        return Target(target.cgroup, copy, target.spared)
+
+    async def _wait_empty(self, target: Target, volley: Volley) -> None:
+        """Wait until a target is empty. What can't be listed is asked for again: the grace period ends it."""
+        while True:
+            try:
+                await wait_empty(target, volley.held.values())
+            except (ReactorError, OSError):
+                await trio.sleep(_AGAIN_SECONDS)
+            else:
+                return
+
+    def _refuse_listed(self, target: Target) -> None:
+        """Raise RefusedError where a listing shows reactor or init. Raises OSError."""
+        for pid in self._untouchable.pids.intersection(self._twice(target.processes)):
+            what = "init" if pid == 1 else "reactor"
+            raise RefusedError(f"cgroup {target.cgroup!r} holds process {pid}, {what}")
+
+    def _twice(self, call: Callable[[], _Found]) -> _Found:
+        """Return what the call does; where that is refused, once more with the reserve's descriptors.
+
+        A signal that comes in between and a moment without memory are no reasons to spare a pod.
+        """
         try:
             return call()
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
-                raise
+        except OSError:
+            pass
         with self._reserve.lent():
             return call()
 
@@ -192,64 +400,28 @@ class KillPath:
         return self._checked(pod)
 
     def _checked(self, pod: Pod) -> Target:
-        """Return the pod's target. Raises RefusedError where reactor must not end it."""
-        target = Target.of(self._tree, pod)
-        if not any(self._tree.contains(parent, target.cgroup) for parent in self._pod_parents):
+        """Return the pod's target. Raises RefusedError where reactor must not end it, OSError."""
+        self._inside(pod)
+        return self._twice(lambda: Target.of(self._tree, pod))
+
+    def _inside(self, pod: Pod) -> str:
+        """Return the pod's cgroup. Raises RefusedError where it is not known or not inside the parents."""
+        if pod.cgroup is None:
+            raise RefusedError(f"pod {pod.key}: its cgroup is not known")
+        if not any(self._tree.contains(parent, pod.cgroup) for parent in self._pod_parents):
             raise RefusedError(
-                f"pod {pod.key}: cgroup {target.cgroup!r} is not inside {', '.join(self._pod_parents)}"
+                f"pod {pod.key}: cgroup {pod.cgroup!r} is not inside {', '.join(self._pod_parents)}"
             )
-        return target
-
-    def _kill(self, pod: Pod, target: Target, problems: list[str]) -> _Killed:
-        listed = target.listed(pod)
-        killed = None
-        if self._tree.version is CgroupVersion.V2:
-            killed = self._kill_whole(target, listed, problems)
-        return self._kill_each(target, listed, problems) if killed is None else killed
-
-    def _kill_whole(self, target: Target, listed: Sequence[int], problems: list[str]) -> _Killed | None:
-        """Kill through v2's cgroup.kill; None where there is no such file."""
-        pidfds = target.take_pidfds()
-        for gone in pidfds.keys() - set(listed):
-            os.close(pidfds.pop(gone))
-        with contextlib.suppress(OSError):  # no descriptors left: reap polls instead
-            # Opened before the kill: later they would be gone, and with them what reap waits on.
-            missing = [pid for pid in listed if pid not in pidfds]
-            pidfds |= processes.open_pidfds(missing[: processes.HELD - len(pidfds)])[0]
-        try:
-            is_killed = all(
-                _kill_subtree(directory, target, problems) for directory in target.members.subtrees()
-            )
-        except OSError:
-            processes.close_all(pidfds.values())
-            raise
-        if is_killed:
-            return len(listed), pidfds
-        processes.close_all(pidfds.values())
-        return None
-
-    def _kill_each(self, target: Target, listed: Sequence[int], problems: list[str]) -> _Killed:
-        """Signal every process, frozen and unable to fork where they fork ahead of us.
-
-        Freezing and thawing cost 0.3 ms and hold up the death of who doesn't fork, so the first round goes
-        without: from then on whoever was listed can't fork any more (copy_process() fails with a signal
-        pending), and a listing without anybody new is the proof that nobody got away.
-        """
-        volley = Volley(target.members, signal.SIGKILL, listed=listed, ready=target.take_pidfds())
-        try:
-            if volley.fire():
-                cgroup, report = target.cgroup, problems.append
-                with without_forks(self._tree, cgroup, report), frozen(self._tree, cgroup, report):
-                    while volley.fire():
-                        pass
-        except OSError:
-            processes.close_all(volley.held.values())
-            raise
-        return volley.sent, volley.held
+        return pod.cgroup
 
     def _standing(self, target: Target, deadline_seconds: float) -> list[str]:
         """Return why the cgroup has not ended, as far as it can be told."""
-        count = len(target.members())
+        try:
+            count = len(self._twice(target.processes))
+        except (ReactorError, OSError) as error:
+            return [
+                f"{target.cgroup}: not known to have ended {deadline_seconds:g} s after the kill: {error}"
+            ]
         what = f"{count} processes still listed" if count else "processes are still exiting"
         because = frozen_by_ancestor(self._tree, target.cgroup)
         return [
@@ -258,23 +430,32 @@ class KillPath:
         ]
 
 
-def _kill_subtree(directory: str, target: Target, problems: list[str]) -> bool:
-    """Kill one subtree; return False where there is no cgroup.kill. Raises OSError where that fails."""
+def _key(pod: Pod) -> Key:
+    return pod.uid, pod.cgroup
+
+
+def _gone(target: Target, started_ns: int) -> KillReport:
+    return KillReport(
+        cgroup=target.cgroup,
+        started_ns=started_ns,
+        killed_ns=time.monotonic_ns(),
+        processes=0,
+        is_gone=True,
+    )
+
+
+def _exists(target: Target, problems: list[str]) -> bool:
     try:
-        kill_fd = target.take_kill_fd(directory)
-    except FileNotFoundError:
-        return False
+        return target.exists()
     except OSError as error:
-        if error.errno in NO_DESCRIPTORS:
-            raise
-        problems.append(f"{directory}/cgroup.kill: {error.strerror}; killing one by one")
-        return False
-    try:
-        os.write(kill_fd, b"1")
-    except OSError as error:
-        if error.errno != errno.ENODEV:
-            raise
-        return False  # the cgroup is gone; another may have its name
-    finally:
-        os.close(kill_fd)
-    return True
+        problems.append(f"{target.cgroup}: {error.strerror}")
+        return True
+
+
+def _refusals(refused: Mapping[str, OSError]) -> list[str]:
+    """Return what refused a whole kill; a kernel that has no cgroup.kill is no problem."""
+    return [
+        f"{cgroup}/cgroup.kill: {error.strerror}; killing one by one"
+        for cgroup, error in refused.items()
+        if not isinstance(error, FileNotFoundError)
+    ]

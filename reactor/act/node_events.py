@@ -56,6 +56,10 @@ class NodeEvents:
         """Tell that the kernel's OOM killer ended a process. Source: realWatcher.Start."""
         self._tell("SystemOOM", f"System OOM encountered, victim process: {process_name}, pid: {process_id}")
 
+    def evictions_slowed_down(self, message: str) -> None:
+        """Tell that evicting does not end a shortage of memory; a reason that upstream has no event for."""
+        self._tell("EvictionsSlowedDown", message)
+
     def free_disk_space_failed(self, message: str) -> None:
         """Tell that image garbage collection found too little. Source: image_gc_manager.go."""
         self._tell("FreeDiskSpaceFailed", message)

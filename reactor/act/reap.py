@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,16 @@ from typing import Final
 import trio
 
 from reactor.act import processes
-from reactor.act.processes import Members
-from reactor.errors import RefusedError
+from reactor.act.target import Target
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup_directory import CgroupDirectory
+from reactor.kernel.files import close_descriptor
 
 REAP_DEADLINE_SECONDS: Final = 10.0
 _STRAGGLER_INTERVAL_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 0.02  # for processes that no pidfd can be had of
+
+Key = tuple[str, str | None]  # a pod's uid and cgroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,75 +31,111 @@ class ReapReport:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class _Killed:
+    """What is held of a pod that was killed: its directory, and pidfds by process id."""
+
+    directory: CgroupDirectory | None
+    pidfds: dict[int, int]
+
+    def close(self) -> None:
+        if self.directory is not None:
+            self.directory.close()
+        processes.close_all(self.pidfds.values())
+        self.pidfds.clear()
+
+
 class Dying:
-    """What has been killed and may not have ended yet: pidfds of it, by cgroup and process id."""
+    """What has been killed and may not have ended yet."""
 
     def __init__(self) -> None:
-        self._pidfds: dict[str, dict[int, int]] = {}
-        self._turns: dict[str, trio.Lock] = {}
+        self._killed: dict[Key, _Killed] = {}
+        self._turns: dict[Key, trio.Lock] = {}
 
-    def hold(self, cgroup: str, pidfds: dict[int, int]) -> None:
-        """Keep pidfds to be waited on; those of an earlier kill of the same cgroup stay as they are."""
-        kept = self._pidfds.setdefault(cgroup, {})
+    def hold(self, key: Key, directory: CgroupDirectory | None, pidfds: dict[int, int]) -> None:
+        """Keep what there is of a pod to wait on; what an earlier kill of it left stays as it is."""
+        kept = self._killed.setdefault(key, _Killed(None, {}))
         for pid, fd in pidfds.items():
-            if pid in kept or len(kept) >= processes.HELD:
-                os.close(fd)
+            if pid in kept.pidfds or len(kept.pidfds) >= processes.HELD:
+                close_descriptor(fd)
             else:
-                kept[pid] = fd
+                kept.pidfds[pid] = fd
+        if kept.directory is None:
+            kept.directory = directory
+        elif directory is not None:
+            directory.close()
+
+    def directory(self, key: Key) -> CgroupDirectory | None:
+        """Return a descriptor of the directory that was killed, the caller's; None where none is held.
+
+        Raises OSError.
+        """
+        kept = self._killed.get(key)
+        return None if kept is None or kept.directory is None else kept.directory.duplicate()
 
     def close(self) -> None:
         """Close every descriptor. Harmless when repeated."""
-        while self._pidfds:
-            processes.close_all(self._pidfds.popitem()[1].values())
+        while self._killed:
+            self._killed.popitem()[1].close()
 
     async def wait_gone(
         self,
-        cgroup: str,
-        members: Members,
+        key: Key,
+        target: Target,
         kill_again: Callable[[], Sequence[str]],
         problems: dict[str, None],
     ) -> int:
-        """Return when the last of a cgroup's processes had ended, in ns on CLOCK_MONOTONIC.
+        """Return when the last of a pod's processes had ended, in ns on CLOCK_MONOTONIC.
 
         `kill_again` is called for what is still there after a while; what it returns, and what it raises
         (RefusedError, OSError), goes to `problems`.
         """
         # One after the other: no two tasks may wait on a descriptor, nor one close it under the other.
-        turn = self._turns.setdefault(cgroup, trio.Lock())
+        turn = self._turns.setdefault(key, trio.Lock())
         try:
             async with turn:
                 try:
-                    await self._chase(cgroup, members, kill_again, problems)
+                    await self._chase(key, target, kill_again, problems)
                     freed_ns = time.monotonic_ns()
                 finally:
-                    processes.close_all(self._pidfds.pop(cgroup, {}).values())
+                    kept = self._killed.pop(key, None)
+                    if kept is not None:
+                        kept.close()
         finally:
             if not turn.locked():
-                self._turns.pop(cgroup, None)
+                self._turns.pop(key, None)
         return freed_ns
 
     async def _chase(
         self,
-        cgroup: str,
-        members: Members,
+        key: Key,
+        target: Target,
         kill_again: Callable[[], Sequence[str]],
         problems: dict[str, None],
     ) -> None:
+        patience_ends = trio.current_time() + _STRAGGLER_INTERVAL_SECONDS
         while True:
             try:
-                with trio.move_on_after(_STRAGGLER_INTERVAL_SECONDS) as patience:
-                    await wait_empty(members, list(self._pidfds.get(cgroup, {}).values()))
-                if not patience.cancelled_caught:
+                with trio.move_on_at(patience_ends) as patience:
+                    kept = self._killed.get(key)
+                    await processes.wait_exited(list(kept.pidfds.values()) if kept else [])
+                is_empty = await target.is_empty()  # takes the time that its cgroups take
+                if is_empty and not patience.cancelled_caught:
                     return
-                if members():
-                    problems |= dict.fromkeys(kill_again())
-            except (RefusedError, OSError) as error:
+                if trio.current_time() >= patience_ends:
+                    if not is_empty:
+                        problems |= dict.fromkeys(kill_again())
+                    patience_ends = trio.current_time() + _STRAGGLER_INTERVAL_SECONDS
+                else:
+                    await trio.sleep(_POLL_SECONDS)  # v1 has no event for an empty cgroup
+            except (ReactorError, OSError) as error:
                 problems[str(error)] = None
                 await trio.sleep(_STRAGGLER_INTERVAL_SECONDS)
+                patience_ends = trio.current_time() + _STRAGGLER_INTERVAL_SECONDS
 
 
-async def wait_empty(members: Members, pidfds: Collection[int]) -> None:
-    """Wait until these processes have exited and a listing shows no other."""
+async def wait_empty(target: Target, pidfds: Collection[int]) -> None:
+    """Wait until these processes have exited and nobody else lives in the target. Raises OSError."""
     await processes.wait_exited(pidfds)
-    while members():  # noqa: ASYNC110 - v1 has no event for an empty cgroup
+    while not await target.is_empty():  # noqa: ASYNC110 - v1 has no event for an empty cgroup
         await trio.sleep(_POLL_SECONDS)

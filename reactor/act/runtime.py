@@ -14,8 +14,8 @@ from typing import Final
 import trio
 
 from reactor.act.kill import KillPath, KillReport
-from reactor.act.processes import populated
 from reactor.act.reap import REAP_DEADLINE_SECONDS, ReapReport
+from reactor.act.target import populated
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import ReactorError
@@ -50,11 +50,18 @@ class RuntimeKills:
         """Wait until what was killed is gone, see KillPath.reap."""
         return await self._kills.reap(pod, deadline_seconds)
 
-    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
+    async def terminate(
+        self,
+        pod: Pod,
+        grace_period_seconds: float,
+        still_wanted: Callable[[], bool] = lambda: True,  # noqa: ARG002 - see below
+    ) -> KillReport | None:
         """Have the runtime stop the pod's containers, each by its own stop signal; then kill what is left.
 
         Where the runtime can't be had, the processes are asked themselves. preStop hooks are the kubelet's
-        to run. Returns and raises as KillPath.terminate.
+        to run. `still_wanted` is not asked: the API server has been told that the pod is evicted, its owner
+        starts another in its place, and the kubelet kills it at the end of the grace period in any case.
+        Returns and raises as KillPath.terminate.
         """
         began = trio.current_time()
         stopped = False
@@ -67,7 +74,14 @@ class RuntimeKills:
         left_seconds = grace_period_seconds - (trio.current_time() - began)
         if not stopped and left_seconds > 0:
             return await self._kills.terminate(pod, left_seconds)
-        return self._kills.kill_now(pod) if populated(self._tree, pod) else None
+        return self._kills.kill_now(pod) if self._may_live(pod) else None
+
+    def _may_live(self, pod: Pod) -> bool:
+        """Return whether anybody is left in the pod, as far as can be told."""
+        try:
+            return populated(self._tree, pod)
+        except (ReactorError, OSError):
+            return True
 
     async def _stop_containers(self, pod: Pod, grace_period_seconds: float) -> None:
         """Stop all containers at once and return when they have ended. Raises the first error of any."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import Final, Protocol
 
 import trio
 
 from reactor.act.kill import KillReport
-from reactor.act.processes import populated
 from reactor.act.reap import ReapReport
+from reactor.act.target import Target
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
@@ -50,25 +52,42 @@ class StandingOrder:
         self._kills = kills
         self._find = find
         self._told: str | None = None
+        self._inode: int | None = None
         self.kills_again = 0
 
     async def run(self) -> None:
-        """Return once the pod's cgroup is gone. Never raises; what is refused is logged once."""
+        """Return once the pod's cgroup is gone. Never raises; what is refused is logged once.
+
+        A cgroup that is made anew under the same path is no longer the pod that was evicted.
+        """
         began = trio.current_time()
-        while (pod := self._find()).cgroup is not None and self._tree.exists(pod.cgroup):
-            try:
-                if populated(self._tree, pod):
-                    await self._kill_again(pod)
-            except (ReactorError, OSError) as error:
-                if str(error) != self._told:
-                    _LOG.warning("pod %s: not held down: %s", pod.key, error)
-                self._told = str(error)
+        while await self._held_down():
             is_late = trio.current_time() - began > _LATER_SECONDS
             await trio.sleep(_LOOK_LATER_SECONDS if is_late else _LOOK_SECONDS)
 
+    async def _held_down(self) -> bool:
+        """Kill what lives in the pod; return whether its cgroup is still there."""
+        pod = self._find()
+        if pod.cgroup is None:
+            return False
+        try:
+            known = replace(pod, cgroup_inode=self._inode or pod.cgroup_inode)
+            with closing(Target.of(self._tree, known)) as found:
+                if found.directory is None:
+                    return False
+                self._inode = found.directory.inode
+                is_alive = not await found.is_empty()
+            if is_alive:
+                await self._kill_again(replace(pod, cgroup_inode=self._inode))
+        except (ReactorError, OSError) as error:
+            if str(error) != self._told:
+                _LOG.warning("pod %s: not held down: %s", pod.key, error)
+            self._told = str(error)
+        return True
+
     async def _kill_again(self, pod: Pod) -> None:
         report = self._kills.kill_now(pod)
-        if not report.processes:
+        if report.is_gone:
             return
         self.kills_again += 1
         if self.kills_again == 1:

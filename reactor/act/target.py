@@ -1,94 +1,268 @@
-"""What a kill needs of a pod: its processes listed, pidfds of them, v2's cgroup.kill opened.
+"""What a kill holds of a pod: its cgroup's directory by descriptor, pidfds of it, v2's cgroup.kill opened.
 
-Found out at the kill itself it takes 0.3 ms of the way from a wake to a kill, so it is got ready for whoever
-is likely to be next. What is ready names processes and cgroups, never a decision: at the kill the cgroup is
-listed anew, and a pidfd of a process that is not in it any more is passed over.
+From the ranking to the end of the kill a target is one directory, known by its inode: whatever has its path
+by then, a unit that was started again above all, is another pod and not touched.
+Found out at the kill itself the rest takes 0.3 ms of the way from a wake to a kill, so it is got ready for
+whoever is likely to be next. What is ready names processes and cgroups, never a decision.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from dataclasses import dataclass, field
+import select
+from contextlib import closing
+from itertools import islice
 from typing import Final, Self
 
-from reactor.act.processes import HELD, Members, close_all, open_pidfds
-from reactor.errors import RefusedError
-from reactor.kernel.cgroup import CgroupTree
+import trio
+
+from reactor.act.processes import HELD, close_all, open_pidfds
+from reactor.errors import ReactorError, RefusedError
+from reactor.kernel.cgroup import CgroupTree, Controller, processes_below
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import GONE, close_descriptor
+from reactor.kernel.procfs import is_exiting
 from reactor.model.pods import Pod
 
 _KILL: Final = "cgroup.kill"  # since 5.14
+_AT_ONCE: Final = 64  # cgroups of a pod that are looked into without giving way to others
 
 
-@dataclass(slots=True, kw_only=True)
 class Target:
-    """A pod's cgroup, and what lists it. `pidfds` (by process id) and `kill_fds` (by directory) are owned."""
+    """A pod's cgroup. `directory` is None where it is gone, or another has its path.
 
-    cgroup: str
-    spared: tuple[str, ...]
-    members: Members
-    pidfds: dict[int, int] = field(default_factory=dict)
-    kill_fds: dict[str, int] = field(default_factory=dict)
+    All descriptors are owned. `kill_fds` are by the names of subtrees, the cgroup's own by "".
+    """
+
+    __slots__ = ("cgroup", "directory", "is_ready", "kill_fds", "pidfds", "spared")
+
+    def __init__(self, cgroup: str, directory: CgroupDirectory | None, spared: tuple[str, ...] = ()) -> None:
+        self.cgroup = cgroup
+        self.directory = directory
+        self.spared = spared
+        self.is_ready = False
+        self.pidfds: dict[int, int] = {}
+        self.kill_fds: dict[str, int] = {}
 
     @classmethod
     def of(cls, tree: CgroupTree, pod: Pod) -> Self:
-        """Return the pod's target with nothing open. Raises RefusedError where its cgroup is not plain."""
+        """Return the pod's target. Raises RefusedError where its cgroup is not plain, OSError."""
         if pod.cgroup is None:
             raise RefusedError(f"pod {pod.key}: its cgroup is not known")
-        members = Members(tree, pod.cgroup, spared=pod.spared_cgroups)  # refuses symlinks
-        return cls(cgroup=pod.cgroup, spared=pod.spared_cgroups, members=members)
+        try:
+            directory = tree.open(pod.cgroup)
+        except FileNotFoundError:
+            return cls(pod.cgroup, None)
+        if pod.cgroup_inode is not None and directory.inode != pod.cgroup_inode:
+            directory.close()
+            return cls(pod.cgroup, None)
+        return cls(pod.cgroup, directory, pod.spared_cgroups)
 
     def is_of(self, pod: Pod) -> bool:
         """Return whether it still is what would be made of the pod."""
-        return self.cgroup == pod.cgroup and self.spared == pod.spared_cgroups
+        if self.directory is None or self.cgroup != pod.cgroup or self.spared != pod.spared_cgroups:
+            return False
+        return pod.cgroup_inode is None or self.directory.inode == pod.cgroup_inode
 
-    def listed(self, pod: Pod) -> list[int]:
-        """Return the processes in it now. Raises RefusedError where one of them must not be ended."""
-        pids = self.members()
-        for pid in {1, os.getpid()}.intersection(pids):
-            raise RefusedError(
-                f"pod {pod.key}: {self.cgroup!r} holds process {pid}, {'init' if pid == 1 else 'reactor'}"
-            )
-        return pids
+    def exists(self) -> bool:
+        """Return whether the cgroup is still there. Raises OSError where that can't be told."""
+        return self.directory is not None and self.directory.exists()
 
-    def get_ready(self, pod: Pod, tree: CgroupTree) -> None:
-        """Open what is not open yet. Raises RefusedError as `listed`, OSError; what is open stays owned."""
-        pids = self.listed(pod)
+    def processes(self) -> list[int]:
+        """Return the processes in it now. Raises OSError, see processes_below."""
+        return [] if self.directory is None else processes_below(self.directory, self.spared)
+
+    async def is_empty(self) -> bool:
+        """Return whether nobody lives in it, others going first after every few cgroups. Raises OSError."""
+        if self.directory is None or (not self.spared and _is_unpopulated(self.directory)):
+            return True
+        failed: list[OSError] = []
+        rounds = walk(self.directory, lambda _, error: failed.append(error), spared=self.spared)
+        with closing(rounds) as directories:
+            for count, directory in enumerate(directories, 1):
+                if directory.processes():
+                    return False
+                if count % _AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+        if failed:
+            raise failed[0]
+        return True
+
+    def get_ready(self, tree: CgroupTree) -> None:
+        """Open what is not open yet, of the cgroups found first. Raises OSError; what is open stays owned."""
+        if self.directory is None:
+            return
+        pids = self._found_first()
         for gone in self.pidfds.keys() - set(pids):
-            os.close(self.pidfds.pop(gone))
+            close_descriptor(self.pidfds.pop(gone))
         wanted = [pid for pid in pids if pid not in self.pidfds]
-        opened, _ = open_pidfds(wanted[: HELD - len(self.pidfds)])
-        self.pidfds |= opened
+        self.pidfds |= open_pidfds(wanted[: HELD - len(self.pidfds)]).pidfds
         if tree.version is CgroupVersion.V2:
-            subtrees = self.members.subtrees()
-            for gone_directory in self.kill_fds.keys() - set(subtrees):
-                os.close(self.kill_fds.pop(gone_directory))
-            for directory in subtrees:
-                if directory not in self.kill_fds:
-                    with contextlib.suppress(FileNotFoundError):
-                        self.kill_fds[directory] = open_kill(directory)
+            self._open_kill_fds(self.directory)
+        self.is_ready = True
+
+    def kill_whole(self) -> tuple[int, dict[str, OSError]]:
+        """Kill everything through v2's cgroup.kill; return how many subtrees took it, and what refused.
+
+        Nothing is listed before but, where something is spared, what lies directly in the pod's cgroup. A
+        kernel without cgroup.kill refuses with FileNotFoundError, a subtree that is gone does not.
+        """
+        struck = 0
+        refused: dict[str, OSError] = {}
+        if self.directory is None:
+            return struck, refused
+        if not self.spared:
+            struck += self._kill_subtree(self.directory, "", refused)
+            return struck, refused
+        for name in tuple(self.kill_fds):
+            struck += self._kill_through(self.kill_fds.pop(name), name, refused)
+        try:
+            names = self._unspared(self.directory)
+        except OSError as error:
+            if error.errno not in GONE:
+                refused[self.cgroup] = error
+            return struck, refused
+        for name in names:
+            try:
+                with self.directory.child(name) as below:
+                    struck += self._kill_subtree(below, name, refused)
+            except OSError as error:
+                if error.errno not in GONE:
+                    refused[f"{self.cgroup}/{name}"] = error
+        return struck, refused
+
+    def take_killed(self) -> tuple[int, dict[int, int]]:
+        """Return how many processes a whole kill is known to have met, and pidfds of some, the caller's.
+
+        Those are who was held ready, and who is still listed now: a process that has begun to exit is not.
+        """
+        pidfds = self.take_pidfds()
+        listed: list[int] = []
+        with contextlib.suppress(OSError, ReactorError):
+            listed = self._found_first()
+        for left in _not_dying(pidfds, listed):
+            close_descriptor(pidfds.pop(left))
+        count = len(pidfds.keys() | set(listed))
+        missing = [pid for pid in listed if pid not in pidfds]
+        with contextlib.suppress(OSError):  # no descriptors left: reap polls instead
+            pidfds |= open_pidfds(missing[: HELD - len(pidfds)]).pidfds
+        return count, pidfds
+
+    def mirrored(self, tree: CgroupTree, controller: Controller) -> CgroupDirectory | None:
+        """Return the same cgroup in a controller's hierarchy, for the caller to close; None without one.
+
+        On v1 that is another directory of the same path. It counts only where the memory hierarchy's is still
+        there after it was opened: then it is not that of a successor. Raises OSError.
+        """
+        if self.directory is None:
+            return None
+        try:
+            mirror = tree.open(self.cgroup, controller)
+        except (FileNotFoundError, RefusedError):  # not mirrored, or the controller is not mounted
+            return None
+        try:
+            is_same = self.directory.exists()
+        except OSError:
+            mirror.close()
+            raise
+        if not is_same:
+            mirror.close()
+            return None
+        return mirror
 
     def take_pidfds(self) -> dict[int, int]:
         """Return the pidfds, which are the caller's from now on."""
         taken, self.pidfds = self.pidfds, {}
         return taken
 
-    def take_kill_fd(self, directory: str) -> int:
-        """Return a descriptor of a subtree's cgroup.kill, the caller's from now on.
-
-        Raises OSError; FileNotFoundError where the kernel has none, or the cgroup is gone.
-        """
-        fd = self.kill_fds.pop(directory, None)
-        return open_kill(directory) if fd is None else fd
+    def take_directory(self) -> CgroupDirectory | None:
+        """Return the directory, which is the caller's from now on."""
+        taken, self.directory = self.directory, None
+        return taken
 
     def close(self) -> None:
         """Close what is open; harmless when repeated."""
         close_all(self.take_pidfds().values())
-        while self.kill_fds:
-            os.close(self.kill_fds.popitem()[1])
+        close_all(self.kill_fds.values())
+        self.kill_fds.clear()
+        if self.directory is not None:
+            self.directory.close()
+
+    def _found_first(self) -> list[int]:
+        """Return the processes of the first few cgroups. Raises OSError where one can't be listed."""
+        if self.directory is None:
+            return []
+        pids: dict[int, None] = {}
+        rounds = walk(self.directory, _raise, spared=self.spared)
+        with closing(rounds) as directories:
+            for directory in islice(directories, _AT_ONCE):
+                pids.update(dict.fromkeys(directory.processes()))
+        return list(pids)
+
+    def _open_kill_fds(self, directory: CgroupDirectory) -> None:
+        wanted = self._unspared(directory) if self.spared else [""]
+        for gone in self.kill_fds.keys() - set(wanted):
+            close_descriptor(self.kill_fds.pop(gone))
+        for name in wanted[:_AT_ONCE]:
+            if name in self.kill_fds:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                self.kill_fds[name] = directory.open_file(f"{name}/{_KILL}" if name else _KILL, os.O_WRONLY)
+
+    def _unspared(self, directory: CgroupDirectory) -> list[str]:
+        return [name for name in directory.children() if f"{self.cgroup}/{name}" not in self.spared]
+
+    def _kill_subtree(self, directory: CgroupDirectory, name: str, refused: dict[str, OSError]) -> int:
+        kill_fd = self.kill_fds.pop(name, None)
+        if kill_fd is None:
+            try:
+                kill_fd = directory.open_file(_KILL, os.O_WRONLY)
+            except OSError as error:
+                if error.errno not in GONE or directory.exists():
+                    refused[directory.cgroup] = error
+                return 0
+        return self._kill_through(kill_fd, name, refused)
+
+    def _kill_through(self, kill_fd: int, name: str, refused: dict[str, OSError]) -> int:
+        try:
+            os.write(kill_fd, b"1")
+        except OSError as error:
+            if error.errno != errno.ENODEV:  # the cgroup is gone; another may have its name
+                refused[f"{self.cgroup}/{name}" if name else self.cgroup] = error
+            return 0
+        finally:
+            close_descriptor(kill_fd)
+        return 1
 
 
-def open_kill(directory: str) -> int:
-    """Return a descriptor by which everything in the subtree can be killed at once. Raises OSError."""
-    return os.open(f"{directory}/{_KILL}", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+def populated(tree: CgroupTree, pod: Pod) -> bool:
+    """Return whether anybody lives in a pod's cgroup, but for what a kill spares. Raises as Target.of."""
+    if pod.cgroup is None:
+        return False
+    with closing(Target.of(tree, pod)) as target:
+        return bool(target.processes())
+
+
+def _is_unpopulated(directory: CgroupDirectory) -> bool:
+    """Return whether v2 says that nobody lives in the subtree; False where it says nothing."""
+    try:
+        return b"populated 0\n" in directory.read("cgroup.events")
+    except OSError:
+        return False
+
+
+def _not_dying(pidfds: dict[int, int], listed: list[int]) -> list[int]:
+    """Return whose cgroup was killed without them: not in it any more, and neither exited nor exiting."""
+    unlisted = {fd: pid for pid, fd in pidfds.items() if pid not in set(listed)}
+    poller = select.poll()
+    for fd in unlisted:
+        poller.register(fd, select.POLLIN)
+    exited = {fd for fd, _ in poller.poll(0)} if unlisted else set()
+    return [pid for fd, pid in unlisted.items() if fd not in exited and not is_exiting(pid)]
+
+
+def _raise(_: str, error: OSError) -> None:
+    raise error

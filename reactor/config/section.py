@@ -32,6 +32,7 @@ from reactor.model.settings import (
     Role,
 )
 from reactor.model.signals import Filesystem, Layout
+from reactor.model.thresholds import ThresholdValue
 
 
 @strict
@@ -132,6 +133,9 @@ class Section:
     reclaim_timeout: Interval = Interval(30.0)
     reclaim_pause: Interval = Interval(60.0)
     evictions_per_minute: Positive | None = None
+    hard_memory_evictions_per_minute: Positive = Positive(60)
+    unhelpful_eviction_pause: Seconds = Seconds(10.0)
+    minimum_victim_bytes: ThresholdValue | None = None
     in_flight_deadline: Seconds = Seconds(10.0)
     metrics: Address = Address("127.0.0.1:9753")
     socket: AbsolutePath = AbsolutePath("/run/reactor/reactor.sock")

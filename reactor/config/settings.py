@@ -227,7 +227,13 @@ def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -
         # Where no kubelet has set up the pods' cgroup, its limit was not chosen to hold a node's threshold.
         unwritten_enforcement=() if section.kubernetes is None else ("pods",),
     )
-    return replace(settings, commands_for=frozenset(section.reclaim))
+    return replace(
+        settings,
+        commands_for=frozenset(section.reclaim),
+        hard_memory_evictions_per_minute=section.hard_memory_evictions_per_minute,
+        unhelpful_eviction_pause_seconds=section.unhelpful_eviction_pause,
+        minimum_victim=section.minimum_victim_bytes,
+    )
 
 
 def _layout(filesystems: Mapping[Filesystem, str]) -> Layout:

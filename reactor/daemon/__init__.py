@@ -1,6 +1,7 @@
 """The nursery and the loop: wake, observe, decide, act, journal.
 
     loop          one nursery: signals, status, metrics, state, and a generation for each configuration
+    supervisor    restarts everything but what guards memory and process ids
     generation    sources, housekeeping and the loop over them
     passes        the pass: observe, decide, act; synchronous from the wake to the kill
     endings       evictions under way; candidates: who is left out of the next
@@ -10,7 +11,8 @@
     state, keeper what survives a restart
     status, show  what `reactor status` and `reactor explain` are told, and how they print it
     order         the present order of eviction, for `reactor top`
-    kubernetes    what talks to the API server: pods, node, evictions; services of its own, never in the way
+    kubernetes    what talks to the API server: pods, node, evictions; parts of its own, never in the way
+    connections   clients of the status socket and the metrics endpoint (http), at a bounded price
     postponed     what Trio and others import and the daemon never uses: left unloaded
     doctor        `reactor doctor`, its parts in doctor_*
 

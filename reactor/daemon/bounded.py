@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
+from reactor.sources.attempts import failure_text
 from reactor.threads import in_thread
+
+_LOG: Final = logging.getLogger("reactor.housekeeping")
 
 _Answer = TypeVar("_Answer")
 
@@ -39,6 +43,11 @@ class Bounded(Generic[_Answer]):
                     answer = await in_thread(following(self._run), abandon_on_cancel=True)
                 except (OSError, ReactorError) as error:
                     self.problem = str(error)
+                    return None
+                except Exception as error:  # noqa: BLE001 - no answer; and what else is asked goes on
+                    if self.problem != failure_text(error):
+                        _LOG.exception("a call of housekeeping failed")
+                    self.problem = failure_text(error)
                     return None
                 self.problem = None
                 return answer

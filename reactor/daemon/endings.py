@@ -6,13 +6,16 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
 
+from reactor.act.kill import KillReport
 from reactor.daemon.lingering import ON_DISK
 from reactor.daemon.parts import Kills
 from reactor.daemon.record import Ending
+from reactor.daemon.supervisor import Nursery
 from reactor.errors import ReactorError
 from reactor.model.decisions import Eviction, InFlight
 from reactor.model.pods import Pod
@@ -20,6 +23,7 @@ from reactor.model.signals import RESOURCE
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _COUNTED_POLL_SECONDS: Final = 0.02
+CALLED_OFF: Final = "called off"
 
 
 class Endings:
@@ -27,24 +31,31 @@ class Endings:
 
     It answers whether the pod counts for nothing any more, and is asked again while it does. `empty` removes
     the files that end with a pod that was evicted for a filesystem's sake, and returns what went wrong.
+    `confirm` is asked at the end of a soft eviction's grace period whether the node is still short of what
+    the pod was to end for; where it is not, the eviction is called off and the pod lives on.
+    `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is asked at another moment of an eviction
         self,
         kills: Kills,
-        nursery: trio.Nursery,
+        nursery: Nursery,
         on_gone: Callable[[str], bool],
         *,
         deadline_seconds: float,
         dry_run: bool = False,
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
+        confirm: Callable[[Eviction], bool] = lambda _: True,
+        on_ended: Callable[[Ending], None] = lambda _: None,
     ) -> None:
         self._nursery = nursery
         self._empty = empty
+        self._on_ended = on_ended
         self._on_gone = on_gone
+        self._confirm = confirm
         self._kills = kills
         self._waiting: dict[str, tuple[Ending, trio.CancelScope]] = {}
         self.adopt(deadline_seconds, dry_run=dry_run)
@@ -64,7 +75,7 @@ class Endings:
         for uid, (ending, scope) in self._waiting.items():
             if ending.outcome != "ordered":
                 continue  # its grace period is over, and so is the pod
-            ending.outcome = "called off"
+            ending.outcome = CALLED_OFF
             ending.add_problems("a dry run was configured in its grace period; SIGTERM had been sent")
             scope.cancel()
             called_off.append(uid)
@@ -116,10 +127,7 @@ class Endings:
         except (ReactorError, OSError) as error:
             _failed(ending, error)
             return
-        ending.outcome = "killed"
-        ending.processes = report.processes
-        ending.killed_ns = report.killed_ns
-        ending.add_problems(*report.problems)
+        _killed(ending, report)
         # Only now: cancelling what waits for the same pod is not on the way of the kill.
         overtaken = self._waiting.pop(pod.uid, None)
         if overtaken is not None:
@@ -138,17 +146,17 @@ class Endings:
         uid = ending.eviction.pod.uid
         try:
             with scope:
-                report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds)
+                still_wanted = partial(self._is_still_wanted, ending)
+                report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds, still_wanted)
                 if scope.cancel_called:
                     return  # a hard eviction took over and answers for the pod now, or it was called off
+                if ending.outcome == CALLED_OFF:
+                    return
                 if report is None:
                     ending.outcome = "terminated"
                     await self._settle(ending, time.monotonic_ns())
                     return
-                ending.outcome = "killed"
-                ending.processes = report.processes
-                ending.killed_ns = report.killed_ns
-                ending.add_problems(*report.problems)
+                _killed(ending, report)
                 await self._reap(ending)
         except (ReactorError, OSError) as error:
             _failed(ending, error)
@@ -156,7 +164,19 @@ class Endings:
             waiting = self._waiting.get(uid)
             if waiting is not None and waiting[0] is ending:
                 del self._waiting[uid]
+            if ending.outcome == "terminated":  # of one that was killed it is known by now
+                self._on_ended(ending)
             ending.ended.set()
+
+    def _is_still_wanted(self, ending: Ending) -> bool:
+        """Return whether a pod whose grace period is over is to be killed; where not, it is called off."""
+        if self._confirm(ending.eviction):
+            return True
+        ending.outcome = CALLED_OFF
+        _LOG.warning(
+            "pod %s: not killed after its grace period: no pressure is left", ending.eviction.pod.key
+        )
+        return False
 
     async def _reap(self, ending: Ending) -> None:
         pod = ending.eviction.pod
@@ -170,6 +190,7 @@ class Endings:
             if report.freed_ns is not None:
                 await self._settle(ending, report.freed_ns)
         finally:
+            self._on_ended(ending)
             ending.ended.set()
 
     async def _settle(self, ending: Ending, freed_ns: int) -> None:
@@ -202,6 +223,13 @@ def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
         grace_period_seconds=grace_period_seconds,
         message="Ordered before reactor was restarted.",
     )
+
+
+def _killed(ending: Ending, report: KillReport) -> None:
+    ending.outcome = "gone" if report.is_gone else "killed"
+    ending.processes = report.processes
+    ending.killed_ns = None if report.is_gone else report.killed_ns
+    ending.add_problems(*report.problems)
 
 
 def _failed(ending: Ending, error: Exception) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -16,8 +16,8 @@ from reactor.act.brake import Brake
 from reactor.act.braking import Braking
 from reactor.act.commands import CommandReclaim
 from reactor.act.memory_reclaim import CgroupReclaim
-from reactor.act.processes import populated
 from reactor.act.reclaim import NodeReclaim, Reclaims
+from reactor.act.target import populated
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
@@ -28,6 +28,7 @@ from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_
 from reactor.daemon.record import PassRecord, Reclaimed
 from reactor.daemon.recorder import OnPass
 from reactor.daemon.storage import StorageWatch
+from reactor.daemon.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
@@ -56,11 +57,12 @@ _GRACE_PERIOD: Final = "grace-period"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lasting:
-    """What outlives a generation: what is known, and what is under way."""
+    """What outlives a generation: what is known, what is under way, and what restarts its parts."""
 
     known: Known
     endings: Endings
     brake: Brake
+    supervisor: Supervisor
 
 
 class Generation:
@@ -115,7 +117,7 @@ class Generation:
             dry_run=settings.dry_run,
         )
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
-        self.storage = StorageWatch(known)
+        self.storage = StorageWatch(known, supervisor=lasting.supervisor)
         self.filesystems = FilesystemWatch(
             FilesystemObserver(settings),
             settings,
@@ -134,6 +136,7 @@ class Generation:
             self.wakes,
             timeout_seconds=_HANGING_SECONDS,
         )
+        self._supervisor = lasting.supervisor
         self._scope = trio.CancelScope()
         self._reclaiming = False
 
@@ -143,17 +146,24 @@ class Generation:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Guard the node until cancelled; started once the sources are armed and a first pass was made."""
+        """Guard the node until cancelled; started once the sources are armed and a first pass was made.
+
+        The sources of memory and process ids and the loop run in the open: what they raise ends this.
+        Everything else is the supervisor's.
+        """
         started = False
         with self._scope:
-            await self.housekeeping.list_pods()
+            with self._supervisor.hook("first list of pods").guard():
+                await self.housekeeping.list_pods()
             async with trio.open_nursery() as nursery:
                 # The first pass tells the sources which levels to arm.
                 on_pass(self.passes.make(()))
-                for source in self._sources():
-                    await nursery.start(source.run)
-                nursery.start_soon(self.housekeeping.run)
-                nursery.start_soon(self.storage.run)
+                await nursery.start(self._memory.run)
+                await nursery.start(self._processes.run)
+                for name, part in self._parts().items():
+                    await self._supervisor.start(
+                        nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
+                    )
                 self.wakes.attend_at_once(partial(self._attend, nursery, on_pass))
                 nursery.start_soon(self._loop, nursery, on_pass)
                 with trio.move_on_after(_ARMING_SECONDS):
@@ -178,10 +188,16 @@ class Generation:
             if all(wake.kind is not WakeKind.MEMORY for wake in taken):
                 gc.collect()  # the collector is off (run): here nothing is known to be urgent
 
-    def _attend(self, nursery: trio.Nursery, on_pass: OnPass, taken: tuple[Wake, ...]) -> None:
+    def _attend(
+        self,
+        nursery: trio.Nursery,
+        on_pass: OnPass,
+        taken: tuple[Wake, ...],
+        reclaimed: tuple[Reclaimed, ...] = (),
+    ) -> None:
         """Make a pass in the task of the source that woke; what goes wrong in it is not its fault."""
         try:
-            self._pass(taken, nursery, on_pass)
+            self._pass(taken, nursery, on_pass, reclaimed)
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the generation
             nursery.start_soon(_raise, error)
 
@@ -199,15 +215,17 @@ class Generation:
         self._expect_processes(record)
         if record.decision.reclaim and not self._reclaiming:
             self._reclaiming = True
-            nursery.start_soon(self._give_back, record, on_pass)
+            self._supervisor.jobs(nursery, "reclaim").start_soon(self._give_back, record, on_pass)
         if record.decision.memory_reclaim is not None:
-            nursery.start_soon(self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass)
+            self._supervisor.jobs(nursery, "memory reclaim").start_soon(
+                self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass
+            )
 
     async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
         reclaimed = await self._memory_reclaim.run(asked, self.passes.ended_cgroups())
         self.passes.memory_reclaimed(reclaimed)
         wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
-        self._pass((wake,), nursery, on_pass, (reclaimed,))
+        self._attend(nursery, on_pass, (wake,), (reclaimed,))
 
     def _expect_processes(self, record: PassRecord) -> None:
         seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
@@ -275,17 +293,20 @@ class Generation:
             nursery.start_soon(self.filesystems.look)
             nursery.start_soon(self.storage.look, _RANKING_SECONDS)
 
-    def _sources(self) -> tuple[Source, ...]:
-        """Return the sources, each to run as a task; the ticker last, because it wakes the loop at once."""
-        ticker = Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board)
-        return (self._memory, self._processes, self._oom, self.filesystems, ticker)
+    @property
+    def _longest_pause_seconds(self) -> float:
+        """Return the longest pause before a part is restarted: one turn of housekeeping may be missed."""
+        return min(LONGEST_PAUSE_SECONDS, self.settings.housekeeping_interval_seconds)
 
-
-class Source(Protocol):
-    """Wakes the loop; started once it is armed or knows that it can't be."""
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = ...) -> None:
-        """Run until cancelled."""
+    def _parts(self) -> Mapping[str, StartedPart]:
+        """Return what is restarted where it fails; the ticker last, because it wakes the loop at once."""
+        return {
+            "oom kills": self._oom.run,
+            "filesystems": self.filesystems.run,
+            "storage": self.storage.run,
+            "housekeeping": self.housekeeping.run,
+            "ticker": Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board).run,
+        }
 
 
 async def _raise(error: Exception) -> None:

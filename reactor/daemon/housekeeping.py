@@ -38,6 +38,7 @@ class Housekeeping:
         self._passes = passes
         self._wakes = wakes
         self._due = trio.Event()
+        self._is_unfinished = False
         self._pods = Bounded(parts.pods.pods, timeout_seconds)
         self._filesystems = filesystems
         self._storage = storage
@@ -57,16 +58,21 @@ class Housekeeping:
         """Have everything looked at soon."""
         self._due.set()
 
-    async def run(self) -> None:
-        """Look whenever it is due, until cancelled."""
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look whenever it is due, until cancelled; a turn that failed is due again."""
+        task_status.started()
+        if self._is_unfinished:
+            self.due()
         while True:
             await self._due.wait()
             self._due = trio.Event()
+            self._is_unfinished = True
             self._storage.due()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.list_pods)
                 nursery.start_soon(self._filesystems.look)
             self._report_problems()
+            self._is_unfinished = False
             self._wakes.notify(
                 Wake(source=HOUSEKEEPING, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
             )

@@ -1,8 +1,10 @@
 """The HTTP endpoint, inside Trio: /metrics, and /healthz for whoever restarts a daemon that hangs.
 
 Why not prometheus_client's own server: it answers in threads, and a thread at normal priority that is
-preempted while it holds the interpreter's lock holds up a loop that runs under SCHED_FIFO. A scrape here
-costs the loop the time that it takes to print the metrics, about two milliseconds, and never more.
+preempted while it holds the interpreter's lock holds up a loop that runs under SCHED_FIFO. Printing the
+metrics costs the loop about two milliseconds; they are printed once a second at the most for each of the two
+formats, and everybody who asks meanwhile gets the same. What connections cost is bound by `connections`, what
+is a request is h11's to say.
 """
 
 from __future__ import annotations
@@ -10,43 +12,88 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
+import h11
 import trio
 
+from reactor.daemon.connections import BACKLOG, Connections, Peer, Turns
 from reactor.daemon.prometheus import CollectorRegistry, choose_encoder
 
 _LOG: Final = logging.getLogger("reactor.metrics")
-_REQUEST_BYTES: Final = 8192
-_REQUEST_SECONDS: Final = 5.0
+_HEAD_BYTES: Final = 8192
 _RETRY_SECONDS: Final = 30.0
 _CONNECTIONS: Final = 16
+_GOOD_FOR_SECONDS: Final = 1.0
 _PLAIN: Final = "text/plain; charset=utf-8"
+_OPEN_METRICS: Final = "application/openmetrics-text"
+_TEXT: Final = "text/plain"
 
-# Given the request's headers: status, content type, body.
-Page = Callable[[Mapping[str, str]], tuple[str, str, bytes]]
+OnFailure = Callable[[Exception], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What is answered, but for the headers that every answer has."""
+
+    status: HTTPStatus
+    body: bytes
+    kind: str = _PLAIN
+
+
+# Given what the client accepts.
+Page = Callable[[str], Response]
+
+
+def _log_failure(error: Exception) -> None:
+    _LOG.error("an answer failed", exc_info=error)
 
 
 async def serve_metrics(
     registry: CollectorRegistry,
     address: tuple[str, int],
     is_alive: Callable[[], bool] = lambda: True,
+    on_failure: OnFailure = _log_failure,
     *,
     task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; the task's status is the listeners, none where there can't be any.
 
-    `/healthz` answers 200 while `is_alive` says so, else 503.
+    `/healthz` answers 200 while `is_alive` says so, else 503. A page that fails is answered by 500, and
+    `on_failure` is told why.
 
     An address that is taken is reported and tried again every half a minute: a predecessor may still be
     ending, and nothing else depends on this.
     """
+    listeners = await _listen(address, task_status)
+    pages: dict[str, Page] = {
+        "/metrics": Exposition(registry, on_failure).page,
+        "/healthz": lambda _: _health(is_alive),
+    }
+
+    turns = {path: Turns() for path in pages}  # so that no health is waited for behind scrapes
+
+    async def attend(peer: Peer) -> None:
+        await _answer(pages, turns, peer, on_failure)
+
+    try:
+        connections = Connections(attend, _CONNECTIONS, on_failure)
+        await connections.serve(*(listener.socket for listener in listeners))
+    finally:
+        for listener in listeners:
+            listener.socket.close()
+
+
+async def _listen(
+    address: tuple[str, int], task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]]
+) -> list[trio.SocketListener]:
     host, port = address
     reported = False
     while True:
         try:
-            listeners = await trio.open_tcp_listeners(port, host=host)
+            listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
         except OSError as error:
             if not reported:
                 why = "the port is taken" if error.errno == errno.EADDRINUSE else str(error)
@@ -59,68 +106,126 @@ async def serve_metrics(
             _LOG.info("metrics at %s:%d", host, port)
         else:
             task_status.started(tuple(listeners))
-        pages = {
-            "/metrics": partial(_metrics, registry),
-            "/healthz": partial(_health, is_alive),
-        }
-        await trio.serve_listeners(partial(_answer, pages, trio.CapacityLimiter(_CONNECTIONS)), listeners)
+        return listeners
+
+
+class Exposition:
+    """The metrics as they are printed, each format anew after a second at the earliest.
+
+    `printed` counts how often that was done.
+    """
+
+    def __init__(self, registry: CollectorRegistry, on_failure: OnFailure) -> None:
+        self._registry = registry
+        self._on_failure = on_failure
+        self._kept: dict[str, tuple[float, Response]] = {}
+        self.printed = 0
+
+    def page(self, accept: str) -> Response:
+        """Return the metrics in the format that is accepted first; text where none of ours is."""
+        wanted = _format(accept)
+        now = trio.current_time()
+        kept = self._kept.get(wanted)
+        if kept is not None and now - kept[0] < _GOOD_FOR_SECONDS:
+            return kept[1]
+        response = self._print(wanted)
+        self._kept[wanted] = (now, response)
+        return response
+
+    def _print(self, wanted: str) -> Response:
+        self.printed += 1
+        try:
+            encode, kind = choose_encoder(wanted)
+            return Response(status=HTTPStatus.OK, kind=kind, body=encode(self._registry))
+        except Exception as error:  # noqa: BLE001 - what can't be printed ends neither scrapes nor the daemon
+            self._on_failure(error)
+            return _failed()
+
+
+def _format(accept: str) -> str:
+    """Return the first of our formats that a client accepts.
+
+    Not left to prometheus_client: it raises for versions that are no numbers, and echoes those that are.
+    """
+    for accepted in accept.split(","):
+        kind = accepted.partition(";")[0].strip().lower()
+        if kind in {_OPEN_METRICS, _TEXT}:
+            return kind
+    return _TEXT
 
 
 async def _answer(
-    pages: Mapping[str, Page], limiter: trio.CapacityLimiter, stream: trio.SocketStream
+    pages: Mapping[str, Page], turns: Mapping[str, Turns], peer: Peer, on_failure: OnFailure
 ) -> None:
-    """Answer one request and close; a client that is slow, gone or talks nonsense costs only its own."""
+    """Answer one request and close."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
+    is_head = False
     try:
-        with trio.move_on_after(_REQUEST_SECONDS):
-            async with limiter, stream:
-                request = await _head(stream)
-                if request is not None:
-                    await stream.send_all(_response(pages, *request))
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass
-
-
-async def _head(stream: trio.SocketStream) -> tuple[str, str, Mapping[str, str]] | None:
-    """Return method, path and headers of a request; None for something that is none."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        more = await stream.receive_some(_REQUEST_BYTES)
-        received += more
-        if not more or len(received) > _REQUEST_BYTES:
-            return None
-    lines = received.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
-    words = lines[0].split(" ")
-    if len(words) != 3:
-        return None
-    headers = dict(line.partition(":")[::2] for line in lines[1:])
-    return (
-        words[0],
-        words[1].partition("?")[0],
-        {name.lower(): text.strip() for name, text in headers.items()},
-    )
-
-
-def _response(pages: Mapping[str, Page], method: str, path: str, headers: Mapping[str, str]) -> bytes:
-    kind = _PLAIN
-    if method not in {"GET", "HEAD"}:
-        status, body = "405 Method Not Allowed", b"only GET\n"
-    elif path not in pages:
-        status, body = "404 Not Found", f"only {' and '.join(pages)}\n".encode()
+        request = await _request(connection, peer)
+        peer.answering()
+    except h11.RemoteProtocolError as error:
+        status = HTTPStatus(error.error_status_hint)
+        response = Response(status=status, body=b"this is no request\n")
     else:
-        status, kind, body = pages[path](headers)
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        "Connection: close\r\n\r\n"
-    ).encode("latin-1")
-    return head if method == "HEAD" else head + body
+        if request is None:
+            return
+        is_head = request.method == b"HEAD"
+        if _path(request) in turns:
+            await turns[_path(request)].wait()
+        response = _respond(pages, request, on_failure)
+    await peer.send(_encoded(connection, response, is_head=is_head))
 
 
-def _metrics(registry: CollectorRegistry, headers: Mapping[str, str]) -> tuple[str, str, bytes]:
-    encode, kind = choose_encoder(headers.get("accept", ""))
-    return "200 OK", kind, encode(registry)
+async def _request(connection: h11.Connection, peer: Peer) -> h11.Request | None:
+    """Return a request's head; None where the client closes before it is whole.
+
+    Raises h11.RemoteProtocolError for what is none.
+    """
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.Request):
+            return event
+        if event is not h11.NEED_DATA:
+            return None
+        connection.receive_data(await peer.receive())
 
 
-def _health(is_alive: Callable[[], bool], _: Mapping[str, str]) -> tuple[str, str, bytes]:
+def _path(request: h11.Request) -> str:
+    return request.target.partition(b"?")[0].decode("latin-1")
+
+
+def _respond(pages: Mapping[str, Page], request: h11.Request, on_failure: OnFailure) -> Response:
+    path = _path(request)
+    if request.method not in {b"GET", b"HEAD"}:
+        return Response(status=HTTPStatus.METHOD_NOT_ALLOWED, body=b"only GET\n")
+    if path not in pages:
+        return Response(status=HTTPStatus.NOT_FOUND, body=f"only {' and '.join(pages)}\n".encode())
+    accept = ",".join(value.decode("latin-1") for name, value in request.headers if name == b"accept")
+    try:
+        return pages[path](accept)
+    except Exception as error:  # noqa: BLE001 - a page that fails is the client's 500 and nothing more
+        on_failure(error)
+        return _failed()
+
+
+def _encoded(connection: h11.Connection, response: Response, *, is_head: bool) -> bytes:
+    head = h11.Response(
+        status_code=response.status,
+        reason=response.status.phrase,
+        headers=[
+            ("Content-Type", response.kind),
+            ("Content-Length", str(len(response.body))),
+            ("Connection", "close"),
+        ],
+    )
+    return connection.send(head) + (b"" if is_head else response.body)
+
+
+def _failed() -> Response:
+    return Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"internal error; see the log\n")
+
+
+def _health(is_alive: Callable[[], bool]) -> Response:
     if is_alive():
-        return "200 OK", _PLAIN, b"ok\n"
-    return "503 Service Unavailable", _PLAIN, b"no pass for a while\n"
+        return Response(status=HTTPStatus.OK, body=b"ok\n")
+    return Response(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"no pass for a while\n")

@@ -105,7 +105,7 @@ def read_tail(path: Path, count: int) -> tuple[Document, ...]:
     except OSError:
         return ()
     for line in lines:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             document = json.loads(line)
             if isinstance(document, dict):
                 documents.append(document)

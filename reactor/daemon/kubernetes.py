@@ -5,7 +5,7 @@
     node        conditions and taints, kept as the last pass wants them; events about the node itself
     arrivals    pods that the node under pressure does not admit
 
-Nothing here is on the way to a kill: the loop only leaves notes. A part that fails says so and is begun anew.
+Nothing here is on the way to a kill: the loop only leaves notes. The supervisor restarts a part that fails.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from reactor.daemon.image_watch import Observed, Told
 from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.parts import PodList
 from reactor.daemon.record import Ending, PassRecord
-from reactor.daemon.services import Service, Services, report
+from reactor.daemon.supervisor import Nursery, Part, Supervisor, report
 from reactor.daemon.told_evictions import ToldEvictions
 from reactor.daemon.told_pods import ToldPods, session_read
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
 from reactor.kube.watch import Watch
+from reactor.model.decisions import Slowdown
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, Settings
@@ -47,7 +48,7 @@ _NODE_NAME: Final = "NODE_NAME"
 class Cluster:
     """What the loop leaves notes with. Made at the start, run once; a reload leaves it as it is."""
 
-    def __init__(self, settings: Settings, tree: CgroupTree, kills: KillPath) -> None:
+    def __init__(self, settings: Settings, tree: CgroupTree, kills: KillPath, supervisor: Supervisor) -> None:
         self._settings = settings
         self._kubernetes = settings.kubernetes or KubernetesSettings()
         self._tree = tree
@@ -85,7 +86,7 @@ class Cluster:
             present=lambda: self._present(),  # noqa: PLW0108
         )
         self._arrivals = Arrivals(self._pods.store, self._evictions.announce, time.time)
-        self._services = Services("kubernetes")
+        self._supervisor = supervisor
 
     @property
     def problems(self) -> dict[str, str]:
@@ -99,7 +100,6 @@ class Cluster:
             "kubernetes clean-up": self._cleanup.problem,
             **self.runtime.problems,
             **self._evictions.problems,
-            **self._services.defects,
         }
         return {name: why for name, why in found.items() if why is not None}
 
@@ -151,7 +151,7 @@ class Cluster:
         self._present = present
         self._observed = observed
 
-    def passed(self, record: PassRecord, nursery: trio.Nursery) -> None:
+    def passed(self, record: PassRecord, nursery: Nursery) -> None:
         """Take note of a pass: whom it ended, what it tried to get back, which conditions are in force."""
         if record.dry_run:
             return
@@ -163,7 +163,7 @@ class Cluster:
         self._conditions = record.decision.conditions
         self._node.want(self._conditions)
 
-    def evicted(self, ending: Ending, nursery: trio.Nursery) -> None:
+    def evicted(self, ending: Ending, nursery: Nursery) -> None:
         """Have an eviction told."""
         self._evictions.evicted(ending, nursery)
 
@@ -172,6 +172,11 @@ class Cluster:
         if kill.scope is OomScope.NODE and kill.pid is not None:
             self._events.system_oom(kill.comm or "", kill.pid)
 
+    def slowed_down(self, slowdown: Slowdown) -> None:
+        """Tell that evictions don't help, or are too many."""
+        if not self._settings.dry_run:
+            self._events.evictions_slowed_down(slowdown.message)
+
     def close(self) -> None:
         """Save what is not told yet."""
         self._evictions.close()
@@ -179,23 +184,24 @@ class Cluster:
 
     async def run(self) -> None:
         """Take part until cancelled."""
-        services: dict[str, Service] = {
+        parts: dict[str, Part] = {
             **self._pods.services,
             **self.runtime.services,
             "report": lambda: report(lambda: self.problems),
         }
         if not self._settings.dry_run:
-            services |= {
+            parts |= {
                 "node watch": self._node_watch.run,
                 "node status": self._node.run,
                 "node events": self._events.run,
-                "clean-up": self._cleanup.run,
                 **self._evictions.services,
             }
+            if self._kubernetes.evicted_pod_ttl_seconds > 0:
+                parts["clean-up"] = self._cleanup.run
         try:
-            await self._services.run(services)
+            await self._supervisor.keep_all({f"kubernetes {name}": part for name, part in parts.items()})
         finally:
-            with trio.move_on_after(1, shield=True):
+            with trio.move_on_after(1, shield=True), self._supervisor.hook("kubernetes close").guard():
                 await self._client.aclose()
                 await self._pods.aclose()
 

@@ -52,8 +52,12 @@ class QueuedLog(logging.Handler):
         return wanted
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one record."""
-        text = printable(self.format(record).replace("\n", "; "))
+        """Queue one record. One that can't be formatted is a defect of ours: it is lost, and counted."""
+        try:
+            text = printable(self.format(record).replace("\n", "; "))
+        except Exception:  # noqa: BLE001 - what is logged is on no way to a kill, and must not end one
+            self._writer.lost += 1
+            return
         if self._for_journald:
             text = f"<{_PRIORITIES.get(record.levelno, 5)}>{text}"
         self._writer.put(lambda: text.encode(errors="replace") + b"\n")

@@ -1,5 +1,8 @@
 """The daemon: one nursery, in which the sources wake the loop and the loop makes its passes.
 
+What guards memory and process ids runs in the open, and takes the daemon down with it. Everything else runs
+under one supervisor, which restarts what fails.
+
 run
   signals            SIGHUP reloads, SIGTERM and SIGINT end
   status, metrics    answer whoever asks
@@ -15,6 +18,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -42,10 +46,12 @@ from reactor.daemon.record import Ending, PassRecord
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.restart_loops import RestartLoops
 from reactor.daemon.restore import restore
+from reactor.daemon.slowdowns import Slowdowns
 from reactor.daemon.state import StateFile
 from reactor.daemon.status import View, explain, status, top
 from reactor.daemon.status_socket import Command, NoDaemonError, listen, remove, serve
 from reactor.daemon.succession import Outliving, Succession
+from reactor.daemon.supervisor import Nursery, Part, Supervisor
 from reactor.daemon.undisturbed import undisturbed
 from reactor.daemon.wording import instant
 from reactor.errors import ConfigError
@@ -55,6 +61,7 @@ from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import WakeKind
+from reactor.sources.attempts import failure_text
 from reactor.threads import NameLookups, in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -84,6 +91,7 @@ class Daemon:
         hooks: Hooks,
         last_good: LastGoodFile | None = None,
     ) -> None:
+        self.supervisor = Supervisor(hooks.faults)
         self._tree = tree
         self._started_unix_seconds = time.time()
         self._last_pass_seconds = time.monotonic()
@@ -110,9 +118,17 @@ class Daemon:
         self._conditions_told: tuple[NodeCondition, ...] = ()
         self._unobserved_told: str | None = None
         self._is_started = False
+        self._records = self.supervisor.hook("records")
+        self._state_notes = self.supervisor.hook("state notes")
+        self._oom_record = self.supervisor.hook("oom record")
+        self._cluster_notes = self.supervisor.hook("kubernetes notes")
+        self._questions = self.supervisor.hook("questions")
+        self._scrapes = self.supervisor.hook("scrapes")
+        self._ending = self.supervisor.hook("end")
         self._kills = KillPath(tree, settings.pod_parents)
-        self._cluster = cluster_of(settings, tree, self._kills)
-        self._podman = Podman(settings) if self._cluster is None else None
+        self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
+        self._podman = Podman(settings, self.supervisor) if self._cluster is None else None
+        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         outliving = Outliving(
             tree=tree,
             known=self._known,
@@ -120,8 +136,11 @@ class Daemon:
             kills=self._kills,
             cluster=self._cluster,
             podman=self._podman,
+            supervisor=self.supervisor,
         )
-        self._succession = Succession(settings, outliving, self._oom_killed, self._resumed)
+        self._succession = Succession(
+            settings, outliving, self._oom_killed, self._resumed, self.refuse_reload
+        )
         self._oom = OomKills(
             self._known,
             self._journal.write,
@@ -151,8 +170,10 @@ class Daemon:
             "last good configuration": None if self._last_good is None else self._last_good.problem,
             "brake": brake.problem,
             "kill path": self._succession.kill_path_problem,
+            "evictions": self._slowdowns.problem,
         }
         problems |= {name: why for name, why in kept.items() if why is not None}
+        problems |= self.supervisor.problems
         return View(
             settings=self._settings,
             known=self._known,
@@ -164,6 +185,7 @@ class Daemon:
             brake=brake,
             started_unix_seconds=self._started_unix_seconds,
             problems=problems,
+            parts=self.supervisor.states,
             filesystems=generation.filesystems,
             runtime=self._runtime_description,
             cluster=None if self._cluster is None else self._cluster.document(),
@@ -187,11 +209,14 @@ class Daemon:
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._succession.begin(dataclasses.replace(settings, **kept))
 
-    def refuse_reload(self, error: ConfigError) -> None:
+    def refuse_reload(self, error: Exception) -> None:
         """Keep the present configuration, and say so."""
         self._metrics.count_reload(taken=False)
-        for problem in error.problems:
-            _LOG.error("reload refused: %s", problem)
+        if isinstance(error, ConfigError):
+            for problem in error.problems:
+                _LOG.error("reload refused: %s", problem)
+        else:
+            _LOG.error("reload refused: internal error: %s", failure_text(error), exc_info=error)
         _LOG.error("reload refused: the configuration in force stays")
         self._refused(error, "the configuration in force stays")
 
@@ -202,9 +227,9 @@ class Daemon:
         _LOG.error("configuration refused: the last good configuration is in force")
         self._refused(error, "the last good configuration is in force")
 
-    def _refused(self, error: ConfigError, instead: str) -> None:
+    def _refused(self, error: Exception, instead: str) -> None:
         self._metrics.refuse_configuration()
-        first, *others = error.problems
+        first, *others = error.problems if isinstance(error, ConfigError) else [failure_text(error)]
         more = f" (and {len(others)} more)" if others else ""
         self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
         if self._is_started:
@@ -214,7 +239,8 @@ class Daemon:
         """Guard the node until cancelled."""
         trio.socket.set_custom_hostname_resolver(NameLookups())
         self._listen()
-        self._restore()
+        with self.supervisor.hook("restoring the state").guard():
+            self._restore()
         if not self._settings.pod_parents:
             self._problems["pods"] = "no parents are configured: there is nobody to evict"
         try:
@@ -231,23 +257,28 @@ class Daemon:
                         )
                         nursery.start_soon(self._cluster.run)
                         await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
-                    self._start_services(nursery)
+                    self._start_parts(nursery)
                     begun = partial(self._begun, task_status)
                     await self._succession.run(nursery, partial(self._record, nursery), begun)
         finally:
-            self._notice.stopping()
-            self._kills.close()
-            self._known.oom_victims.close()
-            self._brake.close()
-            self._keeper.flush()
-            if self._last_good is not None:
-                self._last_good.flush()
-            if self._cluster is not None:
-                self._cluster.close()
-            self._journal.close()
-            if self._listener is not None:
-                remove(Path(self._settings.socket_path))
-            _LOG.info("ended after %d passes", self._known.passes)
+            self._end()
+
+    def _end(self) -> None:
+        """Close everything and save what is to survive; one that fails does not keep the others from it."""
+        ends: list[Callable[[], object]] = [self._notice.stopping, self._kills.close]
+        ends += [self._known.oom_victims.close, self._brake.close]
+        ends.append(self._keeper.flush)
+        if self._last_good is not None:
+            ends.append(self._last_good.flush)
+        if self._cluster is not None:
+            ends.append(self._cluster.close)
+        ends.append(self._journal.close)
+        if self._listener is not None:
+            ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
+        for end in ends:
+            with self._ending.guard():
+                end()
+        _LOG.info("ended after %d passes", self._known.passes)
 
     def _protect(self) -> None:
         for problem in protect_self(self._settings.realtime):
@@ -268,29 +299,36 @@ class Daemon:
             self._problems["state file"] = problem
         self._keeper.show(self._known.state)
 
-    def _start_services(self, nursery: trio.Nursery) -> None:
+    def _start_parts(self, nursery: trio.Nursery) -> None:
+        def keep(name: str, part: Part, *, ends: bool = False) -> None:
+            nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
+
         if self._listener is not None:
             commands: dict[str, Command] = {
                 "status": lambda _: self._status(),
                 "explain": lambda question: explain(self.view, question.get("pod")),
                 "top": lambda question: top(self.view, self._order, question.get("pods", _SHOWN_PODS)),
             }
-            nursery.start_soon(serve, self._listener, commands)
+            keep("status socket", partial(self._serve_status, self._listener, commands))
         if self._settings.metrics_address is not None:
             self._metrics.read_from(self._reading)
             if self._cluster is not None:
                 self._metrics.registry.register(ClusterMetrics(self._cluster))
-            nursery.start_soon(
-                serve_metrics, self._metrics.registry, self._settings.metrics_address, self._is_alive
-            )
+            address = self._settings.metrics_address
+            failed = self._scrapes.failed
+            keep("metrics", partial(serve_metrics, self._metrics.registry, address, self._is_alive, failed))
         if self._podman is not None:
             nursery.start_soon(self._podman.run)
-        nursery.start_soon(self._remember)
-        nursery.start_soon(put_back_abandoned, self._tree, self._brake.highs)
-        nursery.start_soon(self._keeper.run)
+        keep("earlier journal", self._remember, ends=True)
+        keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
+        keep("state file", self._keeper.run)
         if self._last_good is not None:
-            nursery.start_soon(self._last_good.run)
-        nursery.start_soon(self._notice.watchdog, self._is_alive)
+            keep("last good configuration", self._last_good.run)
+        keep("watchdog", partial(self._notice.watchdog, self._is_alive), ends=True)
+
+    async def _serve_status(self, listener: socket.socket, commands: Mapping[str, Command]) -> None:
+        # A copy, which is closed at the end: the listener itself is for the next to serve by.
+        await serve(listener.dup(), commands, self._questions.failed)
 
     async def _remember(self) -> None:
         """Read the journal's tail for `explain`, in a thread: its disk may hang."""
@@ -307,9 +345,12 @@ class Daemon:
         self._say_ready()
 
     def _oom_killed(self, kill: OomKill) -> None:
-        self._oom.record(kill)
+        """Take note of a kill by the kernel. Nothing here fails the source that tells of it."""
+        with self._oom_record.guard():
+            self._oom.record(kill)
         if self._cluster is not None:
-            self._cluster.oom_killed(kill)
+            with self._cluster_notes.guard():
+                self._cluster.oom_killed(kill)
 
     async def _status(self) -> dict[str, Any]:
         """Return the status; who holds the node's memory is left out where no thread can tell in time."""
@@ -328,21 +369,32 @@ class Daemon:
             )
         return {**status(view), "memory": holders}
 
-    def _resumed(self, ending: Ending, nursery: trio.Nursery) -> None:
-        record = PassRecord.of_resumed(ending, self._known.passes, time.monotonic())
-        self._recorder.resume(record, nursery)
+    def _resumed(self, ending: Ending, nursery: Nursery) -> None:
+        with self._records.guard():
+            record = PassRecord.of_resumed(ending, self._known.passes, time.monotonic())
+            self._recorder.resume(record, nursery)
 
     def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
+        """Take note of a pass. Nothing here fails the pass, or keeps the others from their notes."""
         self._last_pass_seconds = time.monotonic()
         if self._cluster is not None:
-            self._cluster.passed(record, nursery)
-        self._recorder.record(record, nursery)
-        for ending in record.endings:
-            self._restart_loops.evicted(ending.eviction.pod.key, ending.outcome, record.at_unix_seconds)
+            with self._cluster_notes.guard():
+                self._cluster.passed(record, self.supervisor.jobs(nursery, "kubernetes evictions"))
+        with self._records.guard():
+            self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
+            for ending in record.endings:
+                self._restart_loops.evicted(ending.eviction.pod.key, ending.outcome, record.at_unix_seconds)
+            self._slowdowns.passed(record.decision.slowdowns)
+        with self._state_notes.guard():
+            self._show_state(record)
+
+    def _show_state(self, record: PassRecord) -> None:
         state = self._known.state
         if self._settings.dry_run:
             # What was only thought of must not be taken up by a run that means it.
-            state = dataclasses.replace(state, in_flight=(), evicted_at=())
+            state = dataclasses.replace(
+                state, in_flight=(), evicted_at=(), hard_memory_kills=(), slowdowns=()
+            )
         ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
         self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
         if record.decision.conditions != self._conditions_told or (
@@ -385,4 +437,5 @@ class Daemon:
             journal_lost=self._journal.lost,
             restart_loops=len(self._restart_loops.present(time.time())),
             repeated_evictions=self._restart_loops.repeated,
+            parts=self.supervisor.states,
         )

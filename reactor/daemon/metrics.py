@@ -24,7 +24,8 @@ from reactor.daemon.prometheus import (
     ProcessCollector,
 )
 from reactor.daemon.record import Ending, PassRecord
-from reactor.model.decisions import PolicyState
+from reactor.daemon.supervisor import PartState
+from reactor.model.decisions import PolicyState, SlowReason
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, NodeCondition, Resource, Signal
@@ -60,6 +61,7 @@ class Reading:
     journal_lost: int = 0
     restart_loops: int = 0
     repeated_evictions: int = 0
+    parts: tuple[PartState, ...] = ()
 
 
 class Metrics:
@@ -116,6 +118,11 @@ class Metrics:
         )
         for scope in OomScope:
             self._oom_kills.labels(scope)
+        self._unhelpful = Counter(
+            "reactor_evictions_unhelpful",
+            "Evictions for hard memory thresholds that brought back less than a quarter of their credit.",
+            registry=self.registry,
+        )
         self._state_failures = Counter(
             "reactor_state_write_failures",
             "Writes of the state file that failed.",
@@ -150,7 +157,10 @@ class Metrics:
             self._reclaims.labels(given.kind, "failed" if given.problems else "done").inc()
             resource = Resource.INODES if given.resource is Resource.INODES else Resource.EPHEMERAL_STORAGE
             self._freed[resource].labels(given.kind).inc(max(0, given.freed or 0))
-        if not record.endings or record.dry_run:
+        if record.dry_run:
+            return
+        self._unhelpful.inc(len(record.decision.unhelpful))
+        if not record.endings:
             return
         self._stages.labels("wake").observe(max(0, times.started_ns - times.woke_ns) / 1e9)
         self._stages.labels("observe").observe((times.observed_ns - times.started_ns) / 1e9)
@@ -204,7 +214,9 @@ class _Scrape(Collector):
         yield from _ages(reading)
         yield from _conditions(reading)
         yield from _sources(reading.sources)
+        yield from _parts(reading.parts)
         yield from _brake(reading.brake)
+        yield from _slowdowns(reading.state)
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading.pods)
         yield GaugeMetricFamily(
             "reactor_storage_overdue_pods",
@@ -306,6 +318,27 @@ def _brake(brake: BrakeReading) -> Iterator[Metric]:
     yield CounterMetricFamily("reactor_brake_engagements", "How often the brake was engaged.", brake.times)
     yield CounterMetricFamily(
         "reactor_brake_seconds", "How long the brake was engaged, summed over cgroups.", brake.seconds
+    )
+
+
+def _parts(parts: tuple[PartState, ...]) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "reactor_part_restarts",
+        "Failures of a part of the daemon, each survived: a part was restarted, a job or a call given up.",
+        labels=["part"],
+    )
+    for part in parts:
+        family.add_metric([part.name], part.restarts)
+    yield family
+
+
+def _slowdowns(state: PolicyState) -> Iterator[Metric]:
+    in_force = {one.reason for one in state.slowdowns}
+    yield _gauge(
+        "reactor_storm_brake",
+        "Whether evictions for hard memory thresholds are slowed down (1) or not (0), by reason.",
+        ["reason"],
+        *(((reason,), reason in in_force) for reason in SlowReason),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reactor.act.kill import KillPath
+from reactor.daemon.supervisor import Supervisor
 from reactor.errors import ConfigError, Problem, extra_remedy
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from reactor.daemon.kubernetes import Cluster
 
 
-def cluster_of(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster | None:
+def cluster_of(
+    settings: Settings, tree: CgroupTree, kills: KillPath, supervisor: Supervisor
+) -> Cluster | None:
     """Return the daemon's part in a cluster; None on a node that is in none."""
     if settings.kubernetes is None:
         return None
@@ -22,4 +25,4 @@ def cluster_of(settings: Settings, tree: CgroupTree, kills: KillPath) -> Cluster
     except ImportError as error:
         accepted = f"nothing here unless you {extra_remedy('kubernetes')}"
         raise ConfigError([Problem(path="reactor.kubernetes", got=str(error), accepted=accepted)]) from error
-    return Cluster(settings, tree, kills)
+    return Cluster(settings, tree, kills, supervisor)

@@ -49,6 +49,9 @@ class PodUsages(Protocol):
     def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
         """Read what these pods use of memory, and how many tasks they have where that is asked for."""
 
+    def shared_memory_bytes(self, uid: str) -> int | None:
+        """Read how much of a pod's memory is shared or tmpfs; None where that can't be had."""
+
 
 class PodList(Protocol):
     """Finds the pods."""
@@ -76,8 +79,10 @@ class Kills(Protocol):
     async def reap(self, pod: Pod, deadline_seconds: float = ...) -> ReapReport:
         """Wait until what was killed is gone."""
 
-    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
-        """Ask the pod to end, and kill it where it has not in time."""
+    async def terminate(
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = ...
+    ) -> KillReport | None:
+        """Ask the pod to end, and kill it where it has not in time and `still_wanted` says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

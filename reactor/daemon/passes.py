@@ -23,7 +23,8 @@ from reactor.daemon.parts import Parts
 from reactor.daemon.readiness import foreseen, near
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.daemon.under_way import UnderWay
-from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.daemon.wording import amount_text
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -31,10 +32,19 @@ from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.disk_usage import DiskUsage, with_storage
-from reactor.policy import absurd_thresholds, after_reclaim, decide, record_eviction, record_oom_kill
+from reactor.policy import (
+    absurd_thresholds,
+    after_reclaim,
+    decide,
+    record_eviction,
+    record_oom_kill,
+    thresholds_met,
+)
 from reactor.policy.memory_reclaim import is_reclaiming
+from reactor.policy.storm import is_hard_memory, is_slowed_anew
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
+_LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _ROUNDING_SECONDS: Final = 0.001
 
 
@@ -102,9 +112,18 @@ class Passes:
             snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
         pods = self._to_decide_over(now_seconds)
         observed_ns = time.monotonic_ns()
-        self.known.state, decision = decide(self._settings, self.known.state, snapshot, pods, now_seconds)
+        before = self.known.state
+        self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+        if is_slowed_anew(before, self.known.state):
+            # In two observations, or not at all: what a process had that ended after the node was read and
+            # before its pod was looks as if it were outside the pods.
+            memory = self._observe(wakes, now_seconds)
+            snapshot = self._snapshot(wakes, now_seconds)
+            pods = self._to_decide_over(now_seconds)
+            observed_ns = time.monotonic_ns()
+            self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
-        endings = self._act(decision, now_seconds)
+        endings = self._act(decision, snapshot, pods, now_seconds)
         self._parts.arm_memory(memory)
         times = StageTimes(
             woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
@@ -160,7 +179,7 @@ class Passes:
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
         self._acted_on(after.signals, tuple(Resource))
         decided_ns = time.monotonic_ns()
-        endings = self._act(decision, now_seconds)
+        endings = self._act(decision, before, pods, now_seconds)
         times = StageTimes(
             woke_ns=asked.times.woke_ns,
             started_ns=started_ns,
@@ -242,6 +261,30 @@ class Passes:
                 self.known.state, memory_reclaim=dataclasses.replace(reclaim, is_over=True)
             )
 
+    def confirm(self, eviction: Eviction) -> bool:
+        """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
+
+        Where it is not, the eviction counts as called off. Memory and processes are read afresh; what is not
+        observed is no reason to end a pod.
+        """
+        is_wanted = self._is_wanting(eviction)
+        if not is_wanted:
+            self.known.called_off(eviction.pod.uid)
+        return is_wanted
+
+    def _is_wanting(self, eviction: Eviction) -> bool:
+        now_seconds = self._clock_seconds()
+        self._observe((), now_seconds)
+        thresholds = self._settings.thresholds
+        if eviction.threshold in thresholds:
+            thresholds = (eviction.threshold,)
+        seen = {
+            signal: observation
+            for signal, observation in self.known.observed.at(now_seconds).items()
+            if signal == eviction.signal and observation.absurdity is None
+        }
+        return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
+
     def disks_changed(self) -> None:
         """Take note that files were removed: what was seen before is nothing to evict the next one for."""
         self._acted_on(self.known.observed.at(self._clock_seconds()), ON_DISK)
@@ -313,18 +356,51 @@ class Passes:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
         return pods
 
-    def _act(self, decision: Decision, now_seconds: float) -> tuple[Ending, ...]:
+    def weigh(self, ending: Ending) -> None:
+        """Fill in what came back of an eviction for memory that was carried out, as the node says."""
+        eviction = ending.eviction
+        if eviction.resource is not Resource.MEMORY:
+            return
+        seen = self._parts.node.memory().get(Signal(eviction.signal))
+        if seen is not None and ending.available_bytes is not None:
+            ending.returned_bytes = seen.available - ending.available_bytes
+        if self._parts.populated(eviction.pod):
+            return  # lives again, and what it uses now is another's
+        left = self._parts.usages.of([eviction.pod.uid]).get(eviction.pod.uid)
+        ending.left_bytes = None if left is None else left.memory_working_set_bytes
+        ending.left_shared_bytes = self._parts.usages.shared_memory_bytes(eviction.pod.uid)
+        if not ending.left_bytes or not ending.credited_bytes or ending.freed_ns is None:
+            return
+        if 4 * ending.left_bytes > 3 * ending.credited_bytes:
+            ending.freed_ns = None
+            kept, shared = (
+                amount_text(amount or 0, Resource.MEMORY)
+                for amount in (ending.left_bytes, ending.left_shared_bytes)
+            )
+            ending.add_problems(
+                f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
+            )
+
+    def _act(
+        self, decision: Decision, snapshot: Snapshot, pods: Sequence[Pod], now_seconds: float
+    ) -> tuple[Ending, ...]:
         endings = []
         ordered_ns = time.monotonic_ns()
         for eviction in decision.evictions:
             ending = self._endings.begin(eviction)
             endings.append(ending)
+            if eviction.resource is Resource.MEMORY and eviction.threshold is not None:
+                used = snapshot.pods.get(eviction.pod.uid)
+                ending.credited_bytes = None if used is None else used.memory_working_set_bytes
+                ending.available_bytes = snapshot.signals[eviction.threshold.signal].available
             if ending.outcome == "failed":
                 self._candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
             else:
                 # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
                 ended_seconds = self._clock_seconds()
-                self.known.state = record_eviction(self._settings, self.known.state, eviction, ended_seconds)
+                self.known.state = record_eviction(
+                    self._settings, self.known.state, eviction, ended_seconds, snapshot=snapshot, pods=pods
+                )
                 self.known.under_way.began(eviction.pod.uid, ordered_ns)
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
@@ -361,7 +437,8 @@ def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bo
     A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
     giving back its memory others
     may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
-    all: of neither would anybody tell before the ticker. A brake is to be released at once.
+    all: of neither would anybody tell before the ticker. A brake is to be released at once. Where evictions
+    are slowed down it is to be seen soon that the cause is gone, or that the pods grow.
     """
     awaited = (
         bool(state.oom_victims)
@@ -370,7 +447,19 @@ def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bo
     )
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
     soon_seconds = _LOOK_AGAIN_SECONDS if is_braking or (awaited and pressed) else math.inf
+    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds))
     return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
+
+
+def _slowed_seconds(state: PolicyState, now_seconds: float) -> float:
+    """Return when to look at what is slowed down, infinity where nothing waits for that."""
+    waits = {threshold.signal for threshold in state.thresholds_met if is_hard_memory(threshold)}
+    left = [
+        one.until_seconds + _ROUNDING_SECONDS - now_seconds
+        for one in state.slowdowns
+        if one.signal in waits and now_seconds < one.until_seconds + _ROUNDING_SECONDS
+    ]
+    return min(_LOOK_AT_SLOWED_SECONDS, *left) if left else math.inf
 
 
 def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Signal]:

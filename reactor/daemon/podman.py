@@ -16,7 +16,7 @@ from reactor.act.image_reclaim import ImageReclaim
 from reactor.act.images import ImageHistory
 from reactor.act.podman_images import PodmanImages, PodmanReclaim
 from reactor.act.reclaim import NodeReclaim
-from reactor.daemon.services import Services, report
+from reactor.daemon.supervisor import Supervisor, report
 from reactor.errors import ReactorError
 from reactor.model.settings import Settings
 from reactor.model.signals import Reclaim
@@ -34,20 +34,22 @@ class Podman:
     `description` is what podman calls itself and how many images it has, None where it was not found.
     """
 
-    def __init__(self, settings: Settings, *, look_seconds: float = _LOOK_SECONDS) -> None:
+    def __init__(
+        self, settings: Settings, supervisor: Supervisor, *, look_seconds: float = _LOOK_SECONDS
+    ) -> None:
         self.description: str | None = None
         self._settings = settings
         self._look_seconds = look_seconds
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()
         self._problem: str | None = None
-        self._services = Services("podman")
+        self._supervisor = supervisor
 
     @property
     def problems(self) -> dict[str, str]:
         """Return what is wrong at present, each in one line."""
         found = {"podman": self._problem, "remembered images": self._history.problem}
-        return {name: why for name, why in found.items() if why is not None} | self._services.defects
+        return {name: why for name, why in found.items() if why is not None}
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
         """Return what podman can give back, as these settings have it."""
@@ -57,7 +59,9 @@ class Podman:
 
     async def run(self) -> None:
         """Look at the images now and then, until cancelled: when one was last used only a watcher knows."""
-        await self._services.run({"images": self._watch, "report": lambda: report(lambda: self.problems)})
+        await self._supervisor.keep_all(
+            {"podman images": self._watch, "podman report": lambda: report(lambda: self.problems)}
+        )
 
     async def _watch(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 import trio
 
 from reactor.act.braking import Braking
+from reactor.daemon.slowdowns import slowdown_document, unhelpful_document
 from reactor.daemon.wording import IN_BYTES, amount_text, instant, standing
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot
 from reactor.model.signals import Reclaim, Resource, Signal
@@ -43,7 +44,13 @@ class Ending:
 
     `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
     `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
-    grace period), `failed`, `dry-run`.
+    grace period, or it outlived that and there was no pressure any more), `gone` (nobody was left in its
+    cgroup, or another has its path), `failed`, `dry-run`.
+
+    Of an eviction for memory, in bytes (None: not observed): `credited_bytes` is the pod's working set when
+    it was chosen and `available_bytes` what the node had then; `returned_bytes` is by how much more the node
+    had at the end, below zero where others took it; `left_bytes` are still charged to the pod's cgroup,
+    `left_shared_bytes` of them shared memory or tmpfs.
     """
 
     eviction: Eviction
@@ -51,6 +58,11 @@ class Ending:
     processes: int | None = None
     killed_ns: int | None = None
     freed_ns: int | None = None
+    credited_bytes: int | None = None
+    available_bytes: int | None = None
+    returned_bytes: int | None = None
+    left_bytes: int | None = None
+    left_shared_bytes: int | None = None
     problems: tuple[str, ...] = ()
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -134,6 +146,8 @@ class PassRecord:
             "conditions": list(decision.conditions),
             "deferred_because": _text(decision.deferred_because),
             "absurd": dict(decision.absurd),
+            "slowdowns": [slowdown_document(one, decision.at_seconds) for one in decision.slowdowns],
+            "unhelpful": [unhelpful_document(one, decision.at_seconds) for one in decision.unhelpful],
             "observations": {
                 signal: _observation(observation) for signal, observation in self.snapshot.signals.items()
             },
@@ -300,6 +314,10 @@ def ending_document(ending: Ending) -> dict[str, Any]:
         "processes": ending.processes,
         "killed_ns": ending.killed_ns,
         "freed_ns": ending.freed_ns,
+        "credited_bytes": ending.credited_bytes,
+        "returned_bytes": ending.returned_bytes,
+        "left_bytes": ending.left_bytes,
+        "left_shared_bytes": ending.left_shared_bytes,
         "problems": [printable(problem) for problem in ending.problems],
     }
 

@@ -22,6 +22,7 @@ from reactor.daemon.record import (
     outcome_document,
     released_document,
 )
+from reactor.daemon.supervisor import Faults, Nursery
 from reactor.daemon.wording import standing
 from reactor.model.decisions import Decision
 
@@ -35,10 +36,14 @@ OnEnded = Callable[[PassRecord, Ending], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Called in Trio's thread: `on_pass` with every pass, `on_ended` when an eviction came to its end."""
+    """Called in Trio's thread: `on_pass` with every pass, `on_ended` when an eviction came to its end.
+
+    `faults` are what a test lets happen to the parts of the daemon.
+    """
 
     on_pass: OnPass | None = None
     on_ended: OnEnded | None = None
+    faults: Faults | None = None
 
 
 class Meter(Protocol):
@@ -95,7 +100,7 @@ class Recorder:
             for kept in self._recent.values()
         ]
 
-    def record(self, record: PassRecord, nursery: trio.Nursery) -> None:
+    def record(self, record: PassRecord, nursery: Nursery) -> None:
         """Record one pass; what waits for its pods waits in `nursery`."""
         if self._hooks.on_pass is not None:
             self._hooks.on_pass(record)
@@ -115,7 +120,7 @@ class Recorder:
             self._recent[number] = record.document(_KEPT_RANKING)
             self._write(record.document)
 
-    def resume(self, record: PassRecord, nursery: trio.Nursery) -> None:
+    def resume(self, record: PassRecord, nursery: Nursery) -> None:
         """Record an eviction that an earlier run ordered, and its end once that is known."""
         number = self._recorded = self._recorded + 1
         self._recent[number] = record
@@ -190,7 +195,12 @@ class Recorder:
 def _essence(decision: Decision) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Return how the node stands and what was chosen to be done; numbers that drift are not part of it."""
     return (
-        (decision.conditions, decision.thresholds_met, frozenset(decision.absurd)),
+        (
+            decision.conditions,
+            decision.thresholds_met,
+            frozenset(decision.absurd),
+            frozenset((one.signal, one.reason) for one in decision.slowdowns),
+        ),
         (decision.acted_on, decision.reclaim, decision.deferred_because is not None),
     )
 

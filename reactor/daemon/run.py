@@ -54,9 +54,10 @@ async def run(
             daemon.refuse_at_start(start.refused)
         async with trio.open_nursery() as nursery:
             ending = nursery.cancel_scope.cancel
-            nursery.start_soon(
-                partial(obey, received, daemon, config_path, ending, dry_run=dry_run, keep=last_good.show)
+            obeying = partial(
+                obey, received, daemon, config_path, ending, dry_run=dry_run, keep=last_good.show
             )
+            nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:
                 async with turn(Path(settings.state_path), stand_by=settings.stand_by):
                     await daemon.run(task_status)

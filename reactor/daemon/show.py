@@ -69,6 +69,11 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
         _explain_eviction(screen, eviction)
     for kill in document["oom_kills"]:
         screen.say(f"{kill['time']}: {kill['message']}")
+    for slowdown in document["slowdowns"]:
+        screen.say(
+            f"Evictions for {slowdown['signal']} are slowed down ({slowdown['reason']}, "
+            f"{slowdown['left_seconds']:.0f} s left): {slowdown['message']}"
+        )
     if document["ranking"]:
         screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
     if not known and pod is not None:
@@ -165,6 +170,11 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     killed = after(", killed", woke_ns, eviction["killed_ns"])
     freed = after(", given back", woke_ns, eviction["freed_ns"])
     screen.say(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
+    if eviction.get("credited_bytes") is not None and eviction.get("returned_bytes") is not None:
+        credited, returned = (
+            amount(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")
+        )
+        screen.say(f"  the pod held {credited}; the node had {returned} more afterwards")
     for problem in eviction["problems"]:
         screen.say(f"  problem: {problem}")
     if eviction["ranking"]:

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 import trio
 
 from reactor.config.settings import load_configuration
-from reactor.errors import ConfigError
 from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings
 from reactor.threads import in_thread
@@ -45,7 +44,7 @@ class Reloadable(Protocol):
     def reload(self, settings: Settings) -> None:
         """Go on with these settings."""
 
-    def refuse_reload(self, error: ConfigError) -> None:
+    def refuse_reload(self, error: Exception) -> None:
         """Go on with those in force."""
 
 
@@ -60,7 +59,7 @@ async def obey(
 ) -> None:
     """Reload at SIGHUP, end at SIGTERM and SIGINT. `dry_run` holds whatever the new file says.
 
-    `keep` is given the text of each configuration that was taken.
+    `keep` is given the text of each configuration that was taken. A reload that fails in any way is refused.
     """
     async for number in received:
         name = signal.Signals(number).name
@@ -73,9 +72,9 @@ async def obey(
             # In a thread: parsing takes tens of milliseconds, and the file's disk may hang.
             load = following(partial(load_configuration, may_run_commands=True))
             taken = await in_thread(load, config_path, abandon_on_cancel=True)
-        except ConfigError as error:
-            daemon.refuse_reload(error)
-        else:
             settings = taken.settings
             daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))
+        except Exception as error:  # noqa: BLE001 - the configuration in force goes on, whatever is wrong
+            daemon.refuse_reload(error)
+        else:
             keep(taken.text)

@@ -118,6 +118,18 @@ def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
             for eviction in state.in_flight
         ),
         evicted_at=tuple(at + by_seconds for at in state.evicted_at),
+        hard_memory_kills=tuple(
+            dataclasses.replace(kill, at_seconds=kill.at_seconds + by_seconds)
+            for kill in state.hard_memory_kills
+        ),
+        slowdowns=tuple(
+            dataclasses.replace(
+                slowdown,
+                since_seconds=slowdown.since_seconds + by_seconds,
+                until_seconds=slowdown.until_seconds + by_seconds,
+            )
+            for slowdown in state.slowdowns
+        ),
     )
 
 

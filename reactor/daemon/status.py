@@ -15,6 +15,8 @@ from reactor.daemon.order import EvictionOrder, ranked_signal
 from reactor.daemon.parts import Node, PodUsages
 from reactor.daemon.passes import Known
 from reactor.daemon.recorder import Recorder
+from reactor.daemon.slowdowns import slowdown_document
+from reactor.daemon.supervisor import PartState
 from reactor.daemon.wording import instant, standing
 from reactor.errors import ReactorError
 from reactor.model.decisions import InFlight
@@ -27,6 +29,10 @@ from reactor.policy import rank
 from reactor.text import printable
 
 _DECISIONS: Final = 10
+_SHORT_EVICTION: Final = (
+    *("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns"),
+    *("credited_bytes", "returned_bytes"),
+)
 _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
 _PROCESS_CHAIN: Final = ("ebpf-pids", "processes", "ticker")
 _MEMORY_CHAIN: Final = ("ebpf", "memcg-eventfd", "memory-high", "ticker")
@@ -50,8 +56,8 @@ class FilesystemsView(Protocol):
 class View:
     """What there is to be told of; `problems` is what is not as it should be, and why.
 
-    `runtime` is what the container runtime calls itself, `cluster` how the daemon takes part in one; None
-    without.
+    `parts` are those that the supervisor restarts. `runtime` is what the container runtime calls itself,
+    `cluster` how the daemon takes part in one; None without.
     """
 
     settings: Settings
@@ -67,6 +73,7 @@ class View:
     filesystems: FilesystemsView
     runtime: str | None = None
     cluster: Mapping[str, Any] | None = None
+    parts: tuple[PartState, ...] = ()
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -112,20 +119,24 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "reclaimed": [one.document() for one in view.known.reclaimed],
         "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
+        "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
         "sources": [_source(source) for source in view.sources],
         "brake": _brake(view),
         "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
         "oom_kills": {"counted": dict(view.oom.counted), "recent": view.oom.recent()[-_DECISIONS:]},
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
+        "parts": [_part(part) for part in view.parts],
     }
 
 
-def explain(view: View, name: str | None) -> dict[str, Any]:
+def explain(view: View, name: object) -> dict[str, Any]:
     """Return why a pod was evicted and where it stands in the ranking now; without a name, for all pods.
 
     `name` is the pod's name, namespace/name, or uid. The ranking is for the threshold met now, else for
     the memory signal: who would have to go if memory ran out this moment.
     """
+    if name is not None and not isinstance(name, str):
+        raise StatusError(f"pod: got a {type(name).__name__}; accepted: a pod's name, namespace/name or uid")
     now_seconds = view.clock_seconds()
     observations = view.known.observed.at(now_seconds)
     signal = ranked_signal(view.known.state)
@@ -154,6 +165,7 @@ def explain(view: View, name: str | None) -> dict[str, Any]:
         "ranking": [one for one in ranking if _is_called(one, name)],
         "pods": len(places),
         "evictions": [one for one in evictions if _is_called(one, name)],
+        "slowdowns": [slowdown_document(one, now_seconds) for one in view.known.state.slowdowns],
         "oom_kills": view.oom.recent(name),
     }
 
@@ -234,6 +246,15 @@ def _source(source: SourceState) -> dict[str, Any]:
     }
 
 
+def _part(part: PartState) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "state": part.health,
+        "restarts": part.restarts,
+        "last_error": None if part.last_error is None else printable(part.last_error),
+    }
+
+
 def _condition(view: View, condition: NodeCondition, now_seconds: float) -> dict[str, Any]:
     state = view.known.state
     since = state.condition_since.get(condition) if condition in state.conditions else None
@@ -272,10 +293,7 @@ def _short(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{key: document.get(key) for key in wanted},
         "threshold": threshold["threshold"] if isinstance(threshold, Mapping) else None,
-        "evictions": [
-            {key: one.get(key) for key in ("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns")}
-            for one in _evictions(document)
-        ],
+        "evictions": [{key: one.get(key) for key in _SHORT_EVICTION} for one in _evictions(document)],
     }
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import trio
 
+from reactor.daemon.connections import BACKLOG, Connections, Peer, Turns
 from reactor.errors import ReactorError
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -29,6 +30,9 @@ _CONNECTIONS: Final = 8
 
 Answer = Mapping[str, Any]
 Command = Callable[[Mapping[str, Any]], Answer | Awaitable[Answer]]
+OnFailure = Callable[[Exception], None]
+
+_FAILED: Final[Answer] = {"error": "internal error; see the log"}
 
 
 class NoDaemonError(ReactorError):
@@ -37,6 +41,10 @@ class NoDaemonError(ReactorError):
 
 class AnotherDaemonError(ReactorError):
     """A daemon lives on the socket already: two of them would each evict for the same pressure."""
+
+
+def _log_failure(error: Exception) -> None:
+    _LOG.error("a question can't be answered", exc_info=error)
 
 
 def listen(path: Path) -> socket.socket:
@@ -52,7 +60,7 @@ def listen(path: Path) -> socket.socket:
     umask = os.umask(0o177)
     try:
         listener.bind(str(path))
-        listener.listen(_CONNECTIONS)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         error.filename = str(path)
@@ -62,19 +70,23 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-async def serve(listener: socket.socket, commands: Mapping[str, Command]) -> None:
-    """Answer questions until cancelled. A command answers at once, or makes way for the loop meanwhile."""
-    limiter = trio.CapacityLimiter(_CONNECTIONS)
+async def serve(
+    listener: socket.socket, commands: Mapping[str, Command], on_failure: OnFailure = _log_failure
+) -> None:
+    """Answer questions until cancelled. A command answers at once, or makes way for the loop meanwhile.
 
-    async def answer(stream: trio.SocketStream) -> None:
-        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            with trio.move_on_after(_PATIENCE_SECONDS):
-                async with limiter, stream:
-                    document = await _answer(await _line(stream), commands)
-                    await stream.send_all(json.dumps(document, default=str).encode() + b"\n")
+    `on_failure` is told of an answer that failed. The listener is closed at the end.
+    """
+    turns = Turns()
 
-    trio_socket = trio.socket.from_stdlib_socket(listener)
-    await trio.serve_listeners(answer, [trio.SocketListener(trio_socket)])
+    async def attend(peer: Peer) -> None:
+        line = await _line(peer)
+        peer.answering()
+        await turns.wait()
+        await peer.send(_encoded(await _answer(line, commands, on_failure), on_failure))
+
+    with trio.socket.from_stdlib_socket(listener) as trio_socket:
+        await Connections(attend, _CONNECTIONS, on_failure).serve(trio_socket)
 
 
 def remove(path: Path) -> None:
@@ -129,17 +141,20 @@ def _remove_dead(path: Path) -> None:
     raise AnotherDaemonError(f"{path}: a daemon answers there; give this one another reactor.socket")
 
 
-async def _line(stream: trio.SocketStream) -> bytes:
+async def _line(peer: Peer) -> bytes:
     received = b""
     while b"\n" not in received and len(received) <= _QUESTION_BYTES:
-        more = await stream.receive_some(_QUESTION_BYTES)
+        more = await peer.receive()
         if not more:
             break
         received += more
     return received.partition(b"\n")[0]
 
 
-async def _answer(line: bytes, commands: Mapping[str, Command]) -> Answer:
+async def _answer(
+    line: bytes, commands: Mapping[str, Command], on_failure: OnFailure = _log_failure
+) -> Answer:
+    """Return the answer to a question. Whatever is asked, nothing is raised."""
     try:
         question = json.loads(line)
     except (ValueError, RecursionError):
@@ -154,6 +169,14 @@ async def _answer(line: bytes, commands: Mapping[str, Command]) -> Answer:
         return answer if isinstance(answer, Mapping) else await answer
     except ReactorError as error:
         return {"error": str(error)}
-    except Exception:  # noqa: BLE001 - a question must never cost the node its guard
-        _LOG.exception("the question %r can't be answered", question)
-        return {"error": "a defect of reactor's, which its log tells of"}
+    except Exception as error:  # noqa: BLE001 - a question must never cost the node its guard
+        on_failure(error)
+        return _FAILED
+
+
+def _encoded(answer: Answer, on_failure: OnFailure) -> bytes:
+    try:
+        return json.dumps(answer, default=str).encode() + b"\n"
+    except Exception as error:  # noqa: BLE001 - what can't be said ends nothing
+        on_failure(error)
+        return json.dumps(_FAILED).encode() + b"\n"

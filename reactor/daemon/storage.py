@@ -15,11 +15,12 @@ from typing import Final
 import trio
 
 from reactor.daemon.passes import Known
-from reactor.daemon.services import Services
+from reactor.daemon.supervisor import Supervisor
 from reactor.daemon.walker import COMMAND, HangingError, Walker, WalkerError, run_until_lost
 from reactor.model.pods import Pod
 from reactor.observe.walk_messages import Report
 
+_WALKER: Final = "storage walker"
 _HANGING_SECONDS: Final = 30.0
 _BETWEEN_URGENT_SECONDS: Final = 0.25
 _REST_PER_WORK: Final = 200  # half a percent of a CPU, whatever the pods have
@@ -48,12 +49,13 @@ class StorageWatch:
         hanging_seconds: float = _HANGING_SECONDS,
         left_alone_seconds: tuple[float, float] = _LEFT_ALONE_SECONDS,
         command: Sequence[str] = COMMAND,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._known = known
         self._hanging_seconds = hanging_seconds
         self._left_alone_seconds = left_alone_seconds
         self._command = command
-        self._services = Services("storage")
+        self._supervisor = supervisor or Supervisor()
         self._due = trio.Event()
         self._hurry = trio.Event()
         self._looked = trio.Event()
@@ -64,7 +66,8 @@ class StorageWatch:
     def problems(self) -> dict[str, str]:
         """Return what could not be looked at, and why."""
         alone = {f"storage {path}": f"{one.why}: left alone" for path, one in self._left_alone.items()}
-        return {**self._known.storage.problems, **alone, **self._services.defects}
+        walker = {name: why for name, why in self._supervisor.problems.items() if name == f"part {_WALKER}"}
+        return {**self._known.storage.problems, **alone, **walker}
 
     def due(self, *, urgent: bool = False) -> None:
         """Have everything looked at soon; an urgent look takes a larger share of a CPU."""
@@ -85,7 +88,7 @@ class StorageWatch:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look whenever it is due, until cancelled."""
         task_status.started()
-        await self._services.run({"walker": self._run_walker})
+        await self._supervisor.keep(_WALKER, self._run_walker)
 
     async def _run_walker(self) -> None:
         """Look whenever it is due, by one walker. Raises WalkerError where that one is lost."""

@@ -19,6 +19,8 @@ from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.passes import Known
 from reactor.daemon.podman import Podman
 from reactor.daemon.record import Ending, PassRecord
+from reactor.daemon.supervisor import Nursery, Supervisor
+from reactor.errors import split_failure
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import InFlight
 from reactor.model.oom import OomKill
@@ -42,12 +44,14 @@ class Outliving:
     kills: KillPath
     cluster: Cluster | None
     podman: Podman | None
+    supervisor: Supervisor
 
 
 class Succession:
     """Runs generations; `settings` are those in force, `present` is the one that runs.
 
-    `kill_path_problem` says what the first one found wrong with killing, None where that works.
+    `kill_path_problem` says what the first one found wrong with killing, None where that works. `on_refused`
+    is told why settings could not be guarded by; those before them stay in force.
     """
 
     def __init__(
@@ -55,7 +59,8 @@ class Succession:
         settings: Settings,
         outliving: Outliving,
         on_oom_kill: Callable[[OomKill], None],
-        on_resumed: Callable[[Ending, trio.Nursery], None],
+        on_resumed: Callable[[Ending, Nursery], None],
+        on_refused: Callable[[Exception], None],
     ) -> None:
         self.settings = settings
         self.present: Generation | None = None
@@ -63,6 +68,7 @@ class Succession:
         self._outliving = outliving
         self._on_oom_kill = on_oom_kill
         self._on_resumed = on_resumed
+        self._on_refused = on_refused
         self._next: Settings | None = None
 
     async def run(
@@ -77,22 +83,49 @@ class Succession:
         """
         self._exercise()
         endings = self._endings(nursery)
+        proven: Settings | None = None  # those that a generation has guarded by
         while True:
             if self._next is not None:
                 self.settings, self._next = self._next, None
+            failure = await self._guard(endings, nursery, on_pass, on_begun)
+            if failure is None:
+                proven = self.settings
+                if self._next is None:
+                    return
+            elif proven is None or proven is self.settings:
+                raise failure
+            else:
+                self._on_refused(failure)
+                self._next = self._next or proven
+
+    async def _guard(
+        self,
+        endings: Endings,
+        nursery: trio.Nursery,
+        on_pass: Callable[[PassRecord], None],
+        on_begun: Callable[[], None],
+    ) -> Exception | None:
+        """Run one generation; return what kept it from guarding, None where it has guarded."""
+        begun = False
+        try:
             generation = self._generation(endings)
             first, self.present = self.present is None, generation
             flights = self._outliving.known.state.in_flight
             try:
                 async with trio.open_nursery() as inner:
                     await inner.start(generation.run, on_pass)
+                    begun = True
                     if first:
                         self._resume(endings, flights, nursery)
                     on_begun()
             finally:
                 generation.close()
-            if self._next is None:
-                return
+        except BaseException as raised:
+            failure, rest = split_failure(raised)
+            if begun or rest is not None:
+                raise
+            return failure
+        return None
 
     def begin(self, settings: Settings) -> None:
         """Go on with other settings: what is known and under way stays."""
@@ -124,11 +157,13 @@ class Succession:
         kills, cluster = self._outliving.kills, self._outliving.cluster
         return Endings(
             kills if cluster is None else cluster.runtime.kills,
-            nursery,
+            self._outliving.supervisor.jobs(nursery, "evictions"),
             self._gone,
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
             dry_run=self.settings.dry_run,
             empty=self._empty,
+            confirm=lambda eviction: self.present is None or self.present.passes.confirm(eviction),
+            on_ended=self._ended,
         )
 
     def _generation(self, endings: Endings) -> Generation:
@@ -140,7 +175,12 @@ class Succession:
         return Generation(
             settings if cluster is None else cluster.runtime.placed(settings),
             outliving.tree,
-            Lasting(known=outliving.known, endings=endings, brake=outliving.brake),
+            Lasting(
+                known=outliving.known,
+                endings=endings,
+                brake=outliving.brake,
+                supervisor=outliving.supervisor,
+            ),
             self._adopt_layout,
             self._on_oom_kill,
             None if cluster is None else cluster.pod_list(settings),
@@ -165,7 +205,12 @@ class Succession:
         """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
         if self.settings.dry_run:
             return
-        known, cluster = self._outliving.known, self._outliving.cluster
+        known, cluster, supervisor = (
+            self._outliving.known,
+            self._outliving.cluster,
+            self._outliving.supervisor,
+        )
+        records = supervisor.jobs(nursery, "records")
         pods = {pod.uid: pod for pod in known.pods}
         now_seconds = time.monotonic()
         for flight in flights:
@@ -174,10 +219,11 @@ class Succession:
             if flight.uid in pods:
                 ending = endings.resume(pods[flight.uid], flight, now_seconds)
                 if cluster is not None:
-                    cluster.evicted(ending, nursery)
-                self._on_resumed(ending, nursery)
+                    with supervisor.hook("kubernetes notes").guard():
+                        cluster.evicted(ending, supervisor.jobs(nursery, "kubernetes evictions"))
+                self._on_resumed(ending, records)
             elif flight.pod is not None:
-                self._on_resumed(endings.await_files(flight.pod, flight), nursery)
+                self._on_resumed(endings.await_files(flight.pod, flight), records)
 
     async def _empty(self, pod: Pod) -> tuple[str, ...]:
         """Remove the files that end with a pod, and return what went wrong."""
@@ -189,6 +235,10 @@ class Succession:
             emptying.discard(pod.uid)
             if self.present is not None:
                 self.present.emptied()
+
+    def _ended(self, ending: Ending) -> None:
+        if self.present is not None:
+            self.present.passes.weigh(ending)
 
     def _gone(self, uid: str) -> bool:
         return self.present is None or self.present.gone(uid)

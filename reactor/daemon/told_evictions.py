@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from reactor.act.announce import Announcer
 from reactor.act.announcements import Announcement, AnnouncementFile
 from reactor.act.runtime import stop_sandboxes
 from reactor.act.standing_order import StandingOrder
 from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.record import Ending
-from reactor.daemon.services import Service
+from reactor.daemon.supervisor import Nursery, Part
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.pods import PodStore
@@ -55,7 +53,7 @@ class ToldEvictions:
         return self._announcer.problems
 
     @property
-    def services(self) -> Mapping[str, Service]:
+    def services(self) -> Mapping[str, Part]:
         """Return what is to run for as long as the daemon does."""
         return {"announcements": self._announcer.run}
 
@@ -64,9 +62,9 @@ class ToldEvictions:
         """Return how many evictions the control plane has not heard of yet."""
         return len(self._announcer.pending)
 
-    def evicted(self, ending: Ending, nursery: trio.Nursery) -> None:
+    def evicted(self, ending: Ending, nursery: Nursery) -> None:
         """Have an eviction told; one with a grace period has an event at once, and a status at its end."""
-        if ending.outcome in {"failed", "dry-run"}:
+        if ending.outcome in {"failed", "dry-run", "gone"}:
             return
         announcement = _announcement_of(ending)
         under_way = {uid: one for uid, one in self._endings.items() if not one.ended.is_set()}
@@ -85,6 +83,7 @@ class ToldEvictions:
             namespace=announcement.namespace,
             uid=announcement.uid,
             cgroup=announcement.cgroup,
+            cgroup_inode=announcement.cgroup_inode,
             spared_cgroups=announcement.spared_cgroups,
         )
 
@@ -125,6 +124,7 @@ def _announcement_of(ending: Ending) -> Announcement:
         name=pod.name if is_named else "",
         namespace=pod.namespace if is_named else "",
         cgroup=pod.cgroup,
+        cgroup_inode=pod.cgroup_inode,
         spared_cgroups=pod.spared_cgroups,
         message=eviction.message,
         annotations=eviction.annotations,

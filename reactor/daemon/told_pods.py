@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from reactor.daemon.services import Service
+from reactor.daemon.supervisor import Part
 from reactor.kernel.scheduling import following
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials, Session
@@ -60,7 +60,7 @@ class ToldPods:
         return self._source.synced.is_set() and self._source.problem is None
 
     @property
-    def services(self) -> Mapping[str, Service]:
+    def services(self) -> Mapping[str, Part]:
         """Return what is to run for as long as the daemon does."""
         return {"pods": self._source.run, "remembered pods": self._remembered.run}
 

@@ -26,6 +26,8 @@ def standing(place: RankedPod, resource: Resource | None) -> str:
     tail = f"priority {place.pod.priority}, {place.pod.qos_class}"
     if place.unreadable:
         return f"its usage can't be read, so last; {tail}"
+    if place.is_passed_over:
+        tail += "; passed over, since it holds less than minimumVictimBytes"
     if place.usage is None:
         return f"without statistics, so first; {tail}"
     used = amount_text(place.usage, resource)

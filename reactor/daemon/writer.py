@@ -30,16 +30,21 @@ class LineWriter:
     """
 
     def __init__(self, name: str, sink: Callable[[bytes], None], *, limit: int = _QUEUED_LINES) -> None:
+        self._name = name
         self._sink = sink
         self._limit = limit
         self._queue: SimpleQueue[Line | None] = SimpleQueue()
-        # A daemon thread: one that hangs in write(2) must not keep the process from ending.
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread: Thread | None = None
+        self._is_wanted = False
         self.lost = 0
 
     def start(self) -> None:
-        """Start the thread; lines put before are kept."""
-        self._thread.start()
+        """Start the thread; lines put before are kept.
+
+        Where no thread can be started, by a node that has no process id left, the next line tries again.
+        """
+        self._is_wanted = True
+        self._start_thread()
 
     def put(self, line: Line) -> bool:
         """Queue a line; return False, and count it as lost, where the queue is full. Never blocks."""
@@ -47,20 +52,35 @@ class LineWriter:
             self.lost += 1
             return False
         self._queue.put(line)
+        if self._is_wanted and not self._is_alive():
+            self._start_thread()
         return True
 
     def close(self, timeout_seconds: float) -> bool:
         """Write what is queued and end the thread; return False where that takes longer than allowed."""
+        self._is_wanted = False
         self._queue.put(None)
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        return not self._is_alive()
+
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _start_thread(self) -> None:
+        # A daemon thread: one that hangs in write(2) must not keep the process from ending.
+        thread = Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # EAGAIN of clone(2)
+            return
+        self._thread = thread
 
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
-            follow_main_thread()  # which may have become real-time since
             try:
+                follow_main_thread()  # which may have become real-time since
                 self._sink(line())
             except Exception:  # noqa: BLE001 - the thread has to outlive whatever one line holds
                 self.lost += 1
-                _LOG.exception("%s: a line was lost", self._thread.name)
+                _LOG.exception("%s: a line was lost", self._name)

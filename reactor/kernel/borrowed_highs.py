@@ -62,8 +62,17 @@ class BorrowedHighs:
 
 
 def _own_directories(root: Path) -> Iterator[Path]:
-    """Yield the directories at and below `root` that belong to root or to us."""
-    for spelled, _, _ in os.walk(root):
+    """Yield the directories at and below `root` that belong to root or to us.
+
+    Not by os.walk, which recurses, and ends at some 1,000 levels with what called it. Where a path is longer
+    than a path may be (PATH_MAX) nobody of ours has borrowed anything.
+    """
+    waiting = [os.fspath(root)]
+    while waiting:
+        spelled = waiting.pop()
         with suppress(OSError):  # gone meanwhile
             if os.lstat(spelled).st_uid in {0, os.geteuid()}:
                 yield Path(spelled)
+            with os.scandir(spelled) as entries:
+                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            waiting += reversed(below)

@@ -9,32 +9,39 @@ Cgroups are named by their path below the hierarchy's root: "/" is the root, "/r
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from reactor.errors import KernelInterfaceError, RefusedError
+from reactor.kernel.cgroup_directory import CgroupDirectory, Refused, walk
 from reactor.kernel.cgroup_files import (
     CgroupVersion,
     cgroup_components,
     parse_cgroup_mounts,
     parse_limit,
     parse_own_cgroup,
-    parse_processes,
 )
-from reactor.kernel.files import KernelFile, parse_field, parse_integer, read_file, write_file
+from reactor.kernel.files import (
+    GONE,
+    KernelFile,
+    parse_field,
+    parse_integer,
+    read_file,
+    with_path,
+    write_file,
+)
 
 __all__ = ["UNLIMITED_BYTES", "CgroupTree", "CgroupVersion", "Controller", "MemoryCounters", "own_cgroup"]
 
 Controller = Literal["memory", "pids", "cpu", "freezer"]
 
 UNLIMITED_BYTES: Final = 9223372036854771712  # what v1 shows where nothing limits
-# A cgroup that goes away while it is being walked; a threaded cgroup's cgroup.procs.
-_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
+LIFTED_CGROUPS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,13 @@ class CgroupTree:
         except RefusedError:
             return False
         return len(below) > len(above) and below[: len(above)] == above
+
+    def open(self, cgroup: str, controller: Controller = "memory") -> CgroupDirectory:
+        """Return a cgroup's directory held open, for the caller to close.
+
+        Raises RefusedError as `path`, OSError with the path: FileNotFoundError where there is none.
+        """
+        return CgroupDirectory.open(self._mounted(cgroup, controller), cgroup)
 
     def memory_limit_bytes(self, cgroup: str) -> int | None:
         """Return the cgroup's own memory limit, None where it has none (the root never has)."""
@@ -162,29 +176,25 @@ class CgroupTree:
         """
         if self.cpu_root is None:
             return 0
-        name, unlimited = (
-            ("cpu.max", b"max") if self.version is CgroupVersion.V2 else ("cpu.cfs_quota_us", b"-1")
-        )
-        lifted = 0
-        for directory in self._walk(cgroup, "cpu"):
-            with _gone_is_fine():
-                if not read_file(f"{directory}/{name}").startswith(unlimited):
-                    write_file(f"{directory}/{name}", unlimited.decode())
-                    lifted += 1
-        return lifted
+        try:
+            directory = self.open(cgroup, "cpu")
+        except FileNotFoundError:
+            return 0
+        with directory:
+            return lift_cpu_quota(directory, self.version)
 
     def processes(self, cgroup: str, controller: Controller = "memory") -> list[int]:
         """Return the pids in the cgroup and below, each once.
 
         Cgroups that vanish meanwhile hold none, and threaded ones (v2) show theirs in their domain.
-
         Processes of another pid namespace show as 0 and are left out: to kill(2) that is the caller's group.
         """
-        pids: dict[int, None] = {}
-        for directory in self._walk(cgroup, controller):
-            with _gone_is_fine():
-                pids.update(dict.fromkeys(parse_processes(read_file(f"{directory}/cgroup.procs"))))
-        return list(pids)
+        try:
+            top = self.open(cgroup, controller)
+        except FileNotFoundError:
+            return []
+        with top:
+            return processes_below(top)
 
     def _root(self, controller: Controller) -> Path | None:
         return {
@@ -194,12 +204,15 @@ class CgroupTree:
             "freezer": self.freezer_root,
         }[controller]
 
-    def _directory(self, cgroup: str, controller: Controller) -> str:
-        """Return what `path` does as plain text: pathlib would double the time that listing pods takes."""
+    def _mounted(self, cgroup: str, controller: Controller) -> str:
         root = self._root(controller)
         if root is None:
             raise RefusedError(f"cgroup {cgroup!r}: the {controller} controller is not mounted")
-        spelled = os.fspath(root)
+        return os.fspath(root)
+
+    def _directory(self, cgroup: str, controller: Controller) -> str:
+        """Return what `path` does as plain text: pathlib would double the time that listing pods takes."""
+        spelled = self._mounted(cgroup, controller)
         for part in cgroup_components(cgroup):
             spelled = f"{spelled}/{part}"
             if os.path.islink(spelled):
@@ -221,14 +234,40 @@ class CgroupTree:
     def _write(self, cgroup: str, controller: Controller, name: str, text: str) -> None:
         write_file(self.path(cgroup, controller) / name, text)
 
-    def _walk(self, cgroup: str, controller: Controller) -> Iterator[str]:
-        """Yield the cgroup's directory and those below it, parents first; nothing where it doesn't exist."""
-        waiting = [self._directory(cgroup, controller)]
-        while waiting:
-            directory = waiting.pop()
-            yield directory
-            with _gone_is_fine():
-                waiting += [f"{directory}/{name}" for name in _subdirectories(directory)]
+
+def processes_below(top: CgroupDirectory, spared: Collection[str] = ()) -> list[int]:
+    """Return the pids in a cgroup and below, but for `spared` cgroups, each once.
+
+    Raises the first OSError after everything that can be listed has been.
+    """
+    pids: dict[int, None] = {}
+    with _all_asked() as refused, closing(walk(top, refused, spared=spared)) as directories:
+        for directory in directories:
+            try:
+                pids.update(dict.fromkeys(directory.processes()))
+            except OSError as error:
+                refused(directory.cgroup, error)
+    return list(pids)
+
+
+def lift_cpu_quota(top: CgroupDirectory, version: CgroupVersion) -> int:
+    """Take the CPU quotas off a cgroup and what is below it, parents first; return how many that were.
+
+    Whoever may make cgroups could make so many that lifting takes seconds: after the first LIFTED_CGROUPS
+    the rest stay as they are. Raises the first OSError after everything else was lifted.
+    """
+    name, unlimited = ("cpu.max", b"max") if version is CgroupVersion.V2 else ("cpu.cfs_quota_us", b"-1")
+    lifted = 0
+    with _all_asked() as refused, closing(walk(top, refused)) as directories:
+        for directory in islice(directories, LIFTED_CGROUPS):
+            try:
+                if not directory.read(name).startswith(unlimited):
+                    directory.write(name, unlimited)
+                    lifted += 1
+            except OSError as error:
+                if error.errno not in GONE:
+                    refused(f"{directory.cgroup}/{name}", error)
+    return lifted
 
 
 class MemoryCounters:
@@ -239,12 +278,13 @@ class MemoryCounters:
     and KernelInterfaceError for content that is no counter.
     """
 
-    __slots__ = ("_key", "_stat", "_usage")
+    __slots__ = ("_key", "_shared_key", "_stat", "_usage")
 
     def __init__(self, tree: CgroupTree, cgroup: str) -> None:
         directory = tree.path(cgroup)
         v2 = tree.version is CgroupVersion.V2
         self._key = b"inactive_file" if v2 else b"total_inactive_file"
+        self._shared_key = b"shmem" if v2 else b"total_shmem"
         self._usage = KernelFile(directory / ("memory.current" if v2 else "memory.usage_in_bytes"))
         try:
             self._stat = KernelFile(directory / "memory.stat")
@@ -259,6 +299,13 @@ class MemoryCounters:
     def inactive_file_bytes(self) -> int:
         """Return the page cache that the kernel gives back before anything else."""
         return parse_field(self._stat.read(), self._key, self._stat.path)
+
+    def shared_bytes(self) -> int:
+        """Return what lies in tmpfs, in System V and in other shared memory.
+
+        It outlives the processes that wrote it, where a file or a segment holds it.
+        """
+        return parse_field(self._stat.read(), self._shared_key, self._stat.path)
 
     def working_set_bytes(self) -> int:
         """Return usage without inactive page cache, 0 at the least, as the kubelet reports it.
@@ -301,10 +348,14 @@ def _controllers(root: Path) -> frozenset[str]:
 
 
 @contextmanager
-def _gone_is_fine() -> Iterator[None]:
-    """Leave the block where its cgroup turns out to be gone; any other OSError goes on."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _GONE:
-            raise
+def _all_asked() -> Iterator[Refused]:
+    """Yield what takes note of an error; the first one is raised at the end, with its path."""
+    first: list[OSError] = []
+
+    def refused(cgroup: str, error: OSError) -> None:
+        if not first:
+            first.append(with_path(error, cgroup))
+
+    yield refused
+    if first:
+        raise first[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -57,6 +58,12 @@ class KernelFile:
 
     def __del__(self) -> None:
         self.close()
+
+
+def close_descriptor(fd: int) -> None:
+    """Close a descriptor. What close(2) answers changes nothing: it is gone in any case."""
+    with suppress(OSError):
+        os.close(fd)
 
 
 def with_path(error: OSError, path: str) -> OSError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.files import parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC
 
@@ -36,9 +37,10 @@ def own_limit_met(tree: CgroupTree, cgroup: str) -> int:
     return _field(tree.path(cgroup) / "memory.events.local", b"oom")
 
 
-def own_kills(tree: CgroupTree, cgroup: str) -> int:
+def own_kills(directory: CgroupDirectory) -> int:
     """Return how many of a v1 cgroup's own processes were killed. Raises OSError where it is gone."""
-    return _field(tree.path(cgroup) / "memory.oom_control", b"oom_kill")
+    name = "memory.oom_control"
+    return parse_field(directory.read(name), b"oom_kill", f"{directory.cgroup}/{name}")
 
 
 def limit_was_met(tree: CgroupTree, cgroup: str) -> bool:

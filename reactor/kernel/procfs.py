@@ -5,6 +5,7 @@ The parsers take a file's bytes and raise KernelInterfaceError for what proc(5) 
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from reactor.kernel.files import parse_integer, read_file
 
 PROC: Final = Path("/proc")
 _KIB: Final = 1024
+_PF_EXITING: Final = 0x4  # include/linux/sched.h
 _SCORE: Final = re.compile(rb"-?[0-9]{1,4}")
 
 
@@ -133,6 +135,25 @@ def read_start_ticks(proc: Path = PROC, pid: int | None = None) -> int:
     """Return when a process was started, by default the caller."""
     path = proc / ("self" if pid is None else str(pid)) / "stat"
     return parse_start_ticks(read_file(path), str(path))
+
+
+def parse_is_exiting(raw: bytes, interface: str = "/proc/self/stat") -> bool:
+    """Return whether a process's main thread has begun to exit: PF_EXITING among its flags."""
+    fields = raw.rpartition(b")")[2].split()
+    if len(fields) < 7:
+        raise KernelInterfaceError(interface, raw[:64], "9 fields and more")
+    return bool(parse_integer(fields[6], interface) & _PF_EXITING)
+
+
+def is_exiting(pid: int, proc: Path = PROC) -> bool:
+    """Return whether a process is exiting, or gone; False where that can't be told."""
+    path = proc / str(pid) / "stat"
+    try:
+        return parse_is_exiting(read_file(path), str(path))
+    except OSError as error:
+        return error.errno in {errno.ENOENT, errno.ESRCH}
+    except KernelInterfaceError:
+        return False
 
 
 def _line(raw: bytes, label: bytes, interface: str) -> bytes:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reactor.act.processes import Members
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file, write_file
@@ -145,9 +144,9 @@ def hog(
             stdin=subprocess.DEVNULL,
         )
         try:
-            members = Members(node.tree, cgroup)
             if not wait_until(
-                lambda: observed.words()[0] > 0 and set(watched) <= set(members()), OBSERVER_SECONDS
+                lambda: observed.words()[0] > 0 and set(watched) <= set(node.tree.processes(cgroup)),
+                OBSERVER_SECONDS,
             ):
                 raise RefusedError(f"the hog's company in {cgroup} did not get ready")
             armed(watched)

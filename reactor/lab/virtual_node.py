@@ -13,14 +13,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from reactor.act import processes
 from reactor.act.freezer import frozen
-from reactor.act.processes import Members, Volley
+from reactor.act.volley import Volley
+from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file, write_file
@@ -145,12 +146,22 @@ class VirtualNode:
     def _gone(self, cgroup: str) -> bool:
         for child in self._children:
             child.poll()  # a zombie of ours keeps its cgroup busy on v1
-        with frozen(self.tree, cgroup, lambda _: None):
-            volley = Volley(Members(self.tree, cgroup), signal.SIGKILL)
-            volley.fire()
-        processes.close_all(volley.held.values())
+        with suppress(FileNotFoundError), self.tree.open(cgroup) as directory:
+            with self._frozen(cgroup):
+                volley = Volley(directory, signal.SIGKILL)
+                volley.fire()
+            processes.close_all(volley.held.values())
         removed = [_removed(directory) for directory in self._directories(cgroup, _CONTROLLERS)]
         return all(removed)
+
+    @contextmanager
+    def _frozen(self, cgroup: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            directory = None
+            with suppress(FileNotFoundError, RefusedError):
+                directory = stack.enter_context(self.tree.open(cgroup, "freezer"))
+            stack.enter_context(frozen(directory, self.tree.version, lambda _: None))
+            yield
 
     def _make(self, cgroup: str) -> None:
         for directory in self._directories(cgroup, _CONTROLLERS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
@@ -24,6 +25,7 @@ class RankedPod:
 
     `usage` and `request` are of the starved resource (usage None: the pod has no statistics, or, where
     `unreadable`, the number could not be read); `exceeds_request` is None there and for processes.
+    `is_passed_over`: others go first because this pod holds too little to be worth it.
     """
 
     pod: Pod
@@ -31,6 +33,7 @@ class RankedPod:
     request: int
     exceeds_request: bool | None
     unreadable: bool = False
+    is_passed_over: bool = False
 
     @property
     def evictable(self) -> bool:
@@ -108,6 +111,43 @@ class MemoryReclaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HardMemoryKill:
+    """A kill for a hard memory threshold, with what it is judged by afterwards.
+
+    `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal
+    outside all pods, `pods_bytes` what the pods held that were not being ended; None: not observed.
+    `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
+    """
+
+    uid: str
+    signal: Signal
+    at_seconds: float
+    credited_bytes: int | None = None
+    outside_bytes: int | None = None
+    pods_bytes: int | None = None
+    is_unhelpful: bool = False
+
+
+class SlowReason(StrEnum):
+    """Why evictions for a hard memory threshold are slowed down."""
+
+    OUTSIDE_PODS = "outside-pods"
+    UNHELPFUL = "unhelpful"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """Evictions for a hard threshold on `signal` wait until `until_seconds`; `message` says why, in words."""
+
+    signal: Signal
+    reason: SlowReason
+    since_seconds: float
+    until_seconds: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock."""
 
@@ -121,6 +161,8 @@ class PolicyState:
     evicted_at: tuple[float, ...] = ()
     oom_victims: tuple[OomVictim, ...] = ()
     memory_reclaim: MemoryReclaim | None = None
+    hard_memory_kills: tuple[HardMemoryKill, ...] = ()
+    slowdowns: tuple[Slowdown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +172,8 @@ class Decision:
     Where `reclaim` is not empty, the caller runs it, observes anew and asks `policy.after_reclaim` for the
     rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts
     nobody in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to
-    be begun now, and its end told by the state (`is_over`).
+    be begun now, and its end told by the state (`is_over`). `slowdowns` are those in force, `unhelpful` the
+    kills that have just turned out not to help.
     """
 
     at_seconds: float
@@ -143,3 +186,5 @@ class Decision:
     deferred_because: str | None = None
     absurd: Mapping[Signal, str] = field(default_factory=dict)
     memory_reclaim: MemoryReclaim | None = None
+    slowdowns: tuple[Slowdown, ...] = ()
+    unhelpful: tuple[HardMemoryKill, ...] = ()

@@ -80,8 +80,10 @@ class Pod:
     """A pod as the policy sees it; requests are the pod's totals, an absent one is zero.
 
     `critical_because` says why it may never be evicted (None: it may). `cgroup` is its cgroup relative to
-    the hierarchy's root where it is known. Below it lie `container_cgroups`, by the containers' names, and
-    `spared_cgroups`, which a kill leaves alone: the sandbox's pause container, the runtime's own monitors.
+    the hierarchy's root where it is known, `cgroup_inode` that directory's inode when the pod was listed (the
+    memory controller's): a directory of the same path and another inode is another pod's. Below it lie
+    `container_cgroups`, by the containers' names, and `spared_cgroups`, which a kill leaves alone: the
+    sandbox's pause container, the runtime's own monitors.
     `own_memory_request` is what it requests of memory as a whole (pod-level resources; None: nothing).
     `storage` is where its files lie.
     """
@@ -100,6 +102,7 @@ class Pod:
     volumes: tuple[Volume, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     cgroup: str | None = None
+    cgroup_inode: int | None = None
     container_cgroups: Mapping[str, str] = field(default_factory=dict)
     spared_cgroups: tuple[str, ...] = ()
     storage: tuple[StoragePlace, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from reactor.model.signals import Filesystem, Layout
-from reactor.model.thresholds import Threshold
+from reactor.model.thresholds import Threshold, ThresholdValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,10 @@ class EvictionSettings:
 
     `thresholds` are in configuration order, hard before soft, derived ones (allocatable memory,
     containerfs) included. `max_pod_grace_period_seconds` below zero leaves soft evictions the pod's own
-    grace period. `evictions_per_minute` None is without bound; hard memory thresholds are never bound.
+    grace period. `evictions_per_minute` None is without bound, and does not count for hard memory thresholds,
+    which have `hard_memory_evictions_per_minute`; those that turn out not to help are one in
+    `unhelpful_eviction_pause_seconds` (0: not slowed down). `minimum_victim` is what a pod has to hold to be
+    worth a hard memory eviction, in bytes or as a share of what is missing (None: anything).
     With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`).
     `commands_for` are the filesystems for which commands are configured that give something back.
     """
@@ -39,6 +42,9 @@ class EvictionSettings:
     kernel_memcg_notification: bool = False
     image_gc: ImageGcSettings = field(default_factory=ImageGcSettings)
     evictions_per_minute: int | None = None
+    hard_memory_evictions_per_minute: int | None = None
+    unhelpful_eviction_pause_seconds: float = 0.0
+    minimum_victim: ThresholdValue | None = None
     in_flight_deadline_seconds: float = 10.0
     reclaims_memory: bool = False
     commands_for: frozenset[Filesystem] = frozenset()

@@ -128,6 +128,17 @@ class PodObserver:
         read = self._full if with_processes else self._memory
         return self._read(read, [uid for uid in uids if uid in self._cgroups])
 
+    def shared_memory_bytes(self, uid: str) -> int | None:
+        """Return how much shared memory and tmpfs is charged to a pod; None where that can't be read."""
+        held = self._counters.get(uid)
+        try:
+            if held is not None:
+                return held.memory.shared_bytes()
+            with closing(MemoryCounters(self._tree, self._cgroups[uid])) as opened:
+                return opened.shared_bytes()
+        except (KeyError, OSError, ReactorError):
+            return None
+
     def close(self) -> None:
         """Close every descriptor."""
         self.track(())

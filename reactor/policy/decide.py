@@ -23,9 +23,11 @@ from reactor.policy.in_flight import candidates, deferral, evictions_left, still
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
 from reactor.policy.messages import node_message
+from reactor.policy.minimum_victim import small_ones_passed_over
 from reactor.policy.oom_victims import still_dying
 from reactor.policy.rank import rank
 from reactor.policy.reclaim import node_reclaim
+from reactor.policy.storm import is_hard_memory, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
@@ -54,17 +56,21 @@ def decide(
     absurd = absurdities(snapshot.signals)
     observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
     state, fresh = _observe(settings, state, observations, pods, now_seconds)
+    sound = Snapshot(signals=observations, pods=snapshot.pods)
+    state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
     decision = Decision(
         at_seconds=now_seconds,
         conditions=state.conditions,
         thresholds_met=state.thresholds_met,
         absurd=absurd,
+        slowdowns=state.slowdowns,
+        unhelpful=unhelpful,
     )
     if settings.local_storage_capacity_isolation:
         evictions = _storage_limit_evictions(settings, state, snapshot.pods, pods, now_seconds)
         if evictions:
             return state, replace(decision, evictions=evictions)
-    return _act(settings, state, decision, fresh, Snapshot(signals=observations, pods=snapshot.pods), pods)
+    return _act(settings, state, decision, fresh, sound, pods)
 
 
 def after_reclaim(
@@ -186,6 +192,9 @@ def _evict(
         raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
     eligible = candidates(pods, state, threshold, decision.at_seconds)
     ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout)
+    if settings.minimum_victim is not None and is_hard_memory(threshold):
+        seen = snapshot.signals[threshold.signal]
+        ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)
     evictions = []
     if ranking and ranking[0].evictable:
         pod = ranking[0].pod

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from reactor.model.decisions import Eviction, InFlight, PolicyState
+from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.oom_victims import credit_bytes
+from reactor.policy.storm import slowed, with_kill
 from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
@@ -24,9 +25,19 @@ _ON_DISK = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 
 
 def record_eviction(
-    settings: EvictionSettings, state: PolicyState, eviction: Eviction, now_seconds: float
+    settings: EvictionSettings,
+    state: PolicyState,
+    eviction: Eviction,
+    now_seconds: float,
+    *,
+    snapshot: Snapshot | None = None,
+    pods: Sequence[Pod] = (),
 ) -> PolicyState:
-    """Return the state after an eviction was ordered: in flight, and counted against the rate."""
+    """Return the state after an eviction was ordered: in flight, and counted against the rate.
+
+    `snapshot` and `pods` are what it was decided on, by which a kill for memory is judged afterwards.
+    """
+    state = with_kill(settings, state, eviction, snapshot or Snapshot(), pods, now_seconds)
     kill_at = now_seconds + eviction.grace_period_seconds
     ordered = InFlight(
         uid=eviction.pod.uid,
@@ -82,8 +93,10 @@ def deferral(
 
     `evicting` holds the pods in flight, by uid, with their present usage.
     """
-    return _awaited(settings, state, threshold, observation, evicting, now_seconds) or _rate(
-        settings, state, threshold, now_seconds
+    return (
+        _awaited(settings, state, threshold, observation, evicting, now_seconds)
+        or slowed(state, threshold, now_seconds)
+        or _rate(settings, state, threshold, now_seconds)
     )
 
 

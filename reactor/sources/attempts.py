@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from reactor.errors import BpfError, ReactorError
+from reactor.errors import BpfError, ReactorError, split_failure
 from reactor.model.wakes import SourceHealth
 from reactor.sources.wakes import SourceBoard
 
@@ -63,19 +63,20 @@ class Pace:
             await trio.sleep_until(self._paid_until)
 
 
-def _first(error: BaseException) -> BaseException:
+def first_failure(error: BaseException) -> BaseException:
+    """Return an error; of a group, its first member."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    return error is not None and isinstance(_first(error), BpfError)
+    return error is not None and isinstance(first_failure(error), BpfError)
 
 
 def failure_text(error: BaseException) -> str:
     """Return an error as one line; of a group, its first member's."""
-    error = _first(error)
+    error = first_failure(error)
     text = " ".join(str(error).split())
     return text if isinstance(error, (OSError, ReactorError)) and text else f"{type(error).__name__}: {text}"
 
@@ -111,7 +112,10 @@ async def keep_trying(
         ended: Exception | None = None
         try:
             await attempt(armed)
-        except Exception as error:  # noqa: BLE001 - a source never takes the daemon down, whatever it met
-            ended = error
+        except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
+            # Where it fails while it is cancelled both come in one group; it never takes the daemon down.
+            ended, rest = split_failure(raised)
+            if rest is not None:
+                raise rest from None
         report(SourceHealth.FAILED, "ended by itself" if ended is None else failure_text(ended))
         await backoff.pause(ended)

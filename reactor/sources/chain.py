@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import trio
 
+from reactor.errors import split_failure
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.attempts import Backoff, failure_text
 from reactor.sources.wakes import SourceBoard, Wakes
@@ -49,6 +50,10 @@ class _Link:
     def __init__(self, step: Step, off_because: str | None) -> None:
         self.step = step
         self.off_because = off_because
+        self.forget()
+
+    def forget(self) -> None:
+        """Stand as at the start."""
         self.detail: str | None = None
         self.error: str | None = None
         self.awaited_until = float("inf")
@@ -81,7 +86,9 @@ class Chain:
         self._changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep one step going until cancelled."""
+        """Keep one step going until cancelled; run again after it failed it begins with the first."""
+        for link in self._links:
+            link.forget()
         self._report()
         async with trio.open_nursery() as nursery:
             for link in self._links:
@@ -123,8 +130,13 @@ class Chain:
             self._changed_now()
         try:
             await link.step.watch(armed)
-        except Exception as error:  # noqa: BLE001 - a source never takes the daemon down, whatever it met
-            self._set(link, detail=None, error=failure_text(error))
+        except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
+            # Called off while it fails, a step raises both in one group; it never takes the daemon down.
+            error, rest = split_failure(raised)
+            if error is not None:
+                self._set(link, detail=None, error=failure_text(error))
+            if rest is not None:
+                raise rest from None
             return error
         self._set(link, detail=None, error="ended by itself")
         return None

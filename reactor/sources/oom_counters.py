@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,6 +17,7 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import walk
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memcg_events import register_oom
 from reactor.kernel.oom import (
@@ -34,6 +35,7 @@ from reactor.threads import in_thread
 
 OOM_COUNTERS: Final = "oom-counters"
 _READ_BYTES: Final = 8
+_PATH_MAX: Final = 4096
 
 
 class OomCounters:
@@ -184,13 +186,19 @@ class _CountV1:
         return False
 
     def _walk(self) -> Iterator[tuple[str, int]]:
-        """Yield each cgroup of the node and how many of its own processes were killed."""
-        waiting = [self._node.node]
-        while waiting:
-            cgroup = waiting.pop()
-            with suppress(OSError, ReactorError):  # gone meanwhile
-                yield cgroup, own_kills(self._tree, cgroup)
-                waiting += [f"{cgroup.rstrip('/')}/{name}" for name in self._tree.children(cgroup)]
+        """Yield each cgroup of the node and how many of its own processes were killed.
+
+        A cgroup whose path is longer than a path may be is passed over, however deep: it was made to be.
+        """
+        try:
+            node = self._tree.open(self._node.node)
+        except (OSError, ReactorError):  # gone meanwhile
+            return
+        with node, closing(walk(node, lambda _cgroup, _error: None)) as directories:
+            for directory in directories:
+                if len(directory.cgroup) < _PATH_MAX:
+                    with suppress(OSError, ReactorError):
+                        yield directory.cgroup, own_kills(directory)
 
 
 def _counted(

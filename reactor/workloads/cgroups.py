@@ -33,6 +33,7 @@ class _Found(NamedTuple):
 
     uid: str
     cgroup: str
+    inode: int
     parent_directory: str
 
 
@@ -114,7 +115,7 @@ class CgroupPods:
             )
         found = ((f"{prefix}/{name}", inode) for name, inode in names)
         return [
-            _Found(f"{cgroup}#{inode}", cgroup, directory)
+            _Found(f"{cgroup}#{inode}", cgroup, inode, directory)
             for cgroup, inode in found
             if cgroup not in self.fence.spared
         ]
@@ -156,6 +157,7 @@ def _pod(found: _Found, attributes: Attributes, *, request_bytes: int, limit_byt
         critical_because=_critical_because(attributes),
         requests={Resource.MEMORY: request_bytes} if request_bytes else {},
         cgroup=found.cgroup,
+        cgroup_inode=found.inode,
     )
 
 

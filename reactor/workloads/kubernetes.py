@@ -189,6 +189,7 @@ class KubernetesPods:
             pod,
             uid=found.uid,
             cgroup=found.cgroup,
+            cgroup_inode=found.inode,
             critical_because=pod.critical_because or self._fence.spared.get(found.cgroup),
             container_cgroups=_by_name(own, told),
             spared_cgroups=spared,

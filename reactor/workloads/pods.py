@@ -103,5 +103,6 @@ def _with_spec(pod: Pod, manifest: Manifest | None) -> Pod:
         spec,
         uid=f"{spec.uid}#{inode}",
         cgroup=pod.cgroup,
+        cgroup_inode=pod.cgroup_inode,
         critical_because=spec.critical_because or pod.critical_because,
     )

@@ -46,7 +46,9 @@ async def test_a_pod_that_was_got_ready_ends_as_any_other(yard: Yard, kill_path:
     kill_path.get_ready([pod])
     late = yard.spawn(pod.cgroup)
     report = kill_path.kill_now(pod)
-    assert (4, ()) == (report.processes, report.problems)
+    assert () == report.problems
+    # Through cgroup.kill the late one is killed before it is listed, and may have begun to exit.
+    assert report.processes == 4 or (yard.tree.version is CgroupVersion.V2 and report.processes == 3)
     assert [-signal.SIGKILL] * 4 == [child.wait(5) for child in (*children, late)]
     assert (await kill_path.reap(pod)).freed_ns is not None
 
@@ -65,7 +67,7 @@ async def test_a_process_that_left_the_pod_after_it_was_got_ready_is_not_killed(
     assert leaves.poll() is None
 
 
-async def test_a_cgroup_that_was_made_anew_after_it_was_got_ready_is_killed_as_it_is_now(
+async def test_a_cgroup_that_was_made_anew_after_it_was_got_ready_is_another_pods_and_is_spared(
     yard: Yard, kill_path: KillPath
 ) -> None:
     pod = yard.pod()
@@ -77,9 +79,9 @@ async def test_a_cgroup_that_was_made_anew_after_it_was_got_ready_is_killed_as_i
         directory.rmdir()
     yard.make(pod.cgroup)
     second = yard.spawn(pod.cgroup)
-    assert 1 == kill_path.kill_now(pod).processes
-    assert -signal.SIGKILL == second.wait(5)
-    await kill_path.reap(pod)
+    report = kill_path.kill_now(pod)
+    assert (0, True, ()) == (report.processes, report.is_gone, report.problems)
+    assert second.poll() is None
 
 
 def test_what_was_got_ready_and_is_gone_is_a_kill_of_nobody(yard: Yard, kill_path: KillPath) -> None:

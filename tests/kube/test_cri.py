@@ -15,8 +15,8 @@ from machine import LostError
 from sandboxes import OldRuntime, RunningPod, Runtime, until
 
 from reactor.act.kill import KillPath
-from reactor.act.processes import populated
 from reactor.act.runtime import RuntimeKills, stop_sandboxes
+from reactor.act.target import populated
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError

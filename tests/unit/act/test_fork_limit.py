@@ -16,7 +16,7 @@ def tree(tmp_path: Path) -> CgroupTree:
 def test_nobody_forks_meanwhile_and_the_limit_is_back_afterwards(tree: CgroupTree, tmp_path: Path) -> None:
     limit, problems = tmp_path / "pod/pids.max", list[str]()
     limit.write_text("max\n")
-    with without_forks(tree, "/pod", problems.append):
+    with tree.open("/pod", "pids") as pod, without_forks(pod, problems.append):
         assert limit.read_text().startswith("0")
     assert limit.read_text().startswith("max")
     assert problems == []
@@ -25,30 +25,29 @@ def test_nobody_forks_meanwhile_and_the_limit_is_back_afterwards(tree: CgroupTre
 def test_limit_is_back_after_a_failure_too(tree: CgroupTree, tmp_path: Path) -> None:
     limit = tmp_path / "pod/pids.max"
     limit.write_text("77\n")
-    with pytest.raises(OSError, match="full"), without_forks(tree, "/pod", print):
+    with pytest.raises(OSError, match="full"), tree.open("/pod", "pids") as pod, without_forks(pod, print):
         raise OSError(28, "full")
     assert limit.read_text().startswith("77")
 
 
-def test_cgroup_that_is_gone_is_no_problem(tree: CgroupTree) -> None:
+def test_cgroup_that_is_gone_is_no_problem(tree: CgroupTree, tmp_path: Path) -> None:
     problems: list[str] = []
-    with without_forks(tree, "/gone", problems.append):
-        pass
+    with tree.open("/pod", "pids") as pod:
+        (tmp_path / "pod").rmdir()
+        with without_forks(pod, problems.append):
+            pass
     assert problems == []
 
 
 def test_limit_that_can_not_be_had_is_told_and_the_kill_goes_on(tree: CgroupTree, tmp_path: Path) -> None:
     (tmp_path / "pod/pids.max").mkdir()
     problems: list[str] = []
-    with without_forks(tree, "/pod", problems.append):
+    with tree.open("/pod", "pids") as pod, without_forks(pod, problems.append):
         problems.append("went on")
     assert problems[1:] == ["went on"]
     assert problems[0].endswith("Is a directory; killing among forks")
 
 
-def test_without_a_pids_controller_nothing_is_touched(tmp_path: Path) -> None:
-    (tmp_path / "pod").mkdir()
-    bare = CgroupTree(version=CgroupVersion.V1, memory_root=tmp_path)
-    with without_forks(bare, "/pod", pytest.fail):
+def test_without_a_pids_controller_nothing_is_touched() -> None:
+    with without_forks(None, pytest.fail):
         pass
-    assert [] == list((tmp_path / "pod").iterdir())

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +23,8 @@ def test_quota_goes_from_all_of_the_cgroup_and_it_outweighs_its_siblings(
         fake.add(cgroup)
         fake.file(cgroup, name, "2\n", "cpu")
         fake.tree.set_cpu_quota(cgroup, 1000)
-    hurry(fake.tree, "/pods/a")
+    with fake.tree.open("/pods/a", "cpu") as directory:
+        hurry(directory, version)
     assert [most, "2\n", "2\n"] == [
         fake.read(cgroup, name, "cpu") for cgroup in ("/pods/a", "/pods/a/container", "/pods/b")
     ]
@@ -36,14 +36,16 @@ def test_where_there_is_no_cgroup_weight_or_controller_there_is_nothing_to_do(
 ) -> None:
     fake = make_tree(CgroupVersion.V1)
     fake.add("/pods/a")  # without cpu.shares
-    hurry(fake.tree, "/pods/a")
-    hurry(fake.tree, "/pods/gone")
-    hurry(replace(fake.tree, cpu_root=None), "/pods/a")
+    with fake.tree.open("/pods/a", "cpu") as directory:
+        hurry(directory, CgroupVersion.V1)
+    hurry(None, CgroupVersion.V1)
 
 
 def test_what_is_refused_is_raised(make_tree: FakeTreeMaker) -> None:
     fake = make_tree(CgroupVersion.V1)
     fake.add("/pods/a")
     (fake.directory("/pods/a", "cpu") / "cpu.shares").mkdir()
-    with pytest.raises(IsADirectoryError):
-        hurry(fake.tree, "/pods/a")
+    fake.tree.set_cpu_quota("/pods/a", 1000)
+    with fake.tree.open("/pods/a", "cpu") as directory, pytest.raises(IsADirectoryError):
+        hurry(directory, CgroupVersion.V1)
+    assert 0 == fake.tree.lift_cpu_quota("/pods/a")  # lifted all the same

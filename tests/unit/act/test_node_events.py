@@ -89,6 +89,16 @@ async def test_after_a_while_it_is_another_event() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_slowed_down_evictions_are_an_event() -> None:
+    server = _Server()
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one")
+        nursery.start_soon(events.run)
+        events.evictions_slowed_down("545 MiB are used outside the pods")
+        await _until(lambda: server.counts() == [("545 MiB are used outside the pods", 1)])
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_event_that_the_server_has_forgotten_is_made_anew() -> None:
     server = _Server()
     async with served(server) as (_, client), trio.open_nursery() as nursery:

@@ -33,6 +33,9 @@ def test_the_section_is_read() -> None:
           pods: {parents: [/demo/node/a, /demo/node], manifests: /etc/pods}
           housekeepingInterval: 100ms
           evictionsPerMinute: 3
+          hardMemoryEvictionsPerMinute: 30
+          unhelpfulEvictionPause: 20s
+          minimumVictimBytes: 10%
           metrics: "[::1]:9000"
           journal: {path: /tmp/j, maxSize: 1Mi, files: 4}
           realtime: {fifoPriority: 0, lockMemory: false, oomScoreAdj: -5}
@@ -49,6 +52,11 @@ def test_the_section_is_read() -> None:
         settings.housekeeping_interval_seconds,
         settings.eviction.evictions_per_minute,
         settings.metrics_address,
+    )
+    assert (30, 20.0, "10%") == (
+        settings.eviction.hard_memory_evictions_per_minute,
+        settings.eviction.unhelpful_eviction_pause_seconds,
+        settings.eviction.minimum_victim and settings.eviction.minimum_victim.text,
     )
     assert (1 << 20, 4) == (settings.journal.max_bytes, settings.journal.files)
     assert (0, False, -5) == (
@@ -104,6 +112,9 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{pods: {manifests: etc}}", "reactor.pods.manifests"),
         ("{housekeepingInterval: 9ms}", "reactor.housekeepingInterval"),
         ("{evictionsPerMinute: 0}", "reactor.evictionsPerMinute"),
+        ("{hardMemoryEvictionsPerMinute: 0}", "reactor.hardMemoryEvictionsPerMinute"),
+        ("{unhelpfulEvictionPause: -1s}", "reactor.unhelpfulEvictionPause"),
+        ("{minimumVictimBytes: 0}", "reactor.minimumVictimBytes"),
         ("{inFlightDeadline: -1s}", "reactor.inFlightDeadline"),
         ("{metrics: 9753}", "reactor.metrics"),
         ("{metrics: '127.0.0.1:99999'}", "reactor.metrics"),

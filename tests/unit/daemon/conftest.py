@@ -18,8 +18,10 @@ from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Known, Passes
+from reactor.daemon.record import Ending
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View
+from reactor.model.decisions import Eviction
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage, QosClass
 from reactor.model.settings import EvictionSettings, Settings
@@ -47,12 +49,17 @@ class FakeNode:
 
 
 class FakeUsages:
-    """Shows `seen`; counts how often it was asked for it, and calls `meanwhile` when it is."""
+    """Shows `seen`; counts how often it was asked for it, and calls `meanwhile` when it is.
+
+    Of what has ended nothing is seen any more, but for the uids in `stays`.
+    """
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], None] = lambda: None
         self.seen: dict[str, PodUsage] = {}
         self.tracked: tuple[Pod, ...] = ()
+        self.shared: dict[str, int] = {}
+        self.stays: set[str] = set()
         self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
         self.full_reads = 0
@@ -74,6 +81,9 @@ class FakeUsages:
         self.meanwhile()
         self.processes_asked = with_processes
         return {uid: self.seen[uid] for uid in uids if uid in self.seen}
+
+    def shared_memory_bytes(self, uid: str) -> int | None:
+        return self.shared.get(uid)
 
 
 class FakePods:
@@ -103,6 +113,7 @@ class FakeKills:
         self.fails_with: Exception | None = None
         self.reaped = trio.Event()
         self.ends_by_itself = False
+        self.is_gone = False
         self.meanwhile: Callable[[], None] = lambda: None
 
     def get_ready(self, pods: Sequence[Pod]) -> None:
@@ -114,7 +125,13 @@ class FakeKills:
             raise self.fails_with
         self.killed.append(pod.name)
         now_ns = time.monotonic_ns()
-        return KillReport(cgroup=pod.cgroup or "", started_ns=now_ns, killed_ns=now_ns, processes=3)
+        return KillReport(
+            cgroup=pod.cgroup or "",
+            started_ns=now_ns,
+            killed_ns=now_ns,
+            processes=0 if self.is_gone else 3,
+            is_gone=self.is_gone,
+        )
 
     async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:
         with trio.move_on_after(deadline_seconds):
@@ -122,10 +139,12 @@ class FakeKills:
             return ReapReport(cgroup=pod.cgroup or "", freed_ns=time.monotonic_ns())
         return ReapReport(cgroup=pod.cgroup or "", freed_ns=None, problems=("still there",))
 
-    async def terminate(self, pod: Pod, grace_period_seconds: float) -> KillReport | None:
+    async def terminate(
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
+    ) -> KillReport | None:
         self.terminated.append((pod.name, grace_period_seconds))
         await trio.sleep(grace_period_seconds)
-        return None if self.ends_by_itself else self.kill_now(pod)
+        return None if self.ends_by_itself or not still_wanted() else self.kill_now(pod)
 
 
 class FakeReclaim:
@@ -155,6 +174,7 @@ class FakeLoop:
         max_pod_grace_period_seconds: int,
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
+        unhelpful_eviction_pause_seconds: float = 0.0,
     ) -> None:
         self.now_seconds = 1000.0
         self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
@@ -176,13 +196,22 @@ class FakeLoop:
             arm_memory=self.armed.append,
             oom_kills=self._take_oom_kills,
         )
-        self.endings = Endings(self.kills, nursery, self._is_gone, deadline_seconds=10.0, dry_run=dry_run)
+        self.endings = Endings(
+            self.kills,
+            nursery,
+            self._is_gone,
+            deadline_seconds=10.0,
+            dry_run=dry_run,
+            confirm=self._confirm,
+            on_ended=self._ended,
+        )
         self.passes = Passes(
             EvictionSettings(
                 thresholds=tuple(thresholds),
                 max_pod_grace_period_seconds=max_pod_grace_period_seconds,
                 commands_for=frozenset(commands_for),
                 reclaims_memory=reclaims_memory,
+                unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
             ),
             self.parts,
             self.endings,
@@ -205,6 +234,15 @@ class FakeLoop:
     def _brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
         self.killed_before_braking = list(self.kills.killed)
         return self.braking if Signal.MEMORY_AVAILABLE in memory else ()
+
+    def _confirm(self, eviction: Eviction) -> bool:
+        return self.passes.confirm(eviction)
+
+    def _ended(self, ending: Ending) -> None:
+        uid = ending.eviction.pod.uid
+        if uid not in self.usages.stays:
+            self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
+        self.passes.weigh(ending)
 
     def _is_gone(self, uid: str) -> bool:
         gone = self.passes.gone(uid)
@@ -269,6 +307,7 @@ def make_loop(nursery):
         max_pod_grace_period_seconds: int = 0,
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
+        unhelpful_eviction_pause_seconds: float = 0.0,
     ) -> FakeLoop:
         return FakeLoop(
             nursery,
@@ -277,6 +316,7 @@ def make_loop(nursery):
             max_pod_grace_period_seconds=max_pod_grace_period_seconds,
             commands_for=commands_for,
             reclaims_memory=reclaims_memory,
+            unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
         )
 
     return make

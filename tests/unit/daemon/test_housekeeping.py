@@ -106,6 +106,37 @@ async def test_failed_call_is_a_problem_and_no_answer():
     assert "Input/output error" in bounded.problem
 
 
+async def test_call_that_fails_unexpectedly_is_a_problem_logged_once_and_no_answer(caplog):
+    def call() -> None:
+        raise RecursionError("too deep")
+
+    bounded = Bounded(call, 5)
+
+    assert [await bounded.ask() for _ in range(3)] == [None] * 3
+    assert "RecursionError: too deep" == bounded.problem
+    assert 1 == len(caplog.records)
+
+
+async def test_turn_that_failed_is_due_again_when_housekeeping_is_restarted(
+    nursery, make_loop, make_housekeeping
+):
+    class Failing(FakeWatch):
+        async def look(self) -> None:
+            await super().look()
+            if self.looks == 1:
+                raise ZeroDivisionError("a defect")
+
+    wakes, watch = Wakes(), Failing()
+    housekeeping = make_housekeeping(make_loop(), wakes, watch)
+    housekeeping.due()
+    with pytest.raises(ExceptionGroup):
+        await housekeeping.run()
+
+    nursery.start_soon(housekeeping.run)
+    await wakes.wait()
+    assert watch.looks == 2
+
+
 async def test_stale_filesystem_is_neither_pressed_nor_fine(make_loop, observation):
     loop = make_loop()
     loop.known.observed.take(

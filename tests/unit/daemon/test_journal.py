@@ -155,3 +155,32 @@ def test_document_that_can_not_be_made_is_lost_and_the_next_is_written(tmp_path,
     assert written(tmp_path / "made" / "journal.jsonl") == [{"n": 2}]
     assert journal.lost == 1
     assert "a line was lost" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_writer_whose_thread_has_ended_is_restarted_by_the_next_line():
+    written, second = [], threading.Event()
+
+    def sink(line: bytes) -> None:
+        if line == b"first":
+            raise SystemExit  # what no handler of exceptions keeps from ending a thread
+        written.append(line)
+        second.set()
+
+    writer = LineWriter("test", sink)
+    writer.start()
+    writer.put(lambda: b"first")
+    thread = writer._thread
+    thread.join(10)
+    writer.put(lambda: b"second")
+
+    assert second.wait(10)
+    assert writer.close(10)
+    assert written == [b"second"]
+
+
+def test_tail_with_lines_that_nest_too_deeply_is_read_without_them(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"[" * 100_000 + b'\n{"n": 1}\n')
+
+    assert read_tail(path, 5) == ({"n": 1},)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
+from part_faults import PartFaults
 
 from reactor.act.kill import KillPath
 from reactor.daemon import show
@@ -22,6 +23,7 @@ from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.optional import cluster_of
 from reactor.daemon.prometheus import CollectorRegistry
 from reactor.daemon.record import Ending, PassRecord, StageTimes
+from reactor.daemon.supervisor import Supervisor
 from reactor.daemon.told_evictions import api_uid
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
@@ -72,7 +74,7 @@ async def _nothing(_: trio.SocketStream) -> None:
     await trio.sleep_forever()
 
 
-def _cluster(directory: Path, url: str, **changes: Any) -> Cluster:
+def _cluster(directory: Path, url: str, supervisor: Supervisor | None = None, **changes: Any) -> Cluster:
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(
         "current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\n"
@@ -86,17 +88,20 @@ def _cluster(directory: Path, url: str, **changes: Any) -> Cluster:
         **changes,
     )
     tree = CgroupTree.discover()
-    return Cluster(settings, tree, KillPath(tree, settings.pod_parents))
+    return Cluster(settings, tree, KillPath(tree, settings.pod_parents), supervisor or Supervisor())
 
 
 @asynccontextmanager
 async def _running(
-    directory: Path, server: Callable[[Asked], Reply | None], **changes: Any
+    directory: Path,
+    server: Callable[[Asked], Reply | None],
+    supervisor: Supervisor | None = None,
+    **changes: Any,
 ) -> AsyncIterator[tuple[Cluster, trio.Nursery]]:
     served = FaultServer(server)
     async with trio.open_nursery() as nursery:
         await nursery.start(served.serve)
-        cluster = _cluster(directory, served.url, **changes)
+        cluster = _cluster(directory, served.url, supervisor, **changes)
         cluster.attend(lambda: None, lambda: (_POD,), dict, lambda: None)
         nursery.start_soon(cluster.run)
         await cluster.wait_pods(10)
@@ -238,21 +243,24 @@ async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: P
     assert ["uid-web"] == [one["uid"] for one in kept["announcements"]]
 
 
-async def test_a_part_that_fails_is_begun_anew_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_every_part_that_fails_is_restarted_and_an_eviction_is_told_all_the_same(
+    tmp_path: Path,
 ) -> None:
-    server = _Server()
-    async with _running(tmp_path, server) as (cluster, nursery):
-        calls: list[int] = []
+    faults = PartFaults()
+    supervisor, server = Supervisor(faults), _Server()
+    async with _running(tmp_path, server, supervisor) as (cluster, nursery):
+        await _until(lambda: len(supervisor.states) >= 8)
+        parts = {state.name for state in supervisor.states}
+        for name in parts:
+            faults.fail(name)
+        await _until(lambda: parts == set(faults.failed))
+        ending = _ending()
+        ending.ended.set()
+        cluster.passed(_record(ending), supervisor.jobs(nursery, "kubernetes evictions"))
 
-        async def fail() -> None:
-            calls.append(1)
-            if len(calls) == 1:
-                raise RuntimeError("a defect")
-
-        nursery.start_soon(cluster._services.run, {"part": fail})
-        await _until(lambda: len(calls) == 2)
-        assert "RuntimeError: a defect" == cluster.problems["kubernetes part"]
+        await _until(lambda: server.pod["status"]["phase"] == "Failed")
+        await _until(lambda: all(state.health == "running" for state in supervisor.states))
+        assert parts == {state.name for state in supervisor.states if state.restarts}
 
 
 async def test_credentials_that_are_missing_are_a_problem_and_the_start_is_not_held_up(
@@ -292,8 +300,8 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(
     monkeypatch.setattr(builtins, "__import__", without)
     tree = CgroupTree.discover()
     with pytest.raises(ConfigError, match=r"pip install '\.\[kubernetes\]'"):
-        cluster_of(Settings(kubernetes=KubernetesSettings()), tree, KillPath(tree, ()))
-    assert cluster_of(Settings(), tree, KillPath(tree, ())) is None
+        cluster_of(Settings(kubernetes=KubernetesSettings()), tree, KillPath(tree, ()), Supervisor())
+    assert cluster_of(Settings(), tree, KillPath(tree, ()), Supervisor()) is None
 
 
 def test_status_prints_the_cluster_in_one_line() -> None:

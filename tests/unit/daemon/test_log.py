@@ -94,3 +94,17 @@ def test_records_that_a_filter_drops_are_not_written(pipe):
     log.close()
 
     assert os.read(pipe[0], 100) == b"<4>open\n"
+
+
+def test_record_that_can_not_be_formatted_is_lost_and_raises_nothing(pipe):
+    class Unsayable:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.handle(logging.LogRecord("reactor", logging.ERROR, __file__, 1, "%s", (Unsayable(),), None))
+    log.handle(record("next"))
+    log.close()
+
+    assert os.read(pipe[0], 1000) == b"<4>next\n"
+    assert log.lost == 1

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from reactor.daemon.passes import grace_period_ended, look_again_seconds
-from reactor.model.decisions import InFlight, OomVictim, PolicyState
+from reactor.model.decisions import InFlight, OomVictim, PolicyState, Slowdown, SlowReason
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -24,6 +24,27 @@ def _state(resource: Resource | None, signal: Signal | None) -> PolicyState:
 
 def test_memory_that_is_still_coming_back_under_pressure_is_looked_after() -> None:
     assert look_again_seconds(_state(Resource.MEMORY, Signal.MEMORY_AVAILABLE), 5.0) < 0.1
+
+
+def _slowed(until_seconds: float, signal: Signal = Signal.MEMORY_AVAILABLE) -> PolicyState:
+    slowdown = Slowdown(
+        signal=signal,
+        reason=SlowReason.UNHELPFUL,
+        since_seconds=0.0,
+        until_seconds=until_seconds,
+        message="",
+    )
+    return replace(_state(None, Signal.MEMORY_AVAILABLE), slowdowns=(slowdown,))
+
+
+def test_slowed_down_evictions_are_looked_after_until_their_pause_is_over_and_without_haste() -> None:
+    assert 0.1 == look_again_seconds(_slowed(15.0), 5.0)
+    assert 0.04 < look_again_seconds(_slowed(5.05), 5.0) < 0.06
+    assert math.inf == look_again_seconds(_slowed(4.0), 5.0)
+
+
+def test_slowed_down_evictions_of_a_threshold_that_is_not_met_need_no_look() -> None:
+    assert math.inf == look_again_seconds(_slowed(15.0, Signal.ALLOCATABLE_MEMORY_AVAILABLE), 5.0)
 
 
 def test_while_the_brake_is_on_the_loop_looks_for_the_memory_that_would_release_it() -> None:

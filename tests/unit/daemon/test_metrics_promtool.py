@@ -11,7 +11,7 @@ import trio
 from reactor.act.braking import BrakeReading
 from reactor.daemon.http import serve_metrics
 from reactor.daemon.metrics import Metrics, Reading
-from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation
@@ -42,6 +42,15 @@ def reading(make_threshold) -> Reading:
         settings=EvictionSettings(thresholds=thresholds),
         state=PolicyState(
             conditions=(NodeCondition.MEMORY_PRESSURE,),
+            slowdowns=(
+                Slowdown(
+                    signal=Signal.MEMORY_AVAILABLE,
+                    reason=SlowReason.UNHELPFUL,
+                    since_seconds=1,
+                    until_seconds=2,
+                    message="",
+                ),
+            ),
             in_flight=(InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=1, deadline_seconds=2),),
         ),
         observations={

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from fractions import Fraction
 
 import trio
 import trio.testing
@@ -9,6 +10,7 @@ import trio.testing
 from reactor.errors import RefusedError
 from reactor.model.pods import PodUsage
 from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.thresholds import ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
 
 MIB = 1 << 20
@@ -243,6 +245,51 @@ async def test_soft_eviction_waits_in_the_background_and_a_hard_one_of_the_same_
     assert hard.endings[0].outcome == "killed"
     await soft.endings[0].ended.wait()
     assert soft.endings[0].outcome == "pre-empted"
+
+
+async def test_a_soft_eviction_is_called_off_where_the_pressure_is_gone_when_its_grace_period_is_over(
+    nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(200 * MIB, grace_period_seconds=2), max_pod_grace_period_seconds=30)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 3
+    (soft,) = loop.passes.make([wake()]).endings
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
+    await soft.ended.wait()
+    assert ("called off", []) == (soft.outcome, loop.kills.killed)
+    assert () == loop.known.state.in_flight
+
+
+async def test_a_soft_eviction_is_not_called_off_before_its_minimum_reclaim_is_there(
+    nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
+):
+    threshold = make_threshold(200 * MIB, grace_period_seconds=2)
+    minimum = replace(threshold, minimum_reclaim=ThresholdValue(text="100Mi", amount=Fraction(100 * MIB)))
+    loop = make_loop(minimum, max_pod_grace_period_seconds=30)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 3
+    (soft,) = loop.passes.make([wake()]).endings
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
+    loop.kills.reaped.set()
+    await soft.ended.wait()
+    assert ("killed", ["hog"]) == (soft.outcome, loop.kills.killed)
+
+
+async def test_an_eviction_of_a_pod_whose_cgroup_is_another_by_now_says_gone(
+    nursery, make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.kills.is_gone = True
+    loop.kills.reaped.set()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    (ending,) = loop.passes.make([wake()]).endings
+    await ending.ended.wait()
+    assert ("gone", 0, None) == (ending.outcome, ending.processes, ending.killed_ns)
 
 
 async def test_reload_to_a_dry_run_calls_off_the_soft_eviction_under_way_and_no_kill_follows(

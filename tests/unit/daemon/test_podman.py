@@ -9,6 +9,7 @@ import trio.testing
 
 from reactor.daemon.doctor_podman import podman_features
 from reactor.daemon.podman import Podman
+from reactor.daemon.supervisor import Supervisor
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Reclaim
 
@@ -21,7 +22,7 @@ def settings(tmp_path: Path) -> Settings:
 async def test_a_podman_that_does_not_answer_is_a_problem_until_it_is_switched_off(
     settings: Settings, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    podman = Podman(settings)
+    podman = Podman(settings, Supervisor())
     podman.reclaims(settings)
     nursery.start_soon(podman.run)
     await trio.sleep(1000)
@@ -34,7 +35,7 @@ async def test_a_podman_that_does_not_answer_is_a_problem_until_it_is_switched_o
 
 
 def test_its_images_can_be_given_back_unless_that_is_switched_off(settings: Settings) -> None:
-    podman = Podman(settings)
+    podman = Podman(settings, Supervisor())
     assert {Reclaim.IMAGES} == podman.reclaims(settings).keys()
     assert {} == podman.reclaims(replace(settings, podman=False))
 

@@ -78,6 +78,20 @@ async def test_vanished_configuration_is_refused(config):
     assert len(daemon.refusals) == 1
 
 
+async def test_reload_that_fails_unexpectedly_is_refused_and_the_next_is_taken(config):
+    class Failing(FakeDaemon):
+        def reload(self, settings) -> None:
+            if not self.refusals:
+                raise ZeroDivisionError("a defect")
+            super().reload(settings)
+
+    daemon = Failing()
+    await obey(come(signal.SIGHUP, signal.SIGHUP), daemon, config, lambda: None, dry_run=False)
+
+    assert ["a defect"] == [str(error) for error in daemon.refusals]
+    assert 1 == len(daemon.reloads)
+
+
 async def test_dry_run_of_the_command_line_outlives_a_reload(config):
     daemon = FakeDaemon()
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.daemon.state import StateError, StateFile
-from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.decisions import HardMemoryKill, InFlight, PolicyState, Slowdown, SlowReason
 from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
@@ -59,8 +59,33 @@ pods = st.builds(
         max_size=2,
     ).map(tuple),
 )
+amounts = st.none() | st.integers(0, 2**50)
 states = st.builds(
     PolicyState,
+    hard_memory_kills=st.lists(
+        st.builds(
+            HardMemoryKill,
+            uid=st.text(max_size=5),
+            signal=st.sampled_from(Signal),
+            at_seconds=instants,
+            credited_bytes=amounts,
+            outside_bytes=amounts,
+            pods_bytes=amounts,
+            is_unhelpful=st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
+    slowdowns=st.lists(
+        st.builds(
+            Slowdown,
+            signal=st.sampled_from(Signal),
+            reason=st.sampled_from(SlowReason),
+            since_seconds=instants,
+            until_seconds=instants,
+            message=st.text(max_size=5),
+        ),
+        max_size=2,
+    ).map(tuple),
     conditions=st.lists(st.sampled_from(NodeCondition), unique=True).map(tuple),
     condition_last_observed=st.dictionaries(st.sampled_from(NodeCondition), instants),
     condition_since=st.dictionaries(st.sampled_from(NodeCondition), instants),

@@ -38,7 +38,8 @@ def test_v1_counts_the_cgroups_own_and_remembers_whether_it_was_full(make_tree, 
     fake.file("/node", "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
     fake.file("/node", "memory.failcnt", failcnt)
 
-    assert own_kills(fake.tree, "/node") == 5
+    with fake.tree.open("/node") as directory:
+        assert own_kills(directory) == 5
     assert limit_was_met(fake.tree, "/node") is met
 
 

@@ -98,6 +98,45 @@ async def test_a_step_that_fails_is_stood_in_for_until_it_works_again(
         nursery.cancel_scope.cancel()
 
 
+class Torn(Step):
+    """A step in which a task fails while it is called off: a cancellation and a failure in one group."""
+
+    async def watch(self, armed) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().watch, armed)
+            nursery.start_soon(self.fail_at_the_end)
+
+    async def fail_at_the_end(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError(9, "torn")
+
+
+async def test_a_step_that_fails_while_it_is_called_off_fails_no_other(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, second = Step("first"), Torn("second")
+    first.works = False
+    chain = Chain(first, second)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        assert "second" == await chain.source.wait_armed()
+        first.works = True
+        await trio.sleep(60)
+        assert (True, False) == (first.watching, second.watching)
+        assert {"first": "armed", "second": "off"} == chain.healths()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_step_and_a_hint_that_fail_while_the_source_is_stopped_raise_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chain = Chain(Torn("first"), hints=(Torn("hint"),))
+    with trio.move_on_after(5):
+        await chain.source.run()
+
+
 async def test_a_step_that_takes_long_to_arm_is_stood_in_for_meanwhile(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -1,0 +1,317 @@
+"""No kill storm: evictions for hard memory thresholds are slowed down where they do not help.
+
+A pod that is killed gives its memory to the node, or the memory turns up outside the pods: what a leak out
+there took at once, a tmpfs that outlives its writer, page cache of a cgroup that is gone. So the kills are
+judged by the memory outside the pods. Where it has grown by more than three quarters of what was credited to
+the kills since then, less than a quarter came back. What pods hold that grow, restart or are still dying is
+theirs and counts against no kill: a second hog is killed at once, whatever became of the first.
+
+    outside-pods   less is held by all pods together than what is missing: evicting can't end the shortage
+    unhelpful      the last kills brought back less than a quarter of their credit
+    rate           as many as are allowed in a minute
+
+The first two allow one kill in each pause. Where the pods have grown by a quarter of the threshold since the
+last kill, the second does not hold: then the shortage is their doing, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from reactor.model.decisions import (
+    Eviction,
+    HardMemoryKill,
+    PolicyState,
+    Slowdown,
+    SlowReason,
+    Snapshot,
+)
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.outside import memory_outside_pods
+
+_RATE_WINDOW_SECONDS = 60.0
+_REMEMBERED_PAUSES = 6
+# Below this the kernel's batched counters and what the system itself takes look like a leak.
+_NOISE_BYTES = 1 << 20
+_NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
+_CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
+_GROWN_SHARE = 4  # of the threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """What a signal showed at a threshold, and the pods; `dying` are the uids of those killed already."""
+
+    threshold: Threshold
+    seen: Observation
+    pods: Sequence[Pod]
+    used: Mapping[str, PodUsage]
+    dying: frozenset[str]
+
+    @property
+    def wanted_bytes(self) -> int:
+        return int(self.threshold.value.of(self.seen.capacity))
+
+    def outside_bytes(self) -> int | None:
+        return memory_outside_pods(self.seen, self.pods, self.used, gone=self.dying)
+
+    def living_bytes(self) -> int | None:
+        """Return what the pods hold that are not being ended, None where one was not observed."""
+        held_bytes = 0
+        for pod in self.pods:
+            if pod.uid in self.dying:
+                continue
+            pod_bytes = _held_bytes(self.used, pod.uid)
+            if pod_bytes is None:
+                return None
+            held_bytes += pod_bytes
+        return held_bytes
+
+
+def is_hard_memory(threshold: Threshold | None) -> bool:
+    """Return whether a threshold is one that the slowdowns are about."""
+    return threshold is not None and threshold.is_hard and threshold.signal in MEMORY_SIGNALS
+
+
+def with_slowdowns(
+    settings: EvictionSettings,
+    state: PolicyState,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> tuple[PolicyState, tuple[HardMemoryKill, ...]]:
+    """Return the state with the slowdowns now in force, and the kills that turned out just now not to help.
+
+    `state` is as observed in this pass. A slowdown stays until its end where its threshold is not met for
+    the moment, or where the memory of a pod is unobserved.
+    """
+    met = [threshold for threshold in state.thresholds_met if is_hard_memory(threshold)]
+    if not met and not state.slowdowns:
+        return state, ()
+    before = {_kind(one): one for one in state.slowdowns}
+    slowdowns = {kind: one for kind, one in before.items() if now_seconds < one.until_seconds}
+    kills = state.hard_memory_kills
+    dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
+    for threshold in met:
+        seen = snapshot.signals[threshold.signal]
+        node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
+        in_vain = (threshold.signal, False)
+        slowdown, kills = _slowdown(settings, kills, node, before.get(in_vain), now_seconds)
+        found = {in_vain: slowdown, (threshold.signal, True): _rate(settings, kills, node, now_seconds)}
+        slowdowns = {kind: one for kind, one in {**slowdowns, **found}.items() if one is not None}
+    unhelpful = tuple(
+        new
+        for old, new in zip(state.hard_memory_kills, kills, strict=True)
+        if new.is_unhelpful > old.is_unhelpful
+    )
+    return replace(state, slowdowns=tuple(slowdowns.values()), hard_memory_kills=kills), unhelpful
+
+
+def is_slowed_anew(before: PolicyState, state: PolicyState) -> bool:
+    """Return whether evictions are slowed down, by what was observed, that were not before."""
+    if not state.slowdowns:
+        return False
+    already = {(one.signal, one.reason) for one in before.slowdowns}
+    return any(
+        one.reason is not SlowReason.RATE and (one.signal, one.reason) not in already
+        for one in state.slowdowns
+    )
+
+
+def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> str | None:
+    """Return why nobody is to be killed for this threshold yet, None where somebody may be."""
+    if not is_hard_memory(threshold):
+        return None
+    for one in state.slowdowns:
+        if one.signal is threshold.signal and now_seconds < one.until_seconds:
+            return f"{one.reason}: {one.message}"
+    return None
+
+
+def with_kill(
+    settings: EvictionSettings,
+    state: PolicyState,
+    eviction: Eviction,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> PolicyState:
+    """Return the state after a kill, with what it is going to be judged by; other evictions change nothing.
+
+    `state` is as it was before the eviction was in flight, `snapshot` and `pods` what was decided on.
+    """
+    threshold = eviction.threshold
+    if threshold is None or not is_hard_memory(threshold):
+        return state
+    window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
+    recent = [kill for kill in state.hard_memory_kills if now_seconds - kill.at_seconds < window_seconds]
+    kill = HardMemoryKill(
+        uid=eviction.pod.uid,
+        signal=threshold.signal,
+        at_seconds=now_seconds,
+        credited_bytes=_held_bytes(snapshot.pods, eviction.pod.uid),
+    )
+    seen = snapshot.signals.get(threshold.signal)
+    if seen is not None:
+        dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
+        node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
+        others = replace(node, dying=dying | {eviction.pod.uid})
+        kill = replace(kill, outside_bytes=node.outside_bytes(), pods_bytes=others.living_bytes())
+    return replace(state, hard_memory_kills=(*recent, kill))
+
+
+def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
+    """Return what there is one slowdown of at the most: for each signal its rate, and whatever else."""
+    return slowdown.signal, slowdown.reason is SlowReason.RATE
+
+
+def _slowdown(
+    settings: EvictionSettings,
+    kills: tuple[HardMemoryKill, ...],
+    node: _Node,
+    before: Slowdown | None,
+    now_seconds: float,
+) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
+    """Return how far kills for a threshold have to be apart because they don't help, and the kills judged.
+
+    `before` is the slowdown that was in force for the signal until now.
+    """
+    pause_seconds = settings.unhelpful_eviction_pause_seconds
+    if pause_seconds <= 0:
+        return None, kills
+    explained = _is_explained(node)
+    if explained is False:
+        return _outside_slowdown(kills, node, before, pause_seconds, now_seconds), kills
+    outside_bytes = None
+    if explained:
+        is_over = before is None and now_seconds >= _last_seconds(kills) + pause_seconds
+        if not kills or is_over:
+            return None, kills
+        outside_bytes = node.outside_bytes()
+    if outside_bytes is None:  # a pod's memory is unobserved
+        return (before if before is not None and now_seconds < before.until_seconds else None), kills
+    return _unhelpful_slowdown(kills, node, outside_bytes, before, pause_seconds, now_seconds)
+
+
+def _outside_slowdown(
+    kills: Sequence[HardMemoryKill],
+    node: _Node,
+    before: Slowdown | None,
+    pause_seconds: float,
+    now_seconds: float,
+) -> Slowdown:
+    was_so = before is not None and before.reason is SlowReason.OUTSIDE_PODS
+    since_seconds = before.since_seconds if before is not None and was_so else now_seconds
+    outside = _mib(node.outside_bytes() or 0)
+    return Slowdown(
+        signal=node.threshold.signal,
+        reason=SlowReason.OUTSIDE_PODS,
+        since_seconds=since_seconds,
+        until_seconds=max(since_seconds, _last_seconds(kills)) + pause_seconds,
+        message=f"{outside} are used outside the pods: evicting can't end this; one eviction in "
+        f"{pause_seconds:g} s",
+    )
+
+
+def _unhelpful_slowdown(
+    kills: tuple[HardMemoryKill, ...],
+    node: _Node,
+    outside_bytes: int,
+    before: Slowdown | None,
+    pause_seconds: float,
+    now_seconds: float,
+) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
+    judged, credited_bytes, lost_bytes = _unhelpful(kills, node, outside_bytes)
+    if not judged or _pods_have_grown(kills, node):
+        return None, kills
+    what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
+    return Slowdown(
+        signal=node.threshold.signal,
+        reason=SlowReason.UNHELPFUL,
+        since_seconds=now_seconds if before is None else before.since_seconds,
+        until_seconds=_last_seconds(kills) + pause_seconds,
+        message=f"{_mib(credited_bytes)} were to come back by {what}, but {_mib(lost_bytes)} more are used "
+        f"outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s",
+    ), tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
+
+
+def _last_seconds(kills: Sequence[HardMemoryKill]) -> float:
+    return kills[-1].at_seconds if kills else -math.inf
+
+
+def _is_explained(node: _Node) -> bool | None:
+    """Return whether the pods hold as much as is missing; None where one of them was not observed.
+
+    Adds up no further than that, which a hog decides at once; with little missing it is not even begun.
+    """
+    enough_bytes = node.wanted_bytes - node.seen.available - node.wanted_bytes // _CLEARLY_SHARE
+    if enough_bytes <= 0:
+        return True
+    held_bytes = 0
+    is_known = True
+    for pod in node.pods:
+        pod_bytes = _held_bytes(node.used, pod.uid)
+        if pod_bytes is None:
+            is_known = is_known and pod.uid in node.dying
+            continue
+        held_bytes += pod_bytes
+        if held_bytes >= enough_bytes:
+            return True
+    return False if is_known else None
+
+
+def _unhelpful(
+    kills: Iterable[HardMemoryKill], node: _Node, outside_bytes: int
+) -> tuple[list[HardMemoryKill], int, int]:
+    """Return the last kills that did not help, what was credited to them, and how much of it lies outside."""
+    noise_bytes = max(_NOISE_BYTES, node.seen.capacity // _NOISE_SHARE)
+    latest: list[HardMemoryKill] = []
+    credited_bytes = 0
+    found: tuple[list[HardMemoryKill], int, int] = ([], 0, 0)
+    for kill in reversed([one for one in kills if one.signal is node.threshold.signal]):
+        latest.append(kill)
+        credited_bytes += kill.credited_bytes or 0
+        if kill.outside_bytes is None:
+            continue
+        lost_bytes = outside_bytes - kill.outside_bytes
+        if lost_bytes >= noise_bytes and 4 * lost_bytes > 3 * credited_bytes:
+            found = ([*latest], credited_bytes, lost_bytes)
+    return found
+
+
+def _pods_have_grown(kills: Sequence[HardMemoryKill], node: _Node) -> bool:
+    """Return whether the pods that live have taken a good part of what is missing since the last kill."""
+    before_bytes, now_bytes = kills[-1].pods_bytes, node.living_bytes()
+    if before_bytes is None or now_bytes is None:
+        return False
+    return now_bytes - before_bytes > node.wanted_bytes // _GROWN_SHARE
+
+
+def _rate(
+    settings: EvictionSettings, kills: Sequence[HardMemoryKill], node: _Node, now_seconds: float
+) -> Slowdown | None:
+    most = settings.hard_memory_evictions_per_minute
+    recent = [kill.at_seconds for kill in kills if now_seconds - kill.at_seconds < _RATE_WINDOW_SECONDS]
+    if most is None or len(recent) < most:
+        return None
+    return Slowdown(
+        signal=node.threshold.signal,
+        reason=SlowReason.RATE,
+        since_seconds=recent[-1],
+        until_seconds=recent[-most] + _RATE_WINDOW_SECONDS,
+        message=f"{len(recent)} evictions for hard memory thresholds in the last minute, of {most} allowed",
+    )
+
+
+def _mib(amount_bytes: int) -> str:
+    return f"{amount_bytes / (1 << 20):.0f} MiB"
+
+
+def _held_bytes(used: Mapping[str, PodUsage], uid: str) -> int | None:
+    usage = used.get(uid)
+    return None if usage is None else usage.memory_working_set_bytes

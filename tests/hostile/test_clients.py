@@ -1,0 +1,142 @@
+"""Clients of the metrics endpoint, silent, many and fast: none costs an eviction, or more than its share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from daemon_fixtures import RunningDaemon, eventually, hold
+
+from reactor.lab.virtual_node import VirtualNode
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_SCRAPERS = 4
+_SECONDS = 8.0
+
+
+@pytest.fixture
+def port(daemon: RunningDaemon) -> Iterator[int]:
+    """Return the metrics port of a running daemon."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = int(free.getsockname()[1])
+    daemon.configure({"evictionHard": {"memory.available": "64Mi"}}, {"metrics": f"127.0.0.1:{number}"})
+    daemon.start()
+    eventually(lambda: get(number, "/healthz") == b"ok\n", "health")
+    yield number
+    assert daemon.stop() == 0
+
+
+def get(port: int, path: str) -> bytes:
+    """Return a page, nothing where it was not to be had in time."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        body: bytes = answer.read()
+        return body
+    return b""
+
+
+def cpu_seconds(daemon: RunningDaemon) -> float:
+    """Return what the daemon has taken of CPUs."""
+    assert daemon.process is not None
+    with open(f"/proc/{daemon.process.pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+
+
+def test_a_thousand_silent_connections_take_few_descriptors_and_no_eviction(
+    node: VirtualNode, daemon: RunningDaemon, port: int
+) -> None:
+    before = len(daemon.descriptors())
+    with ExitStack() as open_sockets:
+        for _ in range(1000):
+            client = open_sockets.enter_context(socket.socket())
+            client.settimeout(0)
+            with suppress(BlockingIOError):
+                client.connect(("127.0.0.1", port))
+        most = 0
+        victim = node.spawn(node.add_pod("hog"), hold(470))
+        assert -signal.SIGKILL == victim.wait(20)
+        began = time.monotonic()
+        for _ in range(10):
+            most = max(most, len(daemon.descriptors()) - before)
+            eventually(lambda: get(port, "/healthz") == b"ok\n", "health among silent connections")
+    print(f"1,000 silent connections: {most} descriptors; health in {(time.monotonic() - began) / 10:.3f} s")
+
+    assert most <= 32
+    assert {} == {name: why for name, why in daemon.status()["problems"].items() if name.startswith("part")}
+
+
+def test_scrapers_at_full_speed_take_a_small_share_of_a_cpu_and_no_eviction(
+    node: VirtualNode, daemon: RunningDaemon, port: int
+) -> None:
+    assert daemon.process is not None
+    answers, ended = [0] * _SCRAPERS, threading.Event()
+
+    def scrape(number: int) -> None:
+        while not ended.is_set():
+            answers[number] += b"reactor_pods" in get(port, "/metrics")
+
+    idle_from = cpu_seconds(daemon)
+    time.sleep(2)
+    idle = (cpu_seconds(daemon) - idle_from) / 2
+    threads = [threading.Thread(target=scrape, args=(number,)) for number in range(_SCRAPERS)]
+    began, began_cpu = time.monotonic(), cpu_seconds(daemon)
+    for thread in threads:
+        thread.start()
+    time.sleep(_SECONDS)
+    took, took_cpu = time.monotonic() - began, cpu_seconds(daemon) - began_cpu
+    health_began = time.monotonic()
+    assert get(port, "/healthz") == b"ok\n"
+    health_seconds = time.monotonic() - health_began
+    victim = node.spawn(node.add_pod("hog"), hold(470))
+    assert -signal.SIGKILL == victim.wait(20)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    per_second = sum(answers) / took
+    print(
+        f"{_SCRAPERS} scrapers at full speed: {per_second:.0f} answers a second, "
+        f"{took_cpu / took:.1%} of a CPU ({idle:.1%} without); health in {health_seconds:.3f} s"
+    )
+
+    assert 0 < per_second <= 40  # 20 a second, and a few at once
+    assert took_cpu / took - idle < 0.15
+
+
+def test_dripping_clients_and_floods_of_nonsense_take_a_small_share_of_a_cpu(
+    daemon: RunningDaemon, port: int
+) -> None:
+    ended = threading.Event()
+
+    def drip() -> None:
+        while not ended.is_set():
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while not ended.is_set():
+                    client.send(b"G")
+                    time.sleep(0.0005)
+
+    def flood() -> None:
+        while not ended.is_set():
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+                client.sendall(os.urandom(16384))
+
+    threads = [threading.Thread(target=work) for work in [drip] * 8 + [flood] * 2]
+    for thread in threads:
+        thread.start()
+    began, began_cpu = time.monotonic(), cpu_seconds(daemon)
+    time.sleep(_SECONDS)
+    share = (cpu_seconds(daemon) - began_cpu) / (time.monotonic() - began)
+    eventually(lambda: get(port, "/healthz") == b"ok\n", "health among nonsense")
+    ended.set()
+    for thread in threads:
+        thread.join()
+    print(f"8 dripping clients and 2 floods of nonsense: {share:.1%} of a CPU")
+
+    assert share < 0.2

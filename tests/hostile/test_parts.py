@@ -1,0 +1,104 @@
+"""An exception in every part of the daemon in turn: a hog is still evicted, and the part is restarted."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import trio
+from daemon_fixtures import hold
+from part_faults import PartFaults
+
+from reactor.config import settings_from_text
+from reactor.daemon.loop import Daemon
+from reactor.daemon.recorder import Hooks
+from reactor.daemon.run import run
+from reactor.daemon.supervisor import PartHealth
+from reactor.lab.virtual_node import VirtualNode
+from reactor.model.settings import Settings
+
+# What is over once the daemon runs, or does not come by itself here: a failure can't be had at any moment.
+_OVER = {"first list of pods", "restoring the state", "earlier journal", "abandoned brakes", "watchdog"}
+_NOT_HERE = {"end", "oom record", "kubernetes notes", "questions", "scrapes"}
+
+
+def _settings(node: VirtualNode, directory: Path) -> Settings:
+    return settings_from_text(
+        json.dumps(
+            {
+                "evictionHard": {"memory.available": "64Mi"},
+                "reactor": {
+                    "nodeCgroup": node.cgroup,
+                    "housekeepingInterval": "5s",
+                    "metrics": "127.0.0.1:0",
+                    "socket": str(directory / "s.sock"),
+                    "stateFile": str(directory / "state.json"),
+                    "journal": {"path": str(directory / "journal.jsonl")},
+                    "realtime": {"fifoPriority": 0, "lockMemory": False, "oomScoreAdj": None},
+                },
+            }
+        ),
+        "the test",
+    )
+
+
+async def _evicts(node: VirtualNode, name: str, ended: list[str]) -> None:
+    """Have a hog evicted, and wait until that is over."""
+    victim = node.spawn(node.add_pod(name), hold(470))
+    with trio.fail_after(20):
+        assert -signal.SIGKILL == await trio.to_thread.run_sync(victim.wait, 20)
+        while name not in ended:  # noqa: ASYNC110 - a plain list
+            await trio.sleep(0.01)
+
+
+def _part(daemon: Daemon, name: str):
+    return next(state for state in daemon.supervisor.states if state.name == name)
+
+
+async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part_is_restarted(
+    node: VirtualNode, tmp_path: Path
+) -> None:
+    faults, ended = PartFaults(), []
+    hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name), faults=faults)
+    async with trio.open_nursery() as nursery:
+        daemon = await nursery.start(partial(run, _settings(node, tmp_path), hooks=hooks))
+        await _evicts(node, "first", ended)
+        names = [state.name for state in daemon.supervisor.states if state.name in faults.seen - _OVER]
+        assert {state.name for state in daemon.supervisor.states} == {*names, *_OVER, *_NOT_HERE}
+        for number, name in enumerate(names):
+            faults.fail(name)
+            await _evicts(node, f"hog-{number}", ended)
+            assert name in faults.failed
+            assert 1 == _part(daemon, name).restarts
+            assert "InjectedError" in daemon.view.problems[f"part {name}"]
+        await _evicts(node, "last", ended)
+        with trio.fail_after(20):
+            while any(_part(daemon, name).health is not PartHealth.RUNNING for name in names):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        print(f"parts failed in turn, a hog evicted after each: {', '.join(names)}")
+        nursery.cancel_scope.cancel()
+
+    assert {"housekeeping", "ticker", "filesystems", "records", "evictions", "status socket"} <= set(names)
+
+
+async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_the_one_before_it_evicts(
+    node: VirtualNode, tmp_path: Path
+) -> None:
+    ended: list[str] = []
+    settings = _settings(node, tmp_path)
+    hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name))
+    async with trio.open_nursery() as nursery:
+        daemon = await nursery.start(partial(run, settings, hooks=hooks))
+        unbuildable = replace(settings, housekeeping_interval_seconds=None)
+        undecidable = replace(settings, eviction=replace(settings.eviction, thresholds=(None,)))
+        for number, broken in enumerate((unbuildable, undecidable)):
+            daemon.reload(broken)
+            with trio.fail_after(20):
+                while not daemon.view.problems.get("configuration"):  # noqa: ASYNC110 - a plain dict
+                    await trio.sleep(0.01)
+            await _evicts(node, f"hog-{number}", ended)
+            assert daemon.view.settings.eviction == settings.eviction
+        nursery.cancel_scope.cancel()

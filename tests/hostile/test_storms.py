@@ -1,0 +1,183 @@
+"""Shortages that evicting does not end: few pods die of them, and what is seen is said."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_fixtures import MIB, RunningDaemon, eventually, hold
+
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.lab.virtual_node import VirtualNode
+
+HARD = {"evictionHard": {"memory.available": "100Mi"}}
+INNOCENTS = 12
+PASSES = 30
+# Takes memory MiB for MiB, with a pause after each; then it stays as it is.
+LEAK = """
+import mmap, signal, sys, time
+held = []
+for _ in range(int(sys.argv[1])):
+    memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for offset in range(0, 1 << 20, 4096):
+        memory[offset] = 1
+    held.append(memory)
+    time.sleep(float(sys.argv[2]))
+signal.pause()
+"""
+WRITER = """
+import signal, sys
+with open(sys.argv[1], "wb") as file:
+    for _ in range(int(sys.argv[2])):
+        file.write(b"1" * (1 << 20))
+        file.flush()
+signal.pause()
+"""
+LOCKED = """
+import ctypes, mmap, signal, sys
+size = int(sys.argv[1]) << 20
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size)):
+    raise OSError(ctypes.get_errno(), "mlock")
+signal.pause()
+"""
+
+
+@pytest.fixture
+def pods(node: VirtualNode, daemon: RunningDaemon) -> str:
+    """Return the cgroup whose children are the pods; beside it on the node lies what is no pod's."""
+    cgroup = node.add_pod("pods")
+    node.add_pod("system")
+    if node.tree.version is CgroupVersion.V2:
+        (node.tree.path(cgroup) / "cgroup.subtree_control").write_text("+memory +cpu +pids")
+    daemon.configure(HARD, {"pods": {"parents": [cgroup]}})
+    return cgroup
+
+
+@pytest.fixture
+def innocents(node: VirtualNode, pods: str) -> list[subprocess.Popen[bytes]]:
+    """Return a dozen pods of 12 MiB each."""
+    del pods
+    return [node.spawn(node.add_pod(f"pods/innocent-{number}"), hold(8)) for number in range(INNOCENTS)]
+
+
+def python(program: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-S", "-c", program, *map(str, arguments)]
+
+
+@contextmanager
+def tmpfs(path: Path) -> Iterator[Path]:
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480m", "reactor-test", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def wait_passes(daemon: RunningDaemon, count: int = PASSES) -> dict[str, Any]:
+    """Wait until the daemon has made so many passes more; return its status then."""
+    before = daemon.status()["passes"]
+    eventually(lambda: daemon.status()["passes"] >= before + count, f"{count} passes", 60)
+    return daemon.status()
+
+
+def victims(daemon: RunningDaemon) -> list[str]:
+    return [one["pod"].rpartition("/")[2] for line in daemon.evictions() for one in line["evictions"]]
+
+
+def alive(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    return sum(process.poll() is None for process in processes)
+
+
+@pytest.mark.parametrize("pause_seconds", [0.0005, 0.01])
+def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
+    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]], pause_seconds: float
+) -> None:
+    daemon.start()
+    leak = node.spawn(f"{node.cgroup}/system", python(LEAK, 340, pause_seconds))
+    eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down", 30)
+
+    status = wait_passes(daemon)
+
+    assert alive(innocents) >= INNOCENTS - 2
+    assert leak.poll() is None
+    assert "outside the pods" in status["problems"]["evictions"]
+    (slowdown, *_) = status["slowdowns"]
+    assert slowdown["reason"] in {"unhelpful", "outside-pods"}
+    assert "are slowed down" in daemon.log()
+    assert any(line["slowdowns"] for line in daemon.lines() if line["kind"] == "decision")
+    assert "are slowed down" in daemon.ask("explain").stdout
+
+
+def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    innocents: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    with tmpfs(tmp_path / "tmpfs") as mounted:
+        file = mounted / "file"
+        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310))
+        eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
+        daemon.start()
+        assert -signal.SIGKILL == writer.wait(20)
+        eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
+
+        wait_passes(daemon)
+
+        assert INNOCENTS == alive(innocents)
+        assert ["writer"] == victims(daemon)
+        (line,) = daemon.evictions()
+        (eviction,) = line["evictions"]
+        assert eviction["credited_bytes"] > 200 * MIB
+        assert abs(eviction["returned_bytes"]) < 40 * MIB
+        assert eviction["left_shared_bytes"] > 200 * MIB
+        assert eviction["freed_ns"] is None
+        file.unlink()
+        eventually(lambda: not daemon.status()["signals"][0]["thresholds"][0]["met"], "no threshold met")
+        hog = node.spawn(node.add_pod("pods/hog"), hold(400))
+        assert -signal.SIGKILL == hog.wait(20)
+        assert INNOCENTS == alive(innocents)
+
+
+def test_locked_memory_comes_back_like_any_other(
+    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]]
+) -> None:
+    daemon.start()
+    for name in ("one", "two"):
+        hog = node.spawn(node.add_pod(f"pods/{name}"), python(LOCKED, 290))
+        assert -signal.SIGKILL == hog.wait(20)
+
+    status = wait_passes(daemon, 2)
+
+    assert INNOCENTS == alive(innocents)
+    assert ["one", "two"] == victims(daemon)
+    assert status["slowdowns"] == []
+
+
+def test_second_hog_is_killed_at_once_however_soon_it_crosses(
+    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]], tool: Path
+) -> None:
+    del tool
+    daemon.start()
+    hogs = [node.spawn(node.add_pod(f"pods/hog-{number}"), python(LEAK, 300, 0)) for number in range(4)]
+    for hog in hogs[1:]:
+        hog.wait(20)
+    eventually(lambda: len(daemon.evictions()) >= 3, "three evictions")
+
+    status = wait_passes(daemon, 2)
+
+    assert INNOCENTS == alive(innocents)
+    assert status["slowdowns"] == []
+    assert not any(line["slowdowns"] for line in daemon.lines() if line["kind"] == "decision")
+    killed = [one["killed_ns"] for line in daemon.evictions() for one in line["evictions"]]
+    assert killed == sorted(killed)

@@ -1,0 +1,178 @@
+"""Volleys at children of the test's own, in directories that stand for cgroups."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from reactor.act import processes
+from reactor.act.volley import Volley
+from reactor.errors import RefusedError
+from reactor.kernel.cgroup_directory import CgroupDirectory
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    children = [subprocess.Popen(["sleep", "100"]) for _ in range(3)]
+    yield children
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+class Listed:
+    """A cgroup without others in it that shows one listing after another, and then the last one for good."""
+
+    cgroup = "/pod"
+
+    def __init__(self, *listings: list[int]) -> None:
+        self._listings = list(listings)
+        self.looks = 0
+
+    def processes(self) -> list[int]:
+        self.looks += 1
+        return self._listings.pop(0) if len(self._listings) > 1 else self._listings[0]
+
+    def children(self) -> Sequence[str]:
+        return ()
+
+
+def fired(
+    listed: Listed, number: signal.Signals = signal.SIGKILL, ready: Mapping[int, int] | None = None
+) -> tuple[int, list[int]]:
+    volley = Volley(cast("CgroupDirectory", listed), number, ready=ready)
+    while volley.fire():
+        pass
+    processes.close_all(volley.held.values())
+    assert [] == volley.problems
+    return volley.sent, list(volley.held)
+
+
+def test_a_process_that_has_left_the_cgroup_before_the_signal_is_spared(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    first, second, third = (child.pid for child in sleepers)
+    assert (1, [first]) == fired(Listed([first, second, third], [first], [first]))
+    assert -signal.SIGKILL == sleepers[0].wait(5)
+    assert [None, None] == [child.poll() for child in sleepers[1:]]
+
+
+def test_a_process_that_is_born_during_a_round_is_signalled_in_the_next(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pids = [child.pid for child in sleepers]
+    assert (3, pids) == fired(Listed(pids[:1], pids[:1], pids))
+
+
+def test_a_process_that_moves_to_another_cgroup_under_way_is_signalled_in_the_next_round(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pid = sleepers[0].pid
+    assert (1, [pid]) == fired(Listed([pid], [], [pid]))
+
+
+def test_a_process_that_is_held_ready_is_signalled_without_a_second_look(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    pid = sleepers[0].pid
+    listed = Listed([pid])
+    volley = Volley(cast("CgroupDirectory", listed), signal.SIGKILL, ready={pid: os.pidfd_open(pid)})
+    assert volley.fire()
+    assert (1, 1, [pid]) == (listed.looks, volley.sent, list(volley.held))
+    processes.close_all(volley.held.values())
+    assert -signal.SIGKILL == sleepers[0].wait(5)
+
+
+def test_a_process_that_is_held_ready_and_has_left_the_cgroup_is_not_signalled(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    inside, left, _ = (child.pid for child in sleepers)
+    ready = {pid: os.pidfd_open(pid) for pid in (inside, left)}
+    assert (1, [inside]) == fired(Listed([inside]), ready=ready)
+    assert sleepers[1].poll() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ready[left])
+
+
+def test_who_has_the_id_of_one_that_was_held_ready_is_signalled_by_a_pidfd_of_its_own(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    gone, present, _ = sleepers
+    gone_fd = os.pidfd_open(gone.pid)
+    gone.kill()
+    gone.wait()
+    assert (1, [present.pid]) == fired(Listed([present.pid]), ready={present.pid: gone_fd})
+    assert -signal.SIGKILL == present.wait(5)
+
+
+def test_a_process_that_is_gone_is_passed_over() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert (0, []) == fired(Listed([child.pid]))
+
+
+def test_who_is_never_meant_is_refused_and_nobody_with_it_is_signalled(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    listed = Listed([sleepers[0].pid, os.getpid()])
+    volley = Volley(cast("CgroupDirectory", listed), signal.SIGTERM, never=[os.getpid()])
+    with pytest.raises(RefusedError, match="reactor"):
+        volley.fire()
+    assert sleepers[0].poll() is None
+
+
+def test_a_round_finds_who_lives_in_the_cgroups_below_but_for_spared_ones(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    for name, child in zip(("", "one/inner", "pause"), sleepers, strict=True):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "cgroup.procs").write_text(f"{child.pid}\n")
+    with CgroupDirectory.open(str(tmp_path), "/") as top:
+        volley = Volley(top, signal.SIGKILL, spared=["/pause"])
+        while volley.fire():
+            pass
+    processes.close_all(volley.held.values())
+    assert [-signal.SIGKILL] * 2 == [child.wait(5) for child in sleepers[:2]]
+    assert sleepers[2].poll() is None
+
+
+def test_a_directory_that_can_not_be_listed_is_a_problem_and_the_others_are_signalled(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    (tmp_path / "a" / "cgroup.procs").mkdir(parents=True)  # a read gives EISDIR
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "cgroup.procs").write_text("no number\n")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "cgroup.procs").write_text(f"{sleepers[0].pid}\n")
+    with CgroupDirectory.open(str(tmp_path), "/") as top:
+        volley = Volley(top, signal.SIGKILL)
+        volley.fire()
+        volley.fire()
+    processes.close_all(volley.held.values())
+    assert 1 == volley.sent
+    assert 2 == len(volley.problems)
+    assert "'/a' not listed: Is a directory" in volley.problems
+    assert -signal.SIGKILL == sleepers[0].wait(5)
+
+
+def test_the_cgroups_own_processes_are_signalled_before_anything_below_it_is_listed(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    volleys: list[Volley] = []
+    sent_before_listing: list[int] = []
+
+    class Wide(Listed):
+        def children(self) -> Sequence[str]:
+            sent_before_listing.append(volleys[0].sent)
+            return ()
+
+    volleys.append(Volley(cast("CgroupDirectory", Wide([sleepers[0].pid])), signal.SIGKILL))
+    volleys[0].fire()
+    processes.close_all(volleys[0].held.values())
+    assert [1] == sent_before_listing

@@ -1,0 +1,493 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.decisions import HardMemoryKill, PolicyState, Slowdown, SlowReason, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.policy import decide, record_eviction
+from reactor.policy.in_flight import still_in_flight
+from reactor.policy.storm import is_slowed_anew
+
+from . import strategies as draw
+
+MIB = 1 << 20
+CAPACITY = 512
+HARD = Threshold(signal=Signal.MEMORY_AVAILABLE, value=draw.amount(100 * MIB))
+SETTINGS = EvictionSettings(
+    thresholds=(HARD,), unhelpful_eviction_pause_seconds=10.0, hard_memory_evictions_per_minute=60
+)
+
+
+class Node:
+    """A node of 512 MiB of which pods use `pods` and the system `outside` MiB; killed pods go at once.
+
+    Of a victim in `sticky` as much as is said stays, outside the pods.
+    """
+
+    def __init__(self, outside=0, settings=SETTINGS, **pods):
+        self.settings = settings
+        self.outside = outside
+        self.pods = dict(pods)
+        self.sticky = {}
+        self.unobserved = set()
+        self.now = 1000.0
+        self.state = PolicyState()
+        self.killed = []
+        self.decision = None
+
+    def step(self, seconds=0.02):
+        """Make a pass; whoever it kills is gone before the next one."""
+        self.now += seconds
+        listed = tuple(Pod(name=name, namespace="n", uid=name) for name in self.pods)
+        used = {
+            name: PodUsage(memory_working_set_bytes=size * MIB)
+            for name, size in self.pods.items()
+            if name not in self.unobserved
+        }
+        available = max(0, CAPACITY - self.outside - sum(self.pods.values()))
+        seen = Observation(available=available * MIB, capacity=CAPACITY * MIB)
+        snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
+        self.state, self.decision = decide(self.settings, self.state, snapshot, listed, self.now)
+        for eviction in self.decision.evictions:
+            self.state = record_eviction(
+                self.settings, self.state, eviction, self.now, snapshot=snapshot, pods=listed
+            )
+            self.killed.append(eviction.pod.name)
+            self.pods.pop(eviction.pod.name)
+            self.outside += self.sticky.pop(eviction.pod.name, 0)
+            gone = [Pod(name=name, namespace="n", uid=name) for name in self.pods]
+            flights = still_in_flight(self.state.in_flight, gone, self.now)
+            self.state = replace(self.state, in_flight=flights)
+        return self.decision
+
+    @property
+    def reasons(self):
+        return [one.reason for one in self.state.slowdowns]
+
+
+def innocents(count=12, size=8):
+    return {f"innocent-{number}": size for number in range(count)}
+
+
+def test_hogs_that_cross_one_after_the_other_are_killed_at_once_each():
+    node = Node(outside=30, one=390, **innocents(2))
+    node.step()
+    node.pods["two"] = 390
+    node.step(0.001)
+    node.pods["three"] = 390
+    node.step(0.001)
+
+    assert ["one", "two", "three"] == node.killed
+    assert node.state.slowdowns == ()
+
+
+def test_second_hog_is_killed_at_once_although_it_takes_what_the_first_gave_back():
+    node = Node(outside=30, one=300, two=90)
+    node.step()
+    node.pods["two"] = 390  # all that came back, before the next look
+    node.step()
+
+    assert ["one", "two"] == node.killed
+
+
+def test_leak_outside_the_pods_costs_one_innocent_and_then_one_in_each_pause():
+    node = Node(outside=310, **innocents())
+    for _ in range(50):
+        node.outside += 1
+        node.step()
+    assert len(node.killed) == 1
+    assert node.decision.evictions == ()
+    assert "outside the pods" in node.decision.deferred_because
+
+    before = node.now
+    while len(node.killed) < 2:
+        node.step(0.1)
+    assert node.now - before >= 9
+
+
+def test_shortage_that_all_pods_together_can_not_explain_ends_no_pod_before_a_pause_is_over():
+    node = Node(outside=480, **innocents(5, 4))
+    node.step()
+
+    assert node.killed == []
+    assert [SlowReason.OUTSIDE_PODS] == node.reasons
+    assert node.decision.deferred_because == (
+        "memory.available<104857600: outside-pods: 480 MiB are used outside the pods: "
+        "evicting can't end this; one eviction in 10 s"
+    )
+    node.step(9.9)
+    assert node.killed == []
+    node.step(0.2)
+    assert len(node.killed) == 1
+    node.step(9.9)
+    assert len(node.killed) == 1
+    node.step(0.2)
+    assert len(node.killed) == 2
+
+
+def test_hog_among_the_pods_explains_a_shortage_however_much_is_used_outside():
+    node = Node(outside=400, hog=60, calm=4)
+    node.step()
+
+    assert ["hog"] == node.killed
+
+
+def test_memory_that_stays_after_its_writer_spares_the_others():
+    node = Node(outside=10, tmpfs=400, **innocents())
+    node.sticky["tmpfs"] = 395
+    for _ in range(100):
+        node.step()
+
+    assert ["tmpfs"] == node.killed
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert (
+        "400 MiB were to come back by the last eviction, but 395 MiB more" in node.state.slowdowns[0].message
+    )
+
+
+def test_slowdown_ends_with_what_caused_it():
+    node = Node(outside=10, tmpfs=400, **innocents())
+    node.sticky["tmpfs"] = 395
+    node.step()
+    node.step()
+    assert node.reasons
+
+    node.outside = 10  # the volume was emptied
+    node.pods["hog"] = 390
+    node.step()
+
+    assert ["tmpfs", "hog"] == node.killed
+    assert node.reasons == []
+
+
+def test_pods_that_grow_while_memory_stays_outside_are_evicted_all_the_same():
+    node = Node(outside=10, tmpfs=400, **innocents(4))
+    node.sticky["tmpfs"] = 395
+    node.step()
+    node.step()
+    node.pods["hog"] = 24  # less than a quarter of the threshold
+    node.step()
+    assert ["tmpfs"] == node.killed
+
+    node.pods["hog"] = 30
+    node.step()
+
+    assert ["tmpfs", "hog"] == node.killed
+
+
+def test_kills_that_brought_nothing_are_told_once():
+    node = Node(outside=10, tmpfs=400, **innocents())
+    node.sticky["tmpfs"] = 395
+    node.step()
+
+    told = [kill.uid for _ in range(5) for kill in node.step().unhelpful]
+
+    assert ["tmpfs"] == told
+
+
+def test_several_kills_are_judged_together():
+    """Of the last one alone nobody could tell: hardly anything has been lost since."""
+    node = Node(outside=200, one=100, two=100, three=100, **innocents(2))
+    node.settings = replace(SETTINGS, unhelpful_eviction_pause_seconds=10.0)
+    node.step()  # one: 100 MiB
+    node.outside += 70
+    node.pods["two"] += 40
+    node.step()
+    assert ["one", "two"] == node.killed[:2]
+    node.outside += 200
+    node.step()
+
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert "the last 2 evictions" in node.state.slowdowns[0].message
+
+
+def test_little_that_is_lost_is_noise():
+    node = Node(outside=411, tiny=1, hog=1)
+    node.outside = 411.7
+    node.settings = replace(SETTINGS, thresholds=(HARD,))
+    node.pods = {"tiny": 1, "hog": 0.5}
+    node.outside = 411.2
+    node.step()
+    node.outside = 412.1  # 0.9 MiB of the 1 MiB that was credited
+    node.pods["hog"] = 2
+    node.step()
+
+    assert ["tiny", "hog"] == node.killed
+
+
+def test_rate_of_hard_memory_kills_is_bound_in_any_case():
+    node = Node(outside=30, settings=replace(SETTINGS, hard_memory_evictions_per_minute=3))
+    for number in range(5):
+        node.pods[f"hog-{number}"] = 390
+        node.step(1.0)
+
+    assert ["hog-0", "hog-1", "hog-2"] == node.killed[:3]
+    assert len(node.killed) == 3
+    assert [SlowReason.RATE] == node.reasons
+    assert (
+        "3 evictions for hard memory thresholds in the last minute, of 3 allowed"
+        in node.decision.deferred_because
+    )
+    node.step(55.0)
+    assert len(node.killed) == 3
+    node.step(2.1)
+    assert len(node.killed) == 4
+
+
+def test_rate_holds_beside_a_pause_that_is_over():
+    node = Node(
+        outside=480, settings=replace(SETTINGS, hard_memory_evictions_per_minute=1), **innocents(5, 4)
+    )
+    node.step()
+    node.step(10.1)
+    assert len(node.killed) == 1
+    node.step(10.1)
+    assert len(node.killed) == 1
+    assert ": rate: " in node.decision.deferred_because
+    node.step(50.1)
+    assert len(node.killed) == 2
+
+
+def test_without_a_pause_nothing_is_slowed_down():
+    node = Node(outside=480, settings=EvictionSettings(thresholds=(HARD,)), **innocents(5, 4))
+    for _ in range(5):
+        node.step()
+
+    assert len(node.killed) == 5
+    assert node.state.slowdowns == ()
+
+
+def test_nothing_is_concluded_while_a_pods_memory_is_unobserved():
+    node = Node(outside=480, **innocents(5, 4))
+    node.unobserved = {"innocent-0"}
+    node.step()
+
+    assert ["innocent-0"] == node.killed
+    assert node.state.slowdowns == ()
+
+
+def test_slowdown_stays_until_its_end_while_a_pods_memory_is_unobserved():
+    node = Node(outside=480, **innocents(5, 4))
+    node.step()
+    node.unobserved = {"innocent-0"}
+    node.step()
+    assert node.killed == []
+
+    node.step(10.0)
+
+    assert len(node.killed) == 1
+
+
+def test_judged_kills_keep_their_slowdown_while_a_later_pod_is_unobserved():
+    node = Node(outside=10, tmpfs=400, big=60, **innocents(4))
+    node.sticky["tmpfs"] = 395
+    node.step()
+    node.step()
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    node.unobserved = {"innocent-3"}
+
+    node.step()
+
+    assert ["tmpfs"] == node.killed
+    assert [SlowReason.UNHELPFUL] == node.reasons
+
+
+def test_kill_with_an_unobserved_pod_beside_it_is_judged_by_the_next():
+    node = Node(outside=200, blind=100, one=150, two=60)
+    node.unobserved = {"blind"}
+    node.step()
+    assert ["blind"] == node.killed
+    assert [None] == [kill.outside_bytes for kill in node.state.hard_memory_kills]
+    node.unobserved = set()
+    node.outside += 130
+    node.step()
+
+    assert node.state.slowdowns == ()
+
+
+def test_what_the_others_held_is_unknown_where_one_of_them_was_not_observed():
+    node = Node(outside=200, blind=100, other=100, one=150)
+    node.unobserved = {"blind", "other"}
+    node.step()
+
+    assert [None] == [kill.pods_bytes for kill in node.state.hard_memory_kills]
+
+
+def test_growth_is_unknown_where_it_was_not_observed_at_the_kill():
+    kills = (
+        HardMemoryKill(
+            uid="x",
+            signal=Signal.MEMORY_AVAILABLE,
+            at_seconds=999.0,
+            credited_bytes=100 * MIB,
+            outside_bytes=300 * MIB,
+        ),
+    )
+    node = Node(outside=400, **innocents(4))
+    node.state = replace(node.state, hard_memory_kills=kills)
+
+    node.step()
+
+    assert [SlowReason.UNHELPFUL] == node.reasons
+
+
+def test_dying_pods_memory_is_its_own():
+    settings = SETTINGS
+    pods = tuple(Pod(name=name, namespace="n", uid=name) for name in ("hog", "calm"))
+    seen = Observation(available=60 * MIB, capacity=CAPACITY * MIB)
+    used = {
+        "hog": PodUsage(memory_working_set_bytes=400 * MIB),
+        "calm": PodUsage(memory_working_set_bytes=48 * MIB),
+    }
+    snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
+    state, decision = decide(settings, PolicyState(), snapshot, pods, 1.0)
+    state = record_eviction(settings, state, decision.evictions[0], 1.0, snapshot=snapshot, pods=pods)
+
+    state, decision = decide(settings, state, snapshot, pods, 1.01)
+    assert decision.evictions == ()
+    assert "in flight" in decision.deferred_because
+    assert state.slowdowns == ()
+
+    gone = replace(snapshot, pods={"calm": used["calm"]})  # vanished, and nothing came back
+    state, decision = decide(settings, state, gone, pods, 1.02)
+    assert "unhelpful" in str(decision.deferred_because)
+
+
+def test_slowdown_outlasts_a_moment_without_pressure_and_not_its_end():
+    node = Node(outside=480, **innocents(5, 4))
+    node.step()
+    node.outside = 300
+    node.step()
+    assert [SlowReason.OUTSIDE_PODS] == node.reasons
+    node.step(10.0)
+    assert node.reasons == []
+
+
+def test_slowdown_of_a_signal_that_is_not_observed_any_more_ends_by_itself():
+    slowdown = Slowdown(
+        signal=Signal.MEMORY_AVAILABLE,
+        reason=SlowReason.OUTSIDE_PODS,
+        since_seconds=0.0,
+        until_seconds=5.0,
+        message="",
+    )
+    state = PolicyState(slowdowns=(slowdown,))
+    assert (slowdown,) == decide(SETTINGS, state, Snapshot(), (), 4.0)[0].slowdowns
+    assert decide(SETTINGS, state, Snapshot(), (), 5.0)[0].slowdowns == ()
+
+
+def test_soft_memory_and_other_signals_are_not_slowed_down():
+    soft = replace(HARD, grace_period_seconds=1.0)
+    node = Node(outside=480, settings=replace(SETTINGS, thresholds=(soft,)), **innocents(5, 4))
+    node.step()
+    node.step(1.1)
+
+    assert len(node.killed) == 1
+    assert node.state.hard_memory_kills == ()
+
+
+def test_kill_that_was_decided_on_nothing_known_counts_against_the_rate():
+    node = Node(outside=30, hog=390)
+    eviction = node.step().evictions[0]
+
+    state = record_eviction(SETTINGS, PolicyState(), eviction, 5.0)
+
+    assert [(eviction.pod.uid, None, None)] == [
+        (kill.uid, kill.credited_bytes, kill.outside_bytes) for kill in state.hard_memory_kills
+    ]
+
+
+def test_what_is_observed_slows_down_anew_and_a_rate_does_not():
+    def state(*reasons):
+        return PolicyState(
+            slowdowns=tuple(
+                Slowdown(
+                    signal=Signal.MEMORY_AVAILABLE,
+                    reason=reason,
+                    since_seconds=0.0,
+                    until_seconds=9.0,
+                    message="",
+                )
+                for reason in reasons
+            )
+        )
+
+    outside, unhelpful, rate = SlowReason.OUTSIDE_PODS, SlowReason.UNHELPFUL, SlowReason.RATE
+    assert is_slowed_anew(state(), state(outside))
+    assert is_slowed_anew(state(rate, outside), state(unhelpful))
+    assert not is_slowed_anew(state(outside), state(outside, rate))
+    assert not is_slowed_anew(state(outside), state())
+
+
+def test_kills_are_forgotten_after_a_while():
+    node = Node(outside=30)
+    for number in range(3):
+        node.pods[f"hog-{number}"] = 390
+        node.step(59.0)
+
+    assert ["hog-1", "hog-2"] == [kill.uid for kill in node.state.hard_memory_kills]
+
+
+@pytest.mark.parametrize("pause", [0.5, 10.0])
+@given(
+    leak=st.integers(0, 40),
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    stays=st.lists(st.integers(0, 60), max_size=12),
+    steps=st.integers(1, 60),
+)
+def test_kills_bring_back_a_quarter_of_their_credit_or_are_a_pause_apart(pause, leak, sizes, stays, steps):
+    """However memory leaks and stays: between kills closer than a pause little of the credit is lost."""
+    settings = replace(SETTINGS, unhelpful_eviction_pause_seconds=pause)
+    pods = {f"pod-{number}": size for number, size in enumerate(sizes)}
+    node = Node(outside=300, settings=settings, **pods)
+    node.sticky = {
+        f"pod-{number}": min(stay, sizes[number]) for number, stay in enumerate(stays) if number < len(sizes)
+    }
+    last = None
+    for _ in range(steps):
+        node.outside += leak
+        outside, count = node.outside, len(node.killed)
+        sizes_now = dict(node.pods)
+        node.step()
+        if len(node.killed) == count:
+            continue
+        if last is not None and node.now - last[0] < pause:
+            lost = outside - last[1]
+            assert lost <= 1 or 4 * lost <= 3 * last[2]
+        last = (node.now, outside, sizes_now[node.killed[-1]])
+
+
+@given(draw.snapshots(), draw.pods(), st.floats(0, 100))
+def test_without_the_settings_no_decision_is_changed(snapshot, pods, now_seconds):
+    plain = EvictionSettings(thresholds=(replace(HARD, value=draw.amount(50)),))
+    state = PolicyState()
+    kills = tuple(
+        HardMemoryKill(
+            uid="x", signal=Signal.MEMORY_AVAILABLE, at_seconds=0.0, credited_bytes=9, outside_bytes=0
+        )
+        for _ in range(100)
+    )
+    expected = decide(plain, state, snapshot, pods, now_seconds)[1]
+    assert expected == decide(plain, replace(state, hard_memory_kills=kills), snapshot, pods, now_seconds)[1]
+
+
+def test_allocatable_memory_is_judged_by_itself():
+    allocatable = replace(HARD, signal=Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+    settings = replace(SETTINGS, thresholds=(HARD, allocatable))
+    pods = tuple(
+        Pod(name=name, namespace="n", uid=name, requests={Resource.MEMORY: 0}) for name in ("a", "b")
+    )
+    used = {name: PodUsage(memory_working_set_bytes=4 * MIB) for name in ("a", "b")}
+    signals = {
+        Signal.MEMORY_AVAILABLE: Observation(available=20 * MIB, capacity=CAPACITY * MIB),
+        Signal.ALLOCATABLE_MEMORY_AVAILABLE: Observation(available=300 * MIB, capacity=308 * MIB),
+    }
+    state, decision = decide(settings, PolicyState(), Snapshot(signals=signals, pods=used), pods, 1.0)
+
+    assert decision.evictions == ()
+    assert [Signal.MEMORY_AVAILABLE] == [one.signal for one in state.slowdowns]
