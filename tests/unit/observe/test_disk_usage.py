@@ -1,17 +1,29 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reactor.config.pod import pod_from_document
-from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
-from reactor.model.signals import Resource
+from reactor.model.pods import (
+    ContainerUsage,
+    FilesystemUsage,
+    Pod,
+    PodUsage,
+    StorageKind,
+    StoragePlace,
+    Volume,
+)
+from reactor.model.quantity import parse_quantity
+from reactor.model.signals import Layout, Resource
 from reactor.observe.disk_usage import DiskUsage, with_storage
 from reactor.observe.looks_here import LooksHere
 from reactor.observe.places import GivenUpError, Pace
+from reactor.observe.walk_messages import Kind, Report
+from reactor.policy.local_storage import storage_limit_evictions
 
 SPEC = {
     "containers": [{"name": "main"}, {"name": "side"}],
@@ -186,3 +198,97 @@ def test_what_a_held_pod_took_stands_while_its_files_are_removed(full_pod: Pod) 
     held.clear()
     disk.looks.look([full_pod], held=held)
     assert before != disk.usage.usages([full_pod])
+
+
+class Walked:
+    """What is known of one pod, by what a walker says of its one volume."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.now = 1000.0
+        self.pod = pod
+        self.usage = DiskUsage(clock_seconds=lambda: self.now)
+        (self.add,) = self.usage.assign([pod])
+        self.usage.look_begins()
+
+    def says(self, kind: Kind, **told: int) -> None:
+        self.usage.take(Report(kind=kind, place=self.add.place, **told))
+
+    def used_mib(self) -> float | None:
+        known = self.usage.usages([self.pod]).get("full")
+        return None if known is None else mib(known.volumes["scratch"])
+
+
+@pytest.fixture
+def walked(full_pod: Pod) -> Walked:
+    (scratch,) = [place for place in full_pod.storage if place.name == "scratch"]
+    return Walked(dataclasses.replace(full_pod, storage=(scratch,)))
+
+
+def test_pod_whose_count_is_overdue_is_named_with_how_far_it_has_come(walked: Walked) -> None:
+    walked.says(Kind.SO_FAR, used_bytes=5 << 20, inodes=7, directories=600_000)
+    walked.now += 119
+    assert ({}, 0) == (walked.usage.problems, walked.usage.overdue)
+    walked.now += 1
+    assert 1 == walked.usage.overdue
+    assert {
+        f"storage of pod {walked.pod.key}": "not counted for 120 s: 600000 directories so far"
+    } == walked.usage.problems
+    walked.says(Kind.COUNTED, used_bytes=6 << 20, inodes=8)
+    assert ({}, 0) == (walked.usage.problems, walked.usage.overdue)
+
+
+def test_pod_that_the_walker_never_came_to_is_overdue_too(walked: Walked) -> None:
+    walked.now += 60
+    walked.usage.forget_walker()
+    walked.usage.assign([walked.pod])
+    walked.usage.look_begins()
+    walked.now += 60
+    assert 1 == walked.usage.overdue
+
+
+def test_count_under_way_is_a_lower_bound_beside_the_last_whole_one_while_that_is_fresh(
+    walked: Walked,
+) -> None:
+    assert walked.used_mib() is None
+    walked.says(Kind.SO_FAR, used_bytes=5 << 20)
+    assert 5 == walked.used_mib()
+    walked.says(Kind.COUNTED, used_bytes=8 << 20)
+    walked.says(Kind.SO_FAR, used_bytes=1 << 20)
+    assert 8 == walked.used_mib()
+    walked.says(Kind.SO_FAR, used_bytes=9 << 20)
+    assert 9 == walked.used_mib()
+    walked.says(Kind.SO_FAR, used_bytes=2 << 20)
+    walked.now += 301
+    assert 2 == walked.used_mib()
+
+
+def test_what_is_found_so_far_may_exceed_a_limit(walked: Walked) -> None:
+    limited = dataclasses.replace(
+        walked.pod, volumes=(Volume(name="scratch", is_empty_dir=True, size_limit=parse_quantity("10Mi")),)
+    )
+    for used_mib, expected in ((9, 0), (11, 1)):
+        walked.says(Kind.SO_FAR, used_bytes=used_mib << 20)
+        used = walked.usage.usages([limited])
+        assert expected == len(storage_limit_evictions([limited], used, Layout.SINGLE))
+
+
+def test_place_that_fails_keeps_its_last_number_while_that_is_fresh_with_a_problem(walked: Walked) -> None:
+    walked.says(Kind.COUNTED, used_bytes=8 << 20)
+    walked.now += 200
+    walked.usage.look_begins()
+    walked.says(Kind.FAILED, error_number=errno.EIO)
+    walked.usage.look_ended()
+    assert 8 == walked.used_mib()
+    assert "Input/output error" in str(walked.usage.problems)
+    walked.now += 101
+    assert walked.used_mib() is None
+
+
+def test_place_of_which_nothing_is_said_in_a_look_is_as_it_was(walked: Walked) -> None:
+    walked.says(Kind.COUNTED, used_bytes=8 << 20)
+    for _ in range(5):
+        walked.now += 200
+        walked.usage.look_begins()
+        walked.usage.look_ended()
+    assert 8 == walked.used_mib()
+    assert 0 == walked.usage.overdue

@@ -1,0 +1,152 @@
+"""Tenants' trees: 600,000 directories in a volume, others thousands deep, and a daemon with 128 MiB.
+
+Shown before: the daemon OOM-killed at its limit, again after each restart; half a minute of CPU for a tree of
+2,000 levels, and no other pod's limit enforced meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemon_fixtures import RunningDaemon, eventually
+from disks import Guarded, fill
+from this_machine import cgroup_tree
+
+from reactor.lab.virtual_node import VirtualNode
+
+WIDE = 600_000
+DEEP = 2_500
+LIMIT_BYTES = 128 << 20
+LIMIT = "10Mi"
+
+
+class BoundDaemon(RunningDaemon):
+    """A daemon in a cgroup with the unit's limit, its walkers included."""
+
+    cgroup: Path
+
+    def spawn(self, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
+        process = super().spawn(*arguments, **options)
+        (self.cgroup / "cgroup.procs").write_text(str(process.pid))
+        return process
+
+    def walkers(self) -> list[int]:
+        """Return the walkers that it has."""
+        assert self.process is not None
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        found = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+        return [pid for pid in found if b"walker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Iterator[Path]:
+    """Return a tmpfs with room for so many inodes."""
+    point = tmp_path / "volumes"
+    point.mkdir()
+    options = f"size=1g,nr_inodes={3 * WIDE}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(point)], check=True)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+@pytest.fixture
+def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[BoundDaemon]:
+    """Return a daemon with 128 MiB, not yet started; it is stopped after the test."""
+    cgroup = cgroup_tree().memory_root / f"reactor-test-{os.getpid()}-daemon"
+    cgroup.mkdir()
+    running = BoundDaemon(tmp_path, node.cgroup)
+    running.cgroup = cgroup
+    name = "memory.max" if (cgroup / "memory.max").exists() else "memory.limit_in_bytes"
+    (cgroup / name).write_text(str(LIMIT_BYTES))
+    yield running
+    running.stop()
+    eventually(lambda: not (cgroup / "cgroup.procs").read_text(), "the daemon's cgroup is empty")
+    cgroup.rmdir()
+
+
+@pytest.fixture
+def guarded(volumes: Path, node: VirtualNode, daemon: BoundDaemon, tmp_path: Path) -> Guarded:
+    """Return the node with its pods' volumes, and its daemon not yet started."""
+    (tmp_path / "pods").mkdir()
+    return Guarded(node, daemon, volumes, tmp_path / "pods")
+
+
+def make_wide(root: Path, directories: int) -> None:
+    at = os.open(root, os.O_RDONLY)
+    for number in range(directories):
+        os.mkdir(str(number), dir_fd=at)
+    os.close(at)
+
+
+def make_deep(root: Path, levels: int) -> None:
+    """Make directories in directories, and 20 KiB in the last one."""
+    at = os.open(root, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    file = os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=at)
+    os.write(file, b"x" * 20_480)
+    os.close(file)
+    os.close(at)
+
+
+def peak_mib(pid: int) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def test_600000_directories_cost_neither_the_daemon_nor_another_pods_limit(
+    guarded: Guarded, daemon: BoundDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("wide", "also-wide"):
+        make_wide(guarded.add_pod(name), WIDE)
+    make_deep(guarded.add_pod("deep", volume={"sizeLimit": "10Ki"}), DEEP)
+    small = [guarded.add_pod(f"small{number}", volume={"sizeLimit": LIMIT}) for number in range(3)]
+    guarded.run("wide", fill(guarded.disk / "wide", files=1))
+    guarded.run("deep", fill(guarded.disk / "deep", files=1))
+    guarded.start({"evictionHard": {"nodefs.available": "1Mi"}})
+    assert daemon.process is not None
+
+    eventually(lambda: guarded.evicted() == ["deep"], "the deep tree counted", 30)
+    guarded.run("small0", fill(small[0], mib=11))
+    eventually(lambda: guarded.evicted() == ["deep", "small0"], "another pod's limit is enforced", 30)
+
+    (walker,) = daemon.walkers()
+    walker_mib = peak_mib(walker)
+    os.kill(walker, signal.SIGKILL)
+    guarded.run("small1", fill(small[1], mib=11))
+    eventually(lambda: guarded.evicted()[2:] == ["small1"], "and when the walker was killed", 60)
+
+    def overdue() -> dict[str, str]:
+        found = daemon.status()["problems"]
+        return {name: why for name, why in found.items() if name.startswith("storage of pod ")}
+
+    eventually(lambda: bool(overdue()), "what is overdue is named", 240)
+    (named, why), *_ = overdue().items()
+    assert named in {"storage of pod default/wide", "storage of pod default/also-wide"}
+    assert "directories so far" in why
+    guarded.run("small2", fill(small[2], mib=11))
+    eventually(lambda: guarded.evicted()[3:] == ["small2"], "and when it is overdue", 60)
+
+    (walker,) = daemon.walkers()
+    walker_mib = max(walker_mib, peak_mib(walker))
+    daemon_mib = peak_mib(daemon.process.pid)
+    assert daemon.process.poll() is None
+    assert walker_mib < 48
+    with capsys.disabled():
+        print(f"\npeaks: daemon {daemon_mib:.0f} MiB, walker {walker_mib:.0f} MiB; {why}")
+    ooms = (daemon.cgroup / "memory.oom_control").read_text() if _is_v1(daemon) else ""
+    assert "oom_kill 0" in ooms or not ooms
+
+
+def _is_v1(daemon: BoundDaemon) -> bool:
+    return (daemon.cgroup / "memory.oom_control").exists()
