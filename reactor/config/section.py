@@ -133,7 +133,7 @@ class Section:
     reclaim_timeout: Interval = Interval(30.0)
     reclaim_pause: Interval = Interval(60.0)
     evictions_per_minute: Positive | None = None
-    hard_memory_evictions_per_minute: Positive = Positive(60)
+    hard_memory_evictions_per_minute: Positive = Positive(300)
     unhelpful_eviction_pause: Seconds = Seconds(10.0)
     minimum_victim_bytes: ThresholdValue | None = None
     in_flight_deadline: Seconds = Seconds(10.0)
