@@ -53,7 +53,8 @@ def test_hog_is_evicted_before_the_limit_after_the_cache_that_lifted_the_level_h
     assert -signal.SIGKILL == process.wait(30)
     eventually(lambda: bool(daemon.evictions()), "the eviction is in the journal")
     assert ["cgroup/hog"] == [one["pod"] for line in daemon.evictions() for one in line["evictions"]]
-    assert 0 == own_kills(node.tree, hog)
+    with node.tree.open(hog) as directory:
+        assert 0 == own_kills(directory)
     assert int(watermark.read_text()) < (512 - 32) * MIB
 
 

@@ -1,0 +1,106 @@
+"""Units started again under the path of an evicted one, the daemon stopped at any moment meanwhile."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from daemon_fixtures import MIB, PAUSE, RunningDaemon, eventually, hold
+
+from reactor.lab.virtual_node import VirtualNode
+
+ROUNDS = 6
+GRACE_SECONDS = 1
+# Takes memory, and notes a SIGTERM instead of ending by it.
+ASKED = """
+import mmap, pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(sys.argv[2]).touch())
+memory = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for offset in range(0, len(memory), 4096):
+    memory[offset] = 1
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def moments(record_property) -> random.Random:
+    """Return moments to stop the daemon at; the seed is told, so that they can be had again."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    record_property("seed", seed)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+def start_again(node: VirtualNode, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """End the unit and start it again, under the same path and with little memory."""
+    process.kill()
+    process.wait()
+    node.remove_pod(f"{node.cgroup}/unit")
+    return node.spawn(node.add_pod("unit"), PAUSE)
+
+
+def crossing(node: VirtualNode, unit: subprocess.Popen[bytes], wanted_bytes: int) -> None:
+    """Wait until the unit has filled the node that far, or is dead."""
+    eventually(lambda: unit.poll() is not None or node.usage_bytes() > wanted_bytes, "the crossing")
+
+
+def test_no_unit_is_killed_for_the_one_before_whenever_the_daemon_was_stopped(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, moments: random.Random
+) -> None:
+    daemon.configure(
+        {
+            "evictionSoft": {"memory.available": "100Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "100ms"},
+            "evictionMaxPodGracePeriod": GRACE_SECONDS,
+            "evictionHard": {},
+        },
+        {"housekeepingInterval": "200ms"},
+    )
+    daemon.start()
+    for number in range(ROUNDS):
+        asked = tmp_path / f"asked{number}"
+        unit = node.spawn(node.add_pod("unit"), [sys.executable, "-S", "-c", ASKED, "440", str(asked)])
+        eventually(asked.exists, "SIGTERM of a soft eviction")
+        time.sleep(moments.uniform(0, GRACE_SECONDS * 0.9))
+        daemon.signal(signal.SIGSTOP)
+        successor = start_again(node, unit)
+        time.sleep(moments.uniform(0, 2 * GRACE_SECONDS))
+        daemon.signal(signal.SIGCONT)
+        eventually(
+            lambda count=number + 1: (
+                len(daemon.evictions()) == count
+                and daemon.evictions()[-1]["evictions"][0]["outcome"] != "ordered"
+            ),
+            "the end of the eviction in the journal",
+        )
+        passes = daemon.status()["passes"]
+        eventually(lambda before=passes: daemon.status()["passes"] > before + 3, "passes go by")
+        assert successor.poll() is None
+        successor.kill()
+        successor.wait()
+        node.remove_pod(f"{node.cgroup}/unit")
+
+
+def test_no_unit_is_killed_for_the_one_before_where_the_daemon_is_stopped_on_the_way_to_a_hard_kill(
+    node: VirtualNode, daemon: RunningDaemon, moments: random.Random
+) -> None:
+    daemon.configure({"evictionHard": {"memory.available": "64Mi"}}, {"housekeepingInterval": "200ms"})
+    daemon.start()
+    for _ in range(ROUNDS):
+        unit = node.spawn(node.add_pod("unit"), hold(470))
+        crossing(node, unit, int(moments.uniform(0.8, 0.93) * 512) * MIB)
+        daemon.signal(signal.SIGSTOP)
+        successor = start_again(node, unit)
+        daemon.signal(signal.SIGCONT)
+        passes = daemon.status()["passes"]
+        eventually(lambda before=passes: daemon.status()["passes"] > before + 3, "passes go by")
+        assert successor.poll() is None
+        successor.kill()
+        successor.wait()
+        node.remove_pod(f"{node.cgroup}/unit")
