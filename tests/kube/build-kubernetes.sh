@@ -8,9 +8,8 @@
 # ten to twenty minutes, 5 GB of disk during the build and 330 MB afterwards.
 set -eu
 
+HERE=$(cd "$(dirname "$0")" && pwd)
 VERSION=1.20.2
-# What the source package holds is checked by apt against the archive's signature.
-SUITE=bookworm
 PROGRAMS="kube-apiserver kubelet kube-controller-manager"
 GO=${GO:-/usr/lib/go-1.19/bin}
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/reactor/kube"
@@ -54,19 +53,12 @@ fi
 WORK="$CACHE/build"
 LOG="$CACHE/build.log"
 rm -rf "$WORK"
-mkdir -p "$WORK/apt/lists/partial" "$WORK/go/src/k8s.io"
+mkdir -p "$WORK/go"
 trap 'status=$?; [ $status -eq 0 ] || { tail -n 20 "$LOG" >&2; say "the build failed: $LOG"; }' EXIT
 trap 'exit 130' INT TERM
 
-# Lists of our own: the machine's sources stay as they are, and may have no deb-src.
-say "fetching the source of kubernetes from Debian $SUITE"
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb-src [signed-by=$keyring] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} $SUITE main" >"$WORK/apt/sources.list"
-apt="apt-get -qq -o Dir::Etc::SourceList=$WORK/apt/sources.list -o Dir::Etc::SourceParts=-
-  -o Dir::State::Lists=$WORK/apt/lists -o APT::Sandbox::User=root"
-# shellcheck disable=SC2086  # a list of words
-(cd "$WORK/apt" && $apt update && $apt source kubernetes) >"$LOG" 2>&1
-mv "$WORK"/apt/kubernetes-*/ "$WORK/go/src/k8s.io/kubernetes"
+say "fetching the source of kubernetes from Debian"
+"$HERE/kubernetes-source.sh" "$WORK/go" >"$LOG" 2>&1
 
 cd "$WORK/go/src/k8s.io/kubernetes"
 # Without git the version comes from this file; the API server tells it and clients compare it.

@@ -1,12 +1,15 @@
 #!/bin/sh
 # Install what the Kubernetes tests need, from Debian's own packages; nothing where all of it is there.
-# Run by `make test-kube` only. The services that the packages bring are not used, nor left running.
+# Run by `make test-kube`, and by `make test-upstream` with the packages that building alone takes (`--build`).
+# The services that the packages bring are not used, nor left running.
 set -eu
+build="golang-1.19-go dpkg-dev debian-archive-keyring"
 packages="etcd-server containerd runc busybox-static
-  golang-1.19-go dpkg-dev gcc libc6-dev make rsync debian-archive-keyring
+  $build gcc libc6-dev make rsync
   openssl mmdebstrap
   golang-github-masterminds-sprig-dev golang-gopkg-yaml.v3-dev"
 command -v kubectl >/dev/null || packages="$packages kubernetes-client"  # not where another kubectl is there
+[ "${1:-}" != --build ] || packages=$build
 
 missing=""
 for package in $packages; do
