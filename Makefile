@@ -91,4 +91,4 @@ lock: setup ## Resolve the dependencies anew into constraints.txt
 clean: ## Remove what make made
 	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-include bpf/bpf.mk vagrant/vm.mk tests/kube/kube.mk
+include bpf/bpf.mk vagrant/vm.mk tests/kube/kube.mk tests/upstream/upstream.mk
