@@ -19,13 +19,14 @@ from reactor.daemon.slowdowns import slowdown_document
 from reactor.daemon.supervisor import PartState
 from reactor.daemon.wording import instant, standing
 from reactor.errors import ReactorError
-from reactor.model.decisions import InFlight
+from reactor.model.decisions import InFlight, OomVictim
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.observe.disk_usage import with_storage
 from reactor.policy import rank
+from reactor.policy.oom_victims import credit_bytes
 from reactor.text import printable
 
 _DECISIONS: Final = 10
@@ -119,6 +120,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "reclaimed": [one.document() for one in view.known.reclaimed],
         "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
         "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
+        "oom_victims": [_oom_victim(victim, now_seconds) for victim in state.oom_victims],
         "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
         "sources": [_source(source) for source in view.sources],
         "brake": _brake(view),
@@ -274,6 +276,16 @@ def _in_flight(view: View, flight: InFlight, now_seconds: float) -> dict[str, An
         "resource": flight.resource,
         "killed_in_seconds": round(max(0.0, flight.kill_at_seconds - now_seconds), 3),
         "given_up_in_seconds": round(max(0.0, flight.deadline_seconds - now_seconds), 3),
+    }
+
+
+def _oom_victim(victim: OomVictim, now_seconds: float) -> dict[str, Any]:
+    return {
+        "pid": victim.pid,
+        "uid": victim.uid,
+        "victim_bytes": victim.victim_bytes,
+        "credited_bytes": credit_bytes(victim),
+        "given_up_in_seconds": round(max(0.0, victim.deadline_seconds - now_seconds), 3),
     }
 
 

@@ -32,9 +32,11 @@ def test_innocents_outlive_a_victim_of_the_kernels_that_gives_back_slowly(
     # While the daemon can't look, another meets the node's limit: the kernel kills who has most.
     daemon.signal(signal.SIGSTOP)
     node.tree.set_cpu_quota(hog, 4000)  # 4 ms of CPU in 100: what it held comes back within seconds
-    other = node.spawn(node.add_pod("other"), hold(180))
-    eventually(lambda: killed_in(node, hog) == 1, "the kernel kills the largest")
-    daemon.signal(signal.SIGCONT)
+    try:
+        other = node.spawn(node.add_pod("other"), hold(180))
+        eventually(lambda: killed_in(node, hog) == 1, "the kernel kills the largest")
+    finally:
+        daemon.signal(signal.SIGCONT)
     passes = daemon.status()["passes"]
     eventually(lambda: victim.poll() is not None, "the victim exits")
     eventually(lambda: daemon.status()["passes"] > passes, "passes go by")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from reactor.daemon.oom_victims import OomVictims, pod_in
+from reactor.daemon.status import status
 from reactor.daemon.under_way import UnderWay
 from reactor.model.decisions import OomVictim
 from reactor.model.oom import OomKill, OomScope
@@ -162,3 +163,12 @@ def test_evictions_long_past_are_forgotten() -> None:
     under_way.ended("uid-never", 5)
     under_way.began("uid-999", 2000)
     assert under_way.at("uid-999", 1000)
+
+
+async def test_status_tells_what_is_waited_for(make_view, victim) -> None:
+    loop, view, _ = make_view()
+    loop.passes.oom_killed(kill_of(victim.pid))
+    (told,) = status(view())["oom_victims"]
+    assert (told["pid"], told["victim_bytes"], told["credited_bytes"]) == (victim.pid, 250 * MIB, 250 * MIB)
+    assert told["given_up_in_seconds"] == 10.0
+    loop.known.oom_victims.close()
