@@ -45,6 +45,7 @@ from reactor.policy.storm import is_hard_memory, is_slowed_anew
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
+_SUNK_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
 
 
@@ -355,6 +356,21 @@ class Passes:
         if vanished:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
         return pods
+
+    def is_sinking(self) -> bool:
+        """Return whether much less is available than at the last pass, of what evictions are slowed down for.
+
+        The node's counters alone are read: this is asked often, where no source would wake anybody.
+        """
+        slowed = {one.signal for one in self.known.state.slowdowns}
+        before = self.known.observed.at(self._clock_seconds())
+        now = self._parts.node.memory()
+        return any(
+            before[threshold.signal].available - now[threshold.signal].available
+            > threshold.value.of(now[threshold.signal].capacity) // _SUNK_SHARE
+            for threshold in self.known.state.thresholds_met
+            if threshold.signal in slowed and threshold.signal in before and threshold.signal in now
+        )
 
     def weigh(self, ending: Ending) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""

@@ -39,6 +39,13 @@ with open(sys.argv[1], "wb") as file:
         file.flush()
 signal.pause()
 """
+SHARED = """
+import mmap, signal, sys
+memory = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+for offset in range(0, len(memory), 4096):
+    memory[offset] = 1
+signal.pause()
+"""
 LOCKED = """
 import ctypes, mmap, signal, sys
 size = int(sys.argv[1]) << 20
@@ -147,6 +154,78 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
         hog = node.spawn(node.add_pod("pods/hog"), hold(400))
         assert -signal.SIGKILL == hog.wait(20)
         assert INNOCENTS == alive(innocents)
+
+
+def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    innocents: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    """Somebody who lets one pod die for a tmpfs does not protect the next."""
+    with tmpfs(tmp_path / "tmpfs") as mounted:
+        file = mounted / "file"
+        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 280))
+        eventually(lambda: file.exists() and file.stat().st_size == 280 * MIB, "a file of 280 MiB")
+        daemon.start()
+        assert -signal.SIGKILL == writer.wait(20)
+        eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
+
+        hog = node.spawn(node.add_pod("pods/hog"), python(LEAK, 300, 0))
+
+        assert -signal.SIGKILL == hog.wait(20)
+        assert ["writer", "hog"] == victims(daemon)
+        assert INNOCENTS == alive(innocents)
+        assert daemon.status()["oom_kills"]["recent"] == []
+
+
+def test_crash_amid_a_storm_forgets_nothing_of_it(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    innocents: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    with tmpfs(tmp_path / "tmpfs") as mounted:
+        file = mounted / "file"
+        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310))
+        eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
+        daemon.start()
+        assert -signal.SIGKILL == writer.wait(20)
+        eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
+        eventually(lambda: "slowdowns" in (daemon.directory / "state.json").read_text(), "a saved state")
+
+        daemon.kill()
+        daemon.start()
+        status = wait_passes(daemon, 10)
+
+        assert INNOCENTS == alive(innocents)
+        assert ["unhelpful"] == sorted({one["reason"] for one in status["slowdowns"]})
+
+
+def test_victim_that_can_not_die_takes_nobody_with_it(
+    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]]
+) -> None:
+    """Its cgroup is frozen from above, and it is given up and chosen again, past several deadlines.
+
+    Its memory is shared: any other, locked or not, is freed in the daemon's own context.
+    """
+    if node.tree.freezer_root is None or node.tree.version is CgroupVersion.V2:
+        pytest.skip("needs cgroup v1's freezer: on v2 what is frozen dies of SIGKILL")
+    daemon.configure(HARD, {"pods": {"parents": [f"{node.cgroup}/pods"]}, "inFlightDeadline": "500ms"})
+    daemon.start()
+    hog = node.spawn(node.add_pod("pods/hog"), python(SHARED, 250))
+    eventually(lambda: node.usage_bytes() > 380 * MIB, "all that the pods take")
+    freezer = node.tree.path(f"{node.cgroup}/pods", "freezer") / "freezer.state"
+    freezer.write_text("FROZEN")
+    try:
+        node.spawn(f"{node.cgroup}/system", hold(60))
+        eventually(lambda: len(daemon.evictions()) >= 3, "three evictions")
+
+        assert {"hog"} == set(victims(daemon))
+    finally:
+        freezer.write_text("THAWED")
+    assert -signal.SIGKILL == hog.wait(20)
+    assert INNOCENTS == alive(innocents)
 
 
 def test_locked_memory_comes_back_like_any_other(
