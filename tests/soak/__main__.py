@@ -29,6 +29,8 @@ from soak.stage import Stage, StageError
 
 _CROSSINGS_A_ROUND: Final = 25
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+# As many evictions as there are crossings: the rate is not what is tried here.
+_SECTION: Final = {"hardMemoryEvictionsPerMinute": 1_000_000}
 _TELL_SECONDS: Final = 60.0
 _READY_SECONDS: Final = 20.0
 _PINNED: Final = Path("/sys/fs/bpf")
@@ -81,7 +83,7 @@ def run(seconds: float, draw: Draw, kept: Path) -> Figures:
         disk.mkdir()
         manifests.mkdir()
         write_manifests(manifests, node.cgroup)
-        guarded = stack.enter_context(Guarded(directory, node.cgroup, manifests, {}))
+        guarded = stack.enter_context(Guarded(directory, node.cgroup, manifests, _SECTION))
         pods = Pods(node, stage, tmpfs, disk)
         guarded.configure(rules)
         guarded.start(stage.wait)
@@ -153,9 +155,9 @@ def _begin_round(course: Course) -> None:
     course.guarded.reload()
     if not course.stage.wait(course.guarded.is_ready, _READY_SECONDS):
         raise StageError(f"the daemon does not come back from its reload: {course.guarded.log_tail()}")
+    course.begin()
     pods.start(course.draw.pods(course.rules))
     course.stage.done.clear()
-    course.begin()
 
 
 def _cgroups(tree: CgroupTree, names: Sequence[str]) -> set[str]:

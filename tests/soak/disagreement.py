@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +14,9 @@ from soak.episode import Outcome
 from soak.oracle import WRONG_POD, Episode, Judged, Rules, Sample
 
 _AROUND: Final = 12
-_LINES: Final = 40
-_MOST_KEPT: Final = 50
+_OF_ALL: Final = 60
+_LINES: Final = 80
+_MOST_KEPT: Final = 20  # of one kind
 _SLOW_MS: Final = 20.0
 _JOURNAL_SECONDS: Final = 0.3  # a line waits until its pods are gone
 
@@ -28,7 +29,7 @@ class Evidence:
         self._journal = journal
         self._lines: deque[Mapping[str, Any]] = deque(maxlen=_LINES)
         self._slowest_ms = _SLOW_MS
-        self._kept = 0
+        self._kept: Counter[str] = Counter()
 
     def take(self, outcome: Outcome) -> str | None:
         """Return what is to be said of an outcome and where that is kept; None of one that is right."""
@@ -38,12 +39,13 @@ class Evidence:
             self._slowest_ms = to_kill_ms
             said = f"slow: {to_kill_ms:.0f} ms"
         self._lines.extend(self._journal())
-        if not said or self._kept >= _MOST_KEPT:
+        kind = said.partition(":")[0]
+        if not said or self._kept[kind] >= _MOST_KEPT:
             return said or None
         time.sleep(_JOURNAL_SECONDS)
         self._lines.extend(self._journal())
-        self._kept += 1
-        return f"{said}; {keep(self._directory, self._kept, outcome, list(self._lines))}"
+        self._kept[kind] += 1
+        return f"{said}; {keep(self._directory, self._kept.total(), outcome, list(self._lines))}"
 
 
 def against(outcome: Outcome) -> str:
@@ -165,8 +167,10 @@ def _last_ns(episode: Episode) -> int:
 
 
 def _around(samples: Sequence[Sample], at_ns: int) -> Sequence[Sample]:
+    """Return the samples around an instant, and a few of all the others."""
     place = next((at for at, sample in enumerate(samples) if sample.ended_ns >= at_ns), len(samples))
-    return samples[max(0, place - _AROUND) : place + _AROUND]
+    apart = max(1, len(samples) // _OF_ALL)
+    return [sample for at, sample in enumerate(samples) if abs(at - place) <= _AROUND or at % apart == 0]
 
 
 def _sample(sample: Sample) -> Mapping[str, Any]:
@@ -174,6 +178,7 @@ def _sample(sample: Sample) -> Mapping[str, Any]:
         "began_ns": sample.began_ns,
         "ended_ns": sample.ended_ns,
         "node": [sample.node.usage_bytes, sample.node.inactive_file_bytes],
+        "peak": sample.peak_bytes,
         "pods": {
             instance: [one.usage_bytes, one.inactive_file_bytes] for instance, one in sample.pods.items()
         },

@@ -17,6 +17,7 @@ from soak.stage import Stage, StageError
 _APPROACH_SECONDS: Final = 0.08
 _NEAREST_BYTES: Final = MIB
 _PATIENCE_SECONDS: Final = 1.5
+_DYING_SECONDS: Final = 2.0
 _SETTLE_SECONDS: Final = 0.004
 _SAME_CROSSING_NS: Final = 5_000_000
 _NOTHING: Final = Counters(usage_bytes=0, inactive_file_bytes=0)
@@ -83,7 +84,8 @@ class Course:
             left_bytes = max(0, self._room_bytes()) // per_hog + hog.past_bytes
             self.pods.take(pod, hog.kind, left_bytes, hog.rate_bytes)
         deadline = began + _PATIENCE_SECONDS + _APPROACH_SECONDS
-        self._follow(hogs, at_crossing, deadline)
+        slow = [pod for hog, pod in zip(plan.hogs, hogs, strict=True) if 0 < hog.rate_bytes < min(FAST_RATES)]
+        self._follow(hogs, slow, at_crossing, deadline)
         self._come_back()
         is_fast = all(hog.rate_bytes in {0, *FAST_RATES} for hog in plan.hogs)
         return self._judged(hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast)
@@ -103,8 +105,13 @@ class Course:
         sample = self.stage.last_sample()
         return self.rules.capacity_bytes - self.rules.hard_bytes - sample.node.working_set_bytes
 
-    def _follow(self, hogs: Sequence[Present], at_crossing: list[Disturbed], deadline: float) -> None:
-        """Let it happen until every hog is done or dead and the node has room again, or the time is over."""
+    def _follow(
+        self, hogs: Sequence[Present], slow: Sequence[Present], at_crossing: list[Disturbed], deadline: float
+    ) -> None:
+        """Let it happen until every hog is done or dead and the node has room again, or the time is over.
+
+        The slow ones have done their part with the first kill: to the next it would be long.
+        """
         calm_since: float | None = None
         while True:
             self.stage.read(0.0005 if at_crossing or self._waiting or self._stopped_ns else 0.002)
@@ -114,13 +121,16 @@ class Course:
                 at_crossing.clear()
             self._disturb(now)
             self._notice_deaths(now)
+            for pod in slow if self._noticed else ():
+                self.stage.stop_growth(pod.slot)
             if self._is_calm(hogs):
                 calm_since = calm_since or now
                 if now - calm_since > _SETTLE_SECONDS:
                     return
             else:
                 calm_since = None
-            if now > deadline and self._stopped_ns is None:
+            back = max((to_ns / 1e9 for _, to_ns in self._away), default=0.0)
+            if now > max(deadline, back + _PATIENCE_SECONDS) and self._stopped_ns is None:
                 return
 
     def _is_calm(self, hogs: Sequence[Present]) -> bool:
@@ -236,7 +246,8 @@ class Course:
     def _judged(
         self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool
     ) -> Outcome:
-        self.stage.read()
+        canaries = {death.instance for death in self.stage.deaths if death.who == "canary"}
+        self.stage.wait(lambda: all(map(self.stage.is_dead, canaries)), _DYING_SECONDS)
         next_since = self.stage.sample(on=True) - 1
         deaths = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "canary"}
         actors = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "actor"}

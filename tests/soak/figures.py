@@ -16,7 +16,9 @@ from soak.slope import Slope, slope
 # How much the median of the last quarter may lie above the first one's, over the longest life of one daemon.
 TOLERANCE: Final = {"descriptors": 2.0, "threads": 1.0, "rss_kib": 1024.0}
 # The start: imports, caches that fill, the first journal file.
-_WARM_UP_SECONDS: Final = 30.0
+_WARM_UP_SECONDS: Final = 60.0
+# Of less nothing can be said.
+_LONG_ENOUGH_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,13 +69,14 @@ class Figures:
         return sum(self.wrong.values())
 
     def slopes(self) -> Mapping[str, Slope]:
-        """Return how what the daemon takes moved over the longest life of one of its processes."""
+        """Return how what the daemon takes moved over the longest life of one of its processes.
+
+        Empty where none lived long enough to say so.
+        """
         longest = _longest_life(self.measured)
-        return (
-            {name: slope([(one.at_seconds, getattr(one, name)) for one in longest]) for name in TOLERANCE}
-            if (longest)
-            else {}
-        )
+        if not longest or longest[-1].at_seconds - longest[0].at_seconds < _LONG_ENOUGH_SECONDS:
+            return {}
+        return {name: slope([(one.at_seconds, getattr(one, name)) for one in longest]) for name in TOLERANCE}
 
     def is_good(self) -> bool:
         """Tell whether the goal is met."""
@@ -193,6 +196,7 @@ def _text(value: float | None) -> str:
 
 
 def _longest_life(measured: Sequence[Measured]) -> list[Measured]:
+    """Return what was measured of the process that lived longest, but for its start."""
     lives = [list(one) for _, one in groupby(measured, key=lambda found: found.generation)]
     longest = max(lives, key=lambda life: life[-1].at_seconds - life[0].at_seconds, default=[])
-    return [one for one in longest if one.at_seconds - longest[0].at_seconds >= _WARM_UP_SECONDS] or longest
+    return [one for one in longest if one.at_seconds - longest[0].at_seconds >= _WARM_UP_SECONDS]

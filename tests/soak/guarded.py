@@ -114,8 +114,9 @@ class Guarded:
         )
         self.generation += 1
         self.pids.append(self._process.pid)
-        if not wait(self.is_ready, _READY_SECONDS):
-            raise StageError(f"the daemon is not ready after {_READY_SECONDS:g} s: {self.log_tail()}")
+        wait(lambda: self.is_ready() or self.exit_status() is not None, _READY_SECONDS)
+        if self.exit_status() is not None or not self.is_ready():
+            raise StageError(f"the daemon does not come up: {self.log_tail()}")
 
     def is_ready(self) -> bool:
         """Tell whether the daemon has said READY since it was started, or since it was told to reload."""

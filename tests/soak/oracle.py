@@ -18,9 +18,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 MISSED_NS: Final = 1_000_000_000
-# A watch in the kernel may lag behind moving page cache by 1 MiB, and each CPU charges 64 pages ahead: what
-# is short by no more than that is not missed.
-_NOT_NOTICED_BYTES: Final = 3 << 19
+# A watch in the kernel may lag behind moving page cache by 1 MiB, and v1 looks at its levels only with every
+# 128th page that a CPU charges (mem_cgroup_event_ratelimit): so much short is not missed.
+_NOT_NOTICED_BYTES: Final = 2 << 20
 # The per-CPU batches of the kernel let usage swing by this about a level that it stands at.
 _SAME_CROSSING_NS: Final = 20_000_000
 _HELPS_SHARE: Final = 0.25
@@ -44,12 +44,21 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The node's and the pods' counters, read one after the other between two instants; pods by instance."""
+    """The node's and the pods' counters, read one after the other between two instants; pods by instance.
+
+    `peak_bytes` is the most that the node used since the sample before; 0 where the kernel does not tell.
+    """
 
     began_ns: int
     ended_ns: int
     node: Counters
     pods: Mapping[int, Counters]
+    peak_bytes: int = 0
+
+    @property
+    def most_bytes(self) -> int:
+        """Return the most that the node's working set can have been since the sample before."""
+        return max(self.node.working_set_bytes, self.peak_bytes - self.node.inactive_file_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,7 @@ class Life:
     """One instance of a pod: a name that is made anew is another.
 
     `ended_ns`: ended by the soak itself. `processes_gone_ns`: its last process had ended, by whomever.
+    `holds` are the kinds of memory that it took, for who reads the evidence.
     """
 
     instance: int
@@ -74,6 +84,7 @@ class Life:
     born_ns: int
     ended_ns: int | None = None
     processes_gone_ns: int | None = None
+    holds: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +258,8 @@ def _needless(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> str:
 
 def _is_blind(samples: Sequence[Sample], kill: Kill) -> bool:
     """Tell whether the counters were not read closely in the time before a kill in which it was decided."""
+    if not samples or samples[0].ended_ns > kill.at_ns:
+        return True  # they do not reach back so far
     around = _window(samples, kill.at_ns - 2 * _BLIND_NS, kill.at_ns)
     long_reading = any(sample.ended_ns - sample.began_ns > _BLIND_NS for sample in around)
     gap = any(after.began_ns - before.ended_ns > _BLIND_NS for before, after in pairwise(around))
@@ -255,7 +268,7 @@ def _is_blind(samples: Sequence[Sample], kill: Kill) -> bool:
 
 def _past_bytes(episode: Episode, window: Sequence[Sample]) -> int:
     least = min(rules.capacity_bytes - rules.hard_bytes for rules in episode.rules)
-    return max((sample.node.working_set_bytes - least for sample in window), default=0)
+    return max((sample.most_bytes - least for sample in window), default=0)
 
 
 def _lives_through(life: Life, from_ns: int, to_ns: int) -> bool:
@@ -329,7 +342,7 @@ def _credited(sample: Sample, killed: Sequence[Kill]) -> int:
         and kill.at_ns <= sample.ended_ns
         and (kill.gone_ns is None or sample.began_ns < kill.gone_ns)
     )
-    return sample.node.working_set_bytes - held
+    return sample.most_bytes - held
 
 
 def _window(samples: Sequence[Sample], from_ns: int, to_ns: int) -> Sequence[Sample]:

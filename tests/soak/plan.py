@@ -177,7 +177,7 @@ class Draw:
         return self._random.choices(list(weights), weights=list(weights.values()))[0]
 
     def _rate(self) -> int:
-        mib = self._random.choices((0, 1000, 200, 50, 10, 1), weights=(45, 20, 15, 10, 6, 4))[0]
+        mib = self._random.choices((0, 1000, 200, 50, 10, 1), weights=(45, 20, 18, 10, 5, 2))[0]
         return mib * MIB
 
     def _disturbances(self, *, may_crash: bool) -> list[Disturbed]:

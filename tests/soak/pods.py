@@ -96,6 +96,8 @@ class Pods:
             path = self._places[kind] / f"{pod.instance}-{len(pod.files)}"
             pod.files.append(path)
             pod.holds_tmpfs = pod.holds_tmpfs or kind == "t"
+        life = self.lives[pod.instance]
+        self.lives[pod.instance] = replace(life, holds=life.holds + kind)
         self._stage.act(pod.slot, kind, max(4096, size_bytes), rate_bytes, path)
 
     def end(self, pod: Present) -> None:

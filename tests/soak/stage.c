@@ -4,10 +4,11 @@
  * kernel's counters, and tells when a process died. With its own clock readings and its own parsing, so that nothing
  * the oracle goes by comes from the daemon or shares code with it.
  *
- *   stage SHARED CAPACITY USAGE STAT INACTIVE_KEY
+ *   stage SHARED CAPACITY USAGE STAT INACTIVE_KEY PEAK
  *
  * SHARED is a zeroed file of 64-bit words that is mapped by both sides (see the enums, and stage.py, which has the same
- * numbers); USAGE and STAT are the node's counters. Commands are lines on standard input:
+ * numbers); USAGE and STAT are the node's counters, PEAK shows the most that it used since it was last written to (- where
+ * the kernel has no such file). Commands are lines on standard input:
  *
  *   pod SLOT INSTANCE USAGE STAT PROCS...  start an actor and its canary in the cgroups whose cgroup.procs are given;
  *                                      the last is the actor's alone
@@ -15,8 +16,9 @@
  *   kill SLOT                              end the slot's processes
  *   free SLOT                              close the slot's counters
  *
- * Standard output: `up INSTANCE` or `stillborn INSTANCE` (killed before it stood), `done INSTANCE`, `dead INSTANCE canary|actor NS`, `error WORDS`. Instants are
- * CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its actor dies of, and has nothing to tear down.
+ * Standard output: `up INSTANCE` or `stillborn INSTANCE` (killed before it stood), `done INSTANCE`, `dead INSTANCE
+ * canary|actor NS`, `error WORDS`. Instants are CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its actor
+ * dies of, and has nothing to tear down.
  * Ends with its standard input, and takes everybody with it.
  */
 #define _GNU_SOURCE
@@ -43,17 +45,18 @@
 #define SLOT_WORDS 8
 #define SAMPLE_HEAD 8
 #define SAMPLE_WORDS (SAMPLE_HEAD + 3 * SLOTS)
-#define SAMPLES 8192
+#define SAMPLES 32768
 #define WORDS (HEADER_WORDS + SLOTS * SLOT_WORDS + (int64_t)SAMPLES * SAMPLE_WORDS)
 #define PAGE 4096L
 #define CHUNK (8 * PAGE)
 #define SECOND_NS 1000000000LL
 #define PAUSE_NS 150000
 #define FAR_PAUSE_NS 1000000
+#define BEAT_EVERY_NS 1000000
 
 enum header { CAPACITY, THRESHOLD, SAMPLING, LEVEL, CROSSED_NS, HEAD, NEAR_BYTES };
-enum slot { INSTANCE, TOUCHED, BEFORE_NS, STOP, CANARY_PID };
-enum sample { BEGAN_NS, ENDED_NS, USAGE, INACTIVE };
+enum slot { INSTANCE, TOUCHED, BEFORE_NS, STOP, CANARY_PID, BEAT_NS };
+enum sample { BEGAN_NS, ENDED_NS, USAGE, INACTIVE, PEAK };
 
 struct pod {
 	int usage_fd, stat_fd; /* read by the sampler, changed under `lock` */
@@ -71,7 +74,7 @@ struct order {
 static volatile int64_t *shared;
 static struct pod pods[SLOTS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int node_usage, node_stat;
+static int node_usage, node_stat, node_peak = -1;
 static const char *inactive_key;
 static int inbox;
 
@@ -262,16 +265,19 @@ static void keep_only(int *orders)
 	node_usage = usage;
 }
 
-/* Ready to die at once, on a busy machine too: its death is the clock of the kill. */
-static void canary(void)
+/* Ready to die at once, on a busy machine too: its death is the clock of the kill. An exit waits for anybody on the
+ * machine who moves a process between cgroups (cgroup_threadgroup_rwsem); so it also shows that it still runs. */
+static void canary(volatile int64_t *slot)
 {
 	struct sched_param parameter = { .sched_priority = 3 };
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (sched_setscheduler(0, SCHED_FIFO, &parameter) < 0)
 		tell("error real-time\n");
-	for (;;)
-		pause();
+	for (;;) {
+		slot[BEAT_NS] = now_ns();
+		sleep_until(slot[BEAT_NS] + BEAT_EVERY_NS);
+	}
 }
 
 /* The last of `procs` is that of the cpu controller: where real time is handed out by cgroups, which v1 may, new ones
@@ -288,7 +294,7 @@ static void actor(int slot_number, int orders, char **procs)
 	keep_only(&orders);
 	child = fork();
 	if (!child)
-		canary();
+		canary(slot);
 	enter(*procs);
 	slot[CANARY_PID] = child;
 	while (read(orders, &order, sizeof(order)) == sizeof(order)) {
@@ -300,6 +306,14 @@ static void actor(int slot_number, int orders, char **procs)
 
 /* --- the sampler ------------------------------------------------------------------------------------------------ */
 
+/* The most that the node used since the last sample: what was between two of them, too, may have been read. */
+static int64_t peak_since(void)
+{
+	int64_t peak = node_peak < 0 ? 0 : counter(node_peak);
+
+	return node_peak >= 0 && pwrite(node_peak, "0", 1, 0) < 0 ? 0 : peak;
+}
+
 static void sample_pods(int64_t began_ns, int64_t usage, int64_t inactive)
 {
 	volatile int64_t *words = shared + HEADER_WORDS + SLOTS * SLOT_WORDS + (shared[HEAD] % SAMPLES) * SAMPLE_WORDS;
@@ -307,6 +321,7 @@ static void sample_pods(int64_t began_ns, int64_t usage, int64_t inactive)
 	words[BEGAN_NS] = began_ns;
 	words[USAGE] = usage;
 	words[INACTIVE] = inactive;
+	words[PEAK] = peak_since();
 	pthread_mutex_lock(&lock);
 	for (int slot = 0; slot < SLOTS; slot++) {
 		volatile int64_t *place = words + SAMPLE_HEAD + 3 * slot;
@@ -432,7 +447,10 @@ static void died(int slot, int is_canary, int64_t at_ns)
 {
 	struct pod *pod = &pods[slot];
 	int *fd = is_canary ? &pod->canary_fd : &pod->actor_fd;
+	int64_t beat_ns = slot_words(slot)[BEAT_NS];
 
+	if (is_canary && beat_ns && at_ns - beat_ns > 2 * BEAT_EVERY_NS)
+		at_ns = beat_ns + BEAT_EVERY_NS; /* its exit was held up: the kill came before its next beat */
 	pthread_mutex_lock(&lock);
 	tell("dead %lld %s %lld\n", (long long)pod->instance, is_canary ? "canary" : "actor", (long long)at_ns);
 	close(*fd);
@@ -531,8 +549,8 @@ int main(int count, char **arguments)
 {
 	int fd;
 
-	if (count != 6) {
-		fprintf(stderr, "usage: stage SHARED CAPACITY USAGE STAT INACTIVE_KEY\n");
+	if (count != 7) {
+		fprintf(stderr, "usage: stage SHARED CAPACITY USAGE STAT INACTIVE_KEY PEAK\n");
 		return 1;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -548,7 +566,9 @@ int main(int count, char **arguments)
 	node_usage = open_counter(arguments[3]);
 	node_stat = open_counter(arguments[4]);
 	inactive_key = arguments[5];
-	if (node_usage < 0 || node_stat < 0)
+	if (strcmp(arguments[6], "-"))
+		node_peak = open(arguments[6], O_RDWR | O_CLOEXEC);
+	if (node_usage < 0 || node_stat < 0 || (node_peak < 0 && strcmp(arguments[6], "-")))
 		fail("the node's counters");
 	for (int slot = 0; slot < SLOTS; slot++)
 		pods[slot] = (struct pod){ -1, -1, 0, -1, -1, -1 };

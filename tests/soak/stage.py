@@ -21,7 +21,7 @@ _HEADER_WORDS: Final = 64
 _SLOT_WORDS: Final = 8
 _SAMPLE_HEAD: Final = 8
 _SAMPLE_WORDS: Final = _SAMPLE_HEAD + 3 * SLOTS
-SAMPLES: Final = 8192
+SAMPLES: Final = 32768
 _FIRST_SAMPLE: Final = _HEADER_WORDS + SLOTS * _SLOT_WORDS
 _WORDS: Final = _FIRST_SAMPLE + SAMPLES * _SAMPLE_WORDS
 # The same numbers as stage.c's enums.
@@ -72,6 +72,8 @@ class Stage:
                 str(node_directory / usage_name),
                 str(node_directory / "memory.stat"),
                 key,
+                # That of v2 can be begun anew only by each reader for itself, and since 6.12.
+                "-" if is_v2 else str(node_directory / "memory.max_usage_in_bytes"),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -229,6 +231,7 @@ class Stage:
             began_ns=words[0],
             ended_ns=words[1],
             node=Counters(words[2], words[3]),
+            peak_bytes=words[4],
             pods={
                 words[at]: Counters(words[at + 1], words[at + 2])
                 for at in range(_SAMPLE_HEAD, _SAMPLE_WORDS, 3)

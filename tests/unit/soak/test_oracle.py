@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -162,12 +163,21 @@ def test_kill_without_a_crossing_is_wrong() -> None:
     assert only(episode(samples, [kill(HOG, 2.5)])).wrong == "killed without a crossing"
 
 
+def test_crossing_between_two_samples_is_seen_by_the_kernels_watermark() -> None:
+    samples = [sample(at, {HOG: 70, SMALL: 5}) for at in range(4)]
+    samples[3] = replace(samples[3], peak_bytes=81 * MIB)
+
+    assert only(episode(samples, [kill(HOG, 2.5)])).wrong is None
+
+
 def test_kill_that_was_not_seen_closely_is_not_called_wrong() -> None:
     samples = [sample(0, {HOG: 70, SMALL: 5}), sample(10, {HOG: 70, SMALL: 5})]
 
     judged = only(episode(samples, [kill(HOG, 5)]))
 
     assert (judged.wrong, judged.is_unseen) == (None, True)
+    lost = [sample(at, {HOG: 70, SMALL: 5}) for at in range(50, 60)]
+    assert only(episode(lost, [kill(HOG, 5)])).is_unseen
 
 
 def test_kill_long_after_the_shortage_is_wrong() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from soak.figures import percentile
+from soak.figures import Figures, percentile
+from soak.guarded import Measured
 from soak.slope import slope
 
 
@@ -49,3 +50,32 @@ def test_percentile_is_the_smallest_value_that_the_share_does_not_exceed(
 
 def test_percentile_of_nothing_is_nothing() -> None:
     assert percentile([], 0.5) is None
+
+
+def measured(at: float, generation: int, rss_kib: int) -> Measured:
+    return Measured(at_seconds=at, generation=generation, descriptors=40, threads=11, rss_kib=rss_kib)
+
+
+def test_slopes_are_those_of_the_longest_life_without_its_start() -> None:
+    short = [measured(float(at), 1, 10_000 * at) for at in range(50)]
+    start = [measured(50.0 + at, 2, 1000 * at) for at in range(60)]
+    flat = [measured(110.0 + at, 2, 60_000) for at in range(100)]
+
+    slopes = Figures(measured=[*short, *start, *flat]).slopes()
+
+    assert slopes["rss_kib"].moved == 0
+    assert slopes["descriptors"].is_flat(0)
+
+
+def test_nothing_is_said_of_a_life_that_is_too_short() -> None:
+    assert Figures(measured=[measured(float(at), 1, at) for at in range(100)]).slopes() == {}
+
+
+def test_run_is_good_with_crossings_and_nothing_wrong_and_not_with_a_daemon_that_grows() -> None:
+    flat = [measured(float(at), 1, 40_000) for at in range(200)]
+    growing = [measured(float(at), 1, 40_000 + 100 * at) for at in range(200)]
+
+    assert Figures(crossings=1, measured=flat).is_good()
+    assert not Figures(crossings=1, measured=growing).is_good()
+    assert not Figures(measured=flat).is_good()
+    assert not Figures(crossings=1, missed=1).is_good()
