@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,10 @@ from reactor.workloads.unchanged import Unchanged
 NAMESPACE: Final = "cgroup"
 # Far above what anybody gives by hand, below what counts as critical.
 _AVOID_PRIORITY: Final = 1_000_000
+# How long a new cgroup may still be written to by who made it, and how many of them a glance reads again: who
+# can make thousands is not to make it long.
+_SETTLES_SECONDS: Final = 1.0
+_MOST_READ_AGAIN: Final = 8
 
 
 class _Found(NamedTuple):
@@ -40,10 +45,19 @@ class _Found(NamedTuple):
 class CgroupPods:
     """Lists pods from the cgroup tree. Nothing here raises: what can't be read is in `problems`."""
 
-    def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        tree: CgroupTree,
+        settings: Settings,
+        *,
+        proc: Path = PROC,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tree = tree
+        self._clock_seconds = clock_seconds
         self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
         self._known: dict[str, Pod] = {}
+        self._young: Mapping[str, float] = {}  # until when, by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
         self._glanced = Unchanged[dict[str, Sequence[_Found]]]()
 
@@ -58,7 +72,10 @@ class CgroupPods:
         return self._listed(self._by_parent(problems), problems, afresh=True)
 
     def glance(self) -> tuple[Pod, ...]:
-        """Return the pods that exist now; of those known from before nothing is read again.
+        """Return the pods that exist now; of those known from before only the youngest are read again.
+
+        Who makes a cgroup writes what it asks for afterwards: systemd, a runtime. A pod that was read in
+        between would be what it is not until the next `list`.
 
         The parents are listed where one of them has changed: cheap enough for the path from a wake to a kill,
         where a pod that came a moment ago may be the very one. For one thread.
@@ -90,6 +107,9 @@ class CgroupPods:
         self, children: Mapping[str, Sequence[_Found]], problems: dict[str, str], *, afresh: bool
     ) -> tuple[Pod, ...]:
         known = self._known
+        young = self._still_young()
+        again = frozenset(list(young)[-_MOST_READ_AGAIN:])
+        came: list[str] = []
         pods: dict[str, Pod] = {}
         for parent in self.fence.parents:
             if parent not in children:
@@ -98,12 +118,24 @@ class CgroupPods:
                 }
             for child in children.get(parent, ()):
                 before = known.get(child.uid)
-                pod = self._pod(child, before, problems) if afresh or before is None else before
+                is_read = afresh or before is None or child.uid in again
+                pod = self._pod(child, before, problems) if is_read else before
                 if pod is not None:
                     pods[child.uid] = pod
+                    if before is None:
+                        came.append(child.uid)
+        if came and known:  # at first all are new, and none is young for that
+            young |= dict.fromkeys(came, self._clock_seconds() + _SETTLES_SECONDS)
+        self._young = young
         self._known = pods
         self._problems = problems
         return tuple(pods.values())
+
+    def _still_young(self) -> dict[str, float]:
+        if not self._young:
+            return {}
+        now_seconds = self._clock_seconds()
+        return {uid: until for uid, until in self._young.items() if now_seconds < until}
 
     def _children(self, parent: str) -> Sequence[_Found]:
         """Return the cgroups below a parent that may be pods, by name. Raises OSError, RefusedError."""

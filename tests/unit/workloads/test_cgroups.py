@@ -176,6 +176,46 @@ def test_cgroup_made_anew_is_another_pod(fake: FakeTree, proc: Path) -> None:
     assert before.uid != after.uid
 
 
+def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_settled(
+    fake: FakeTree, proc: Path
+) -> None:
+    now = [100.0]
+    parents = Settings(pod_parents=("/pods",))
+    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    fake.add("/pods/old")
+    listing.list()
+    fake.add("/pods/new")
+    assert [{}, {}] == [pod.requests for pod in listing.glance()]
+
+    # systemd and the runtimes write what a cgroup asks for after they made it.
+    for name in ("old", "new"):
+        fake.tree.set_memory_request(f"/pods/{name}", 32 * MIB)
+    now[0] += 0.5
+
+    asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
+    assert {"old": None, "new": 32 * MIB} == asked
+    fake.tree.set_memory_request("/pods/new", 64 * MIB)
+    now[0] += 0.6
+    asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
+    assert {"old": None, "new": 32 * MIB} == asked
+
+
+def test_so_many_new_pods_do_not_make_a_glance_long(fake: FakeTree, proc: Path) -> None:
+    listing = CgroupPods(fake.tree, Settings(pod_parents=("/pods",)), proc=proc, clock_seconds=lambda: 100.0)
+    fake.add("/pods/old")
+    listing.list()
+    names = [f"new-{number:02}" for number in range(20)]
+    for name in names:
+        fake.add(f"/pods/{name}")
+    listing.glance()
+    for name in names:
+        fake.tree.set_memory_request(f"/pods/{name}", 32 * MIB)
+
+    read_again = [pod.name for pod in listing.glance() if pod.requests]
+
+    assert names[-8:] == read_again
+
+
 def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
     for name in ("a", "b"):
         fake.add(f"/pods/{name}")
