@@ -12,7 +12,11 @@ from daemon_fixtures import MIB, RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
 
-HARD = {"evictionHard": {"memory.available": "100Mi"}}
+# With what the hog's own process brings back the node is just above the threshold, and still short of this.
+HARD = {
+    "evictionHard": {"memory.available": "100Mi"},
+    "evictionMinimumReclaim": {"memory.available": "50Mi"},
+}
 # No pass but by the kernel's word and the loop's own: what is not evicted now is not left to the next tick.
 SECTION = {"housekeepingInterval": "500ms", "sources": {"ebpf": False}}
 WRITE = """
@@ -72,7 +76,7 @@ def _assert_only_the_hog_goes(node: VirtualNode, daemon: RunningDaemon, command:
     hog = node.spawn(node.add_pod("hog"), command)
 
     assert -signal.SIGKILL == hog.wait(120)
-    eventually(lambda: "MemoryPressure" not in _pressed(daemon), "there is memory again", 60)
+    eventually(lambda: _available_bytes(daemon) > 150 * MIB, "there is memory again", 60)
     passes = daemon.status()["passes"]
     eventually(lambda: daemon.status()["passes"] > passes + 2, "passes go by")
 
@@ -84,12 +88,9 @@ def _assert_only_the_hog_goes(node: VirtualNode, daemon: RunningDaemon, command:
     assert reclaimed["freed"] > 100 * MIB
 
 
-def _pressed(daemon: RunningDaemon) -> list[str]:
-    """Return what is met now; the condition itself lasts for the transition period."""
+def _available_bytes(daemon: RunningDaemon) -> int:
     signals = daemon.status()["signals"]
-    return ["MemoryPressure"] * any(
-        one["signal"] == "memory.available" and one["available"] < 100 * MIB for one in signals
-    )
+    return next(int(one["available"]) for one in signals if one["signal"] == "memory.available")
 
 
 def _counts_kernel_memory(node: VirtualNode) -> bool:
