@@ -12,7 +12,7 @@ import trio
 from daemon_fixtures import hold
 from part_faults import PartFaults
 
-from reactor.config import settings_from_text
+from reactor.config import load_settings
 from reactor.daemon.loop import Daemon
 from reactor.daemon.recorder import Hooks
 from reactor.daemon.run import run
@@ -25,24 +25,23 @@ _OVER = {"first list of pods", "restoring the state", "earlier journal", "abando
 _NOT_HERE = {"end", "oom record", "kubernetes notes", "questions", "scrapes"}
 
 
-def _settings(node: VirtualNode, directory: Path) -> Settings:
-    return settings_from_text(
-        json.dumps(
-            {
-                "evictionHard": {"memory.available": "64Mi"},
-                "reactor": {
-                    "nodeCgroup": node.cgroup,
-                    "housekeepingInterval": "5s",
-                    "metrics": "127.0.0.1:0",
-                    "socket": str(directory / "s.sock"),
-                    "stateFile": str(directory / "state.json"),
-                    "journal": {"path": str(directory / "journal.jsonl")},
-                    "realtime": {"fifoPriority": 0, "lockMemory": False, "oomScoreAdj": None},
-                },
-            }
-        ),
-        "the test",
-    )
+def _configured(node: VirtualNode, directory: Path) -> tuple[Path, Settings]:
+    """Write a configuration; return its path and what it says."""
+    document = {
+        "evictionHard": {"memory.available": "64Mi"},
+        "reactor": {
+            "nodeCgroup": node.cgroup,
+            "housekeepingInterval": "5s",
+            "metrics": "127.0.0.1:0",
+            "socket": str(directory / "s.sock"),
+            "stateFile": str(directory / "state.json"),
+            "journal": {"path": str(directory / "journal.jsonl")},
+            "realtime": {"fifoPriority": 0, "lockMemory": False, "oomScoreAdj": None},
+        },
+    }
+    path = directory / "reactor.json"
+    path.write_text(json.dumps(document))
+    return path, load_settings(path)
 
 
 async def _evicts(node: VirtualNode, name: str, ended: list[str]) -> None:
@@ -64,7 +63,8 @@ async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part
     faults, ended = PartFaults(), []
     hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name), faults=faults)
     async with trio.open_nursery() as nursery:
-        daemon = await nursery.start(partial(run, _settings(node, tmp_path), hooks=hooks))
+        path, settings = _configured(node, tmp_path)
+        daemon = await nursery.start(partial(run, settings, hooks=hooks, config_path=path))
         await _evicts(node, "first", ended)
         names = [state.name for state in daemon.supervisor.states if state.name in faults.seen - _OVER]
         assert {state.name for state in daemon.supervisor.states} == {*names, *_OVER, *_NOT_HERE}
@@ -81,14 +81,22 @@ async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part
         print(f"parts failed in turn, a hog evicted after each: {', '.join(names)}")
         nursery.cancel_scope.cancel()
 
-    assert {"housekeeping", "ticker", "filesystems", "records", "evictions", "status socket"} <= set(names)
+    assert {
+        "signals",
+        "housekeeping",
+        "ticker",
+        "filesystems",
+        "records",
+        "evictions",
+        "status socket",
+    } <= set(names)
 
 
 async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_the_one_before_it_evicts(
     node: VirtualNode, tmp_path: Path
 ) -> None:
     ended: list[str] = []
-    settings = _settings(node, tmp_path)
+    _, settings = _configured(node, tmp_path)
     hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name))
     async with trio.open_nursery() as nursery:
         daemon = await nursery.start(partial(run, settings, hooks=hooks))
