@@ -406,8 +406,7 @@ class Passes:
             ending = self._endings.begin(eviction)
             endings.append(ending)
             if eviction.resource is Resource.MEMORY and eviction.threshold is not None:
-                used = snapshot.pods.get(eviction.pod.uid)
-                ending.credited_bytes = None if used is None else used.memory_working_set_bytes
+                ending.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
                 ending.available_bytes = snapshot.signals[eviction.threshold.signal].available
             if ending.outcome == "failed":
                 self._candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
@@ -415,12 +414,24 @@ class Passes:
                 # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
                 ended_seconds = self._clock_seconds()
                 self.known.state = record_eviction(
-                    self._settings, self.known.state, eviction, ended_seconds, snapshot=snapshot, pods=pods
+                    self._settings,
+                    self.known.state,
+                    eviction,
+                    ended_seconds,
+                    snapshot=snapshot,
+                    pods=pods,
+                    held_bytes=ending.credited_bytes,
                 )
                 self.known.under_way.began(eviction.pod.uid, ordered_ns)
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
         return tuple(endings)
+
+    def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
+        """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
+        used = (snapshot.pods.get(uid), self._parts.usages.of([uid]).get(uid))
+        held = (None if one is None else one.memory_working_set_bytes for one in used)
+        return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
 
     def _record(
         self,

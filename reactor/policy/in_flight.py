@@ -32,12 +32,14 @@ def record_eviction(
     *,
     snapshot: Snapshot | None = None,
     pods: Sequence[Pod] = (),
+    held_bytes: int | None = None,
 ) -> PolicyState:
     """Return the state after an eviction was ordered: in flight, and counted against the rate.
 
-    `snapshot` and `pods` are what it was decided on, by which a kill for memory is judged afterwards.
+    `snapshot` and `pods` are what it was decided on, by which a kill for memory is judged afterwards, and
+    `held_bytes` what the pod held when it was killed (None: not observed).
     """
-    state = with_kill(settings, state, eviction, snapshot or Snapshot(), pods, now_seconds)
+    state = with_kill(settings, state, eviction, snapshot or Snapshot(), pods, now_seconds, held_bytes)
     kill_at = now_seconds + eviction.grace_period_seconds
     ordered = InFlight(
         uid=eviction.pod.uid,

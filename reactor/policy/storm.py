@@ -36,8 +36,9 @@ from reactor.policy.outside import memory_outside_pods
 
 _RATE_WINDOW_SECONDS = 60.0
 _REMEMBERED_PAUSES = 6
-# Below this the kernel's batched counters and what the system itself takes look like a leak.
-_NOISE_BYTES = 1 << 20
+# Below this the kernel's batched counters and what the system itself takes look like a leak, and a small pod
+# with a few files in memory would spare the hog that comes after it.
+_NOISE_BYTES = 6 << 20
 _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 _GROWN_SHARE = 4  # of the threshold
@@ -140,10 +141,13 @@ def with_kill(
     snapshot: Snapshot,
     pods: Sequence[Pod],
     now_seconds: float,
+    held_bytes: int | None = None,
 ) -> PolicyState:
     """Return the state after a kill, with what it is going to be judged by; other evictions change nothing.
 
     `state` is as it was before the eviction was in flight, `snapshot` and `pods` what was decided on.
+    `held_bytes` is what the pod held at the kill (None: not observed): a hog grows between the two, and where
+    the daemon was held up it is several times as large as what it was chosen for.
     """
     threshold = eviction.threshold
     if threshold is None or not is_hard_memory(threshold):
@@ -154,7 +158,10 @@ def with_kill(
         uid=eviction.pod.uid,
         signal=threshold.signal,
         at_seconds=now_seconds,
-        credited_bytes=_held_bytes(snapshot.pods, eviction.pod.uid),
+        credited_bytes=max(
+            (one for one in (_held_bytes(snapshot.pods, eviction.pod.uid), held_bytes) if one is not None),
+            default=None,
+        ),
     )
     seen = snapshot.signals.get(threshold.signal)
     if seen is not None:

@@ -159,3 +159,24 @@ async def test_what_came_back_is_what_the_node_says(make_loop, make_pod, observa
         ending.left_bytes,
     )
     assert ending.freed_ns is not None
+
+
+async def test_a_pod_that_grew_between_the_decision_and_the_kill_is_credited_with_all_of_it(
+    make_loop, make_pod, observation
+):
+    loop = make_loop(unhelpful_eviction_pause_seconds=10.0)
+    hog = make_pod("hog")
+    loop.have(hog, working_set_bytes=300 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(20 * MIB)}
+    kill_now = loop.kills.kill_now
+
+    def slow_kill(pod):
+        loop.usages.seen = {hog.uid: PodUsage(memory_working_set_bytes=490 * MIB)}
+        return kill_now(pod)
+
+    loop.kills.kill_now = slow_kill
+    record = loop.passes.make([WAKE])
+
+    assert ["hog"] == loop.kills.killed
+    assert 490 * MIB == record.endings[0].credited_bytes
+    assert 490 * MIB == loop.passes.known.state.hard_memory_kills[-1].credited_bytes

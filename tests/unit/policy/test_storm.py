@@ -26,7 +26,8 @@ SETTINGS = EvictionSettings(
 class Node:
     """A node of 512 MiB of which pods use `pods` and the system `outside` MiB; killed pods go at once.
 
-    Of a victim in `sticky` as much as is said stays, outside the pods.
+    Of a victim in `sticky` as much as is said stays, outside the pods; one in `grown` held as much as is
+    said when it was killed, which was some time after the decision.
     """
 
     def __init__(self, outside=0, settings=SETTINGS, **pods):
@@ -34,6 +35,7 @@ class Node:
         self.outside = outside
         self.pods = dict(pods)
         self.sticky = {}
+        self.grown = {}
         self.unobserved = set()
         self.now = 1000.0
         self.state = PolicyState()
@@ -54,8 +56,15 @@ class Node:
         snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
         self.state, self.decision = decide(self.settings, self.state, snapshot, listed, self.now)
         for eviction in self.decision.evictions:
+            held_bytes = self.grown.get(eviction.pod.name, 0) * MIB or None
             self.state = record_eviction(
-                self.settings, self.state, eviction, self.now, snapshot=snapshot, pods=listed
+                self.settings,
+                self.state,
+                eviction,
+                self.now,
+                snapshot=snapshot,
+                pods=listed,
+                held_bytes=held_bytes,
             )
             self.killed.append(eviction.pod.name)
             self.pods.pop(eviction.pod.name)
@@ -150,6 +159,19 @@ def test_memory_that_stays_after_its_writer_spares_the_others():
     )
 
 
+@pytest.mark.parametrize(("held", "reasons"), [(0, [SlowReason.UNHELPFUL]), (400, [])])
+def test_kill_is_judged_by_what_its_pod_held_when_it_was_killed(held, reasons):
+    node = Node(outside=100, hog=300, **innocents())
+    node.grown["hog"] = held  # the daemon was held up after the decision, and the hog was not
+    node.sticky["hog"] = 250
+    node.step()
+    node.step()
+
+    assert "hog" == node.killed[0]
+    assert reasons == node.reasons
+    assert (1 if reasons else 2) == len(node.killed)
+
+
 def test_slowdown_ends_with_what_caused_it():
     node = Node(outside=10, tmpfs=400, **innocents())
     node.sticky["tmpfs"] = 395
@@ -188,6 +210,20 @@ def test_kills_that_brought_nothing_are_told_once():
     told = [kill.uid for _ in range(5) for kill in node.step().unhelpful]
 
     assert ["tmpfs"] == told
+
+
+def test_a_small_pod_whose_files_stay_in_memory_does_not_spare_the_others():
+    node = Node(outside=310, **{**innocents(), "small": 9})
+    node.pods = {"small": 5, "hog": 4, **innocents(12, 8)}
+    node.pods |= dict.fromkeys(node.pods.keys() - {"small", "hog"}, 3)
+    node.outside = 412 - sum(node.pods.values()) + 1
+    node.sticky["small"] = 5
+    node.step()
+    assert ["small"] == node.killed
+    node.step()
+
+    assert [] == node.reasons
+    assert 2 == len(node.killed)
 
 
 def test_several_kills_are_judged_together():
