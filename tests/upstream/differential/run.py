@@ -25,6 +25,7 @@ from differential.words import Json
 from differential.written import written_differences
 
 _BATCH = 250
+_QUICK_BATCH = 50  # a fault shows early
 _TEXTS = 3000
 _KNOWN_SEEDS = 400
 _KNOWN_BATCH = 50
@@ -61,10 +62,11 @@ def run(oracle: Path, seeds: range, *, jobs: int, folder: Path, is_quick: bool =
     """
     began, found = time.monotonic(), Found()
     fewer = range(seeds.start, seeds.start + max(1, len(seeds) // 4))
+    size = _QUICK_BATCH if is_quick else _BATCH
     work = [
-        *(partial(_evictions, oracle, batch) for batch in _batches(seeds)),
-        *(partial(_images, oracle, batch) for batch in _batches(fewer)),
-        *(partial(_pods, oracle, batch) for batch in _batches(fewer)),
+        *(partial(_pods, oracle, batch) for batch in _batches(fewer, _BATCH)),
+        *(partial(_images, oracle, batch) for batch in _batches(fewer, _BATCH)),
+        *(partial(_evictions, oracle, batch) for batch in _batches(seeds, size)),
         partial(_written, oracle),
     ]
     if not is_quick:
@@ -81,9 +83,9 @@ def run(oracle: Path, seeds: range, *, jobs: int, folder: Path, is_quick: bool =
     return 1 if found.kinds else 0
 
 
-def _batches(seeds: range) -> Iterator[range]:
-    for start in range(seeds.start, seeds.stop, _BATCH):
-        yield range(start, min(start + _BATCH, seeds.stop))
+def _batches(seeds: range, size: int) -> Iterator[range]:
+    for start in range(seeds.start, seeds.stop, size):
+        yield range(start, min(start + size, seeds.stop))
 
 
 def _results(work: Sequence[Callable[[], Found]], jobs: int) -> Iterator[Found]:
