@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import RunningDaemon, eventually
+from daemon_fixtures import PAUSE, RunningDaemon, eventually
 from disks import Guarded, fill
 from this_machine import cgroup_tree
 
@@ -111,8 +111,8 @@ def test_600000_directories_cost_neither_the_daemon_nor_another_pods_limit(
         make_wide(guarded.add_pod(name), WIDE)
     make_deep(guarded.add_pod("deep", volume={"sizeLimit": "10Ki"}), DEEP)
     small = [guarded.add_pod(f"small{number}", volume={"sizeLimit": LIMIT}) for number in range(3)]
-    guarded.run("wide", fill(guarded.disk / "wide", files=1))
-    guarded.run("deep", fill(guarded.disk / "deep", files=1))
+    guarded.run("wide", PAUSE)
+    guarded.run("deep", PAUSE)
     guarded.start({"evictionHard": {"nodefs.available": "1Mi"}})
     assert daemon.process is not None
 
