@@ -18,16 +18,16 @@ AMPLE = {"evictionHard": {"nodefs.available": "1Mi"}}
 FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "an emptyDir": (
         {"volume": {"sizeLimit": LIMIT}},
-        'Usage of EmptyDir volume "scratch" exceeds the limit "100Mi".',
+        'Usage of EmptyDir volume "scratch" exceeds the limit "100Mi". ',
     ),
     "a container's writable layer": (
         {"limits": {"ephemeral-storage": LIMIT}, "where": "reactor/rootfs"},
         # Upstream looks at the pod's total, which is its containers' limits, before at each container.
-        "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi.",
+        "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi. ",
     ),
     "a container's limit, in a volume": (
         {"limits": {"ephemeral-storage": LIMIT}},
-        "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi.",
+        "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi. ",
     ),
 }
 
