@@ -103,6 +103,7 @@ class Guarded:
 
     def start(self, wait: Callable[[Callable[[], bool], float], bool]) -> None:
         """Start the daemon and wait, by `wait`, until it says that it is ready. Raises StageError."""
+        self.is_ready()  # what the one before still said is not the next one's word
         self._words.clear()
         self._is_reloading = False
         self._process = subprocess.Popen(
