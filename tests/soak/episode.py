@@ -246,8 +246,8 @@ class Course:
     def _judged(
         self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool
     ) -> Outcome:
-        canaries = {death.instance for death in self.stage.deaths if death.who == "canary"}
-        self.stage.wait(lambda: all(map(self.stage.is_dead, canaries)), _DYING_SECONDS)
+        dying = [pod.instance for pod in self.pods.present.values() if self.stage.is_dying(pod.slot)]
+        self.stage.wait(lambda: all(map(self.stage.is_dead, dying)), _DYING_SECONDS)
         next_since = self.stage.sample(on=True) - 1
         deaths = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "canary"}
         actors = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "actor"}

@@ -26,9 +26,10 @@ _FIRST_SAMPLE: Final = _HEADER_WORDS + SLOTS * _SLOT_WORDS
 _WORDS: Final = _FIRST_SAMPLE + SAMPLES * _SAMPLE_WORDS
 # The same numbers as stage.c's enums.
 _CAPACITY, _THRESHOLD, _SAMPLING, _LEVEL, _CROSSED_NS, _HEAD, _NEAR_BYTES = range(7)
-_INSTANCE, _TOUCHED, _BEFORE_NS, _STOP = range(4)
+_INSTANCE, _TOUCHED, _BEFORE_NS, _STOP, _CANARY_PID, _BEAT_NS = range(6)
 _NEAR_THE_LEVEL_BYTES: Final = 4 << 20
 _FAR_NS: Final = 4_000_000
+_SILENT_NS: Final = 20_000_000  # twenty beats
 
 
 class StageError(Exception):
@@ -132,6 +133,11 @@ class Stage:
     def before_ns(self, slot: int) -> int:
         """Return the instant before the last chunk that the slot's actor touched."""
         return self._words[_HEADER_WORDS + slot * _SLOT_WORDS + _BEFORE_NS]
+
+    def is_dying(self, slot: int) -> bool:
+        """Tell whether the slot's canary does not run any more, though it may not have ended."""
+        beat_ns = self._words[_HEADER_WORDS + slot * _SLOT_WORDS + _BEAT_NS]
+        return bool(beat_ns) and time.monotonic_ns() - beat_ns > _SILENT_NS
 
     def stop_growth(self, slot: int) -> None:
         """Have the slot's actor be content with what it has."""
