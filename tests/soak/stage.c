@@ -55,7 +55,7 @@
 #define BEAT_EVERY_NS 1000000
 
 enum header { CAPACITY, THRESHOLD, SAMPLING, LEVEL, CROSSED_NS, HEAD, NEAR_BYTES };
-enum slot { INSTANCE, TOUCHED, BEFORE_NS, STOP, CANARY_PID, BEAT_NS };
+enum slot { INSTANCE, STOP, CANARY_PID, BEAT_NS };
 enum sample { BEGAN_NS, ENDED_NS, USAGE, INACTIVE, PEAK };
 
 struct pod {
@@ -170,10 +170,9 @@ static void paced(volatile int64_t *slot, int64_t bytes, int64_t rate, void (*to
 
 		if (rate)
 			sleep_until(began_ns + (int64_t)((double)at / rate * SECOND_NS));
-		before_ns = slot[BEFORE_NS] = now_ns();
+		before_ns = now_ns();
 		touch(what, at, chunk);
 		at += chunk;
-		slot[TOUCHED] += chunk;
 		note_crossing(before_ns);
 	}
 }

@@ -26,7 +26,7 @@ _FIRST_SAMPLE: Final = _HEADER_WORDS + SLOTS * _SLOT_WORDS
 _WORDS: Final = _FIRST_SAMPLE + SAMPLES * _SAMPLE_WORDS
 # The same numbers as stage.c's enums.
 _CAPACITY, _THRESHOLD, _SAMPLING, _LEVEL, _CROSSED_NS, _HEAD, _NEAR_BYTES = range(7)
-_INSTANCE, _TOUCHED, _BEFORE_NS, _STOP, _CANARY_PID, _BEAT_NS = range(6)
+_STOP, _BEAT_NS = 1, 3
 _NEAR_THE_LEVEL_BYTES: Final = 4 << 20
 _FAR_NS: Final = 4_000_000
 _SILENT_NS: Final = 20_000_000  # twenty beats
@@ -129,10 +129,6 @@ class Stage:
     def crossed_ns(self) -> int | None:
         """Return the instant before the chunk that crossed was touched, by its actor; None before that."""
         return self._words[_CROSSED_NS] or None
-
-    def before_ns(self, slot: int) -> int:
-        """Return the instant before the last chunk that the slot's actor touched."""
-        return self._words[_HEADER_WORDS + slot * _SLOT_WORDS + _BEFORE_NS]
 
     def is_dying(self, slot: int) -> bool:
         """Tell whether the slot's canary does not run any more, though it may not have ended."""
