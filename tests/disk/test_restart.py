@@ -69,7 +69,8 @@ def test_files_of_an_evicted_pod_are_awaited_and_removed_by_the_next_daemon(
     guarded.daemon.start()
     eventually(lambda: not guarded.under_pressure(), "the end of the pressure")
     assert not held.exists()
-    assert guarded.daemon.status()["in_flight"] == []
+    # That nothing is left of them is known once they have been counted again.
+    eventually(lambda: guarded.daemon.status()["in_flight"] == [], "the end of the eviction")
     assert "innocent" not in guarded.evicted()
 
 
