@@ -246,7 +246,9 @@ class Course:
     def _judged(
         self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool
     ) -> Outcome:
-        dying = [pod.instance for pod in self.pods.present.values() if self.stage.is_dying(pod.slot)]
+        canaries = {death.instance for death in self.stage.deaths if death.who == "canary"}
+        present = self.pods.present.values()
+        dying = [pod.instance for pod in present if pod.instance in canaries or self.stage.is_dying(pod.slot)]
         self.stage.wait(lambda: all(map(self.stage.is_dead, dying)), _DYING_SECONDS)
         next_since = self.stage.sample(on=True) - 1
         deaths = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "canary"}
