@@ -133,12 +133,12 @@ def test_signals_pods_sources_and_events_are_seen_as_they_are(view, node, daemon
 
 def test_another_size_of_the_terminal_is_filled_at_once(view) -> None:
     viewer = view()
-    viewer.shows("AVAILABLE")
+    viewer.shows("CAPACITY")
 
     viewer.resize(60, 16)
     # A frame comes in pieces: it is whole once what has no room in it is gone as well.
     lines = viewer.wait(
-        lambda lines: lines[0].endswith("q quits") and not any("AVAILABLE" in line for line in lines),
+        lambda lines: lines[0].endswith("q quits") and not any("CAPACITY" in line for line in lines),
         "60 columns",
     )
     assert all(len(line) <= 60 for line in lines)
