@@ -124,7 +124,7 @@ class CgroupPods:
                     pods[child.uid] = pod
                     if before is None:
                         came.append(child.uid)
-        if came and known:  # at first all are new, and none is young for that
+        if came:
             young |= dict.fromkeys(came, self._clock_seconds() + _SETTLES_SECONDS)
         self._young = young
         self._known = pods

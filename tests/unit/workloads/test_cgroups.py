@@ -184,6 +184,7 @@ def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_se
     listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
     fake.add("/pods/old")
     listing.list()
+    now[0] += 10
     fake.add("/pods/new")
     assert [{}, {}] == [pod.requests for pod in listing.glance()]
 
@@ -198,6 +199,16 @@ def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_se
     now[0] += 0.6
     asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
     assert {"old": None, "new": 32 * MIB} == asked
+
+
+def test_first_pod_of_all_is_read_again_too(fake: FakeTree, proc: Path) -> None:
+    listing = pods_of(fake, proc, "/pods")
+    assert () == listing.list()
+    fake.add("/pods/a")
+    assert [{}] == [pod.requests for pod in listing.glance()]
+    fake.tree.set_memory_request("/pods/a", 32 * MIB)
+
+    assert [32 * MIB] == [pod.requests.get(Resource.MEMORY) for pod in listing.glance()]
 
 
 def test_so_many_new_pods_do_not_make_a_glance_long(fake: FakeTree, proc: Path) -> None:
@@ -219,8 +230,11 @@ def test_so_many_new_pods_do_not_make_a_glance_long(fake: FakeTree, proc: Path) 
 def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
     for name in ("a", "b"):
         fake.add(f"/pods/{name}")
-    listing = pods_of(fake, proc, "/pods")
+    now = [100.0]
+    settings = Settings(pod_parents=("/pods",))
+    listing = CgroupPods(fake.tree, settings, proc=proc, clock_seconds=lambda: now[0])
     listing.list()
+    now[0] += 10
     shutil.rmtree(fake.directory("/pods/a"))
     fake.add("/pods/c")
     for name in ("b", "c"):
