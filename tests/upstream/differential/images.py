@@ -48,9 +48,8 @@ def _steps(draw: Draw, capacity: int, low: int, high: int, *, reclaims: bool) ->
             "capacityBytes": capacity,
         }
         if draw.chance(0.05):
-            filesystem = draw.pick(
-                {}, {"availableBytes": capacity + 1, "capacityBytes": capacity}, filesystem
-            )
+            absurd: Json = {"availableBytes": capacity + 1, "capacityBytes": capacity}
+            filesystem = draw.pick({}, absurd, {"availableBytes": 0, "capacityBytes": 0})
         node: Json = {"runtime": {"imageFs": filesystem}}
         if reclaims:
             node["fs"] = {
