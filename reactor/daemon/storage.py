@@ -126,7 +126,7 @@ class StorageWatch:
             return
         storage.look_begins()
         await walker.look(requests, self._hurry)
-        if self._hurry.is_set():
+        if not self._due.is_set():  # else the look may have passed by what became urgent meanwhile
             self._hurry = trio.Event()
         storage.look_ended()
 

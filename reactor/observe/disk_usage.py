@@ -97,6 +97,7 @@ class DiskUsage:
         self._places: dict[_Key, _Place] = {}
         self._pods: dict[str, Pod] = {}
         self._by_number: dict[int, _Key] = {}
+        self._disbelieved: list[int] = []
         self._next_number = 1
         self._pod_numbers: dict[str, int] = {}
         self._published: Mapping[str, _Published] = {}
@@ -160,7 +161,8 @@ class DiskUsage:
         self._pods = {pod.uid: pod for pod in pods}
         wanted = {_Key(pod.uid, place) for pod in pods for place in pod.storage}
         asked = {key for key in wanted if key.uid not in without and key.place.path not in without}
-        requests: list[Request] = []
+        requests: list[Request] = [Drop(number) for number in self._disbelieved]
+        self._disbelieved.clear()
         for key in self._places.keys() - asked:
             place = self._places[key] if key in wanted else self._places.pop(key)
             if place.number is not None:
@@ -183,6 +185,7 @@ class DiskUsage:
         for place in self._places.values():
             place.number, place.so_far, place.directories = None, None, 0
         self._by_number.clear()
+        self._disbelieved.clear()
         self._publish_all()
 
     def look_begins(self) -> None:
@@ -210,14 +213,21 @@ class DiskUsage:
     def take(self, report: Report, held: Collection[str] = ()) -> None:
         """Take what the walker reports of a place; of pods whose uid is in `held` it is not believed.
 
-        Raises MessageError for a place that never was.
+        Such a place is asked about anew, since the walker reports what changed and nothing twice. Raises
+        MessageError for a place that never was.
         """
         if not 0 < report.place < self._next_number:
             raise MessageError(f"got place {report.place}; accepted: 1 to {self._next_number - 1}")
         key = self._by_number.get(report.place)
-        if key is None or key.uid in held:
+        if key is None:
             return  # it was dropped meanwhile
         place = self._places[key]
+        if key.uid in held:
+            del self._by_number[report.place]
+            place.number, place.so_far, place.due_seconds = None, None, None
+            self._disbelieved.append(report.place)
+            self._publish(key.uid)
+            return
         found = FilesystemUsage(used_bytes=report.used_bytes, inodes_used=report.inodes)
         match report.kind:
             case Kind.SO_FAR:

@@ -232,24 +232,43 @@ async def test_walker_has_no_privilege_no_lock_no_descriptor_but_its_socket_and_
     assert {"socket", "/dev/null"} == opened
 
 
-async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(
-    nursery, known, make_writer, tmp_path
-):
-    # A walker that answers each look at once, and says that it took a second of CPU.
-    lazy = f"""
-import socket, sys
+# A walker that answers a look as soon as it is not held up, and says that it took a second of CPU.
+LAZY = """
+import os, socket, sys, time
 from reactor.observe.walk_messages import *
+directory = {directory!r}
 daemon = socket.socket(fileno=0)
 while raw := daemon.recv(9000):
     request = read_request(raw)
     if isinstance(request, Look):
-        open({str(tmp_path / "looks")!r}, "a").write("x")
+        open(directory + "/looks", "a").write("x")
+        while os.path.exists(directory + "/held up"):
+            time.sleep(0.01)
         daemon.send(write_report(Report(kind=Kind.LOOKED, place=request.number, nanoseconds=10**9)))
         daemon.send(write_report(Report(kind=Kind.IDLE)))
 """
+
+
+async def test_what_becomes_urgent_during_a_look_is_looked_at_without_a_rest(
+    nursery, known, make_writer, tmp_path
+):
+    looks, held_up = tmp_path / "looks", tmp_path / "held up"
+    held_up.touch()
+    known.pods = (make_writer("a"),)
+    watch = StorageWatch(known, command=[sys.executable, "-c", LAZY.format(directory=str(tmp_path))])
+    await nursery.start(watch.run)
+    await eventually(looks.exists)
+    watch.due(urgent=True)
+    held_up.unlink()
+    await eventually(lambda: looks.read_text() == "xx")
+
+
+async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(
+    nursery, known, make_writer, tmp_path
+):
     looks = tmp_path / "looks"
     known.pods = (make_writer("a"),)
-    watch = StorageWatch(known, command=[sys.executable, "-c", lazy])
+    watch = StorageWatch(known, command=[sys.executable, "-c", LAZY.format(directory=str(tmp_path))])
     await nursery.start(watch.run)
     watch.due()
     await eventually(looks.exists)

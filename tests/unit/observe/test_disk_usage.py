@@ -22,7 +22,7 @@ from reactor.model.signals import Layout, Resource
 from reactor.observe.disk_usage import DiskUsage, with_storage
 from reactor.observe.looks_here import LooksHere
 from reactor.observe.places import GivenUpError, Pace
-from reactor.observe.walk_messages import Kind, Report
+from reactor.observe.walk_messages import Drop, Kind, Report
 from reactor.policy.local_storage import storage_limit_evictions
 
 SPEC = {
@@ -222,6 +222,24 @@ class Walked:
 def walked(full_pod: Pod) -> Walked:
     (scratch,) = [place for place in full_pod.storage if place.name == "scratch"]
     return Walked(dataclasses.replace(full_pod, storage=(scratch,)))
+
+
+def test_place_whose_report_was_not_believed_is_asked_about_anew(walked: Walked) -> None:
+    report = Report(kind=Kind.COUNTED, place=walked.add.place, used_bytes=5 << 20, inodes=7)
+    walked.usage.take(report, held={walked.pod.uid})
+    walked.usage.look_ended()
+    assert walked.used_mib() is None
+    drop, walked.add = walked.usage.assign([walked.pod])
+    assert Drop(report.place) == drop
+    walked.says(Kind.COUNTED, used_bytes=1 << 20, inodes=2)
+    assert 1 == walked.used_mib()
+    assert [] == walked.usage.assign([walked.pod])
+
+
+def test_new_walker_is_told_nothing_of_reports_that_were_not_believed_before_it_came(walked: Walked) -> None:
+    walked.usage.take(Report(kind=Kind.COUNTED, place=walked.add.place), held={walked.pod.uid})
+    walked.usage.forget_walker()
+    assert ["Add"] == [type(one).__name__ for one in walked.usage.assign([walked.pod])]
 
 
 def test_pod_whose_count_is_overdue_is_named_with_how_far_it_has_come(walked: Walked) -> None:
