@@ -24,6 +24,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -395,6 +396,13 @@ static void kill_pod(struct pod *pod)
 	pthread_mutex_unlock(&lock);
 }
 
+static int has_ended(int pidfd)
+{
+	struct pollfd ended = { .fd = pidfd, .events = POLLIN };
+
+	return poll(&ended, 1, 0) == 1;
+}
+
 static void start_pod(int slot, int64_t instance, const char *usage, const char *stat, char **procs)
 {
 	volatile int64_t *words = slot_words(slot);
@@ -419,6 +427,9 @@ static void start_pod(int slot, int64_t instance, const char *usage, const char 
 	while (!words[CANARY_PID] && !waitpid(child, NULL, WNOHANG))
 		sleep_until(now_ns() + 20000);
 	pod->canary_fd = words[CANARY_PID] ? syscall(SYS_pidfd_open, (pid_t)words[CANARY_PID], 0) : -1;
+	/* Before its first beat a canary is at ordinary priority, and tells nothing. */
+	while (pod->canary_fd >= 0 && !words[BEAT_NS] && !has_ended(pod->canary_fd))
+		sleep_until(now_ns() + 20000);
 	if (pod->actor_fd < 0 || pod->canary_fd < 0) { /* killed before it stood */
 		kill_pod(pod);
 		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
