@@ -11,12 +11,11 @@ from reactor.model.pods import Pod
 class Candidates:
     """Keeps two kinds of pods from being chosen over and over while others should be.
 
-    An evicted pod's cgroup may stay behind empty: it is left out until somebody lives in it again, which
-    `populated` tells. A pod whose kill failed is spared for `spare_seconds`, and the ranking says why.
+    An evicted pod's cgroup may stay behind empty: it is left out until a process lives in it again. A pod
+    whose kill failed is spared for `spare_seconds`, and the ranking says why.
     """
 
-    def __init__(self, populated: Callable[[Pod], bool], *, spare_seconds: float = 30.0) -> None:
-        self._populated = populated
+    def __init__(self, *, spare_seconds: float = 30.0) -> None:
         self._spare_seconds = spare_seconds
         self._ended: set[str] = set()
         self._failed: dict[str, tuple[float, str]] = {}
@@ -39,12 +38,12 @@ class Candidates:
         self._ended &= present
         self._failed = {uid: noted for uid, noted in self._failed.items() if uid in present}
 
-    def of(self, pods: Sequence[Pod], now_seconds: float) -> Sequence[Pod]:
-        """Return the pods to decide over, in their order."""
+    def of(self, pods: Sequence[Pod], now_seconds: float, populated: Callable[[Pod], bool]) -> Sequence[Pod]:
+        """Return the pods to decide over, in their order; `populated` tells whether a process is in one."""
         if not self._ended and not self._failed:
             return pods
         self._failed = {uid: noted for uid, noted in self._failed.items() if now_seconds < noted[0]}
-        self._ended -= {pod.uid for pod in pods if pod.uid in self._ended and self._populated(pod)}
+        self._ended -= {pod.uid for pod in pods if pod.uid in self._ended and populated(pod)}
         return tuple(self._spared(pod) for pod in pods if pod.uid not in self._ended)
 
     def _spared(self, pod: Pod) -> Pod:

@@ -47,6 +47,8 @@ _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _SUNK_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
+_LEFT_BYTES: Final = 1 << 20
+_GROWN_BYTES: Final = 8 << 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +57,8 @@ class Known:
 
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
     filesystems, and `lingering` whose files may still be there although they were evicted; `under_way` when
-    evictions were ordered and came to their end, `oom_victims` whether the kernel's own victims have exited.
+    evictions were ordered and came to their end, `candidates` whom they have emptied, `oom_victims` whether
+    the kernel's own victims have exited.
     """
 
     observed: Observed
@@ -66,6 +69,7 @@ class Known:
     storage: DiskUsage = dataclasses.field(default_factory=DiskUsage)
     lingering: Lingering = dataclasses.field(default_factory=Lingering)
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
+    candidates: Candidates = dataclasses.field(default_factory=Candidates)
     oom_victims: OomVictims = dataclasses.field(default_factory=OomVictims)
 
     def called_off(self, uid: str) -> None:
@@ -94,7 +98,6 @@ class Passes:
         self._endings = endings
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
-        self._candidates = Candidates(parts.populated)
         self._giving_back = GivingBack(settings, parts.reclaims, known.observed, clock_seconds)
         self._is_ready = False
         parts.usages.track(known.pods)
@@ -200,7 +203,7 @@ class Passes:
         """Take over a fresh list of pods; a cgroup that vanished and is listed was made anew."""
         if pods != self.known.pods or self._parts.usages.vanished:
             self.known.pods = pods
-            self._candidates.forget_absent(pods)
+            self.known.candidates.forget_absent(pods)
             self._parts.usages.track(pods)
 
     def gone(self, uid: str) -> bool:
@@ -217,17 +220,48 @@ class Passes:
                 spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
                 if used.process_count > spared:
                     return False
-        self._candidates.ended(uid)
+        self.known.candidates.ended(uid)
         if resources & ON_DISK and not self.known.lingering.is_freed(uid, self.known.storage):
             return False
         self.known.lingering.forget(uid)
         self.known.under_way.ended(uid, time.monotonic_ns())
-        self.known.state = dataclasses.replace(
-            state, in_flight=tuple(flight for flight in state.in_flight if flight.uid != uid)
-        )
+        self._landed(uid)
         if resources & ON_DISK:
             self.disks_changed()
         return True
+
+    def _landed(self, uid: str) -> None:
+        """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
+        left_bytes = self._parts.usages.shared_memory_bytes(uid) or 0
+        flights = []
+        for flight in self.known.state.in_flight:
+            if flight.uid != uid:
+                flights.append(flight)
+            elif flight.resource is Resource.MEMORY and left_bytes >= _LEFT_BYTES:
+                flights.append(dataclasses.replace(flight, left_bytes=left_bytes))
+        self.known.state = dataclasses.replace(self.known.state, in_flight=tuple(flights))
+
+    def _observe_left(self) -> None:
+        """Take note of which files in memory, left by evicted pods, are still there.
+
+        Of a pod that lives again and has grown nothing is expected any more: it may have to go anew. Until
+        then a kill would free no more of it than the little that is its own.
+        """
+        if all(flight.left_bytes is None for flight in self.known.state.in_flight):
+            return
+        flights = []
+        for flight in self.known.state.in_flight:
+            if flight.left_bytes is not None:
+                left_bytes = self._parts.usages.shared_memory_bytes(flight.uid) or 0
+                used = self._parts.usages.of([flight.uid]).get(flight.uid)
+                held_bytes = 0 if used is None else used.memory_working_set_bytes or 0
+                if left_bytes < _LEFT_BYTES or held_bytes > flight.left_bytes + _GROWN_BYTES:
+                    continue
+                left_bytes = min(left_bytes, flight.left_bytes)
+                flights.append(dataclasses.replace(flight, left_bytes=left_bytes))
+            else:
+                flights.append(flight)
+        self.known.state = dataclasses.replace(self.known.state, in_flight=tuple(flights))
 
     def absurd_thresholds(self) -> dict[str, str]:
         """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
@@ -250,7 +284,7 @@ class Passes:
 
     def ended_cgroups(self) -> tuple[str, ...]:
         """Return the cgroups that evictions have emptied and that are still there."""
-        ended = self._candidates.ended_among(self._present())
+        ended = self.known.candidates.ended_among(self._present())
         return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
 
     def memory_reclaimed(self, reclaimed: Reclaimed) -> None:
@@ -291,6 +325,7 @@ class Passes:
         self._acted_on(self.known.observed.at(self._clock_seconds()), ON_DISK)
 
     def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
+        self._observe_left()
         memory = self._parts.node.memory()
         self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):
@@ -347,7 +382,9 @@ class Passes:
         """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
         flights = self.known.state.in_flight
         self.known.lingering.keep(flight.uid for flight in flights if now_seconds < flight.deadline_seconds)
-        return self.known.lingering.beside(self._candidates.of(self._present(), now_seconds))
+        return self.known.lingering.beside(
+            self.known.candidates.of(self._present(), now_seconds, self._parts.populated)
+        )
 
     def _present(self) -> Sequence[Pod]:
         """Return the known pods without those that were gone when they were read: nobody is left to end."""
@@ -409,7 +446,7 @@ class Passes:
                 ending.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
                 ending.available_bytes = snapshot.signals[eviction.threshold.signal].available
             if ending.outcome == "failed":
-                self._candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
+                self.known.candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
             else:
                 # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
                 ended_seconds = self._clock_seconds()

@@ -23,7 +23,10 @@ def restore(file: StateFile, known: Known) -> str | None:
         known.state = dataclasses.replace(restored, oom_victims=())
         known.lingering.resume(restored.in_flight)
         for flight in restored.in_flight:
-            known.under_way.began(flight.uid, 0)
+            if flight.left_bytes is None:
+                known.under_way.began(flight.uid, 0)
+            else:
+                known.candidates.ended(flight.uid)
         _LOG.info(
             "state restored: conditions=%s in_flight=%d",
             ",".join(restored.conditions) or "none",

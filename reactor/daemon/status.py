@@ -274,6 +274,7 @@ def _in_flight(view: View, flight: InFlight, now_seconds: float) -> dict[str, An
         "pod": flight.uid if pod is None else pod.key,
         "uid": flight.uid,
         "resource": flight.resource,
+        "left_bytes": flight.left_bytes,
         "killed_in_seconds": round(max(0.0, flight.kill_at_seconds - now_seconds), 3),
         "given_up_in_seconds": round(max(0.0, flight.deadline_seconds - now_seconds), 3),
     }

@@ -214,7 +214,7 @@ class Succession:
         pods = {pod.uid: pod for pod in known.pods}
         now_seconds = time.monotonic()
         for flight in flights:
-            if flight not in known.state.in_flight:
+            if flight not in known.state.in_flight or flight.left_bytes is not None:
                 continue
             if flight.uid in pods:
                 ending = endings.resume(pods[flight.uid], flight, now_seconds)

@@ -63,7 +63,8 @@ class InFlight:
 
     Until `kill_at_seconds` the pod may still end by itself (a soft eviction's grace period); from
     `deadline_seconds` on nothing more is expected of it. `pod` is what it was where its files are awaited,
-    which may outlive its cgroup, and the daemon that ended it.
+    which may outlive its cgroup, and the daemon that ended it. `left_bytes` is the shared memory and tmpfs
+    still charged to a pod that has ended (None: it has not), which comes back when the files are removed.
     """
 
     uid: str
@@ -71,6 +72,7 @@ class InFlight:
     kill_at_seconds: float
     deadline_seconds: float
     pod: Pod | None = None
+    left_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

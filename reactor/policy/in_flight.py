@@ -22,6 +22,9 @@ from reactor.policy.usage import usage
 
 _RATE_WINDOW_SECONDS = 60.0
 _ON_DISK = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
+# Files in memory come back when they are removed, which may be never. Others are spared for their sake only
+# while the node has this part of the threshold.
+_LEFT_SHARE = 2
 
 
 def record_eviction(
@@ -56,13 +59,20 @@ def record_eviction(
 def still_in_flight(
     in_flight: Sequence[InFlight], pods: Iterable[Pod], now_seconds: float
 ) -> tuple[InFlight, ...]:
-    """Return the evictions of pods that are still there and from which something is still expected."""
+    """Return the evictions from which something is still expected: of pods that are there, or left files."""
     if not in_flight:
         return ()
     present = {pod.uid for pod in pods}
     return tuple(
-        flight for flight in in_flight if flight.uid in present and now_seconds < flight.deadline_seconds
+        flight
+        for flight in in_flight
+        if (flight.uid in present or flight.left_bytes is not None) and now_seconds < flight.deadline_seconds
     )
+
+
+def is_dying(state: PolicyState) -> bool:
+    """Return whether a pod that was evicted for memory has not ended yet."""
+    return any(flight.resource is Resource.MEMORY and flight.left_bytes is None for flight in state.in_flight)
 
 
 def candidates(
@@ -110,7 +120,7 @@ def _awaited(
     evicting: Mapping[str, tuple[Pod, PodUsage | None]],
     now_seconds: float,
 ) -> str | None:
-    credit = 0
+    credit = left = 0
     names = []
     victims = state.oom_victims if RESOURCE[threshold.signal] is Resource.MEMORY else ()
     for victim in victims:
@@ -119,16 +129,18 @@ def _awaited(
             return "in flight: the kernel's OOM killer has killed, and what that gives back is still coming"
         credit += gives
         names.append(f"process {victim.pid}, killed by the kernel's OOM killer,")
-    for flight in state.in_flight:
-        if flight.resource is not RESOURCE[threshold.signal]:
+    for flight in _waited_for(state, threshold, now_seconds):
+        if flight.left_bytes is not None:
+            left += flight.left_bytes
+            names.append(f"{flight.uid}, whose files in memory are still to be removed,")
             continue
-        if threshold.is_hard and now_seconds < flight.kill_at_seconds:
-            continue  # a hard threshold does not wait for a grace period
         pod, used = evicting[flight.uid]
         credit += usage(pod, used, threshold.signal, settings.layout) or 0
         names.append(pod.key)
     if not names:
         return None
+    if left and observation.available + credit >= threshold.value.of(observation.capacity) / _LEFT_SHARE:
+        credit += left
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
     if not credit and RESOURCE[threshold.signal] in _ON_DISK:
         # Files go some time after their pod, when somebody removes them: nobody knows yet what it brought.
@@ -137,6 +149,14 @@ def _awaited(
     if is_met(threshold, credited, with_minimum_reclaim=True):
         return None
     return f"in flight: {', '.join(names)} still holds {credit} of what the node needs"
+
+
+def _waited_for(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iterable[InFlight]:
+    """Return the evictions that give what a threshold is about; a hard one waits for no grace period."""
+    for flight in state.in_flight:
+        is_in_grace = now_seconds < flight.kill_at_seconds
+        if flight.resource is RESOURCE[threshold.signal] and not (threshold.is_hard and is_in_grace):
+            yield flight
 
 
 def _rate(

@@ -14,8 +14,9 @@ from typing import Final
 from reactor.model.decisions import MemoryReclaim, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.in_flight import is_dying
 from reactor.policy.outside import memory_outside_pods
 
 MOST_SECONDS: Final = 0.5
@@ -76,7 +77,7 @@ def is_reclaiming(state: PolicyState, now_seconds: float) -> bool:
 def _is_due(state: PolicyState, now_seconds: float) -> bool:
     if not any(now_seconds - at < _AFTER_EVICTION_SECONDS for at in state.evicted_at):
         return False
-    if state.oom_victims or any(flight.resource is Resource.MEMORY for flight in state.in_flight):
+    if state.oom_victims or is_dying(state):
         return False  # what they bring back is seen first
     before = state.memory_reclaim
     return before is None or now_seconds - before.began_seconds >= PAUSE_SECONDS

@@ -339,6 +339,24 @@ def test_a_hard_threshold_ends_at_once_the_pod_that_a_soft_one_gave_time() -> No
 # The rate
 
 
+@pytest.mark.parametrize(
+    ("available", "left", "evicted"), [(50, 50, []), (50, 49, ["small"]), (49, 900, ["small"])]
+)
+def test_files_in_memory_of_a_pod_that_ended_are_awaited_while_half_of_the_threshold_is_there(
+    available: int, left: int, evicted: list[str]
+) -> None:
+    flight = InFlight(
+        uid="big", resource=Resource.MEMORY, kill_at_seconds=0.0, deadline_seconds=10.0, left_bytes=left
+    )
+    state, settings = PolicyState(in_flight=(flight,)), _settings(HARD)
+    state, decision = decide(settings, state, _memory(available), PODS[1:], 9.0)
+    assert evicted == _evicted(decision)
+    assert (flight,) == state.in_flight  # also where its cgroup is listed no more
+
+    state, decision = decide(settings, state, _memory(available), PODS[1:], 10.0)
+    assert (["small"], ()) == (_evicted(decision), state.in_flight)
+
+
 def test_no_more_pods_a_minute_than_configured_are_evicted() -> None:
     settings = _settings(PIDS, per_minute=1)
     state, first = _act(settings, START, _seen(PIDS.signal, 1), 0.0)
