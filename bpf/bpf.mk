@@ -6,8 +6,8 @@ BPFTOOL ?= $(shell PATH="$$PATH:/usr/sbin:/sbin" command -v bpftool || echo bpft
 # /sys/kernel/btf/vmlinux or a vmlinux with debug information.
 VMLINUX_BTF ?= /sys/kernel/btf/vmlinux
 BPF_BUILD := .cache/bpf
-BPF_OBJECTS := $(patsubst bpf/%.bpf.c,reactor/kernel/bpf_objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
-BCC_SOURCES := $(patsubst bpf/bcc/%.bcc.c,reactor/kernel/bpf_objects/%.bcc.c,$(wildcard bpf/bcc/*.bcc.c))
+BPF_OBJECTS := $(patsubst bpf/%.bpf.c,reactor/kernel/bpf/compiled/%.bpf.o,$(wildcard bpf/*.bpf.c))
+BCC_SOURCES := $(patsubst bpf/bcc/%.bcc.c,reactor/kernel/bpf/compiled/%.bcc.c,$(wildcard bpf/bcc/*.bcc.c))
 
 .PHONY: bpf bpf-tools
 
@@ -30,7 +30,7 @@ $(BPF_BUILD)/vmlinux.h: bpf-tools
 
 # -mcpu=v3: compare-and-exchange. -g: the BTF in the object, without which there is no CO-RE; what else -g
 # leaves in it (650 KiB) is not taken over by bpftool's linker.
-reactor/kernel/bpf_objects/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)/vmlinux.h
+reactor/kernel/bpf/compiled/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)/vmlinux.h
 	@mkdir -p $(@D)
 	$(CLANG) -O2 -g -Wall -Wextra -Wno-unused-parameter -Werror -target bpfel -mcpu=v3 -I$(BPF_BUILD) \
 	  -ffile-prefix-map=$(CURDIR)/= -c $< -o $(BPF_BUILD)/$(@F)
@@ -38,6 +38,6 @@ reactor/kernel/bpf_objects/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD)
 
 # What BCC compiles where the kernel has no BTF, with the headers of this repository put into it: BCC rewrites
 # the file that it is given, and none that is included.
-reactor/kernel/bpf_objects/%.bcc.c: bpf/bcc/%.bcc.c $(wildcard bpf/bcc/*.h bpf/*.h)
+reactor/kernel/bpf/compiled/%.bcc.c: bpf/bcc/%.bcc.c $(wildcard bpf/bcc/*.h bpf/*.h)
 	@mkdir -p $(@D)
 	$(PYTHON) bpf/bcc/flatten.py $< >$@

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What the probes and user space pass to one another. reactor/kernel/bpf_records.py holds the same layouts
+ * What the probes and user space pass to one another. reactor/kernel/bpf/records.py holds the same layouts
  * for Python; tests/unit/kernel/test_bpf_records.py holds the two together. Every struct is without
  * padding: a hole would be uninitialized stack, which the verifier refuses to hand out.
  */

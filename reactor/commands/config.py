@@ -50,7 +50,7 @@ def _warn_where_commands_are_refused(path: Path) -> None:
 
 
 def _warn_of_absurd_thresholds(settings: Settings, path: Path) -> None:
-    from reactor.daemon.doctor_thresholds import absurd_on_this_machine
+    from reactor.doctor.thresholds import absurd_on_this_machine
 
     for what, why in absurd_on_this_machine(settings).items():
         print(f"reactor: {path}: {what}: on this machine {why}", file=sys.stderr)
@@ -61,7 +61,7 @@ def _warn_where_nothing_brakes(settings: Settings, path: Path) -> None:
 
     if settings.brake is BrakeMode.OFF:
         return
-    from reactor.act.brake import unavailable_because
+    from reactor.brake.brake import unavailable_because
     from reactor.kernel.cgroup import CgroupTree
 
     try:

@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from reactor.daemon.doctor import examine
+    from reactor.doctor.doctor import examine
 
     settings = None if options.config is None else settings_in(options.config)
     return examine(settings, options.output, verbose=options.verbose)

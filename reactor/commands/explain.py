@@ -22,6 +22,6 @@ def add(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from reactor.daemon.show import show_explanation
+    from reactor.terminal.show import show_explanation
 
     return show_explanation(socket_of(options), options.pod, options.output)

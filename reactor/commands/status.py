@@ -17,6 +17,6 @@ def add(commands: Commands) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from reactor.daemon.show import show_status
+    from reactor.terminal.show import show_status
 
     return show_status(socket_of(options), options.output)

@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
 
 
 def _top(options: argparse.Namespace) -> int:
-    from reactor.top.live import TopOptions, top
+    from reactor.terminal.top.live import TopOptions, top
 
     return top(
         TopOptions(

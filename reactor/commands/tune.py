@@ -80,10 +80,10 @@ def _size(text: str) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from reactor.lab.tune import TuneOptions, tune
-    from reactor.lab.tune.cases import Assume
-    from reactor.lab.tune.model import Assumptions
-    from reactor.lab.tune.reactions import loads_named
+    from reactor.tune import TuneOptions, tune
+    from reactor.tune.cases import Assume
+    from reactor.tune.model import Assumptions
+    from reactor.tune.reactions import loads_named
 
     return tune(
         TuneOptions(

@@ -19,12 +19,12 @@ import trio
 from reactor.daemon.bounded import Bounded
 from reactor.daemon.filling import Filling
 from reactor.daemon.observed import Observed
+from reactor.disks.filesystems import SIGNALS, Look, Survey, observations
 from reactor.kernel.filesystem import Mount
 from reactor.model.settings import Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.observe.filesystems import SIGNALS, Look, Survey, observations
 from reactor.policy.thresholds import absurdities, thresholds_met
 from reactor.sources.wakes import SourceBoard, Wakes
 

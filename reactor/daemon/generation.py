@@ -12,12 +12,9 @@ from typing import Final
 
 import trio
 
-from reactor.act.brake import Brake
-from reactor.act.braking import Braking
-from reactor.act.commands import CommandReclaim
-from reactor.act.memory_reclaim import CgroupReclaim
-from reactor.act.reclaim import NodeReclaim, Reclaims
 from reactor.act.target import populated
+from reactor.brake.brake import Brake
+from reactor.brake.braking import Braking
 from reactor.daemon.endings import Endings
 from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
@@ -29,6 +26,7 @@ from reactor.daemon.record import PassRecord, Reclaimed
 from reactor.daemon.recorder import OnPass
 from reactor.daemon.storage import StorageWatch
 from reactor.daemon.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
+from reactor.disks.filesystems import FilesystemObserver
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
@@ -36,9 +34,11 @@ from reactor.model.settings import BrakeMode, Settings
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
-from reactor.observe.filesystems import FilesystemObserver
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
+from reactor.reclaim.commands import CommandReclaim
+from reactor.reclaim.memory import CgroupReclaim
+from reactor.reclaim.reclaims import NodeReclaim, Reclaims
 from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource

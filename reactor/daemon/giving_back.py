@@ -9,7 +9,6 @@ from typing import Final
 
 import trio
 
-from reactor.act.reclaim import ReclaimReport, Reclaims
 from reactor.daemon.observed import Observed
 from reactor.daemon.record import Reclaimed
 from reactor.errors import ReactorError
@@ -19,6 +18,7 @@ from reactor.model.signals import RESOURCE, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.reclaim import filesystems_of
 from reactor.policy.thresholds import absurdities, thresholds_met
+from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import trio
 
-from reactor.act.image_reclaim import ImageReclaim
 from reactor.errors import ReactorError
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
+from reactor.reclaim.image_reclaim import ImageReclaim
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
 _LOOK_SECONDS: Final = 60.0

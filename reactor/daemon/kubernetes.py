@@ -18,11 +18,13 @@ from typing import Any, Final
 
 import trio
 
-from reactor.act.arrivals import Arrivals
-from reactor.act.cleanup import Cleanup
 from reactor.act.kill import KillPath
-from reactor.act.node_events import NodeEvents
-from reactor.act.node_status import NodeStatus
+from reactor.cluster.arrivals import Arrivals
+from reactor.cluster.cleanup import Cleanup
+from reactor.cluster.kubepods import may_be_api_uid
+from reactor.cluster.node_events import NodeEvents
+from reactor.cluster.node_status import NodeStatus
+from reactor.cluster.pods import KubernetesPods
 from reactor.daemon.image_watch import Observed, Told
 from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.parts import PodList
@@ -39,8 +41,6 @@ from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import RESOURCE, NodeCondition
-from reactor.workloads.kubepods import may_be_api_uid
-from reactor.workloads.kubernetes import KubernetesPods
 
 _NODE_NAME: Final = "NODE_NAME"
 

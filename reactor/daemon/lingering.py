@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from reactor.disks.usage import DiskUsage
 from reactor.model.decisions import InFlight
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 from reactor.model.signals import Resource
-from reactor.observe.disk_usage import DiskUsage
 
 ON_DISK: Final = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 

@@ -25,9 +25,9 @@ from typing import Any, Final
 
 import trio
 
-from reactor.act.brake import Brake, put_back_abandoned
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
+from reactor.brake.brake import Brake, put_back_abandoned
 from reactor.daemon.http import serve_metrics
 from reactor.daemon.journal import Journal, read_tail
 from reactor.daemon.keeper import StateKeeper

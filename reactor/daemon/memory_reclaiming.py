@@ -9,11 +9,11 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.act.reclaim import ReclaimReport
 from reactor.daemon.parts import Node
 from reactor.daemon.record import Reclaimed
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.signals import RESOURCE, Reclaim, Signal
+from reactor.reclaim.reclaims import ReclaimReport
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.reclaim")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import reactor
-from reactor.act.braking import BrakeReading
+from reactor.brake.braking import BrakeReading
 from reactor.daemon.prometheus import (
     Collector,
     CollectorRegistry,

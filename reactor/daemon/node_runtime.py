@@ -13,20 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from reactor.act.image_reclaim import ImageReclaim
-from reactor.act.images import ImageHistory
 from reactor.act.kill import KillPath
-from reactor.act.reclaim import NodeReclaim
-from reactor.act.runtime import RuntimeKills
-from reactor.act.runtime_images import RuntimeImages
-from reactor.act.runtime_reclaim import ContainerReclaim
+from reactor.cluster.node_files import NodePaths
+from reactor.cluster.runtime_kills import RuntimeKills
+from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.client import RuntimeClient
 from reactor.daemon.image_watch import ImageWatch, Observed, Told
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Role, Settings
 from reactor.model.signals import Reclaim
-from reactor.workloads.node_files import NodePaths
-from reactor.workloads.runtime import RuntimeWatch
+from reactor.reclaim.image_reclaim import ImageReclaim
+from reactor.reclaim.images import ImageHistory
+from reactor.reclaim.reclaims import NodeReclaim
+from reactor.reclaim.runtime_images import RuntimeImages
+from reactor.reclaim.runtime_reclaim import ContainerReclaim
 
 _IMAGES: Final = "images.json"
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from reactor.act.braking import Braking
 from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
-from reactor.act.reclaim import Reclaims
+from reactor.brake.braking import Braking
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
+from reactor.reclaim.reclaims import Reclaims
 
 
 class Node(Protocol):

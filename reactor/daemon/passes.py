@@ -24,6 +24,7 @@ from reactor.daemon.readiness import foreseen, near
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.daemon.under_way import UnderWay
 from reactor.daemon.wording import amount_text
+from reactor.disks.usage import DiskUsage, with_storage
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
@@ -31,7 +32,6 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.disk_usage import DiskUsage, with_storage
 from reactor.policy import (
     absurd_thresholds,
     after_reclaim,

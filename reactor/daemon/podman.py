@@ -12,17 +12,17 @@ from typing import Final
 
 import trio
 
-from reactor.act.image_reclaim import ImageReclaim
-from reactor.act.images import ImageHistory
-from reactor.act.podman_images import PodmanImages, PodmanReclaim
-from reactor.act.reclaim import NodeReclaim
 from reactor.daemon.supervisor import Supervisor, report
+from reactor.disks.filesystems import filesystem_paths
 from reactor.errors import ReactorError
 from reactor.model.settings import Settings
 from reactor.model.signals import Reclaim
-from reactor.observe.filesystems import filesystem_paths
 from reactor.podman.client import PodmanClient
 from reactor.podman.socket import find_socket
+from reactor.reclaim.image_reclaim import ImageReclaim
+from reactor.reclaim.images import ImageHistory
+from reactor.reclaim.podman_images import PodmanImages, PodmanReclaim
+from reactor.reclaim.reclaims import NodeReclaim
 
 _IMAGES: Final = "podman-images.json"
 _LOOK_SECONDS: Final = 300.0  # its unit starts podman anew for each look: 70 ms of a CPU

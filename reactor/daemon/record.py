@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import trio
 
-from reactor.act.braking import Braking
+from reactor.brake.braking import Braking
 from reactor.daemon.slowdowns import slowdown_document, unhelpful_document
 from reactor.daemon.wording import IN_BYTES, amount_text, instant, standing
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot

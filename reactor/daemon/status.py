@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import reactor
-from reactor.act.braking import BrakeReading
+from reactor.brake.braking import BrakeReading
 from reactor.daemon.oom import OomKills
 from reactor.daemon.order import EvictionOrder, ranked_signal
 from reactor.daemon.parts import Node, PodUsages
@@ -18,13 +18,13 @@ from reactor.daemon.recorder import Recorder
 from reactor.daemon.slowdowns import slowdown_document
 from reactor.daemon.supervisor import PartState
 from reactor.daemon.wording import instant, standing
+from reactor.disks.usage import with_storage
 from reactor.errors import ReactorError
 from reactor.model.decisions import InFlight, OomVictim
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
-from reactor.observe.disk_usage import with_storage
 from reactor.policy import rank
 from reactor.policy.oom_victims import credit_bytes
 from reactor.text import printable

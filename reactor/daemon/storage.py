@@ -17,8 +17,8 @@ import trio
 from reactor.daemon.passes import Known
 from reactor.daemon.supervisor import Supervisor
 from reactor.daemon.walker import COMMAND, HangingError, Walker, WalkerError, run_until_lost
+from reactor.disks.walk_messages import Report
 from reactor.model.pods import Pod
-from reactor.observe.walk_messages import Report
 
 _WALKER: Final = "storage walker"
 _HANGING_SECONDS: Final = 30.0

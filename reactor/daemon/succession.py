@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from reactor.act.brake import Brake
-from reactor.act.empty_dirs import EmptyDirs
 from reactor.act.kill import KillPath
-from reactor.act.reclaim import NodeReclaim
+from reactor.brake.brake import Brake
 from reactor.daemon.endings import Endings
 from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.passes import Known
@@ -27,6 +25,8 @@ from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, Reclaim
+from reactor.reclaim.empty_dirs import EmptyDirs
+from reactor.reclaim.reclaims import NodeReclaim
 
 if TYPE_CHECKING:
     from reactor.daemon.kubernetes import Cluster

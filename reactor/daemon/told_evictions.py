@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from reactor.act.announce import Announcer
-from reactor.act.announcements import Announcement, AnnouncementFile
-from reactor.act.runtime import stop_sandboxes
-from reactor.act.standing_order import StandingOrder
+from reactor.cluster.announce import Announcer
+from reactor.cluster.announcements import Announcement, AnnouncementFile
+from reactor.cluster.runtime_kills import stop_sandboxes
+from reactor.cluster.standing_order import StandingOrder
+from reactor.cluster.unspecified import UNKNOWN_NAMESPACE
 from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.record import Ending
 from reactor.daemon.supervisor import Nursery, Part
@@ -19,7 +20,6 @@ from reactor.kube.client import ApiClient
 from reactor.kube.pods import PodStore
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
-from reactor.workloads.unspecified import UNKNOWN_NAMESPACE
 
 _ANNOUNCEMENTS: Final = "announcements.json"
 

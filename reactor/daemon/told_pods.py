@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from reactor.cluster.remembered import RememberedSpecs
 from reactor.daemon.supervisor import Part
 from reactor.kernel.scheduling import following
 from reactor.kube.client import ApiClient
@@ -16,7 +17,6 @@ from reactor.kube.watch import Watch
 from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.threads import in_thread
-from reactor.workloads.remembered import RememberedSpecs
 
 _SPECS: Final = "pods.json"
 _KUBELET_SECONDS: Final = 5.0

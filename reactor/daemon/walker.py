@@ -19,8 +19,7 @@ from typing import Final
 
 import trio
 
-from reactor.errors import ReactorError
-from reactor.observe.walk_messages import (
+from reactor.disks.walk_messages import (
     REPORT_BYTES,
     Hurry,
     Kind,
@@ -31,9 +30,10 @@ from reactor.observe.walk_messages import (
     read_report,
     write_request,
 )
+from reactor.errors import ReactorError
 from reactor.threads import in_thread
 
-COMMAND: Final = (sys.executable, "-P", "-m", "reactor.observe.walker")
+COMMAND: Final = (sys.executable, "-P", "-m", "reactor.disks.walker")
 _HEARTBEAT_SECONDS: Final = 1.0
 _AT_ONCE: Final = 64  # messages, after which others have their turn
 _PAUSE_SECONDS: Final = 0.01

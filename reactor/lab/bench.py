@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import ReactorError
-from reactor.kernel.bpf import absent_because
+from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.baseline import BASELINE, FLOOR, kind_of, report, update

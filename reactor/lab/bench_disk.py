@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from reactor.disks.looks_here import LooksHere
+from reactor.disks.usage import DiskUsage
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.daemon_process import DaemonProcess
@@ -27,8 +29,6 @@ from reactor.lab.measure import about, summary
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode, ended_by_signals
 from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
-from reactor.observe.disk_usage import DiskUsage
-from reactor.observe.looks_here import LooksHere
 
 MIB: Final = 1 << 20
 _DISK_MIB: Final = 6144

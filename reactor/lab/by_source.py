@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import RefusedError
-from reactor.kernel.bpf import absent_because
+from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.crossing import RATES, THRESHOLDS, Crossings, Run, bench_node, cpu_percent

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError
-from reactor.kernel.bpf import absent_because
-from reactor.kernel.bpf_probes import MemoryProbe
-from reactor.kernel.bpf_records import Level
+from reactor.kernel.bpf.objects import absent_because
+from reactor.kernel.bpf.probes import MemoryProbe
+from reactor.kernel.bpf.records import Level
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import write_file
 from reactor.lab.crossing import LEVEL_BYTES, Run, prepared_hog

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError
-from reactor.kernel.bpf_probes import MemoryProbe
-from reactor.kernel.bpf_records import Level
+from reactor.kernel.bpf.probes import MemoryProbe
+from reactor.kernel.bpf.records import Level
 from reactor.kernel.procfs import read_meminfo
 from reactor.lab.daemon_process import wait_until
 from reactor.lab.hog import MIB

@@ -18,8 +18,8 @@ from typing import Final, Protocol, Self
 import trio
 
 from reactor.errors import ReactorError
-from reactor.kernel.bpf_loaders import absent_because, open_memory_probe
-from reactor.kernel.bpf_records import LEVELS_PER_WATCH, Level, RecordKind, WatchRecord
+from reactor.kernel.bpf.loaders import absent_because, open_memory_probe
+from reactor.kernel.bpf.records import LEVELS_PER_WATCH, Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC, read_meminfo

@@ -10,8 +10,8 @@ from typing import Final, Self
 import trio
 
 from reactor.errors import ReactorError
-from reactor.kernel.bpf_loaders import absent_because, open_oom_probe
-from reactor.kernel.bpf_records import OomRecord
+from reactor.kernel.bpf.loaders import absent_because, open_oom_probe
+from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.oom import OomKill

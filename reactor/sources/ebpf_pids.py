@@ -17,8 +17,8 @@ from typing import Final, Protocol, Self
 
 import trio
 
-from reactor.kernel.bpf_loaders import absent_because, open_tasks_probe
-from reactor.kernel.bpf_records import Level, RecordKind, WatchRecord
+from reactor.kernel.bpf.loaders import absent_because, open_tasks_probe
+from reactor.kernel.bpf.records import Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC, read_task_count

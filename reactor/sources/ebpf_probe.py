@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from reactor.kernel.bpf_records import CounterAddresses, Level, WatchRecord
+from reactor.kernel.bpf.records import CounterAddresses, Level, WatchRecord
 from reactor.sources.attempts import Pace
 from reactor.threads import in_thread
 
@@ -24,7 +24,7 @@ _Record_co = TypeVar("_Record_co", covariant=True)
 
 
 class Probe(Protocol[_Record_co]):
-    """What every source needs of a probe of `kernel.bpf_loaders`."""
+    """What every source needs of a probe of `kernel.bpf.loaders`."""
 
     fd: int
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from reactor.kernel.bpf_records import Level
+from reactor.kernel.bpf.records import Level
 from reactor.kernel.cgroup import MemoryCounters
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel, needs_rearming
 

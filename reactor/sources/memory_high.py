@@ -12,7 +12,7 @@ while a level stays met the loop is woken again.
 
 systemd writes its own memory.high whenever it realizes a cgroup anew: after a daemon-reload, with the next
 unit that starts in the slice. So the file itself is watched as well, and the level set again. Where the
-brake (`reactor.act.brake`) holds the same file lower, that is what stands, until it lets go.
+brake (`reactor.brake.brake`) holds the same file lower, that is what stands, until it lets go.
 """
 
 from __future__ import annotations

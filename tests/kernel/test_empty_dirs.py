@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from reactor.act.empty_dirs import empty_directory
+from reactor.reclaim.empty_dirs import empty_directory
 
-_EMPTY = "import sys; from reactor.act.empty_dirs import empty_directory; print(empty_directory(sys.argv[1]))"
+_EMPTY = (
+    "import sys; from reactor.reclaim.empty_dirs import empty_directory; print(empty_directory(sys.argv[1]))"
+)
 
 
 def _emptied(volume: Path, mounting: str) -> str:

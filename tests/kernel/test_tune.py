@@ -14,10 +14,10 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLDS, Crossings, bench_node
 from reactor.lab.daemon_process import DaemonProcess, wait_until
-from reactor.lab.tune.history import history_in
-from reactor.lab.tune.measured import stored_in
-from reactor.lab.tune.node import check_calm
 from reactor.model.settings import Settings
+from reactor.tune.history import history_in
+from reactor.tune.measured import stored_in
+from reactor.tune.node import check_calm
 
 COMMAND = [sys.executable, "-m", "reactor", "tune", "--loads", "idle", "--pods", "2"]
 MIB = 1 << 20

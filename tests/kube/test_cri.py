@@ -15,8 +15,12 @@ from machine import LostError
 from sandboxes import OldRuntime, RunningPod, Runtime, until
 
 from reactor.act.kill import KillPath
-from reactor.act.runtime import RuntimeKills, stop_sandboxes
 from reactor.act.target import populated
+from reactor.cluster.kubelet_storage import KubeletStorage
+from reactor.cluster.node_files import NodePaths
+from reactor.cluster.pods import KubernetesPods
+from reactor.cluster.runtime_kills import RuntimeKills, stop_sandboxes
+from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
@@ -25,10 +29,6 @@ from reactor.kernel.procfs import read_meminfo
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.workloads.kubelet_storage import KubeletStorage
-from reactor.workloads.kubernetes import KubernetesPods
-from reactor.workloads.node_files import NodePaths
-from reactor.workloads.runtime import RuntimeWatch
 
 pytestmark = pytest.mark.trio
 MIB = 1 << 20

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from mounting import MIB, mounted
 
+from reactor.disks.looks_here import LooksHere
+from reactor.disks.usage import DiskUsage
 from reactor.kernel.quota import project_of, project_usage
 from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
-from reactor.observe.disk_usage import DiskUsage
-from reactor.observe.looks_here import LooksHere
 
 OPTIONS = {"ext4": ("-O", "project,quota"), "xfs": ()}
 
@@ -73,7 +73,7 @@ def test_place_with_a_project_of_its_own_is_counted_without_being_walked(
     directory = with_project(with_quotas / "pod", 4712)
     (directory / "file").write_bytes(bytes(5 * MIB))
     os.sync()
-    monkeypatch.setattr("reactor.observe.tree_usage.read_entries", None)
+    monkeypatch.setattr("reactor.disks.tree.read_entries", None)
     usage, pods = DiskUsage(), [place(directory)]
     LooksHere(usage).look(pods)
     assert du(directory) == usage.usages(pods)["pod"].volumes["data"]

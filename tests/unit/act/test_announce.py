@@ -12,8 +12,8 @@ from typing import Any
 import trio
 from api_faults import Asked, Reply, pod_document, refusal, served
 
-from reactor.act.announce import Announcer
-from reactor.act.announcements import Announcement, AnnouncementFile
+from reactor.cluster.announce import Announcer
+from reactor.cluster.announcements import Announcement, AnnouncementFile
 from reactor.kube.pods import PodStore
 
 _MESSAGE = "The node was low on resource: memory."

@@ -6,9 +6,9 @@ import pytest
 import trio
 from api_faults import Asked, Reply, pod_document, refusal, served
 
-from reactor.act.announcements import Announcement
-from reactor.act.arrivals import Arrivals
-from reactor.act.cleanup import Cleanup
+from reactor.cluster.announcements import Announcement
+from reactor.cluster.arrivals import Arrivals
+from reactor.cluster.cleanup import Cleanup
 from reactor.kube.pods import PodStore
 from reactor.model.signals import NodeCondition
 

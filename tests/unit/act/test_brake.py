@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.act.brake import Brake, put_back_abandoned, unavailable_because
-from reactor.act.braking import Braking, braked_bytes
+from reactor.brake.brake import Brake, put_back_abandoned, unavailable_because
+from reactor.brake.braking import Braking, braked_bytes
 from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion

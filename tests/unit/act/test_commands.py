@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.act.commands import CommandReclaim, run_command
 from reactor.model.settings import ReclaimSettings
 from reactor.model.signals import Filesystem
+from reactor.reclaim.commands import CommandReclaim, run_command
 
 SH = "/bin/sh"
 

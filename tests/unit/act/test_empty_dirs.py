@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reactor.act.empty_dirs import EmptyDirs, empty_directory, empty_dirs
 from reactor.config.pod import pod_from_document
 from reactor.model.pods import Pod, StorageKind, StoragePlace
+from reactor.reclaim.empty_dirs import EmptyDirs, empty_directory, empty_dirs
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -160,7 +160,7 @@ def test_without_openat2_nothing_is_emptied_and_the_reason_is_told(tmp_path: Pat
 
 _WITHOUT_OPENAT2 = """
 import ctypes, struct, sys
-from reactor.act.empty_dirs import empty_directory
+from reactor.reclaim.empty_dirs import empty_directory
 # BPF_LD nr; if it is 437, SECCOMP_RET_ERRNO | ENOSYS, else SECCOMP_RET_ALLOW
 program = ((0x20, 0, 0, 0), (0x15, 0, 1, 437), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7FFF0000))
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.act.images import ImageHistory, ListedImage
+from reactor.reclaim.images import ImageHistory, ListedImage
 
 WEB = ListedImage(id="sha256:web", size_bytes=7)
 USED = replace(WEB, in_use=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from reactor.act import memory_reclaim
-from reactor.act.memory_reclaim import CgroupReclaim
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
+from reactor.reclaim import memory as memory_reclaim
+from reactor.reclaim.memory import CgroupReclaim
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 from api_faults import Asked, Reply, refusal, served
 
-from reactor.act.node_events import NodeEvents
+from reactor.cluster.node_events import NodeEvents
 from reactor.model.signals import Resource
 
 

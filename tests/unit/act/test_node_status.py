@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from api_faults import Asked, Reply, refusal, served
 
-from reactor.act.node_status import NodeStatus
+from reactor.cluster.node_status import NodeStatus
 from reactor.model.settings import Role
 from reactor.model.signals import NodeCondition
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.act.image_reclaim import ImageReclaim
-from reactor.act.podman_images import PodmanReclaim, is_made_here
 from reactor.model.signals import Filesystem
 from reactor.podman.client import PodmanClient, PodmanImage
+from reactor.reclaim.image_reclaim import ImageReclaim
+from reactor.reclaim.podman_images import PodmanReclaim, is_made_here
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from collections.abc import Collection
 
-from reactor.act.reclaim import ReclaimReport, Reclaims
 from reactor.model.signals import Filesystem, Reclaim
+from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 
 
 class Images:

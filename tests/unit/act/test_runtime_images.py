@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.act.runtime_images import _image_of, is_named, listed, names_in_use
 from reactor.cri.messages import Container, Image, ImageSpec
+from reactor.reclaim.runtime_images import _image_of, is_named, listed, names_in_use
 
 WEB = Image(id="sha256:web", repo_tags=("shop/web:1",), repo_digests=("shop/web@sha256:d",), size_bytes=7)
 OLD = Image(id="sha256:old", size_bytes=3)

@@ -5,7 +5,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from reactor.act import reclaim, runtime_reclaim
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import (
     POD_UID_LABEL,
@@ -17,6 +16,8 @@ from reactor.cri.messages import (
     SandboxState,
 )
 from reactor.errors import RuntimeUnavailableError
+from reactor.reclaim import reclaims as reclaim
+from reactor.reclaim import runtime_reclaim
 
 NOW_NS = time.time_ns()
 

@@ -9,10 +9,9 @@ from fractions import Fraction
 import pytest
 import trio
 
-from reactor.act.braking import BrakeReading, Braking
 from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
-from reactor.act.reclaim import ReclaimReport, Reclaims
+from reactor.brake.braking import BrakeReading, Braking
 from reactor.daemon.endings import Endings
 from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
@@ -28,6 +27,7 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.model.wakes import SourceState, Wake, WakeKind
+from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 
 MIB = 1 << 20
 WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)

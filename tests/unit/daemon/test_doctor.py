@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 import socket
 
-from reactor.daemon.doctor import brake_plan, examine, source_plans
-from reactor.daemon.doctor_runtime import runtime_feature
+from reactor.doctor.doctor import brake_plan, examine, source_plans
+from reactor.doctor.runtime import runtime_feature
 from reactor.kernel.features import Feature
 from reactor.model.settings import BrakeMode, KubernetesSettings, Settings, SourceSettings
 

@@ -8,7 +8,7 @@ import trio
 from api_faults import Asked, FaultServer, Reply, refusal
 from ruamel.yaml import YAML
 
-from reactor.daemon.doctor_kubernetes import (
+from reactor.doctor.kubernetes import (
     EVICTION,
     NO_EVICTION,
     NODE,

@@ -4,7 +4,7 @@ import json
 
 from reactor.cli import main
 from reactor.config.settings import settings_from_text
-from reactor.daemon.doctor_thresholds import absurd_on_this_machine
+from reactor.doctor.thresholds import absurd_on_this_machine
 from reactor.kernel.cgroup import CgroupVersion
 
 MIB = 1 << 20

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import trio
 
-from reactor.act.image_reclaim import Collected, ImageReclaim
-from reactor.act.images import ImageHistory
-from reactor.act.runtime_images import RuntimeImages
 from reactor.cri.client import RuntimeClient
 from reactor.daemon.image_watch import ImageWatch, Told
 from reactor.model.settings import ImageGcSettings
+from reactor.reclaim.image_reclaim import Collected, ImageReclaim
+from reactor.reclaim.images import ImageHistory
+from reactor.reclaim.runtime_images import RuntimeImages
 
 
 def images(tmp_path: Path) -> ImageReclaim:

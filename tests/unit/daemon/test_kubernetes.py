@@ -17,7 +17,6 @@ from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
 from part_faults import PartFaults
 
 from reactor.act.kill import KillPath
-from reactor.daemon import show
 from reactor.daemon.kubernetes import Cluster, node_name
 from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.optional import cluster_of
@@ -33,6 +32,7 @@ from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
+from reactor.terminal import show
 
 _POD = Pod(name="web", namespace="default", uid="uid-web", cgroup=None)
 

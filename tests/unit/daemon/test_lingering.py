@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from reactor.disks.looks_here import LooksHere
 from reactor.model.pods import StorageKind, StoragePlace, Volume
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.observe.looks_here import LooksHere
 
 WAKE = Wake(source="filesystems", kind=WakeKind.HOUSEKEEPING, at_ns=1)
 KIB = 1 << 10

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.act.reclaim import ReclaimReport
 from reactor.daemon.memory_reclaiming import MemoryReclaiming
 from reactor.daemon.passes import look_again_seconds
 from reactor.model.decisions import MemoryReclaim, PolicyState
 from reactor.model.signals import Reclaim, Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.memory_reclaim import MOST_SECONDS
+from reactor.reclaim.reclaims import ReclaimReport
 
 MIB = 1 << 20
 WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.act.braking import BrakeReading
+from reactor.brake.braking import BrakeReading
 from reactor.daemon.http import serve_metrics
 from reactor.daemon.metrics import Metrics, Reading
 from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason

@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.daemon.doctor_podman import podman_features
 from reactor.daemon.podman import Podman
 from reactor.daemon.supervisor import Supervisor
+from reactor.doctor.podman import podman_features
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Reclaim
 

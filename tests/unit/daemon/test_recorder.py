@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.act.braking import Braking
+from reactor.brake.braking import Braking
 from reactor.daemon.record import PassRecord, ending_document
 from reactor.daemon.recorder import Hooks, Recorder
 from reactor.errors import RefusedError

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from reactor.daemon.show_resources import filesystems_table, reclaimed_table, signals_table
-from reactor.daemon.tables import duration, moment
+from reactor.terminal.show_resources import filesystems_table, reclaimed_table, signals_table
+from reactor.terminal.tables import duration, moment
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from reactor.daemon.storage import StorageWatch
+from reactor.disks.walk_messages import REPORT_BYTES, Kind, Report, write_report
 from reactor.model.pods import StorageKind, StoragePlace, Volume
-from reactor.observe.walk_messages import REPORT_BYTES, Kind, Report, write_report
 
 
 @pytest.fixture
@@ -68,7 +68,8 @@ async def test_node_without_any_storage_is_waited_for_not_at_all(known, make_pod
 # The walker itself, with directories that hang as long as they are named so, or at which it dies.
 TROUBLED = """
 import os, sys, time
-from reactor.observe import places, walker
+from reactor.disks import places
+from reactor.disks import walker
 
 shown = places._shown
 
@@ -235,7 +236,7 @@ async def test_walker_has_no_privilege_no_lock_no_descriptor_but_its_socket_and_
 # A walker that answers a look as soon as it is not held up, and says that it took a second of CPU.
 LAZY = """
 import os, socket, sys, time
-from reactor.observe.walk_messages import *
+from reactor.disks.walk_messages import *
 directory = {directory!r}
 daemon = socket.socket(fileno=0)
 while raw := daemon.recv(9000):

@@ -9,8 +9,8 @@ import pytest
 
 from reactor.errors import BpfError
 from reactor.kernel import _bpf_build
-from reactor.kernel.bpf import LIBRARY, OBJECTS, BpfObject
-from reactor.kernel.bpf_probes import MemoryProbe
+from reactor.kernel.bpf.objects import LIBRARY, OBJECTS, BpfObject
+from reactor.kernel.bpf.probes import MemoryProbe
 
 
 def _has_libbpf() -> bool:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import BpfError
-from reactor.kernel import bpf_pins
+from reactor.kernel.bpf import pins as bpf_pins
 
 # Any filesystem will do: bpffs has no names with a dot in them, and no regular files.
 HOLDER = """
 import sys, time
 from pathlib import Path
-from reactor.kernel import bpf_pins
+from reactor.kernel.bpf import pins as bpf_pins
 pins = bpf_pins.take(sys.argv[2], lambda path: (path / "map").touch(), root=Path(sys.argv[1]))
 print(pins.path.name, flush=True)
 sys.stdin.read()

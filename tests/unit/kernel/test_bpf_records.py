@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
-from reactor.kernel import bpf_records
-from reactor.kernel.bpf_records import (
+from reactor.kernel.bpf import records as bpf_records
+from reactor.kernel.bpf.records import (
     COUNTERS_RECORD,
     LEVEL,
     LEVELS_PER_WATCH,

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 from reactor.config.pod import pod_from_document
+from reactor.disks.looks_here import LooksHere
+from reactor.disks.places import GivenUpError, Pace
+from reactor.disks.usage import DiskUsage, with_storage
+from reactor.disks.walk_messages import Drop, Kind, Report
 from reactor.model.pods import (
     ContainerUsage,
     FilesystemUsage,
@@ -19,10 +23,6 @@ from reactor.model.pods import (
 )
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import Layout, Resource
-from reactor.observe.disk_usage import DiskUsage, with_storage
-from reactor.observe.looks_here import LooksHere
-from reactor.observe.places import GivenUpError, Pace
-from reactor.observe.walk_messages import Drop, Kind, Report
 from reactor.policy.local_storage import storage_limit_evictions
 
 SPEC = {
@@ -128,7 +128,7 @@ def test_filesystem_on_which_nothing_happened_is_not_looked_at_again(
     full_pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, shown = [1000.0], [(1, 2, 3)]
-    monkeypatch.setattr("reactor.observe.places._shown", lambda _: shown[0])
+    monkeypatch.setattr("reactor.disks.places._shown", lambda _: shown[0])
     disk = Disk(clock_seconds=lambda: now[0])
     look(disk, full_pod)
     Path(full_pod.storage[2].path, "more").write_bytes(b"x" * (5 << 20))

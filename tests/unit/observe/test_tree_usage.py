@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from reactor.disks.tree import DirectoryBudget, TreeUsage
 from reactor.kernel.directories import open_directory
 from reactor.model.pods import FilesystemUsage
-from reactor.observe.tree_usage import DirectoryBudget, TreeUsage
 
 PLENTY = 10_000
 
@@ -60,7 +60,7 @@ def test_hard_links_count_once_also_between_directories(tmp_path: Path) -> None:
 
 
 def test_too_many_hard_links_have_their_share_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reactor.observe.tree_usage._LINKS_REMEMBERED", 2)
+    monkeypatch.setattr("reactor.disks.tree._LINKS_REMEMBERED", 2)
     for number in range(10):
         (tmp_path / f"{number}").write_bytes(b"x" * 10_000)
         os.link(tmp_path / f"{number}", tmp_path / f"{number}.link")
@@ -112,8 +112,8 @@ def age(root: Path) -> None:
 
 
 def in_large_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reactor.observe.tree_usage._LARGE_INODES", 10)
-    monkeypatch.setattr("reactor.observe.tree_usage._LATELY_NS", -(10**18))  # a change just made is none
+    monkeypatch.setattr("reactor.disks.tree._LARGE_INODES", 10)
+    monkeypatch.setattr("reactor.disks.tree._LATELY_NS", -(10**18))  # a change just made is none
 
 
 def test_in_a_large_tree_a_file_that_grows_is_seen_within_sixteen_looks_and_a_new_one_at_once(
@@ -149,7 +149,7 @@ def test_in_a_large_tree_files_at_rest_are_mostly_left_alone(
         looked(tree)
     most = 0
     with monkeypatch.context() as patched:
-        patched.setattr("reactor.observe.tree_usage.open_directory", noting)
+        patched.setattr("reactor.disks.tree.open_directory", noting)
         for _ in range(16):
             before = len(listed)
             looked(tree)
@@ -355,7 +355,7 @@ def test_want_of_descriptors_is_no_fault_of_the_tree(tmp_path: Path, monkeypatch
     def refusing(name: bytes, at_fd: int) -> int:
         raise OSError(errno.EMFILE, "refused")
 
-    monkeypatch.setattr("reactor.observe.tree_usage.open_directory", refusing)
+    monkeypatch.setattr("reactor.disks.tree.open_directory", refusing)
     (tmp_path / "1" / "new").write_bytes(b"x")
     with pytest.raises(OSError, match="refused"):
         looked(tree)

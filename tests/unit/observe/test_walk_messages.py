@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.observe.disk_usage import DiskUsage
-from reactor.observe.walk_messages import (
+from reactor.disks.usage import DiskUsage
+from reactor.disks.walk_messages import (
     LONGEST_REQUEST,
     REPORT_BYTES,
     Add,

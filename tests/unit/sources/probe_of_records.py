@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from reactor.kernel.bpf_records import CounterAddresses, Level, RecordKind, Watched, WatchRecord
+from reactor.kernel.bpf.records import CounterAddresses, Level, RecordKind, Watched, WatchRecord
 
 _Record = TypeVar("_Record")
 

@@ -11,7 +11,7 @@ import trio.testing
 from probe_of_records import ProbeOfCgroups, watch_record
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf_records import Level, RecordKind
+from reactor.kernel.bpf.records import Level, RecordKind
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings

@@ -14,7 +14,7 @@ import trio
 from probe_of_records import ProbeOfRecords
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf_records import OomRecord
+from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.oom import OomKill, OomScope

@@ -9,10 +9,10 @@ import top_answers as top
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.top.frame import Shown, frame
-from reactor.top.rates import Rates
-from reactor.top.sections import note_rates, seconds_left
-from reactor.top.table import Style
+from reactor.terminal.top.frame import Shown, frame
+from reactor.terminal.top.rates import Rates
+from reactor.terminal.top.sections import note_rates, seconds_left
+from reactor.terminal.top.table import Style
 
 MIB = 1 << 20
 LONG = "kube-system/metrics-server-5d78c9869d-abcde-with-a-tail"

@@ -9,9 +9,9 @@ import pytest
 import top_answers as top
 
 from reactor.daemon.status_socket import NoDaemonError
-from reactor.top.live import LiveView, TopOptions, watch
-from reactor.top.live import top as show_top
-from reactor.top.screen import PlainScreen, encodable, may_colour, plain_width
+from reactor.terminal.top.live import LiveView, TopOptions, watch
+from reactor.terminal.top.live import top as show_top
+from reactor.terminal.top.screen import PlainScreen, encodable, may_colour, plain_width
 
 MIB = 1 << 20
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from reactor.cluster.inventory import RuntimePod, inventory_of
 from reactor.cri.messages import (
     Container,
     ContainerMetadata,
@@ -10,7 +11,6 @@ from reactor.cri.messages import (
     SandboxMetadata,
     SandboxState,
 )
-from reactor.workloads.inventory import RuntimePod, inventory_of
 
 
 def _sandbox(identity: str, uid: str, **fields: object) -> Sandbox:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from api_faults import pod_document
 
+from reactor.cluster.inventory import Inventory, RuntimePod
+from reactor.cluster.kubepods import container_cgroups
+from reactor.cluster.node_files import NodePaths
+from reactor.cluster.pods import KubernetesPods
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kube.pods import PodStore
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.workloads.inventory import Inventory, RuntimePod
-from reactor.workloads.kubepods import container_cgroups
-from reactor.workloads.kubernetes import KubernetesPods
-from reactor.workloads.node_files import NodePaths
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree

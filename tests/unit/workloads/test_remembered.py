@@ -8,9 +8,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.cluster.remembered import RememberedSpecs
 from reactor.config.pod import pod_from_document
 from reactor.model.pods import Pod, StorageKind, StoragePlace
-from reactor.workloads.remembered import RememberedSpecs
 
 SPEC = {
     "metadata": {

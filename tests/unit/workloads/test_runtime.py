@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from reactor.cluster import runtime_watch as runtime
+from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.messages import FilesystemIdentifier, FilesystemUsage, ImageFilesystems
 from reactor.errors import RuntimeUnavailableError
 from reactor.model.signals import Filesystem
-from reactor.workloads import runtime
-from reactor.workloads.runtime import RuntimeWatch
 
 
 def usage(path: Path | str) -> FilesystemUsage:

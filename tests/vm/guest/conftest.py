@@ -9,8 +9,8 @@ import guarded
 import probing
 import pytest
 
-from reactor.kernel.bcc_probes import BccMemoryProbe, BccOomProbe, BccTasksProbe
-from reactor.kernel.bpf_probes import MemoryProbe, OomProbe, OomRecords, TasksProbe
+from reactor.kernel.bpf.bcc_probes import BccMemoryProbe, BccOomProbe, BccTasksProbe
+from reactor.kernel.bpf.probes import MemoryProbe, OomProbe, OomRecords, TasksProbe
 
 
 @pytest.hookimpl(wrapper=True)

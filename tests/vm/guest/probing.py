@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from reactor.kernel.bpf_probes import MemoryProbe, TasksProbe
-from reactor.kernel.bpf_records import Level, RecordKind, WatchRecord
+from reactor.kernel.bpf.probes import MemoryProbe, TasksProbe
+from reactor.kernel.bpf.records import Level, RecordKind, WatchRecord
 
 ROOT: Final = Path("/sys/fs/cgroup")
 PAGE: Final = mmap.PAGESIZE

@@ -8,8 +8,8 @@ import time
 import pytest
 from probing import MARKS, PAGES, Cgroup, level, told
 
-from reactor.kernel.bpf_probes import MemoryProbe
-from reactor.kernel.bpf_records import Level, RecordKind
+from reactor.kernel.bpf.probes import MemoryProbe
+from reactor.kernel.bpf.records import Level, RecordKind
 
 pytestmark = MARKS
 

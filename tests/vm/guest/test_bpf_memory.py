@@ -9,8 +9,8 @@ from pathlib import Path
 
 from probing import MARKS, MIB, PAGE, PAGES, Cgroup, level, silent, told
 
-from reactor.kernel.bpf_probes import MemoryProbe
-from reactor.kernel.bpf_records import RecordKind, Watched
+from reactor.kernel.bpf.probes import MemoryProbe
+from reactor.kernel.bpf.records import RecordKind, Watched
 
 pytestmark = MARKS
 

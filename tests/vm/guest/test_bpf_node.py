@@ -7,8 +7,8 @@ import signal
 
 from probing import MARKS, PAGE, PAGES, ROOT, Cgroup, allocate, level, silent, spawn, told
 
-from reactor.kernel.bpf_probes import MemoryProbe
-from reactor.kernel.bpf_records import RecordKind, Watched
+from reactor.kernel.bpf.probes import MemoryProbe
+from reactor.kernel.bpf.records import RecordKind, Watched
 from reactor.kernel.procfs import read_meminfo
 
 pytestmark = MARKS

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from probing import MARKS, MIB, PAGES, ROOT, Cgroup, allocate
 
-from reactor.kernel.bpf_probes import OomRecords
-from reactor.kernel.bpf_records import OomRecord
+from reactor.kernel.bpf.probes import OomRecords
+from reactor.kernel.bpf.records import OomRecord
 from reactor.kernel.procfs import read_meminfo
 
 pytestmark = MARKS

@@ -10,8 +10,8 @@ import pytest
 from guarded import BIN, V2, Service, Tenant, eventually, run
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf import OBJECTS
-from reactor.kernel.bpf_probes import OomProbe
+from reactor.kernel.bpf.objects import OBJECTS
+from reactor.kernel.bpf.probes import OomProbe
 
 pytestmark = pytest.mark.skipif(not V2, reason="eBPF is not loaded on cgroup v1: run it on v2")
 # r0 = r5, of which the program has never set the one on the right.

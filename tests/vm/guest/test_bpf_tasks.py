@@ -6,8 +6,8 @@ import os
 
 from probing import MARKS, Cgroup, told
 
-from reactor.kernel.bpf_probes import TasksProbe
-from reactor.kernel.bpf_records import Level, RecordKind, Watched
+from reactor.kernel.bpf.probes import TasksProbe
+from reactor.kernel.bpf.records import Level, RecordKind, Watched
 from reactor.kernel.procfs import read_task_count
 
 pytestmark = MARKS

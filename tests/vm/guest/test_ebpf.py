@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from guarded import V2, Service, Tenant, eventually, run
 
-from reactor.kernel.bpf import OBJECTS
+from reactor.kernel.bpf.objects import OBJECTS
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 RESIDENT_MIB = 41

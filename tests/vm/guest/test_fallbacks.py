@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from guarded import BIN, CONFIG, V2, Service, Tenant, run
 
-from reactor.kernel.bpf import OBJECTS
+from reactor.kernel.bpf.objects import OBJECTS
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 METRICS = "127.0.0.1:9753"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reactor.lab.tune.measured import AS_CONFIGURED, Growth, Measured, NodeFacts, Reaction, Reserve
+from reactor.tune.measured import AS_CONFIGURED, Growth, Measured, NodeFacts, Reaction, Reserve
 
 MIB = 1 << 20
 Line = Callable[..., bytes]

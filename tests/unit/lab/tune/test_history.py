@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.lab.tune.history import history_in, history_of
+from reactor.tune.history import history_in, history_of
 
 MIB = 1 << 20
 Line = Callable[..., bytes]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import ConfigError
-from reactor.lab.tune.history import Crossing, History
-from reactor.lab.tune.measured import Measured, document_of, stored_in
+from reactor.tune.history import Crossing, History
+from reactor.tune.measured import Measured, document_of, stored_in
 
 HISTORY = History(
     decisions=3,

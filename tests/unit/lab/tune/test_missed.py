@@ -3,10 +3,10 @@ import dataclasses
 import pytest
 
 from reactor.config import settings_from_text
-from reactor.lab.tune.history import Crossing, History
-from reactor.lab.tune.measured import Measured
-from reactor.lab.tune.missed import Verdict, verdict
-from reactor.lab.tune.model import Assumptions, recommend
+from reactor.tune.history import Crossing, History
+from reactor.tune.measured import Measured
+from reactor.tune.missed import Verdict, verdict
+from reactor.tune.model import Assumptions, recommend
 
 MIB = 1 << 20
 SOFT = (

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.errors import RefusedError
-from reactor.lab.tune.cases import Assume, Terms, brake_for, case, needed_bytes
-from reactor.lab.tune.freeing import freeing_of
-from reactor.lab.tune.history import Crossing, History
-from reactor.lab.tune.measured import Growth, Measured
-from reactor.lab.tune.model import Assumptions, covered_rate_bytes, recommend, threshold_bytes
-from reactor.lab.tune.pace import Pace, pace_of
-from reactor.lab.tune.soft import soft_for
+from reactor.tune.cases import Assume, Terms, brake_for, case, needed_bytes
+from reactor.tune.freeing import freeing_of
+from reactor.tune.history import Crossing, History
+from reactor.tune.measured import Growth, Measured
+from reactor.tune.model import Assumptions, covered_rate_bytes, recommend, threshold_bytes
+from reactor.tune.pace import Pace, pace_of
+from reactor.tune.soft import soft_for
 
 MIB = 1 << 20
 BYTES = st.integers(min_value=0, max_value=1 << 44)

@@ -7,8 +7,8 @@ from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.calm import memory_pressure_percent
-from reactor.lab.tune.node import check_calm, huge_pages, watermarks_bytes
 from reactor.model.settings import Settings
+from reactor.tune.node import check_calm, huge_pages, watermarks_bytes
 
 MIB = 1 << 20
 ZONES = b"""Node 0, zone      DMA

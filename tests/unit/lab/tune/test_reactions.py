@@ -5,10 +5,10 @@ from reactor.errors import ConfigError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.crossing import LEVEL_BYTES, Run
 from reactor.lab.hog import MIB, HogTimes
-from reactor.lab.tune import reactions
-from reactor.lab.tune.measured import AS_CONFIGURED
-from reactor.lab.tune.reactions import BRAKED, BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways
 from reactor.model.settings import Settings
+from reactor.tune import reactions
+from reactor.tune.measured import AS_CONFIGURED
+from reactor.tune.reactions import BRAKED, BUSY, IDLE, MEMORY_HIGH_ALONE, loads_named, reaction_of, ways
 
 
 @pytest.fixture

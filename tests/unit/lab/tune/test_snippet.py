@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from reactor.config import settings_from_text
-from reactor.lab.tune.history import History
-from reactor.lab.tune.measured import Measured
-from reactor.lab.tune.model import Assumptions, Recommendation, recommend
-from reactor.lab.tune.snippet import snippet
 from reactor.model.settings import BrakeMode, Settings
+from reactor.tune.history import History
+from reactor.tune.measured import Measured
+from reactor.tune.model import Assumptions, Recommendation, recommend
+from reactor.tune.snippet import snippet
 
 MIB = 1 << 20
 

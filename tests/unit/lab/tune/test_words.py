@@ -1,6 +1,6 @@
 import pytest
 
-from reactor.lab.tune.words import amount, duration, milliseconds, quantity, rate
+from reactor.tune.words import amount, duration, milliseconds, quantity, rate
 
 MIB = 1 << 20
 

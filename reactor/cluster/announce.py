@@ -1,0 +1,320 @@
+"""Tells the control plane of evictions: the pod's status and one event, until both are there and stay there.
+
+    announce     called at the kill; returns at once
+    see through  a task for each pod: the event; once the pod is over, the status and the standing order
+
+The status is kept, not just written. A kubelet that has not seen it yet sends its own (phase Running) over
+it, and one older than 1.22 drops reason and message from every terminal status at its next turn, ten seconds
+later at most: whatever of it was taken away is written again for as long as the pod is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+import trio
+
+from reactor.cluster.announcements import Announcement, AnnouncementFile, event_of, status_of
+from reactor.kube.backoff import Backoff
+from reactor.kube.client import ApiClient
+from reactor.kube.documents import events_path, pod_path
+from reactor.kube.errors import ApiError, BusyError, ConflictError, NotFoundError
+from reactor.kube.pods import KnownPod, PodStore
+from reactor.threads import in_thread
+
+_LOG: Final = logging.getLogger("reactor.announce")
+_LIMIT: Final = 256
+_AT_ONCE: Final = 4
+_REWRITE_SECONDS: Final = (0.1, 1.0)
+_RETRY_SECONDS: Final = (0.25, 30.0)
+_LOOK_SECONDS: Final = 1.0
+_MARGIN_SECONDS: Final = 15.0
+_TOLD_SECONDS: Final = 10.0
+# A pod may be evicted before the server, or a kubelet that is asked every few seconds, has told of it.
+_UNTOLD_SECONDS: Final = 60.0
+# After this long without anybody touching the status, and with the pod's cgroup gone, it is settled.
+_SETTLED_SECONDS: Final = 30.0
+
+
+class OnNode(Protocol):
+    """What is to be done on the node itself about a pod that is announced."""
+
+    async def hold_down(self, announcement: Announcement) -> None:
+        """Keep the pod down; return when nothing is left of it."""
+
+    async def take_down(self, announcement: Announcement) -> None:
+        """Take down what is left of the pod: its status is written."""
+
+
+class Announcer:
+    """Sees every announcement through."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        pods: PodStore,
+        node_name: str,
+        file: AnnouncementFile,
+        node: OnNode,
+        *,
+        clock_unix_seconds: Callable[[], float] = time.time,
+        settled_seconds: float = _SETTLED_SECONDS,
+    ) -> None:
+        self._client = client
+        self._pods = pods
+        self._node_name = node_name
+        self._file = file
+        self._node = node
+        self._clock_unix_seconds = clock_unix_seconds
+        self._settled_seconds = settled_seconds
+        self._announcements: dict[str, Announcement] = {}
+        self._over: dict[str, trio.Event] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._told_of: set[str] = set()
+        self._new = trio.Event()
+        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+        self._problems: dict[str, str] = {}
+
+    @property
+    def pending(self) -> Sequence[Announcement]:
+        """Return what is not told yet."""
+        return [one for one in self._announcements.values() if not (one.event_written and one.status_written)]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return why something is not told yet."""
+        found = {
+            f"eviction of {self._announcements[uid].name or uid}": why
+            for uid, why in self._problems.items()
+            if uid in self._announcements
+        }
+        if self._file.problem is not None:
+            found["announcements"] = self._file.problem
+        return found
+
+    def is_announced(self, uid: str) -> bool:
+        """Return whether the pod of this uid was evicted or refused already."""
+        return uid in self._announcements
+
+    def announce(self, announcement: Announcement) -> None:
+        """Have this told from now on. Never waits; one pod is announced once, and over once it is over."""
+        before = self._announcements.get(announcement.uid)
+        if before is None:
+            self._announcements[announcement.uid] = announcement
+            self._forget_most()
+            self._new.set()
+            self._show()
+        elif announcement.is_over:
+            self.over(announcement.uid)
+
+    def over(self, uid: str) -> None:
+        """Note that an announced pod has ended: its status may be written."""
+        if uid in self._announcements:
+            self._note(replace(self._announcements[uid], is_over=True))
+            self._over.setdefault(uid, trio.Event()).set()
+
+    def withdraw(self, uid: str) -> None:
+        """Tell no more of this pod: it is not evicted after all. An event that is out stays."""
+        if uid in self._announcements:
+            self._drop(uid)
+            self._show()
+
+    async def run(self) -> None:
+        """Tell until cancelled, beginning with what an earlier run left untold."""
+        for left in await in_thread(self._file.load):
+            self._announcements.setdefault(left.uid, left)
+        self._scopes = {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._file.run)
+            while True:
+                self._new = trio.Event()
+                for uid in self._announcements.keys() - self._scopes.keys():
+                    self._scopes[uid] = trio.CancelScope()
+                    nursery.start_soon(self._see_through, uid)
+                await self._new.wait()
+
+    async def _see_through(self, uid: str) -> None:
+        with self._scopes[uid] as scope:
+            backoff = Backoff(*_RETRY_SECONDS)
+            while True:
+                try:
+                    await self._see_once(uid)
+                    break
+                except Exception as error:  # noqa: BLE001
+                    # A defect of ours in one must not cost the others; and what it was about stands.
+                    _LOG.exception("pod %s: telling of its eviction failed; begun anew", uid)
+                    self._problems[uid] = f"{type(error).__name__}: {error}"
+                    await backoff.pause()
+        if not scope.cancelled_caught:
+            del self._announcements[uid]
+        self._scopes.pop(uid)
+        self._told_of.discard(uid)
+        self._over.pop(uid, None)
+        self._problems.pop(uid, None)
+        self._show()
+
+    async def _see_once(self, uid: str) -> None:
+        let_go = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_event, uid)
+            await self._wait_over(uid)
+            nursery.start_soon(self._hold_down, uid, let_go)
+            nursery.start_soon(self._keep_status, uid, let_go)
+            await self._wait_told(uid)
+            await self._node.take_down(self._announcements[uid])
+
+    async def _wait_over(self, uid: str) -> None:
+        """Wait for the pod's end; where nobody tells of it (there was a restart), for its grace period's."""
+        announcement = self._announcements[uid]
+        end = announcement.at_unix_seconds + announcement.grace_period_seconds + _MARGIN_SECONDS
+        with trio.move_on_after(max(0.0, end - self._clock_unix_seconds())):
+            while not self._announcements[uid].is_over:
+                await self._over.setdefault(uid, trio.Event()).wait()
+
+    async def _wait_told(self, uid: str) -> None:
+        """Wait until the status is written, or there is no such pod any more to write it to."""
+        while not self._announcements[uid].status_written and not self._is_gone(uid):
+            await self._look_again()
+
+    async def _hold_down(self, uid: str, let_go: trio.Event) -> None:
+        await self._node.hold_down(self._announcements[uid])
+        let_go.set()
+
+    async def _write_event(self, uid: str) -> None:
+        """Create the event; one of its name is there already when an earlier attempt, or run, got through."""
+        backoff = Backoff(*_RETRY_SECONDS)
+        while not self._announcements[uid].event_written:
+            announcement = self._named(uid)
+            if announcement is None:
+                if self._is_gone(uid):
+                    return  # and nobody knows its name
+                await self._look_again()
+                continue
+            try:
+                async with self._limiter:
+                    await self._client.create(
+                        events_path(announcement.namespace), event_of(announcement, self._node_name)
+                    )
+            except (ConflictError, NotFoundError):  # there already; or the namespace is going
+                pass
+            except ApiError as error:
+                await self._failed(uid, error, backoff)
+                continue
+            self._problems.pop(uid, None)
+            self._note(replace(self._announcements[uid], event_written=True))
+
+    async def _keep_status(self, uid: str, let_go: trio.Event) -> None:
+        """Write the status, and again where it was overwritten; return once it is settled or the pod gone.
+
+        A conflict is either a quarrel over the status, and tried again, or another pod by that name: of that
+        the watch tells.
+        """
+        retry, rewrite = Backoff(*_RETRY_SECONDS), Backoff(*_REWRITE_SECONDS)
+        while True:
+            announcement = self._named(uid)
+            if self._is_gone(uid):
+                return
+            if uid not in self._pods.known:
+                await self._look_again()
+            elif self._is_evicted(uid):
+                self._note(replace(self._announcements[uid], status_written=True))
+                if await self._stays(uid, let_go):
+                    return
+                await rewrite.pause()
+            elif announcement is not None:
+                before = self._pods.known[uid]
+                try:
+                    await self._write_status(announcement)
+                except NotFoundError:
+                    return
+                except ApiError as error:
+                    await self._failed(uid, error, retry)
+                else:
+                    retry.reset()
+                    self._problems.pop(uid, None)
+                    self._note(replace(self._announcements[uid], status_written=True))
+                    await self._wait_told_of(before)
+
+    async def _write_status(self, announcement: Announcement) -> None:
+        path = pod_path(announcement.namespace, announcement.name)
+        async with self._limiter:
+            await self._client.patch(f"{path}/status", status_of(announcement))
+
+    async def _wait_told_of(self, before: KnownPod) -> None:
+        """Wait until the watch tells of the pod as it is since, but not for ever: it may be down."""
+        with trio.move_on_after(_TOLD_SECONDS):
+            while self._pods.known.get(before.pod.uid) is before:
+                await self._pods.wait_changed()
+
+    async def _stays(self, uid: str, let_go: trio.Event) -> bool:
+        """Wait until the status is overwritten; True where it stayed long enough after the pod was let go."""
+        settled_at = math.inf
+        while self._is_evicted(uid):
+            now = trio.current_time()
+            if let_go.is_set():
+                settled_at = min(settled_at, now + self._settled_seconds)
+            if now >= settled_at:
+                return True
+            await self._look_again(min(_LOOK_SECONDS, settled_at - now))
+        return False
+
+    async def _look_again(self, seconds: float = _LOOK_SECONDS) -> None:
+        """Wait until the watch tells of anything, or for so long."""
+        with trio.move_on_after(seconds):
+            await self._pods.wait_changed()
+
+    def _is_gone(self, uid: str) -> bool:
+        """Return whether the server has no such pod any more; it may have one that it has not told of yet."""
+        if uid in self._pods.known:
+            self._told_of.add(uid)
+            return False
+        if not self._pods.is_complete:
+            return False
+        # A clock that was set back makes it no younger.
+        age_seconds = abs(self._clock_unix_seconds() - self._announcements[uid].at_unix_seconds)
+        return uid in self._told_of or age_seconds >= _UNTOLD_SECONDS
+
+    def _is_evicted(self, uid: str) -> bool:
+        known = self._pods.known.get(uid)
+        return known is not None and known.is_evicted
+
+    def _named(self, uid: str) -> Announcement | None:
+        """Return the announcement with the pod's name, None where nobody knows it (yet)."""
+        announcement = self._announcements[uid]
+        known = self._pods.known.get(uid)
+        if known is not None:
+            return replace(announcement, name=known.pod.name, namespace=known.pod.namespace)
+        return announcement if announcement.name and announcement.namespace else None
+
+    async def _failed(self, uid: str, error: ApiError, backoff: Backoff) -> None:
+        if uid not in self._problems:
+            _LOG.warning("eviction of %s: not told yet: %s", self._announcements[uid].name or uid, error)
+        self._problems[uid] = str(error)
+        await backoff.pause(error.retry_after_seconds if isinstance(error, BusyError) else None)
+
+    def _note(self, announcement: Announcement) -> None:
+        if announcement != self._announcements.get(announcement.uid):
+            self._announcements[announcement.uid] = announcement
+            self._show()
+
+    def _forget_most(self) -> None:
+        """Keep the queue bounded: what is told goes first, then the oldest."""
+        while len(self._announcements) > _LIMIT:
+            pending = {one.uid for one in self.pending}
+            told = (uid for uid in self._announcements if uid not in pending)
+            uid = next(told, next(iter(self._announcements)))
+            _LOG.warning("announcements: more than %d; pod %s is no longer looked after", _LIMIT, uid)
+            self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        del self._announcements[uid]
+        if uid in self._scopes:
+            self._scopes[uid].cancel()
+
+    def _show(self) -> None:
+        self._file.show(tuple(self._announcements.values()))

@@ -1,0 +1,55 @@
+"""Pods that arrive while the node is under pressure, and that a kubelet would not admit.
+
+The kubelet beside us admits by its own conditions, which lag behind by up to ten seconds; what it lets in is
+failed here as its admission would have done. Source: kubelet's HandlePodAdditions, rejectPod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from reactor.cluster.announcements import Announcement
+from reactor.kube.pods import PENDING, KnownPod, PodStore
+from reactor.model.signals import NodeCondition
+from reactor.policy import admit
+
+
+class Arrivals:
+    """Looks at each pod once, when it is first told of; those of the first list were there before us."""
+
+    def __init__(
+        self,
+        pods: PodStore,
+        refuse: Callable[[Announcement], None],
+        clock_unix_seconds: Callable[[], float],
+    ) -> None:
+        self._pods = pods
+        self._refuse = refuse
+        self._clock_unix_seconds = clock_unix_seconds
+        self._seen: frozenset[str] | None = None
+
+    def look(self, conditions: Sequence[NodeCondition]) -> None:
+        """Refuse what has arrived since the last look, where these conditions don't admit it."""
+        if not self._pods.is_complete:
+            return
+        known = self._pods.known
+        if self._seen is not None:
+            for uid in known.keys() - self._seen:
+                self._admit(known[uid], conditions)
+        self._seen = frozenset(known)
+
+    def _admit(self, known: KnownPod, conditions: Sequence[NodeCondition]) -> None:
+        if known.phase != PENDING or known.has_started or known.is_being_deleted:
+            return
+        admission = admit(known.pod, conditions)
+        if not admission.admitted:
+            self._refuse(
+                Announcement(
+                    uid=known.api_uid,
+                    name=known.pod.name,
+                    namespace=known.pod.namespace,
+                    message=f"Pod was rejected: {admission.message}",
+                    at_unix_seconds=self._clock_unix_seconds(),
+                    disrupted=False,
+                )
+            )

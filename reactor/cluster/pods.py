@@ -1,0 +1,255 @@
+"""Pods of a Kubernetes node: those in the kubelet's cgroup tree, each with its spec where one is known.
+
+The tree says who is there; the API server (or the kubelet) and the runtime say what is known of them. Each
+of the two may be gone for as long as it likes: what they told last stands, and a pod of which nobody ever
+told is ranked by what the node itself shows of it (unspecified.py). Neither is asked here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from reactor.cluster.inventory import Inventory, RuntimePod
+from reactor.cluster.kubelet_storage import KubeletStorage
+from reactor.cluster.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
+from reactor.cluster.node_files import NodeFiles, NodePaths, read_node_files
+from reactor.cluster.sandbox import spared_cgroups
+from reactor.cluster.unspecified import pod_without_spec
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.files import GONE
+from reactor.kernel.procfs import read_meminfo
+from reactor.kube.mirrors import MIRROR
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.workloads.fence import Fence
+from reactor.workloads.unchanged import Unchanged
+
+_STARTING_SECONDS: Final = 60.0
+_SHOWN: Final = 5
+
+Specs = Mapping[str, Pod]  # by uid
+
+
+class _Known(NamedTuple):
+    """A pod as it was made, and from what: a spec or none, the sandboxes that the runtime told."""
+
+    pod: Pod
+    inode: int
+    spec: Pod | None
+    sandboxes: tuple[str, ...]
+    first_seen_seconds: float
+
+
+class KubernetesPods:
+    """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
+
+    `specs`, by the uids of cgroups, and `runtime` return what is known at present, without waiting for
+    anybody; `all_told` whether whoever tells of specs has told of all and goes on telling. A pod keeps the
+    spec that it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
+    """
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        settings: Settings,
+        *,
+        specs: Callable[[], Specs] = dict,
+        runtime: Callable[[], Inventory] = dict,
+        all_told: Callable[[], bool] = lambda: False,
+        paths: NodePaths | None = None,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tree = tree
+        self._parents = settings.pod_parents
+        self._static_pods_path = settings.static_pods_path
+        self._paths = paths or NodePaths()
+        self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
+        self._specs = specs
+        self._runtime = runtime
+        self._all_told = all_told
+        self._clock_seconds = clock_seconds
+        self._storage = KubeletStorage(tree, self._paths)
+        self._files = NodeFiles()
+        self._capacity_bytes = 0
+        self._inventory: Inventory = {}
+        self._known: dict[str, _Known] = {}
+        self._problems: Mapping[str, str] = {}
+        self._glanced = Unchanged[list[PodCgroup]]()
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what could not be read when last listed, and whose spec is missing: one line each."""
+        return self._problems
+
+    def pods(self) -> tuple[Pod, ...]:
+        """Return every pod, all of it read afresh. It reads directories on a disk: for a worker thread."""
+        self._files = read_node_files(self._static_pods_path, self._paths.logs)
+        return self._listed(afresh=True)
+
+    def glance(self) -> tuple[Pod, ...]:
+        """Return the pods that exist now; only of those that are new anything is read, and no disk.
+
+        As new counts, too, one whose spec has come or changed, one whose sandbox the runtime tells now, and
+        one that is starting: its pause container may not have been there yet. The kubelet's cgroups are
+        listed where one was made or removed. For one thread.
+        """
+        return self._listed(afresh=False)
+
+    def _listed(self, *, afresh: bool) -> tuple[Pod, ...]:
+        now_seconds = self._clock_seconds()
+        problems: dict[str, str] = {} if afresh else dict(self._problems)
+        specs, inventory = self._specs(), self._runtime()
+        is_retold = not afresh and inventory is not self._inventory  # its word of a sandbox may be new
+        if is_retold:
+            self._inventory = inventory
+        known: dict[str, _Known] = {}
+        listing = None if afresh else self._glanced
+        found_now = partial(self._found, problems, listing)
+        for found in found_now() if listing is None else listing.get(found_now):
+            before = self._known.get(found.uid)
+            spec = specs.get(found.uid) or (None if before is None else _kept_spec(before))
+            if before is not None and not afresh and _stands(before, found, spec, now_seconds):
+                told = inventory.get(found.uid) if is_retold else None
+                if told is None or told.sandboxes == before.sandboxes:
+                    known[found.uid] = before
+                    continue
+            told = inventory.get(found.uid)
+            first_seen_seconds = before.first_seen_seconds if before else now_seconds
+            is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._all_told()
+            pod = self._pod(found, spec, told, before, problems, is_unlisted=is_unlisted)
+            if pod is not None:
+                sandboxes = () if told is None else told.sandboxes
+                known[found.uid] = _Known(pod, found.inode, spec, sandboxes, first_seen_seconds)
+        if afresh:
+            problems |= _missing_specs(known)
+            places = self._storage.places({uid: one.pod for uid, one in known.items()})
+            known = {
+                uid: one._replace(pod=replace(one.pod, storage=places[uid])) for uid, one in known.items()
+            }
+        self._known = known
+        self._problems = problems
+        return tuple(one.pod for one in known.values())
+
+    def _found(self, problems: dict[str, str], listing: Unchanged[list[PodCgroup]] | None) -> list[PodCgroup]:
+        """Return the pods' cgroups; where a parent can't be listed, those that were known below it."""
+        found: list[PodCgroup] = []
+        for parent in self._parents:
+            try:
+                found += pod_cgroups(self._tree, parent, None if listing is None else listing.watch)
+            except FileNotFoundError:
+                continue  # of two cgroup drivers a node has one; or the kubelet has not started yet
+            except (OSError, ReactorError) as error:
+                # Out of descriptors, say: the very moment at which somebody may have to be evicted.
+                problems[parent] = str(error)
+                if listing is not None:
+                    listing.spoil()
+                found += [
+                    PodCgroup(uid, one.pod.qos_class, one.pod.cgroup or "", one.inode)
+                    for uid, one in self._known.items()
+                    if self._tree.contains(parent, one.pod.cgroup or "")
+                ]
+        return found
+
+    def _pod(
+        self,
+        found: PodCgroup,
+        spec: Pod | None,
+        told: RuntimePod | None,
+        before: _Known | None,
+        problems: dict[str, str],
+        *,
+        is_unlisted: bool,
+    ) -> Pod | None:
+        """Return a pod, None where it is gone. One that can't be read stays as it was known."""
+        try:
+            inside = container_cgroups(self._tree, found.cgroup)
+            spared = spared_cgroups(
+                self._tree,
+                inside,
+                told.sandboxes if told else (),
+                before.pod.spared_cgroups if before else (),
+                proc=self._paths.proc,
+            )
+            own = [one for one in inside if one.cgroup not in spared]
+            pod = spec if spec is not None else self._unspecified(found, own, told, is_unlisted)
+        except (OSError, ReactorError) as error:
+            if isinstance(error, OSError) and error.errno in GONE:
+                return None
+            problems[found.cgroup] = str(error)
+            if before is not None:
+                return before.pod
+            inside, spared, own = (), (), []
+            pod = spec or _unread(found)
+        return replace(
+            pod,
+            uid=found.uid,
+            cgroup=found.cgroup,
+            cgroup_inode=found.inode,
+            critical_because=pod.critical_because or self._fence.spared.get(found.cgroup),
+            container_cgroups=_by_name(own, told),
+            spared_cgroups=spared,
+            storage=before.pod.storage if before is not None else (),
+        )
+
+    def _unspecified(
+        self,
+        found: PodCgroup,
+        containers: Sequence[ContainerCgroup],
+        told: RuntimePod | None,
+        is_unlisted: bool,  # noqa: FBT001
+    ) -> Pod:
+        if not self._capacity_bytes:
+            self._capacity_bytes = read_meminfo(self._paths.proc).total_bytes
+        return pod_without_spec(
+            self._tree,
+            found,
+            containers,
+            told,
+            self._files,
+            self._capacity_bytes,
+            is_unlisted=is_unlisted,
+            proc=self._paths.proc,
+        )
+
+
+def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: float) -> bool:
+    """Return whether what was known of a pod need not be read again, the runtime's word apart."""
+    if before.inode != found.inode or before.spec is not spec:
+        return False
+    return bool(before.pod.spared_cgroups) or now_seconds - before.first_seen_seconds > _STARTING_SECONDS
+
+
+def _kept_spec(before: _Known) -> Pod | None:
+    """Return the spec that outlives a pod's object: its own does, a mirror's claim ends with the mirror."""
+    return before.spec if before.spec is not None and before.spec.critical_because != MIRROR else None
+
+
+def _by_name(containers: Sequence[ContainerCgroup], told: RuntimePod | None) -> dict[str, str]:
+    """Return the containers' cgroups by their names, by their ids where the runtime does not tell those."""
+    names = told.containers if told is not None else {}
+    return {names.get(one.id, one.id): one.cgroup for one in containers}
+
+
+def _unread(found: PodCgroup) -> Pod:
+    return Pod(
+        name=f"pod{found.uid}",
+        namespace="kubepods",
+        uid=found.uid,
+        qos_class=found.qos_class,
+        critical_because="its cgroup can't be read",
+    )
+
+
+def _missing_specs(known: Mapping[str, _Known]) -> dict[str, str]:
+    missing = sorted(one.pod.key for one in known.values() if one.spec is None)
+    if not missing:
+        return {}
+    shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+    return {
+        "specs": f"{len(missing)} pods are ranked without their spec, by what their cgroups tell: {shown}"
+    }

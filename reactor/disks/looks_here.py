@@ -1,0 +1,39 @@
+"""Looks in the calling process, without a walker: for benchmarks, and wherever the files are our own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from reactor.disks.places import Pace, Places
+from reactor.disks.usage import DiskUsage
+from reactor.disks.walk_messages import Add, Drop
+from reactor.model.pods import Pod
+
+
+class LooksHere:
+    """Looks for one DiskUsage, which it tells what it finds."""
+
+    def __init__(self, usage: DiskUsage, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._usage = usage
+        self._held: Collection[str] = ()
+        self._places = Places(lambda report: usage.take(report, self._held), clock_seconds=clock_seconds)
+
+    def look(self, pods: Sequence[Pod], pace: Pace | None = None, held: Collection[str] = ()) -> None:
+        """Look at all that these pods take, and return when everything is counted; forget all others.
+
+        Of those whose uid is in `held` what was published stays as it is. Raises GivenUpError.
+        """
+        self._held = held
+        for request in self._usage.assign(pods, held):
+            match request:
+                case Add(place, pod, path):
+                    self._places.add(place, pod, path)
+                case Drop(place):
+                    self._places.drop(place)
+        self._usage.look_begins()
+        self._places.due()
+        pace = pace or Pace()
+        while not self._places.is_idle:
+            self._places.turn(pace)
+        self._usage.look_ended()

@@ -1,0 +1,418 @@
+"""What a directory tree takes on its filesystem, as `du` and `df -i` count, looked at again and again.
+
+Each inode counts once, however many names it has; its bytes are its blocks, so that holes take nothing;
+symlinks are counted and not followed; what is mounted below is another filesystem's.
+
+A directory's times tell of entries that came and went, but not of files that grow. So a look stats every
+directory, and the files again in those whose entries changed, whose files were written lately, or whose turn
+it is: in a large tree each look takes its share of the rest. A small tree is looked at as a whole.
+
+The tree is a tenant's: it may have a million directories in one, or one in another a hundred thousand deep,
+and be renamed meanwhile. So directories are remembered up to a limit, near the top only, and what lies below
+the others is counted into the last one that is (`descent`). A look can be left at any step; what cannot be
+read is counted as such, and never in the way of the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from array import array
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from reactor.disks.descent import GONE, OWN_FAULTS, Descent
+from reactor.kernel.directories import DIRECTORY, UNKNOWN, Entry, open_directory, read_entries
+from reactor.model.pods import FilesystemUsage
+
+_BLOCK_BYTES: Final = 512
+_LARGE_INODES: Final = 5000
+_LATELY_NS: Final = 60 * 10**9
+_LONGEST_WAIT_LOOKS: Final = 16
+_LINKS_REMEMBERED: Final = 20_000
+_LINKS_IN_ROOM: Final = 4  # of files with several names, in the room of one directory
+_LONGEST_REMEMBERED: Final = 512  # bytes of a path below the tree's root: those below are counted by descent
+
+Pace = Callable[[], None]
+
+
+class DirectoryBudget:
+    """How many directories may be remembered: each takes about 500 bytes.
+
+    One that is a share of another (`share`) takes of both.
+    """
+
+    def __init__(self, limit: int, whole: DirectoryBudget | None = None) -> None:
+        self._left = limit
+        self._whole = whole
+
+    def share(self, limit: int) -> DirectoryBudget:
+        """Return a share of this one, with a limit of its own."""
+        return DirectoryBudget(limit, self)
+
+    def take(self, count: int = 1) -> bool:
+        """Take room for so many directories; return False, and take nothing, where there is none left."""
+        if self._left < count or (self._whole is not None and not self._whole.take(count)):
+            return False
+        self._left -= count
+        return True
+
+    def give(self, count: int) -> None:
+        """Give back the room of so many directories."""
+        self._left += count
+        if self._whole is not None:
+            self._whole.give(count)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What lies in one directory, itself included, or in all below it that is not remembered.
+
+    `links` holds inode number and bytes, in turn, of files with several names, `link_room` what they take of
+    the budget. `unreadable` is how many entries could not be read, `error_number` why the last of them.
+    """
+
+    used_bytes: float = 0.0
+    inodes: float = 0.0
+    links: array[int] = field(default_factory=lambda: array("Q"))
+    link_room: int = 0
+    newest_ns: int = 0
+    unreadable: int = 0
+    error_number: int = 0
+
+
+class _Directory:
+    """A directory that is remembered, with what it held when it was last looked through."""
+
+    __slots__ = ("children", "counted", "looks", "pause", "wait")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _Directory] = {}
+        self.counted = _Counted()
+        self.looks: tuple[int, int, int] = (0, 0, 0)
+        self.wait = 0
+        self.pause = 1
+
+    def size(self) -> int:
+        """Return the room that is taken from here on."""
+        found, rest = 0, [self]
+        while rest:
+            directory = rest.pop()
+            found += 1 + directory.counted.link_room
+            rest.extend(directory.children.values())
+        return found
+
+
+class TreeUsage:
+    """Counts one tree.
+
+    `usage` is what is known: the last whole look's, or as far as the first has come. `so_far` is how far the
+    look under way has come, a lower bound, and `directories` how many directories it has been through.
+    `unreadable` is how many entries the last whole look could not read, `error_number` why the last of them.
+    """
+
+    def __init__(self, path: str, budget: DirectoryBudget) -> None:
+        self.path = path
+        self.complete = False
+        self.directories = 0
+        self.unreadable = 0
+        self.error_number = 0
+        self._whole: FilesystemUsage | None = None
+        self._used_bytes = 0.0
+        self._inodes = 0.0
+        self._counting: _Counted | None = None
+        self._descent: Descent | None = None
+        self._budget = budget
+        self._root: _Directory | None = None
+        self._device = 0
+        self._links_left = _LINKS_REMEMBERED
+        self._spread = 0
+
+    @property
+    def usage(self) -> FilesystemUsage | None:
+        """Return the last whole look's usage, or the first one's so far; None where none has begun."""
+        if self._whole is None and self.directories == 0:
+            return None
+        return self._whole or self.so_far
+
+    @property
+    def so_far(self) -> FilesystemUsage:
+        """Return what the look under way has counted, which may be a part."""
+        counting = self._counting or _Counted()
+        return FilesystemUsage(
+            used_bytes=int(self._used_bytes + counting.used_bytes),
+            inodes_used=int(self._inodes + counting.inodes),
+        )
+
+    def look(self, pace: Pace) -> None:
+        """Look at the tree; `pace` is called at each step, may sleep, and may raise to give up.
+
+        Raises OSError where the tree's own directory can't be read. What vanishes meanwhile is not counted.
+        """
+        for _ in self.steps():
+            pace()
+
+    def steps(self) -> Iterator[None]:
+        """Look at the tree step by step, each of some milliseconds. Raises OSError as `look`.
+
+        Between two steps at most two descriptors are open. Closing the iterator gives the look up.
+        """
+        with ExitStack() as stack:
+            root_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC)
+            stack.callback(os.close, root_fd)
+            self._device = os.fstat(root_fd).st_dev
+            if self._root is None:
+                self._root = _Directory()
+                self._budget.take()
+            yield from self._look(root_fd, self._root)
+
+    def rest(self) -> None:
+        """Let go of what the look under way would only have to read again: it is not continued at once."""
+        if self._descent is not None:
+            self._descent.rest()
+
+    def forget(self) -> None:
+        """Give back the room of what is remembered."""
+        if self._root is not None:
+            self._budget.give(self._root.size())
+            self._root = None
+
+    def _look(self, root_fd: int, root: _Directory) -> Iterator[None]:
+        self._used_bytes = self._inodes = 0.0
+        self.directories = 0
+        unreadable = error_number = 0
+        seen_links: set[int] = set()
+        whole = not self.complete or (
+            self._whole is not None and (self._whole.inodes_used or 0) < _LARGE_INODES
+        )
+        self._links_left = _LINKS_REMEMBERED
+        rest = [(b"", root)]
+        while rest:
+            yield
+            relative, directory = rest.pop()
+            if not (yield from self._refresh(root_fd, relative, directory, whole=whole)):
+                continue
+            counted = directory.counted
+            self._used_bytes += counted.used_bytes
+            self._inodes += counted.inodes
+            for inode, inode_bytes in _pairs(counted.links):
+                if inode not in seen_links:
+                    seen_links.add(inode)
+                    self._used_bytes += inode_bytes
+                    self._inodes += 1
+            self._links_left -= len(counted.links) // 2
+            unreadable += counted.unreadable
+            error_number = counted.error_number or error_number
+            rest.extend((_join(relative, name), child) for name, child in directory.children.items())
+        self._whole = FilesystemUsage(used_bytes=round(self._used_bytes), inodes_used=round(self._inodes))
+        self.unreadable, self.error_number = unreadable, error_number
+        self.complete = True
+
+    def _refresh(
+        self, root_fd: int, relative: bytes, directory: _Directory, *, whole: bool
+    ) -> Generator[None, None, bool]:
+        """Look through a directory where that is due; the result is False where it is gone or another's."""
+        self.directories += 1
+        try:
+            found = _stat(root_fd, relative)
+        except OSError as error:
+            if not relative or error.errno in OWN_FAULTS:
+                raise
+            if error.errno in GONE:
+                return False
+            self._remember(directory, _Counted(unreadable=1, error_number=error.errno or 0), {})
+            return True
+        if found.st_dev != self._device or not stat.S_ISDIR(found.st_mode):
+            return False
+        looks = (found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        if not whole and looks == directory.looks and directory.wait > 0:
+            directory.wait -= 1
+            return True
+        return (yield from self._look_through(root_fd, relative, directory, looks))
+
+    def _look_through(
+        self, root_fd: int, relative: bytes, directory: _Directory, looks: tuple[int, int, int]
+    ) -> Generator[None, None, bool]:
+        began_ns = time.time_ns()
+        counted = _Counted(newest_ns=max(looks[:2]))
+        children: dict[bytes, _Directory] = {}
+        is_there = False
+        self._counting = counted
+        try:
+            is_there = yield from self._count(root_fd, relative, directory, counted, children)
+        finally:
+            self._counting = None
+            if not is_there:  # gone, or the look was given up
+                new = (child for name, child in children.items() if name not in directory.children)
+                self._budget.give(counted.link_room + sum(child.size() for child in new))
+        if is_there:
+            self._remember(directory, counted, children)
+            directory.looks = looks
+            directory.pause, directory.wait = self._next_turn(
+                directory.pause, lately=counted.newest_ns > began_ns - _LATELY_NS
+            )
+        return is_there
+
+    def _remember(self, directory: _Directory, counted: _Counted, children: dict[bytes, _Directory]) -> None:
+        gone = (child for name, child in directory.children.items() if name not in children)
+        self._budget.give(directory.counted.link_room + sum(child.size() for child in gone))
+        directory.counted, directory.children = counted, children
+
+    def _count(
+        self,
+        root_fd: int,
+        relative: bytes,
+        directory: _Directory,
+        counted: _Counted,
+        children: dict[bytes, _Directory],
+    ) -> Generator[None, None, bool]:
+        """Count a directory, the files in it, and what lies below it and is not remembered.
+
+        Those below it that are remembered come into `children`. The result is False where the directory is
+        gone or another filesystem's.
+        """
+        try:
+            fd = open_directory(relative or b".", root_fd)
+        except OSError as error:
+            if not relative:
+                raise
+            self._note(error, counted)
+            return error.errno not in GONE
+        try:
+            if self._enter(fd, counted) is None:
+                return False
+            offset = 0
+            while entries := self._entries(fd, offset, counted):
+                offset = entries[-1][2]
+                for entry in entries:
+                    if not self._is_directory(fd, entry, counted):
+                        continue
+                    name = entry[0]
+                    child = directory.children.get(name)
+                    if child is None and self._may_remember(relative, name):
+                        child = _Directory()
+                    if child is None:
+                        yield from self._descend(fd, name, counted)
+                    else:
+                        children[name] = child
+                yield
+        finally:
+            os.close(fd)
+        return True
+
+    def _descend(self, fd: int, name: bytes, counted: _Counted) -> Iterator[None]:
+        """Count a directory that is not remembered, and all below it."""
+
+        def enter(below_fd: int) -> int | None:
+            self.directories += 1
+            return self._enter(below_fd, counted)
+
+        self._descent = Descent(
+            enter=enter,
+            descends=lambda below_fd, entry: self._is_directory(below_fd, entry, counted),
+            failed=lambda error: self._note(error, counted),
+        )
+        try:
+            yield from self._descent.steps(fd, name)
+        finally:
+            self._descent = None
+
+    def _enter(self, fd: int, counted: _Counted) -> int | None:
+        """Count a directory itself, and return its inode number; None where it is another filesystem's."""
+        own = os.fstat(fd)
+        if own.st_dev != self._device:
+            return None
+        counted.used_bytes += own.st_blocks * _BLOCK_BYTES
+        counted.inodes += 1
+        return own.st_ino
+
+    def _entries(self, fd: int, offset: int, counted: _Counted) -> list[Entry]:
+        try:
+            return read_entries(fd, offset)
+        except OSError as error:
+            self._note(error, counted)
+            return []
+
+    def _note(self, error: OSError, counted: _Counted) -> None:
+        """Count what can't be read; what was removed since it was listed is no error, and ours are raised."""
+        if error.errno in OWN_FAULTS:
+            raise error
+        if error.errno not in GONE:
+            counted.unreadable += 1
+            counted.error_number = error.errno or 0
+
+    def _may_remember(self, relative: bytes, name: bytes) -> bool:
+        return len(relative) + len(name) < _LONGEST_REMEMBERED and self._budget.take()
+
+    def _is_directory(self, fd: int, entry: Entry, counted: _Counted) -> bool:
+        """Return whether an entry is a directory; count it where it is not."""
+        name, kind, _ = entry
+        if kind == DIRECTORY:
+            return True
+        try:
+            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except OSError as error:
+            self._note(error, counted)
+            return False
+        if kind == UNKNOWN and stat.S_ISDIR(found.st_mode):
+            return True
+        self._count_file(found, counted)
+        return False
+
+    def _count_file(self, found: os.stat_result, counted: _Counted) -> None:
+        if found.st_dev != self._device:
+            return  # a file that is mounted there
+        used_bytes = found.st_blocks * _BLOCK_BYTES
+        counted.newest_ns = max(counted.newest_ns, found.st_mtime_ns, found.st_ctime_ns)
+        if found.st_nlink <= 1:
+            counted.used_bytes += used_bytes
+            counted.inodes += 1
+        elif self._may_remember_link(counted):
+            counted.links.append(found.st_ino)
+            counted.links.append(used_bytes)
+        else:  # too many to remember: each name has its share, right where all of them lie in the tree
+            counted.used_bytes += used_bytes / found.st_nlink
+            counted.inodes += 1 / found.st_nlink
+
+    def _may_remember_link(self, counted: _Counted) -> bool:
+        remembered = len(counted.links) // 2
+        if self._links_left <= remembered:
+            return False
+        if remembered < counted.link_room * _LINKS_IN_ROOM:
+            return True
+        if not self._budget.take():
+            return False
+        counted.link_room += 1
+        return True
+
+    def _next_turn(self, pause: int, *, lately: bool) -> tuple[int, int]:
+        """Return how many looks a directory's turns are apart, and after how many the next one is.
+
+        Directories that came at one time would have their turns at one time as well: they are spread when
+        they come to rest.
+        """
+        if lately:
+            return 1, 0
+        if pause == _LONGEST_WAIT_LOOKS:
+            return pause, pause - 1
+        longer = min(2 * pause, _LONGEST_WAIT_LOOKS)
+        self._spread = (self._spread + 1) % longer
+        return longer, self._spread
+
+
+def _pairs(links: array[int]) -> Iterator[tuple[int, int]]:
+    return zip(links[::2], links[1::2], strict=True)
+
+
+def _join(relative: bytes, name: bytes) -> bytes:
+    return relative + b"/" + name if relative else name
+
+
+def _stat(root_fd: int, relative: bytes) -> os.stat_result:
+    """Return a directory's stat; symlinks are not followed at its end. Raises OSError."""
+    if not relative:
+        return os.fstat(root_fd)
+    return os.stat(relative, dir_fd=root_fd, follow_symlinks=False)

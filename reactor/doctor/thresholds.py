@@ -1,0 +1,61 @@
+"""What the configured thresholds come to on this machine, for `reactor doctor` and `reactor config check`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from reactor.disks.filesystems import FilesystemObserver, observations
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC
+from reactor.model.settings import Settings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
+from reactor.observe.node import NodeObserver
+from reactor.policy import absurd_thresholds
+
+_PATIENCE_SECONDS: Final = 2.0  # for a filesystem that may hang for good
+
+
+def absurd_on_this_machine(
+    settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
+) -> dict[str, str]:
+    """Return which thresholds make no sense at this machine's capacities, and why, by their names.
+
+    What can't be observed here and now is not judged. Each filesystem may take two seconds to answer.
+    """
+    observed = {**_memory_and_processes(settings, tree, proc), **_filesystems(settings)}
+    return absurd_thresholds(settings.eviction.thresholds, observed)
+
+
+def _memory_and_processes(
+    settings: Settings, tree: CgroupTree | None, proc: Path
+) -> Mapping[Signal, Observation]:
+    try:
+        node = NodeObserver(tree or CgroupTree.discover(), settings, proc=proc)
+    except (OSError, ReactorError):
+        return {}
+    try:
+        return {**node.memory(), **node.processes()}
+    finally:
+        node.close()
+
+
+def _filesystems(settings: Settings) -> Mapping[Signal, Observation]:
+    observer = FilesystemObserver(settings)
+    found: dict[Signal, Observation] = {}
+
+    def look() -> None:
+        for filesystem, path in observer.paths.items():
+            try:
+                found.update(observations(filesystem, observer.look(path).space))
+            except OSError:
+                continue
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(_PATIENCE_SECONDS * len(observer.paths))
+    return dict(found)

@@ -1,0 +1,253 @@
+"""eBPF on kernels without BTF: BCC compiles the programs against the kernel's headers, in a child.
+
+The child (`bcc_child`) runs under the system's Python with Debian's package python3-bpfcc, pins what it made
+(`bpf_pins`) and ends, so that LLVM's 250 MiB are there for some seconds only and never in this process. What
+is pinned is opened here through libbpf, and attached here: perf events go with their descriptors, on every
+kernel, where a pinned link would need 5.15.
+
+BCC needs the running kernel's headers (Debian: linux-headers-*, below /lib/modules) or CONFIG_IKHEADERS, and
+executable memory, which a unit with MemoryDenyWriteExecute refuses; deploy/reactor-bcc.conf allows it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reactor.errors import BpfError
+from reactor.kernel.bpf import pins as bpf_pins
+from reactor.kernel.bpf.library import LIBRARY, BpfMap, load_library, open_map, open_pinned
+from reactor.kernel.bpf.objects import OBJECTS
+from reactor.kernel.bpf.perf import attach_clock, attach_kprobe, open_kprobe
+from reactor.kernel.bpf.refusal import explain_errno, last_words
+from reactor.kernel.libc import make_map
+
+PYTHON: Final = "/usr/bin/python3"
+COMPILE_SECONDS: Final = 300.0  # 3 s on a machine, 70 s where one is emulated beside other load
+_LOOK_SECONDS: Final = 0.2
+
+_LOG: Final = logging.getLogger("reactor.kernel.bpf.bcc")
+_CHILD: Final = Path(__file__).with_name("bcc_child.py")
+_KPROBE: Final = 2  # enum bpf_prog_type
+_PERF_EVENT: Final = 7
+_NO_HEADERS: Final = re.compile(r"Unable to find kernel headers|chdir\(/lib/modules/")
+_CLANG_ERROR: Final = re.compile(r":\d+: (?:fatal )?error: (.+)")
+_VERIFIER_LOG: Final = re.compile(r"Failed to load program: .*\n")
+_LONGEST_TEXT: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BccPrograms:
+    """One source and what is in it.
+
+    `kprobes` are programs with the kernel function at whose call each runs; `sampled` are programs that a
+    clock runs; `step` is the program that those call out of the map `steps`; `maps` are the names of maps.
+    """
+
+    name: str
+    kprobes: Mapping[str, str]
+    sampled: Sequence[str] = ()
+    step: str | None = None
+    maps: Sequence[str]
+
+
+def ask_kernel(programs: BccPrograms) -> None:
+    """Raise BpfError or OSError for what the kernel would refuse, before anything is compiled for nothing."""
+    os.close(make_map())
+    for function in programs.kprobes.values():
+        os.close(open_kprobe(function))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """Where the parts are: the Python that has BCC, the sources, bpffs, libbpf; and who asks the kernel."""
+
+    python: str = PYTHON
+    sources: Path = OBJECTS
+    pins: Path = bpf_pins.PINS
+    library: str = LIBRARY
+    ask: Callable[[BccPrograms], None] = ask_kernel
+
+
+DEBIAN: Final = Toolchain()
+
+
+class BccObject:
+    """Programs that BCC compiled, opened. `compiled` says what that took, "" where it was spared.
+
+    Raises BpfError where they can't be had. Blocks for as long as the compiler takes: for a worker thread.
+    `interrupt` is called every now and then meanwhile; what it raises ends the compiler and comes out.
+    """
+
+    def __init__(
+        self,
+        programs: BccPrograms,
+        *,
+        interrupt: Callable[[], None] = lambda: None,
+        toolchain: Toolchain = DEBIAN,
+    ) -> None:
+        load_library(toolchain.library)  # before anything is compiled for nothing
+        self._programs = programs
+        self._interrupt = interrupt
+        self._toolchain = toolchain
+        self._events: list[int] = []
+        self._fds: dict[str, int] = {}
+        self.compiled = ""
+        text = _read_source(toolchain.sources / f"{programs.name}.bcc.c")
+        # Tells versions of the programs apart; only root can pin anything there.
+        digest = f"{zlib.crc32(f'{programs}{text}'.encode()):08x}"
+        pins = bpf_pins.take(
+            f"{programs.name}_{digest}", lambda path: self._compile(text, path), root=toolchain.pins
+        )
+        self._pins: bpf_pins.Pins | None = pins
+        self._maps: dict[str, BpfMap] = {}
+        try:
+            for name in (*programs.kprobes, *programs.sampled):
+                self._fds[name] = open_pinned(pins.path / name, library=toolchain.library)
+            for name in programs.maps:
+                self._maps[name] = open_map(name, pins.path / name, library=toolchain.library)
+                self._fds[name] = self._maps[name].fd
+        except (BpfError, OSError) as error:
+            self.close()
+            pins.remove()
+            raise BpfError(f"BCC programs {programs.name}", str(error)) from None
+
+    def map(self, name: str) -> BpfMap:
+        """Return one of the maps."""
+        return self._maps[name]
+
+    def attach(self) -> None:
+        """Attach the kprobes. Raises BpfError; then nothing of it is attached."""
+        try:
+            for program, function in self._programs.kprobes.items():
+                self._events.append(attach_kprobe(self._fds[program], function))
+        except BpfError as error:
+            self._detach()
+            raise BpfError(f"BCC programs {self._programs.name}", str(error)) from None
+
+    def sample(self, program: str, period_ns: int) -> None:
+        """Have a clock run a program from now on."""
+        self._events.append(attach_clock(self._fds[program], period_ns))
+
+    def close(self) -> None:
+        """Detach and let go; the pins stay for the next one in this process. A second time is harmless."""
+        self._detach()
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+        pins, self._pins = self._pins, None
+        if pins is not None:
+            pins.keep()
+
+    def _detach(self) -> None:
+        while self._events:
+            os.close(self._events.pop())
+
+    def _compile(self, text: str, path: Path) -> None:
+        programs = dict.fromkeys(self._programs.kprobes, _KPROBE)
+        programs |= dict.fromkeys(self._programs.sampled, _PERF_EVENT)
+        request = json.dumps(
+            {
+                "text": text,
+                "programs": programs,
+                "maps": list(self._programs.maps),
+                "step": self._programs.step,
+            }
+        )
+        what = f"BCC programs {self._programs.name}"
+        began = time.monotonic()
+        try:
+            self._toolchain.ask(self._programs)
+        except OSError as error:
+            raise BpfError(what, explain_errno(error.errno or 0)) from None
+        except BpfError as error:
+            raise BpfError(what, str(error)) from None
+        try:
+            status, answer, said = _run_child(
+                [self._toolchain.python, "-I", str(_CHILD), str(path)], request, self._interrupt
+            )
+        except subprocess.TimeoutExpired:
+            raise BpfError(what, f"not compiled within {COMPILE_SECONDS:g} s") from None
+        except OSError as error:
+            raise BpfError(what, f"{self._toolchain.python}: {error.strerror}") from None
+        why, peak_bytes = _outcome(status, answer, said)
+        if why is not None:
+            raise BpfError(what, why, log=said)
+        seconds = time.monotonic() - began
+        self.compiled = f"compiled in {seconds:.1f} s, {peak_bytes >> 20} MiB at the most"
+        _LOG.info("%s: %s", what, self.compiled)
+
+
+def _run_child(command: Sequence[str], request: str, interrupt: Callable[[], None]) -> tuple[int, str, str]:
+    """Return the child's status, its answer and what it said. Raises OSError, subprocess.TimeoutExpired."""
+    deadline = time.monotonic() + COMPILE_SECONDS
+    with subprocess.Popen(
+        [*command, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+    ) as child:
+        unsent: str | None = request  # taken by the first call, whatever becomes of it
+        try:
+            while True:
+                try:
+                    answer, said = child.communicate(unsent, timeout=_LOOK_SECONDS)
+                except subprocess.TimeoutExpired:
+                    unsent = None
+                    if time.monotonic() > deadline:
+                        raise
+                    interrupt()
+                else:
+                    return child.returncode, answer, said
+        except BaseException:
+            child.kill()
+            raise
+
+
+def _outcome(status: int, answer: str, said: str) -> tuple[str | None, int]:
+    """Return why there are no programs, None where there are, and the most memory that the child held."""
+    try:
+        document = json.loads(answer)
+        error, peak_bytes = document["error"], int(document["peak_bytes"])
+    except (ValueError, TypeError, KeyError):
+        return _ended(status, said), 0
+    return None if error is None else _meaning(str(error), said), peak_bytes
+
+
+def _meaning(error: str, said: str) -> str:
+    """Return the one line of what BCC, clang and the verifier said that names the cause."""
+    if _NO_HEADERS.search(said):
+        return f"no kernel headers for {os.uname().release}: Debian's packages linux-headers-* have them"
+    found = _CLANG_ERROR.search(said)
+    if found:
+        return f"not compiled: {found[1][:_LONGEST_TEXT]}"
+    log = _VERIFIER_LOG.split(said, maxsplit=1)
+    if len(log) > 1 and log[1].strip():
+        return f"{last_words(log[1])} ({error})"
+    return " ".join(error.split())[:_LONGEST_TEXT]
+
+
+def _ended(status: int, said: str) -> str:
+    """Return how a child ended that gave no answer."""
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    killed = "; it takes 250 MiB (see deploy/reactor-bcc.conf)" if status == -9 else ""
+    return f"the compiler ended with {how}{killed}{f': {last[:_LONGEST_TEXT]}' if last else ''}"
+
+
+def _read_source(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BpfError(f"BCC source {path.name}", f"{error.strerror}: `make bpf`") from None

@@ -1,0 +1,209 @@
+"""eBPF objects, loaded by libbpf.so.1 through cffi in ABI mode: no compiler, no BCC, some milliseconds.
+
+An object is all or nothing: either the kernel accepts every program in it, or BpfError says in one line why
+not and carries the verifier's log. Nothing is probed by kernel version; what a kernel lacks it refuses.
+
+Everything the kernel holds for an object (programs, links, maps, timers) goes with its last descriptor, so
+a daemon that is killed leaves nothing behind. Not for more than one thread at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.errors import BpfError
+from reactor.kernel.bpf.library import LIBRARY, BpfMap, ffi, load_library, messages
+from reactor.kernel.bpf.refusal import NO_BTF, explain, has_btf
+
+OBJECTS: Final = Path(__file__).with_name("compiled")
+
+_LOG_BYTES: Final = 1 << 20  # of the verifier's log; the kernel keeps its end, or its beginning before 6.4
+_CGROUP_ITER_SELF_ONLY: Final = 1  # enum bpf_cgroup_iter_order
+_NOT_ATTACHED: Final = ("iter/", "syscall")  # sections of programs that are called instead
+
+_uncleared: Final[Any] = ffi.new_allocator(should_clear_after_alloc=False)  # its pages stay untouched
+
+
+def absent_because(name: str, *, directory: Path = OBJECTS, library: str = LIBRARY) -> str | None:
+    """Return what an object lacks to be tried at all, as one line; None where the kernel is to be asked."""
+    try:
+        load_library(library)
+        _read_object(directory / f"{name}.bpf.o")
+    except BpfError as error:
+        return str(error)
+    return None if has_btf() else NO_BTF
+
+
+class BpfObject:
+    """One object file, loaded. `shared` gives maps of another object to the maps of the same names.
+
+    Raises BpfError where it can't be: no libbpf, no object file or a broken one, no BTF, no capability, a
+    function that this kernel has not got, the verifier's refusal. What it holds is closed with `close`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        shared: Mapping[str, BpfMap] | None = None,
+        directory: Path = OBJECTS,
+        library: str = LIBRARY,
+    ) -> None:
+        self.name = name
+        self._links: list[Any] = []
+        self._object: Any = ffi.NULL
+        self._c = load_library(library)
+        raw = _read_object(directory / f"{name}.bpf.o")
+        messages.clear()
+        self._log = _uncleared("char[]", _LOG_BYTES)
+        self._log[0] = b"\0"
+        options = ffi.new(
+            "struct open_options *",
+            {
+                "sz": ffi.sizeof("struct open_options"),
+                "kernel_log_buf": self._log,
+                "kernel_log_size": _LOG_BYTES,
+            },
+        )
+        self._object = self._c.bpf_object__open_mem(raw, len(raw), options)
+        if self._object == ffi.NULL:
+            raise self._error(ffi.errno, "is no eBPF object that libbpf reads")
+        try:
+            for map_name, shared_map in (shared or {}).items():
+                self._reuse(map_name, shared_map.fd)
+            self._check(self._c.bpf_object__load(self._object), "not loaded")
+            self._log = ffi.new("char[]", 1)  # nothing is verified from here on
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            _give_back_memory(self._c)
+
+    def map(self, name: str) -> BpfMap:
+        """Return one of the object's maps. Raises BpfError for a name that it has not."""
+        found = self._find_map(name)
+        return BpfMap(self._c, name, self._c.bpf_map__fd(found), self._c.bpf_map__max_entries(found))
+
+    def attach(self) -> None:
+        """Attach every program that hooks something. Raises BpfError; then nothing of it is attached."""
+        program = ffi.NULL
+        while (program := self._c.bpf_object__next_program(self._object, program)) != ffi.NULL:
+            section = _text(self._c.bpf_program__section_name(program))
+            if section.startswith(_NOT_ATTACHED):
+                continue
+            messages.clear()
+            link = self._c.bpf_program__attach(program)
+            if link == ffi.NULL:
+                number = ffi.errno
+                self._detach()
+                raise self._error(number, f"{section} not attached")
+            self._links.append(link)
+
+    def iterate(self, program_name: str, cgroup_fd: int) -> bytes:
+        """Return what an iterator program writes about the cgroup that is open as `cgroup_fd`.
+
+        Raises OSError: ENOENT or ENODEV where the cgroup is gone.
+        """
+        link_info = ffi.new(
+            "struct cgroup_link_info *", {"order": _CGROUP_ITER_SELF_ONLY, "cgroup_fd": cgroup_fd}
+        )
+        options = ffi.new(
+            "struct iter_options *",
+            {
+                "sz": ffi.sizeof("struct iter_options"),
+                "link_info": link_info,
+                "link_info_len": ffi.sizeof("struct cgroup_link_info"),
+            },
+        )
+        link = self._c.bpf_program__attach_iter(self._program(program_name), options)
+        if link == ffi.NULL:
+            raise _os_error(ffi.errno, f"eBPF iterator {program_name}")
+        try:
+            fd = self._c.bpf_iter_create(self._c.bpf_link__fd(link))
+            if fd < 0:
+                raise _os_error(-fd, f"eBPF iterator {program_name}")
+            with open(fd, "rb", buffering=0) as rows:
+                return rows.readall()
+        finally:
+            self._c.bpf_link__destroy(link)
+
+    def run(self, program_name: str, result_bytes: int) -> bytes:
+        """Run a syscall program once; return what it has made of so many zero bytes. Raises BpfError."""
+        context = ffi.new("char[]", result_bytes)
+        options = ffi.new(
+            "struct test_run_options *",
+            {
+                "sz": ffi.sizeof("struct test_run_options"),
+                "ctx_in": context,
+                "ctx_size_in": result_bytes,  # the kernel copies it back over the input
+            },
+        )
+        fd = self._c.bpf_program__fd(self._program(program_name))
+        self._check(self._c.bpf_prog_test_run_opts(fd, options), f"{program_name} not run")
+        return bytes(ffi.buffer(context))
+
+    def close(self) -> None:
+        """Detach and unload; a second time is harmless."""
+        self._detach()
+        loaded, self._object = self._object, ffi.NULL
+        if loaded != ffi.NULL:
+            self._c.bpf_object__close(loaded)
+
+    def _detach(self) -> None:
+        while self._links:
+            self._c.bpf_link__destroy(self._links.pop())
+
+    def _reuse(self, name: str, fd: int) -> None:
+        self._check(self._c.bpf_map__reuse_fd(self._find_map(name), fd), f"map {name} not shared")
+
+    def _find_map(self, name: str) -> Any:
+        found = self._c.bpf_object__find_map_by_name(self._object, name.encode())
+        if found == ffi.NULL:
+            raise self._error(errno.ENOENT, f"has no map {name}")
+        return found
+
+    def _program(self, name: str) -> Any:
+        found = self._c.bpf_object__find_program_by_name(self._object, name.encode())
+        if found == ffi.NULL:
+            raise self._error(errno.ENOENT, f"has no program {name}")
+        return found
+
+    def _check(self, result: int, what: str) -> None:
+        if result < 0:
+            raise self._error(-result, what)
+
+    def _error(self, number: int, what: str) -> BpfError:
+        log = _text(self._log)
+        return BpfError(f"eBPF object {self.name}", f"{what}: {explain(number, messages, log)}", log=log)
+
+
+def _read_object(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise BpfError(
+            f"eBPF object {path.name}", "was not built: `make bpf`, with clang, libbpf-dev and bpftool"
+        ) from None
+    except OSError as error:
+        raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None
+
+
+def _give_back_memory(library: Any) -> None:
+    """Return what libbpf took for the kernel's BTF and freed again, 7 MiB that malloc would keep resident."""
+    try:
+        library.malloc_trim(0)
+    except AttributeError:  # a C library other than glibc
+        return
+
+
+def _os_error(number: int, what: str) -> OSError:
+    return OSError(number, os.strerror(number), what)
+
+
+def _text(c_string: Any) -> str:
+    text: str = ffi.string(c_string).decode("utf-8", "replace")
+    return text

@@ -1,0 +1,194 @@
+"""The eBPF probes of bpf/, typed: watches on memory and on process counts, and the OOM killer's kills.
+
+A probe is loaded and attached, or raises BpfError and leaves nothing. Each has a ring buffer of its own, so
+that none depends on another. Calls are short system calls, but for what is for a worker thread: making a
+probe and `prepare_node` (libbpf reads the kernel's BTF: 0.1 s), and `counters` (the kernel's cgroup lock).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from reactor.errors import BpfError
+from reactor.kernel.bpf.library import LIBRARY, BpfMap
+from reactor.kernel.bpf.objects import OBJECTS, BpfObject
+from reactor.kernel.bpf.records import (
+    CounterAddresses,
+    Level,
+    OomRecord,
+    WatchRecord,
+    pack_watch,
+    parse_counters,
+    parse_record,
+)
+from reactor.kernel.bpf.ring import RingBuffer
+
+KEY: Final = struct.Struct("=Q")
+ONLY: Final = struct.pack("=I", 0)  # the key of an array's one value
+_COUNT: Final = struct.Struct("=Q")
+_NODE_START: Final = struct.Struct("=qq")
+_TASKS_START: Final = struct.Struct("=q")
+NEEDS_SYSLOG: Final = "the kernel's counters can't be read; needs CAP_SYSLOG and kernel.kptr_restrict below 2"
+
+
+class Loaded(Protocol):
+    """Programs in the kernel, with their maps."""
+
+    def map(self, name: str) -> BpfMap:
+        """Return one of the maps."""
+
+    def attach(self) -> None:
+        """Attach what hooks something."""
+
+    def close(self) -> None:
+        """Detach and let go."""
+
+
+class Probe:
+    """Loaded programs, attached, with their ring buffer. `fd` is readable while there are records.
+
+    `made_by` says who made them, and at what cost, where that is not libbpf.
+    """
+
+    made_by = ""
+
+    def __init__(self, loaded: Loaded) -> None:
+        with ExitStack() as owned:
+            owned.callback(loaded.close)
+            self._events = loaded.map("events")
+            self._lost = loaded.map("lost")
+            self._ring = RingBuffer(self._events.fd, self._events.max_entries)
+            owned.callback(self._ring.close)
+            self._ring.take()  # what was told before this probe is of no use to it
+            loaded.attach()
+            self._owned = owned.pop_all()
+        self.fd = self._ring.fd
+
+    def lost(self) -> int:
+        """Return how many records have found the ring buffer full so far."""
+        raw = self._lost.get(ONLY, _COUNT.size)
+        return 0 if raw is None else int(_COUNT.unpack(raw)[0])
+
+    def close(self) -> None:
+        """Detach and unload; a second time is harmless."""
+        self.fd = -1
+        self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self) -> list[WatchRecord | OomRecord]:
+        return [parse_record(raw) for raw in self._ring.take()]
+
+
+class WatchProbe(Probe):
+    """Watches on cgroups' counters, kept in the map `cgroups` by the counter's address."""
+
+    def __init__(self, loaded: Loaded, cgroups: str) -> None:
+        super().__init__(loaded)
+        self._cgroups = loaded.map(cgroups)
+
+    def take(self) -> list[WatchRecord]:
+        """Return the records that have come since, without waiting."""
+        return [record for record in self._take() if isinstance(record, WatchRecord)]
+
+    def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the counter at these levels and no others. Raises OSError: E2BIG with 4,096 watches.
+
+        The caller has to look afterwards that the cgroup still is there: a watch that is made after its
+        removal stays, on memory that may become another counter.
+        """
+        self._cgroups.put(KEY.pack(address), pack_watch(watch_id, levels))
+
+    def unwatch(self, address: int) -> bool:
+        """Remove a watch; return whether there was one."""
+        return self._cgroups.delete(KEY.pack(address))
+
+
+class _CoreProbe(WatchProbe):
+    """One of the objects that libbpf loads."""
+
+    def __init__(self, name: str, cgroups: str, *, directory: Path, library: str) -> None:
+        self._object = BpfObject(name, directory=directory, library=library)
+        super().__init__(self._object, cgroups)
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        """Return where the kernel keeps a cgroup's counters. Raises OSError where the cgroup is gone."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            found = parse_counters(self._object.iterate("cgroup_counters", fd))
+        finally:
+            os.close(fd)
+        if not found:
+            raise FileNotFoundError(2, os.strerror(2), str(directory))
+        return found[0]
+
+
+class MemoryProbe(_CoreProbe):
+    """Memory watches on any number of cgroups and, after `prepare_node`, on the node; in pages."""
+
+    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__("memory", "memory_watches", directory=directory, library=library)
+        self._directory = directory
+        self._library = library
+        self._node: BpfMap | None = None
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
+        """Watch the node's working set (capacity - free - inactive file) at these levels and no others."""
+        if self._node is None:
+            raise ValueError("watch_node before prepare_node")
+        self._node.put(ONLY, pack_watch(watch_id, levels, capacity=capacity_pages))
+
+    def prepare_node(self) -> None:
+        """Load what watches the node. Raises BpfError; the watches on cgroups are none the worse for it."""
+        if self._node is not None:
+            return
+        shared = {"events": self._events, "lost": self._lost}
+        with ExitStack() as owned:
+            node = BpfObject("node", shared=shared, directory=self._directory, library=self._library)
+            owned.callback(node.close)
+            available_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
+            if available_pages <= 0:
+                raise BpfError("eBPF object node", NEEDS_SYSLOG)
+            if timer != 0:
+                raise BpfError("eBPF object node", f"its timer does not start: {os.strerror(-timer)}")
+            node.attach()
+            self._owned.push(owned.pop_all())
+        self._node = node.map("node_memory")
+
+
+class TasksProbe(_CoreProbe):
+    """Process-count watches on any number of cgroups and on the node; threads count."""
+
+    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__("processes", "task_watches", directory=directory, library=library)
+        self._node = self._object.map("node_tasks")
+
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the number of threads on the node. Raises BpfError where the kernel hides it."""
+        if _TASKS_START.unpack(self._object.run("tasks_start", _TASKS_START.size))[0] <= 0:
+            raise BpfError("eBPF object processes", NEEDS_SYSLOG)
+        self._node.put(ONLY, pack_watch(watch_id, levels, capacity=1))
+
+
+class OomRecords(Probe):
+    """The kernel's OOM kills, one record each."""
+
+    def take(self) -> list[OomRecord]:
+        """Return the kills that have been recorded since, without waiting."""
+        return [record for record in self._take() if isinstance(record, OomRecord)]
+
+
+class OomProbe(OomRecords):
+    """The kernel's OOM kills, by libbpf."""
+
+    def __init__(self, *, directory: Path = OBJECTS, library: str = LIBRARY) -> None:
+        super().__init__(BpfObject("oom", directory=directory, library=library))

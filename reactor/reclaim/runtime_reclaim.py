@@ -1,0 +1,184 @@
+"""Dead containers, which a container runtime can give back before a pod is evicted.
+
+As upstream does it (kuberuntime_gc.go), and before its images: one counts as used as long as a dead container
+is of it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from reactor.cri.client import RuntimeClient
+from reactor.cri.messages import POD_UID_LABEL, Container, ContainerState, Sandbox, SandboxState
+from reactor.errors import ReactorError
+from reactor.kernel.scheduling import following
+from reactor.model.signals import Filesystem
+from reactor.reclaim.reclaims import LATE, MOST_SECONDS, ReclaimReport, shortened, tried
+from reactor.threads import in_thread
+
+_STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
+_GIVEN_BACK_SECONDS: Final = 5.0
+_BETWEEN_LOOKS_SECONDS: Final = 0.2
+_NOTABLE_BYTES: Final = 1 << 20
+
+Client = Callable[[], RuntimeClient]  # raises RuntimeUnavailableError where there is none
+
+
+class ContainerReclaim:
+    """Removes dead containers with their logs, and sandboxes that are down, the oldest first.
+
+    Of a pod that is still to run (`runs`) the youngest sandbox and the `kept` youngest dead ones of each
+    container stay: a kubelet that misses them would make the sandbox anew and run the container once more,
+    be it one that has done its work. Source: kuberuntime_gc.go.
+
+    `layers` are paths on the filesystems on which writable layers lie.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        runs: Callable[[str], bool],
+        logs: Path,
+        layers: Callable[[], Collection[str]] = tuple,
+        *,
+        kept: int = 1,
+    ) -> None:
+        self._client = client
+        self._runs = runs
+        self._logs = logs
+        self._layers = layers
+        self._kept = kept
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of it
+        """Remove what is dead; see NodeReclaim.run."""
+        client = self._client()
+        removed, gone, problems = set[str](), list[str](), list[str]()
+        with trio.move_on_after(MOST_SECONDS) as scope:
+            free_bytes = await self._free_bytes()
+            containers = await client.containers()
+            for one in _dead_containers(containers, self._kept_of, time.time_ns()):
+                if await self._remove(client, one, problems):
+                    removed.add(one.id)
+            left = {one.sandbox_id for one in containers if one.id not in removed}
+            for sandbox in _idle_sandboxes(await client.sandboxes(), left, self._runs):
+                if await tried(_remove_sandbox(client, sandbox.id), problems):
+                    gone.append(sandbox.id)
+            if removed:
+                await self._wait_given_back(free_bytes)
+        problems += [LATE] if scope.cancelled_caught else []
+        if not removed and not gone and not problems:
+            return None
+        did = (f"removed {len(removed)} dead containers", f"removed {len(gone)} sandboxes")
+        return ReclaimReport(did=did, problems=shortened(problems))
+
+    def _kept_of(self, pod_uid: str) -> int:
+        return self._kept if self._runs(pod_uid) else 0
+
+    async def _wait_given_back(self, before_bytes: int) -> None:
+        """Wait until what was removed shows as free, for some seconds at the most.
+
+        containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later
+        on an idle machine. Who looked at the disk before that would evict somebody for nothing.
+        """
+        with trio.move_on_after(_GIVEN_BACK_SECONDS):
+            seen_bytes = before_bytes
+            while True:
+                await trio.sleep(_BETWEEN_LOOKS_SECONDS)
+                free_bytes = await self._free_bytes()
+                has_begun = seen_bytes - before_bytes >= _NOTABLE_BYTES
+                if has_begun and free_bytes - seen_bytes < _NOTABLE_BYTES:
+                    return
+                seen_bytes = free_bytes
+
+    async def _free_bytes(self) -> int:
+        """Return what is free where the layers lie; 0 where nobody knows."""
+        call = following(_free_bytes)
+        return await in_thread(call, tuple(self._layers()), abandon_on_cancel=True)
+
+    async def _remove(self, client: RuntimeClient, container: Container, problems: list[str]) -> bool:
+        log_path = ""
+        with suppress(ReactorError):
+            answer = await client.container_status(container.id)
+            log_path = answer.status.log_path if answer.status else ""
+        if not await tried(client.remove_container(container.id), problems):
+            return False
+        if log_path:
+            problem = await in_thread(following(_remove_log), Path(log_path), self._logs)
+            problems += [] if problem is None else [problem]
+        return True
+
+
+def _dead_containers(
+    containers: Iterable[Container], kept_of: Callable[[str], int], now_ns: int
+) -> list[Container]:
+    """Return the containers that may go, the oldest first.
+
+    Of each name in a pod's sandbox as many of the youngest stay as `kept_of` says for the pod's uid.
+    """
+    by_name: dict[tuple[str, str], list[Container]] = {}
+    for one in sorted(containers, key=lambda one: one.created_at_ns):
+        is_left_over = one.state is ContainerState.CREATED and now_ns - one.created_at_ns > _STARTING_NS
+        if one.state is ContainerState.EXITED or is_left_over:
+            name = one.metadata.name if one.metadata else one.id
+            by_name.setdefault((one.sandbox_id, name), []).append(one)
+    dead = []
+    for same in by_name.values():
+        kept = kept_of(same[0].labels.get(POD_UID_LABEL, ""))
+        dead += same[: max(0, len(same) - kept)]
+    return sorted(dead, key=lambda one: one.created_at_ns)
+
+
+def _idle_sandboxes(
+    sandboxes: Iterable[Sandbox], with_containers: Collection[str], runs: Callable[[str], bool]
+) -> list[Sandbox]:
+    """Return the sandboxes that may go, the oldest first."""
+    by_pod: dict[str, list[Sandbox]] = {}
+    for one in sorted(sandboxes, key=lambda one: one.created_at_ns):
+        by_pod.setdefault(one.metadata.uid if one.metadata else one.id, []).append(one)
+    idle = []
+    for uid, same in by_pod.items():
+        candidates = same[:-1] if runs(uid) else same
+        idle += [
+            one for one in candidates if one.state is SandboxState.NOT_READY and one.id not in with_containers
+        ]
+    return sorted(idle, key=lambda one: one.created_at_ns)
+
+
+async def _remove_sandbox(client: RuntimeClient, sandbox_id: str) -> None:
+    await client.stop_sandbox(sandbox_id)  # gives back its network, where that was not done
+    await client.remove_sandbox(sandbox_id)
+
+
+def _free_bytes(paths: Iterable[str]) -> int:
+    free_bytes = 0
+    for path in paths:
+        with suppress(OSError):
+            found = os.statvfs(path)
+            free_bytes += found.f_bfree * found.f_frsize
+    return free_bytes
+
+
+def _remove_log(path: Path, logs: Path) -> str | None:
+    """Remove a container's log and what was rotated from it; return what went wrong.
+
+    Nothing is removed outside the directory of all logs, whatever the path says.
+    """
+    try:
+        directory = path.parent.resolve(strict=True)
+        if not directory.is_relative_to(logs.resolve(strict=True)):
+            return f"{path}: its log is left alone: not below {logs}"
+        for found in (directory / path.name, *directory.glob(f"{glob.escape(path.name)}.*")):
+            found.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error)
+    return None

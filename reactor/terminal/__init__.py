@@ -1,0 +1,1 @@
+"""Tables and screens for people: status, explain, top."""

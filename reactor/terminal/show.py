@@ -1,0 +1,187 @@
+"""`reactor status` and `reactor explain` in the terminal: the command's side, never the daemon's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from reactor.daemon.status_socket import ask
+from reactor.daemon.wording import after, what_was_done
+from reactor.model.signals import Resource
+from reactor.terminal.show_resources import filesystems_table, reclaimed_table, signals_table
+from reactor.terminal.tables import Screen, amount, console, moment, table
+from reactor.text import printable
+
+
+def show_status(socket_path: Path, output: str) -> int:
+    """Print how the node stands. Raises NoDaemonError."""
+    document = ask(socket_path, {"command": "status"})
+    if _printed_plainly(document, output):
+        return 1 if "error" in document else 0
+    screen = console()
+    node = document["node_cgroup"] or "this machine"
+    dry = ", dry run" if document["dry_run"] else ""
+    screen.say(
+        f"reactor {document['version']}, pid {document['pid']}{dry}: {node}, {document['pods']} pods, "
+        f"{document['passes']} passes since {moment(document['started'])}"
+    )
+    if document["kubernetes"] is not None:
+        screen.say(_kubernetes(document["kubernetes"]))
+    if document["runtime"] is not None:
+        screen.say(f"container runtime: {document['runtime']}")
+    screen.print(signals_table(document["signals"], screen.width))
+    if document.get("memory") is not None:
+        screen.say(f"memory: {document['memory']['message']}")
+    screen.print(filesystems_table(document))
+    if document["reclaimed"]:
+        screen.print(reclaimed_table(document["reclaimed"]))
+    screen.print(_conditions(document["conditions"]))
+    screen.print(_sources(document["sources"]))
+    screen.say(_brake(document["brake"]))
+    if document["in_flight"]:
+        screen.print(_in_flight(document["in_flight"]))
+    screen.print(_decisions(document["decisions"]))
+    if document["oom_kills"]["recent"]:
+        screen.print(_oom_kills(document["oom_kills"]["recent"]))
+    for what, why in document["problems"].items():
+        screen.say(f"problem: {what}: {why}")
+    return 0
+
+
+def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
+    """Print why a pod was evicted and where it stands now. Raises NoDaemonError.
+
+    The exit status is 1 for a pod that the daemon does not know.
+    """
+    document = ask(socket_path, {"command": "explain", "pod": pod})
+    known = "error" not in document and bool(
+        document["ranking"] or document["evictions"] or document["oom_kills"]
+    )
+    if _printed_plainly(document, output):
+        return 0 if known or pod is None else 1
+    screen = console()
+    for eviction in document["evictions"]:
+        _explain_eviction(screen, eviction)
+    for kill in document["oom_kills"]:
+        screen.say(f"{kill['time']}: {kill['message']}")
+    for slowdown in document["slowdowns"]:
+        screen.say(
+            f"Evictions for {slowdown['signal']} are slowed down ({slowdown['reason']}, "
+            f"{slowdown['left_seconds']:.0f} s left): {slowdown['message']}"
+        )
+    if document["ranking"]:
+        screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
+    if not known and pod is not None:
+        screen.say(f"{pod}: neither among the {document['pods']} pods now nor among the last decisions")
+        return 1
+    return 0
+
+
+def _printed_plainly(document: Mapping[str, Any], output: str) -> bool:
+    if "error" in document:
+        print(f"reactor: {printable(document['error'])}", file=sys.stderr)
+    elif output == "json":
+        print(json.dumps(document))
+    else:
+        return False
+    return True
+
+
+def _kubernetes(told: Mapping[str, Any]) -> str:
+    heard = ", ".join(
+        f"{name} {'told' if is_well else 'NOT told'}" for name, is_well in told["watches"].items()
+    )
+    return (
+        f"kubernetes: node {told['node']}, {told['role']}; {heard}; "
+        f"{told['untold_evictions']} evictions not told yet"
+    )
+
+
+def _conditions(conditions: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [(one["condition"], one["in_force"], moment(one["since"])) for one in conditions]
+    return table(("CONDITION", "IN FORCE", "SINCE"), rows)
+
+
+def _sources(sources: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [(one["name"], one["health"], one["wakes"], one["lost"], one["detail"]) for one in sources]
+    return table(("SOURCE", "STATE", "WAKES", "LOST", "DETAIL"), rows, right="WAKES,LOST")
+
+
+def _brake(brake: Mapping[str, Any]) -> str:
+    if brake["mode"] == "off":
+        return "brake: switched off"
+    on = ", ".join(f"on {one['cgroup']}" for one in brake["on"]) or "released"
+    return f"brake: {on}; engaged {brake['times']} times, {brake['seconds']:.1f} s in all"
+
+
+def _in_flight(flights: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            one["pod"],
+            one["resource"],
+            f"{one['killed_in_seconds']:.1f} s",
+            f"{one['given_up_in_seconds']:.1f} s",
+        )
+        for one in flights
+    ]
+    return table(("BEING EVICTED", "FOR", "KILLED IN", "GIVEN UP IN"), rows)
+
+
+def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            one["id"],
+            moment(one["time"]),
+            one["threshold"] or ", ".join(one["thresholds_met"]) or "-",
+            ", ".join(one["conditions"]) or "-",
+            what_was_done(one),
+        )
+        for one in decisions
+    ]
+    return table(("DECISION", "TIME", "THRESHOLD", "CONDITIONS", "DONE"), rows)
+
+
+def _oom_kills(kills: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [
+        (moment(one["time"]), one["scope"], one["pod"] or one["victim_cgroup"] or "-", one["message"])
+        for one in kills
+    ]
+    return table(("OOM KILL", "SCOPE", "POD", "WHAT HAPPENED"), rows)
+
+
+def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
+    threshold = eviction["threshold"] or {}
+    dry = " (dry run: it was not)" if eviction["dry_run"] else ""
+    when = f"{eviction['time']}, decision {eviction['id']}{dry}"
+    screen.say(f"{eviction['pod']} was evicted at {when}: {eviction['message']}")
+    if threshold:
+        unit = Resource(eviction["resource"])
+        screen.say(
+            f"  threshold {threshold['threshold']} ({amount(threshold['value'], unit)}): available "
+            f"{amount(threshold['available'], unit)} of {amount(threshold['capacity'], unit)}"
+        )
+    sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
+    woke_ns = eviction["timing"]["woke_ns"]
+    killed = after(", killed", woke_ns, eviction["killed_ns"])
+    freed = after(", given back", woke_ns, eviction["freed_ns"])
+    screen.say(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
+    if eviction.get("credited_bytes") is not None and eviction.get("returned_bytes") is not None:
+        credited, returned = (
+            amount(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")
+        )
+        screen.say(f"  the pod held {credited}; the node had {returned} more afterwards")
+    for problem in eviction["problems"]:
+        screen.say(f"  problem: {problem}")
+    if eviction["ranking"]:
+        places = [{"place": number, **place} for number, place in enumerate(eviction["ranking"], 1)]
+        screen.print(_ranking("  Ranking then", places))
+
+
+def _ranking(title: str, ranking: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [(one["place"], one["pod"], one["because"]) for one in ranking]
+    return table(("PLACE", "POD", "BECAUSE"), rows, right="PLACE", title=title)

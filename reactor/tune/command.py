@@ -1,0 +1,159 @@
+"""The command: measures or takes what was stored, recommends, writes, tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reactor.config import load_settings
+from reactor.config.documents import load_document
+from reactor.errors import ReactorError, RefusedError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.lab.tool import compiled_tool
+from reactor.lab.virtual_node import ended_by_signals
+from reactor.model.settings import Settings
+from reactor.report import write
+from reactor.tune.history import History, history_in
+from reactor.tune.measure import Measuring, Plan
+from reactor.tune.measured import Measured, document_of, stored_in
+from reactor.tune.missed import verdict
+from reactor.tune.model import Assumptions, Recommendation, recommend
+from reactor.tune.node import check_calm, facts
+from reactor.tune.pages import report_of
+from reactor.tune.progress import progress
+from reactor.tune.reactions import ways
+from reactor.tune.snippet import snippet
+
+EXIT_OK, EXIT_FAILED, EXIT_CANNOT, EXIT_INTERRUPTED = 0, 1, 2, 130
+MEASURED, CONFIGURATION, REPORT = "measured.json", "reactor.yaml", "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """What to measure and what to go by. `stored` takes an earlier run's file instead of measuring.
+
+    `config` None is a node without thresholds of its own, as the kubelet's defaults have it.
+    """
+
+    config: Path | None
+    journals: tuple[Path, ...]
+    results: Path
+    minutes: float
+    loads: tuple[str, ...]
+    pods: int
+    stored: Path | None
+    assumptions: Assumptions
+
+
+def tune(options: TuneOptions) -> int:
+    """Measure, recommend, write, tell; return the exit status.
+
+    0 done, 1 too little was measured or it can't be written, 2 where nothing may or can be measured, 130
+    when interrupted: then what was measured is told all the same. Raises ConfigError.
+    """
+    settings, existing = _configuration(options.config)
+    history = history_in(options.journals, settings.eviction.pressure_transition_period_seconds)
+    if options.stored is not None:
+        measured, stored_history = stored_in(options.stored)
+        return _conclude(
+            options, settings, existing, measured, history if options.journals else stored_history
+        )
+    if os.geteuid() != 0:
+        print("reactor tune: needs root, to make cgroups: sudo reactor tune", file=sys.stderr)
+        return EXIT_CANNOT
+    try:
+        measured = _measured(options, settings, existing)
+    except (ReactorError, OSError) as error:
+        print(f"reactor tune: {error}", file=sys.stderr)
+        return EXIT_CANNOT
+    status = _conclude(options, settings, existing, measured, history)
+    return EXIT_INTERRUPTED if measured.interrupted else status
+
+
+def _configuration(path: Path | None) -> tuple[Settings, Mapping[str, Any]]:
+    """Return the settings, and the document that they are from."""
+    if path is None:
+        return Settings(), {}
+    settings = load_settings(path)
+    return settings, load_document(path.read_text(encoding="utf-8"), str(path)) or {}
+
+
+def _measured(options: TuneOptions, settings: Settings, existing: Mapping[str, Any]) -> Measured:
+    tree = CgroupTree.discover()
+    check_calm(tree, settings)
+    tool = compiled_tool()
+    section = existing.get("reactor") or {}
+    plan = Plan(
+        seconds=options.minutes * 60,
+        ways=ways(tree.version, settings, section),
+        loads=options.loads,
+        pods=options.pods,
+    )
+    measuring = Measuring(tree, settings, facts(tree, settings), plan)
+    with ended_by_signals():
+        try:
+            with (
+                progress(plan.seconds) as say,
+                tempfile.TemporaryDirectory(prefix="reactor-tune-") as directory,
+            ):
+                measuring.run(tool, Path(directory), say)
+        except KeyboardInterrupt:
+            print("reactor tune: interrupted; everything is cleaned up", file=sys.stderr)
+            return measuring.measured(interrupted=True)
+    return measuring.measured()
+
+
+def _conclude(
+    options: TuneOptions,
+    settings: Settings,
+    existing: Mapping[str, Any],
+    measured: Measured,
+    history: History,
+) -> int:
+    directory = _directory(options.results, measured)
+    try:
+        found = recommend(measured, history, options.assumptions)
+    except RefusedError as error:
+        _store(directory, measured, history, None)
+        print(f"reactor tune: nothing to recommend: {error}", file=sys.stderr)
+        for problem in measured.problems:
+            print(f"reactor tune: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    # Only now: rich costs time that nobody wants to wait for on an error.
+    from reactor.tune.show import show  # noqa: PLC0415
+
+    said = None if options.config is None else verdict(settings, found, history)
+    yaml = snippet(measured, found, existing)
+    show(measured, history, found, said)
+    _store(directory, measured, history, found)
+    (directory / CONFIGURATION).write_text(yaml, encoding="utf-8")
+    print(f"{directory / CONFIGURATION}:\n{yaml}")
+    try:
+        write(report_of(measured, history, found, said, yaml), directory / REPORT)
+    except RefusedError as error:
+        print(f"reactor tune: {error}", file=sys.stderr)
+    else:
+        print(f"The report is {directory / REPORT}, the measurements are {directory / MEASURED}.")
+    return EXIT_OK
+
+
+def _directory(results: Path, measured: Measured) -> Path:
+    when = str(measured.about["date"]).replace(":", "").partition("+")[0]
+    directory = results / when
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _store(directory: Path, measured: Measured, history: History, found: Recommendation | None) -> None:
+    document = document_of(measured, history)
+    if found is not None:
+        document["recommendation"] = dataclasses.asdict(found)
+    text = json.dumps(document, indent=2, default=str)
+    (directory / MEASURED).write_text(f"{text}\n", encoding="utf-8")

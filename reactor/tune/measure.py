@@ -1,0 +1,182 @@
+"""The measuring: in virtual nodes, until the time is over, and what there is at any moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.errors import ReactorError, RefusedError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.lab.measure import about
+from reactor.model.settings import Settings
+from reactor.tune.growth import braked_rate_bytes, growth_node, growth_plans
+from reactor.tune.measured import Growth, Measured, NodeFacts, Reaction
+from reactor.tune.node import check_calm
+from reactor.tune.reactions import Reactions, Way
+
+_GROWTH_SHARE: Final = 0.2  # of the time
+_RUNS: Final = 5  # crossings in one session
+_MOST_FAILURES: Final = 3  # of one way, before it is left alone
+
+Say = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be measured, in `seconds` at the most (and what is under way then)."""
+
+    seconds: float
+    ways: Sequence[Way]
+    loads: Sequence[str]
+    pods: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    growths: list[Growth] = field(default_factory=list)
+    reactions: list[Reaction] = field(default_factory=list)
+    braked_rate_bytes: float | None = None
+    missed: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+
+class Measuring:
+    """Measures when it is `run`; `measured` is what there is so far.
+
+    Whatever ends a run, also a KeyboardInterrupt, leaves no cgroup and no process of it.
+    """
+
+    def __init__(self, tree: CgroupTree, settings: Settings, facts: NodeFacts, plan: Plan) -> None:
+        self._tree = tree
+        self._settings = settings
+        self._plan = plan
+        self._say: Say = lambda *_: None
+        self._found = _Found()
+        self._began = time.monotonic()
+        self._nothing = Measured(about=_about(tree.version, plan), node=facts)
+
+    def measured(self, *, interrupted: bool = False) -> Measured:
+        """Return what has been measured so far."""
+        found = self._found
+        return replace(
+            self._nothing,
+            growths=tuple(found.growths),
+            reactions=tuple(found.reactions),
+            braked_rate_bytes=found.braked_rate_bytes,
+            missed=dict(found.missed),
+            problems=tuple(dict.fromkeys(found.problems)),
+            seconds=round(self._elapsed(), 1),
+            interrupted=interrupted,
+        )
+
+    def run(self, tool: Path, directory: Path, say: Say) -> None:
+        """Measure until the time is over, or the machine comes under pressure, which is a problem told.
+
+        `say` is told what is being done, and how many seconds of the time have gone.
+        """
+        self._say = say
+        self._began = time.monotonic()
+        try:
+            self._grow(tool, directory)
+            self._react(Reactions(self._tree, tool, directory, self._plan.pods))
+        except _UnderPressureError as error:
+            self._found.problems.append(f"stopped after {self._elapsed():.0f} s: {error}")
+
+    def _grow(self, tool: Path, directory: Path) -> None:
+        """Measure rates and freeing: one whole round, and more for as long as their share of time lasts."""
+        facts, found = self._nothing.node, self._found
+        until = self._plan.seconds * _GROWTH_SHARE
+        with growth_node(self._tree, f"reactor-tune-{os.getpid()}") as node:
+            while self._goes_on():
+                for run in growth_plans(facts.cpus, facts.huge_pages):
+                    if not self._goes_on() or (found.growths and self._elapsed() > until):
+                        break
+                    self._tell(f"memory taken as fast as it goes: {len(found.growths)} runs")
+                    with _told(found.problems):
+                        found.growths.append(run(node, tool, directory))
+                if self._elapsed() > until:
+                    break
+            if self._tree.version is CgroupVersion.V2 and self._goes_on():
+                self._tell("what memory.high lets through")
+                with _told(found.problems):
+                    found.braked_rate_bytes = braked_rate_bytes(node, tool, directory)
+
+    def _react(self, reactions: Reactions) -> None:
+        """Have hogs answered, each way and load in its turn."""
+        while self._goes_on():
+            turns = [
+                (way, load)
+                for load in self._plan.loads
+                for way in self._plan.ways
+                if self._found.failures[way.name] < _MOST_FAILURES
+            ]
+            if not turns:
+                return
+            for way, load in turns:
+                if self._goes_on():
+                    self._session(reactions, way, load)
+
+    def _session(self, reactions: Reactions, way: Way, load: str) -> None:
+        found = self._found
+        self._tell(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
+        try:
+            with closing(reactions.session(way, load, _RUNS, self._goes_on)) as session:
+                for reaction in session:
+                    if reaction is None:
+                        found.missed[way.name] += 1
+                    else:
+                        found.reactions.append(reaction)
+                    self._tell(f"crossings {way.name}, {load}: {len(found.reactions)} in all")
+        except _UnderPressureError:
+            raise
+        except (ReactorError, OSError) as error:
+            found.failures[way.name] += 1
+            found.problems.append(f"{way.name}, {load}: {error}")
+
+    def _goes_on(self) -> bool:
+        """Return whether there is time left. Raises where the machine has come under pressure."""
+        if self._elapsed() >= self._plan.seconds:
+            return False
+        try:
+            check_calm(self._tree, self._settings)
+        except RefusedError as error:
+            raise _UnderPressureError(str(error)) from error
+        return True
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _tell(self, what: str) -> None:
+        self._say(what, self._elapsed())
+
+
+class _UnderPressureError(RefusedError):
+    """The machine has come under pressure while it was measured."""
+
+
+@contextmanager
+def _told(problems: list[str]) -> Iterator[None]:
+    """Add what goes wrong in the block to the problems, and go on after it."""
+    try:
+        yield
+    except _UnderPressureError:
+        raise
+    except (ReactorError, OSError) as error:
+        problems.append(str(error))
+
+
+def _about(version: CgroupVersion, plan: Plan) -> Mapping[str, Any]:
+    return {
+        **about(version),
+        "minutes": round(plan.seconds / 60, 2),
+        "pods": plan.pods,
+        "load average before": round(os.getloadavg()[0], 1),
+    }

@@ -1,0 +1,75 @@
+"""The recommendation as a part of a configuration, to be merged into the node's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from reactor.config import settings_from_text
+from reactor.tune.measured import Measured
+from reactor.tune.model import Recommendation
+from reactor.tune.words import amount, duration, quantity, rate
+
+_SIGNAL: Final = "memory.available"
+
+
+def snippet(measured: Measured, found: Recommendation, existing: Mapping[str, Any]) -> str:
+    """Return YAML that `reactor config check` accepts.
+
+    `existing` are the keys of the operator's own file: what it says of other signals is kept, since a key of
+    evictionHard drops the defaults of all others.
+    """
+    text = "".join(f"{line}\n" for line in _lines(measured, found, existing))
+    settings_from_text(text, "the recommended configuration")
+    return text
+
+
+def reasoning(found: Recommendation) -> str:
+    """Return the hard threshold's sum in one line."""
+    terms = found.terms
+    if found.brake and terms.brake_seconds is not None and found.chosen.braked_bytes is not None:
+        return (
+            f"{amount(found.chosen.braked_bytes - terms.reserve_bytes)} taken until the brake "
+            f"({duration(terms.brake_seconds)}) and at {rate(terms.braked_rate_bytes or 0)} from there on "
+            f"({duration(found.seconds)}) + {amount(terms.reserve_bytes)} reserve = "
+            f"{amount(found.chosen.braked_bytes)}"
+        )
+    return (
+        f"{rate(found.chosen.rate_bytes)} x ({duration(terms.reaction_seconds)} reaction + "
+        f"{duration(terms.freeing_seconds)} freeing) + {amount(terms.reserve_bytes)} reserve = "
+        f"{amount(found.chosen.needed_bytes)}"
+    )
+
+
+def _lines(measured: Measured, found: Recommendation, existing: Mapping[str, Any]) -> Iterator[str]:
+    about, soft = measured.about, found.soft
+    where = f"{about['kernel']}, {about['cpus']} CPUs"
+    yield f"# By reactor tune, {about['date']}, measured for {measured.seconds:.0f} s on {where}."
+    yield f"# Hard, for {found.chosen.name}: {reasoning(found)}."
+    if not found.is_enough:
+        yield f"# Not enough for that: half of the node at the most. Covers {rate(found.covered_rate_bytes)}."
+    kept = existing.get("evictionHard")
+    yield from _mapping("evictionHard", {**_of(kept), _SIGNAL: quantity(found.hard_bytes)})
+    if not kept or existing.get("mergeDefaultEvictionSettings"):
+        yield "mergeDefaultEvictionSettings: true  # a key given would drop the other signals' defaults"
+    yield f"# Soft: {rate(soft.rate_bytes)} for {soft.grace_seconds} + {soft.pod_grace_seconds} s above it."
+    yield from _mapping(
+        "evictionSoft", {**_of(existing.get("evictionSoft")), _SIGNAL: quantity(soft.threshold_bytes)}
+    )
+    graces = {**_of(existing.get("evictionSoftGracePeriod")), _SIGNAL: f"{soft.grace_seconds}s"}
+    yield from _mapping("evictionSoftGracePeriod", graces)
+    yield f"evictionMaxPodGracePeriod: {soft.pod_grace_seconds}"
+    if found.brake:
+        yield "reactor:"
+        yield "  brake: hard"
+
+
+def _mapping(key: str, values: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{key}:"
+    for name, value in values.items():
+        yield f"  {json.dumps(name)}: {json.dumps(value, default=str)}"
+
+
+def _of(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
