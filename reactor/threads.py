@@ -7,8 +7,10 @@ done in threads here may be late, and is to be done all the same.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
@@ -49,6 +51,19 @@ async def in_thread(
             if began:  # it is the call's own
                 raise
         await trio.sleep(_AGAIN_SECONDS)
+
+
+def close_behind(descriptor: int) -> None:
+    """Close a descriptor that the kernel takes its time to close, without waiting for it.
+
+    Returns at once; a worker thread closes it, also where the caller is being cancelled. For Trio's thread.
+    """
+    trio.lowlevel.spawn_system_task(_close, descriptor)
+
+
+async def _close(descriptor: int) -> None:
+    with suppress(OSError):  # it is closed all the same, and a system task must not raise
+        await in_thread(os.close, descriptor)
 
 
 def limit_threads() -> None:

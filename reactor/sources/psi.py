@@ -23,6 +23,7 @@ from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.threads import close_behind
 
 PSI: Final = "psi"
 MACHINE_PRESSURE: Final = Path("/proc/pressure/memory")
@@ -81,7 +82,8 @@ class PsiHint:
                 windows: list[str] = []
                 for path in self._paths():
                     fd, window_us = _open(path, self._stall_us)
-                    owned.callback(os.close, fd)
+                    # Its end waits for an RCU grace period: 12 to 30 ms in which nobody would see a wake.
+                    owned.callback(close_behind, fd)
                     # Trio waits for EPOLLIN, which these files always have.
                     epoll.register(fd, select.EPOLLPRI)
                     paths[fd] = path

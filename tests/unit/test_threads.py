@@ -1,3 +1,5 @@
+import os
+import select
 import socket
 import subprocess
 import sys
@@ -5,7 +7,7 @@ import sys
 import pytest
 import trio
 
-from reactor.threads import MOST_THREADS, NameLookups, in_thread, limit_threads
+from reactor.threads import MOST_THREADS, NameLookups, close_behind, in_thread, limit_threads
 
 NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 
@@ -114,3 +116,25 @@ async def test_no_more_worker_threads_run_at_a_time_than_the_unit_leaves_room_fo
 
     assert len(running) == 3 * MOST_THREADS
     assert max(running) <= MOST_THREADS
+
+
+async def test_descriptor_is_closed_behind_also_by_who_is_cancelled() -> None:
+    reader, writer = os.pipe()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep(1)
+        finally:
+            close_behind(writer)
+            assert not select.select([reader], [], [], 0)[0]  # nobody has waited for it
+    await trio.lowlevel.wait_readable(reader)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+async def test_descriptor_that_is_not_open_ends_nothing() -> None:
+    close_behind(1 << 30)
+    reader, writer = os.pipe()
+    close_behind(writer)
+    await trio.lowlevel.wait_readable(reader)
+    await in_thread(os.close, reader)
