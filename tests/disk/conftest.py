@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import RunningDaemon
-from disks import Guarded
-from mounting import mounted
-from this_machine import virtual_node
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.disks import Guarded
+from tests.support.mounting import mounted
 
 
 @pytest.fixture(params=["ext4", "xfs"])
@@ -26,21 +25,6 @@ def disk(tmp_path: Path, kind: str) -> Iterator[Path]:
     """Return an empty filesystem of 400 MiB, on ext4 with 4096 inodes."""
     with mounted(tmp_path, kind, 400, *(["-N", "4096"] if kind == "ext4" else [])) as point:
         yield point
-
-
-@pytest.fixture
-def node(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
-    """Return a virtual node of 512 MiB that is gone after the test."""
-    with virtual_node(request.node.name, 512) as made:
-        yield made
-
-
-@pytest.fixture
-def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[RunningDaemon]:
-    """Return a daemon for the virtual node, not yet started; it is ended after the test."""
-    running = RunningDaemon(tmp_path, node.cgroup)
-    yield running
-    running.stop()
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mounting import MIB
+
+from tests.support.processes import MIB
 
 _SERVICE_SECONDS = 30.0
 # What podman keeps for itself whatever it is told (its cache of blobs) goes to a mount that only it sees.

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import PAUSE, RunningDaemon, eventually, hold
-from disks import Guarded, fill, leave
-from mounting import MIB, mounted
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.disks import Guarded, leave
+from tests.support.mounting import mounted
+from tests.support.processes import MIB, PAUSE, fill, hold
+from tests.support.waiting import eventually
 
 LOW_SPACE = {"evictionHard": {"nodefs.available": "100Mi"}}
 

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import PAUSE, eventually
-from disks import Guarded, fill, leave
-from mounting import MIB
+
+from tests.support.disks import Guarded, leave
+from tests.support.processes import MIB, PAUSE, fill
+from tests.support.waiting import eventually
 
 LOW_SPACE = {"evictionHard": {"nodefs.available": "100Mi"}}
 

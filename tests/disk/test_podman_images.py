@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_fixtures import eventually
-from disks import Guarded, fill, leave
-from mounting import MIB
-from real_podman import Podman, serving
+
+from tests.disk.real_podman import Podman, serving
+from tests.support.disks import Guarded, leave
+from tests.support.processes import MIB, fill
+from tests.support.waiting import eventually
 
 LOW_SPACE = {"evictionHard": {"nodefs.available": "100Mi"}, "imageMinimumGCAge": "1ms"}
 AGAIN = "registry.example/again"

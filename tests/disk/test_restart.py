@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import eventually
-from disks import Guarded, fill, leave
-from mounting import MIB
+
+from tests.support.disks import Guarded, leave
+from tests.support.processes import MIB, fill
+from tests.support.waiting import eventually
 
 LOW_SPACE = {"evictionHard": {"nodefs.available": "100Mi"}}
 PATIENT = {"inFlightDeadline": "60s"}

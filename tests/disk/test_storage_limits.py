@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_fixtures import eventually
-from disks import Guarded, fill
+
+from tests.support.disks import Guarded
+from tests.support.processes import fill
+from tests.support.waiting import eventually
 
 LIMIT = "100Mi"
 AMPLE = {"evictionHard": {"nodefs.available": "1Mi"}}

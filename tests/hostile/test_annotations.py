@@ -18,9 +18,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from daemon_fixtures import RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
+from tests.support.waiting import eventually
 
 NODE = "node-a"
 CRITICAL, HOG = "0e4a3c0a-1111-4222-8333-0123456789ab", "0e4a3c0a-2222-4222-8333-0123456789ab"

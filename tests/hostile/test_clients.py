@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from daemon_fixtures import RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
+from tests.support.waiting import eventually
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _SCRAPERS = 4

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 
-from daemon_fixtures import MIB, RunningDaemon, eventually, hold
-
 from reactor.kernel.oom import own_kills
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
 
 INNOCENTS = ("one", "two", "three")
 

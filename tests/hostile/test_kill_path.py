@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
-from this_machine import open_descriptors
-from yard import Yard, tree_of, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
+from tests.support.this_machine import open_descriptors
+from tests.support.yard import Yard, tree_of, yard_in
 
 LONG = "n" * 240
 ODD = os.fsdecode(b"\xff\xfe \x1b[2J'\"\\")

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import MIB, RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
 
 # With what the hog's own process brings back the node is just above the threshold, and still short of this.
 HARD = {

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from daemon_fixtures import hold
-from part_faults import PartFaults
 
 from reactor.config import load_settings
 from reactor.daemon.loop import Daemon
@@ -19,6 +17,8 @@ from reactor.daemon.run import run
 from reactor.daemon.supervisor import PartHealth
 from reactor.lab.virtual_node import VirtualNode
 from reactor.model.settings import Settings
+from tests.support.part_faults import PartFaults
+from tests.support.processes import hold
 
 # What is over once the daemon runs, or does not come by itself here: a failure can't be had at any moment.
 _OVER = {"first list of pods", "restoring the state", "earlier journal", "abandoned brakes", "watchdog"}

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import MIB, PAUSE, RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, PAUSE, hold
+from tests.support.waiting import eventually
 
 ROUNDS = 6
 GRACE_SECONDS = 1

@@ -6,12 +6,13 @@ import signal
 import sys
 from pathlib import Path
 
-from daemon_fixtures import MIB, RunningDaemon, eventually
-
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.oom import own_kills
 from reactor.lab.virtual_node import VirtualNode
 from reactor.sources.memcg import MEMCG_EVENTFD
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB
+from tests.support.waiting import eventually
 
 CACHED_MIB = 360
 WRITE = """

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_fixtures import MIB, RunningDaemon, eventually, hold
 
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 INNOCENTS = 12

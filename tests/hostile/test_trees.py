@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import PAUSE, RunningDaemon, eventually
-from disks import Guarded, fill
-from this_machine import cgroup_tree
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.disks import Guarded
+from tests.support.processes import PAUSE, fill
+from tests.support.this_machine import cgroup_tree
+from tests.support.waiting import eventually
 
 WIDE = 600_000
 DEEP = 2_500

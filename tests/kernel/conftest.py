@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from daemon_fixtures import RunningDaemon
-from this_machine import allocator, cgroup_tree, virtual_node
-from yard import Yard
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
-from reactor.lab.virtual_node import VirtualNode
+from tests.support.this_machine import cgroup_tree
+from tests.support.yard import Yard
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -31,25 +28,9 @@ def v1_tree() -> CgroupTree:
 
 
 @pytest.fixture
-def tool() -> Path:
-    """Return the laboratory's compiled tool, for cgroups of this machine."""
-    cgroup_tree()
-    return allocator()
-
-
-@pytest.fixture
-def node(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
-    """Return a virtual node of 256 MiB that is gone after the test."""
-    with virtual_node(request.node.name, 256) as made:
-        yield made
-
-
-@pytest.fixture
-def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[RunningDaemon]:
-    """Return a daemon for the virtual node, not yet started; it is ended after the test."""
-    running = RunningDaemon(tmp_path, node.cgroup)
-    yield running
-    running.stop()
+def node_mib() -> int:
+    """Return how large the virtual node is."""
+    return 256
 
 
 # Skips of async tests are in fixtures: pytest-trio loses the reason of one that is raised in the test itself.

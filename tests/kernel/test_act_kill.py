@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 import trio
-from this_machine import cgroup_tree, open_descriptors
-from yard import FORK_STORM, IGNORE_TERM, Yard, pod_at, wait_until, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
+from tests.support.this_machine import cgroup_tree, open_descriptors
+from tests.support.waiting import eventually
+from tests.support.yard import FORK_STORM, IGNORE_TERM, Yard, pod_at, yard_in
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ async def test_a_fork_storm_is_ended_to_the_last_process(
     pod = yard.pod()
     bounded(pod.cgroup)
     yard.spawn(pod.cgroup, FORK_STORM)
-    wait_until(lambda: len(yard.tree.processes(pod.cgroup)) > 300)
+    eventually(lambda: len(yard.tree.processes(pod.cgroup)) > 300, "a storm of 300")
     kill_path.kill_now(pod)
     reaped = await kill_path.reap(pod)
     assert reaped.freed_ns
@@ -82,7 +83,7 @@ async def test_a_fork_storm_is_ended_without_a_freezer_too(
     bare = CgroupTree(version=yard.tree.version, memory_root=yard.tree.memory_root)
     kill_path = KillPath(bare, (yard.parent,))
     yard.spawn(pod.cgroup, FORK_STORM)
-    wait_until(lambda: len(yard.tree.processes(pod.cgroup)) > 300)
+    eventually(lambda: len(yard.tree.processes(pod.cgroup)) > 300, "a storm of 300")
     kill_path.kill_now(pod)
     assert (await kill_path.reap(pod)).freed_ns
 
@@ -102,7 +103,7 @@ async def test_a_fork_storm_without_a_freezer_gets_no_more_forks_and_its_cgroup_
     inner = yard.make(f"{pod.cgroup}/container")
     bounded(pod.cgroup)
     yard.spawn(inner, FORK_STORM)
-    wait_until(lambda: len(yard.tree.processes(inner)) > 300)
+    eventually(lambda: len(yard.tree.processes(inner)) > 300, "a storm of 300")
     report = without_freezer.kill_now(pod)
     reaped = await without_freezer.reap(pod)
     assert report.problems == ()
@@ -121,7 +122,8 @@ async def test_kill_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath) -
         await kill_path.reap(pod)
         for child in children:
             child.communicate()
-    wait_until(lambda: before == open_descriptors())  # a thread may still be at what has died meanwhile
+    # A thread may still be at what has died meanwhile.
+    eventually(lambda: before == open_descriptors(), "no descriptor more than before")
 
 
 async def test_two_who_wait_for_the_same_pod_both_learn_that_it_is_gone(

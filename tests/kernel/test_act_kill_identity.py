@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 import trio
-from this_machine import open_descriptors
-from yard import IGNORE_TERM, Yard, tree_of, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
 from reactor.cluster.standing_order import StandingOrder
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
+from tests.support.this_machine import open_descriptors
+from tests.support.yard import IGNORE_TERM, Yard, tree_of, yard_in
 
 
 @pytest.fixture(params=list(CgroupVersion))

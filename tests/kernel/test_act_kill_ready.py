@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from this_machine import open_descriptors
-from yard import Yard, tree_of, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
+from tests.support.this_machine import open_descriptors
+from tests.support.yard import Yard, tree_of, yard_in
 
 
 @pytest.fixture(params=CgroupVersion)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import trio
-from this_machine import open_descriptors
-from yard import FORK_STORM, IGNORE_TERM, Yard, tree_of, wait_until, yard_in
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
+from tests.support.this_machine import open_descriptors
+from tests.support.waiting import eventually
+from tests.support.yard import FORK_STORM, IGNORE_TERM, Yard, tree_of, yard_in
 
 
 @pytest.fixture(params=["v1", "v2"])
@@ -64,7 +65,7 @@ async def test_a_fork_storm_beside_a_pause_container_is_ended_to_the_last_proces
     bounded(pod.cgroup or "")
     pause = yard.spawn(f"{pod.cgroup}/sandbox")
     yard.spawn(f"{pod.cgroup}/one", FORK_STORM)
-    wait_until(lambda: len(yard.tree.processes(pod.cgroup or "")) > 300)
+    eventually(lambda: len(yard.tree.processes(pod.cgroup or "")) > 300, "a storm of 300")
     kill_path.kill_now(pod)
     assert (await kill_path.reap(pod)).freed_ns is not None
     assert [pause.pid] == yard.tree.processes(pod.cgroup or "")
@@ -112,4 +113,5 @@ async def test_sparing_leaves_no_descriptor_open(yard: Yard, kill_path: KillPath
         await kill_path.reap(pod)
         for child in children:
             child.communicate()
-    wait_until(lambda: before == open_descriptors())  # a worker may still be at freeing memory
+    # A worker may still be at freeing memory.
+    eventually(lambda: before == open_descriptors(), "no descriptor more than before")

@@ -7,11 +7,11 @@ import sys
 import threading
 
 import pytest
-from this_machine import open_descriptors
-from yard import wait_until
 
 from reactor.act.release import MemoryRelease
 from reactor.kernel import libc
+from tests.support.this_machine import open_descriptors
+from tests.support.waiting import eventually
 
 SLEEPER = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
@@ -25,7 +25,7 @@ def test_what_has_been_killed_is_released_and_the_callers_descriptor_stays() -> 
         child.send_signal(signal.SIGKILL)
         releaser.release([pidfd])
         assert -signal.SIGKILL == child.wait(10)
-    wait_until(lambda: before == open_descriptors())
+    eventually(lambda: before == open_descriptors(), "no descriptor more than before")
     os.fstat(pidfd)
     os.close(pidfd)
     releaser.close()

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import MIB, PAUSE, RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, PAUSE, hold
+from tests.support.waiting import eventually
 
 # Slowly enough to be seen on the way, and no more than the virtual node's limit.
 FORKS = """

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from daemon_fixtures import MIB, RunningDaemon, eventually, hold
 
 from reactor.config import settings_from_text
 from reactor.daemon.record import PassRecord
@@ -25,6 +24,9 @@ from reactor.daemon.recorder import Hooks
 from reactor.daemon.run import run
 from reactor.lab.virtual_node import VirtualNode
 from reactor.model.wakes import SourceHealth
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from daemon_fixtures import MIB, RunningDaemon, eventually, hold
-
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
 
 # A dry run evicts nobody, so that the kernel has to.
 SECTION = {"dryRun": True, "housekeepingInterval": "200ms", "sources": {"ebpf": False}}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 
-from daemon_fixtures import RunningDaemon, eventually, hold
-
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
+from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 

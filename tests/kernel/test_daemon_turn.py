@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_fixtures import MIB, RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from this_machine import allocator, cgroup_tree
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.daemon_process import wait_until
+from tests.support.this_machine import allocator, cgroup_tree
 
 COMMAND = [sys.executable, "-m", "reactor", "demo"]
 

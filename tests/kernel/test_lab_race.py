@@ -21,6 +21,7 @@ from reactor.lab.race.enclosure import Enclosure
 from reactor.lab.race.heat import Track
 from reactor.lab.race.own import FLOOR, limits
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 
@@ -104,8 +105,9 @@ def test_samples_are_taken_all_the_time(enclosure: Enclosure) -> None:
 
 def test_what_runs_inside_ends_with_the_enclosure(node: VirtualNode, tmp_path: Path) -> None:
     with Enclosure(node, tmp_path) as enclosure:
-        inside = enclosure.start(["/bin/sleep", "1000"], tmp_path / "log")
-        assert inside.poll() is None
+        log = tmp_path / "log"
+        inside = enclosure.start(["/bin/sh", "-c", "echo inside; exec sleep 1000"], log)
+        eventually(lambda: log.read_text() == "inside\n", "a program inside")
     assert -signal.SIGKILL == inside.wait(30)
 
 

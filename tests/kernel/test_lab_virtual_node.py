@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from this_machine import cgroup_tree
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.virtual_node import VirtualNode, ended_by_signals
+from tests.support.this_machine import cgroup_tree
 
 MIB = 1 << 20
 PAUSE = [sys.executable, "-S", "-c", "import signal; signal.pause()"]

@@ -6,9 +6,10 @@ import os
 import signal
 
 import pytest
-from daemon_fixtures import RunningDaemon, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 CLEARS_THE_SCREEN = "\x1b[2J\x1b]0;owned\x07"

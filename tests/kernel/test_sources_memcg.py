@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from source_fixtures import V1_ROOT, eventually, hog, needs_memcg_v1, remove_cgroup
-from this_machine import open_descriptors
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
@@ -22,6 +20,9 @@ from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
 from reactor.sources.memcg_reclaim import MEMCG_RECLAIM
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.processes import hog
+from tests.support.this_machine import V1_ROOT, needs_memcg_v1, open_descriptors, remove_cgroup
+from tests.support.waiting import until
 
 pytestmark = needs_memcg_v1
 MIB = 1 << 20
@@ -81,7 +82,7 @@ class Machine:
         return nothing_came.cancelled_caught
 
     async def armed_at(self, text: str) -> None:
-        await eventually(lambda: text in self.board.state(MEMCG_EVENTFD).detail)
+        await until(lambda: text in self.board.state(MEMCG_EVENTFD).detail)
 
 
 async def test_a_crossing_wakes_the_loop_either_way_and_its_absence_does_not(cgroup: str) -> None:
@@ -110,7 +111,7 @@ async def test_an_early_level_wakes_the_loop_and_rests_before_it_does_so_again(c
             machine.source.arm([level(cgroup, 200), early])
             await nursery.start(machine.source.run)
             await machine.armed_at("at 200Mi")
-            await eventually(lambda: machine.board.state(MEMCG_EVENTFD).health is SourceHealth.ARMED)
+            await until(lambda: machine.board.state(MEMCG_EVENTFD).health is SourceHealth.ARMED)
             process.hold_mib(80)
             await machine.woken_by(MEMCG_EVENTFD)
             wakes = machine.board.state(MEMCG_EVENTFD).wakes
@@ -170,7 +171,7 @@ async def test_a_removed_cgroup_is_survived_and_watched_again_once_it_is_back(cg
         await machine.armed_at("at 60Mi")
         remove_cgroup(directory(cgroup))
         await machine.woken_by(MEMCG_EVENTFD)
-        await eventually(lambda: machine.board.state(MEMCG_EVENTFD).health is SourceHealth.FAILED)
+        await until(lambda: machine.board.state(MEMCG_EVENTFD).health is SourceHealth.FAILED)
         assert "the ticker is left" in machine.board.state(MEMCG_EVENTFD).detail
         directory(cgroup).mkdir()
         await machine.armed_at("at 60Mi")
@@ -192,7 +193,7 @@ async def test_a_working_set_that_grows_into_the_page_cache_wakes_the_loop(
             machine.source.arm([level(cgroup, 150, working_set_mib=60)])
             await nursery.start(machine.source.run)
             await machine.armed_at("at 150Mi")
-            await eventually(lambda: machine.board.state(MEMCG_RECLAIM).health is SourceHealth.ARMED)
+            await until(lambda: machine.board.state(MEMCG_RECLAIM).health is SourceHealth.ARMED)
             process.hold_mib(40)
             assert await machine.is_quiet(about=MEMCG_RECLAIM)
             process.hold_mib(80)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from source_fixtures import needs_memcg_v1
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill, OomScope
@@ -18,6 +17,7 @@ from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.sources.oom import OOM_COUNTERS, OomSource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.this_machine import needs_memcg_v1
 
 MIB = 1 << 20
 NODE = f"/reactor-oom-{os.getpid()}"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from this_machine import open_descriptors
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import SourceSettings
@@ -15,6 +14,7 @@ from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth
 from reactor.sources.processes import PROCESSES, ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.this_machine import open_descriptors
 
 pytestmark = pytest.mark.usefixtures("connector")
 # What eBPF has to say here is tested in the virtual machines.

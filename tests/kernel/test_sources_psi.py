@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from source_fixtures import V1_ROOT, eventually, needs_memcg_v1, remove_cgroup
-from this_machine import open_descriptors
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
@@ -15,6 +13,8 @@ from reactor.model.wakes import SourceHealth
 from reactor.sources.attempts import keep_trying
 from reactor.sources.psi import MACHINE_PRESSURE, PSI, PsiHint
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.this_machine import V1_ROOT, needs_memcg_v1, open_descriptors, remove_cgroup
+from tests.support.waiting import until
 
 # Touches pages of a file that does not fit into its cgroup: it stalls for what it had a moment ago.
 STALLER = """
@@ -55,7 +55,7 @@ def small_cgroup() -> Iterator[Path]:
 
 async def armed(nursery: trio.Nursery, hint: PsiHint, board: SourceBoard) -> None:
     nursery.start_soon(keep_trying, PSI, board, hint.watch)
-    await eventually(lambda: board.state(PSI).health is SourceHealth.ARMED)
+    await until(lambda: board.state(PSI).health is SourceHealth.ARMED)
 
 
 async def test_the_trigger_is_armed_is_quiet_at_rest_and_leaves_no_descriptor() -> None:
@@ -66,7 +66,7 @@ async def test_the_trigger_is_armed_is_quiet_at_rest_and_leaves_no_descriptor() 
         await trio.sleep(0.3)
         assert board.state(PSI).wakes <= 1  # an always-ready descriptor would give thousands
         nursery.cancel_scope.cancel()
-    await eventually(lambda: before == open_descriptors())  # closed behind: the kernel takes its time
+    await until(lambda: before == open_descriptors())  # closed behind: the kernel takes its time
 
 
 def triggers() -> int:
@@ -80,7 +80,7 @@ async def test_end_of_a_watch_does_not_wait_for_the_kernel_to_let_its_trigger_go
         await hint.watch(lambda _: scope.cancel())
     # Nothing else has run since: a trigger that were closed by now would have been waited for.
     assert triggers() == 1
-    await eventually(lambda: triggers() == 0)
+    await until(lambda: triggers() == 0)
 
 
 async def test_stalled_tasks_wake_the_loop(small_cgroup: Path, tmp_path: Path) -> None:

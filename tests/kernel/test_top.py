@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 import pexpect
 import pyte
 import pytest
-from daemon_fixtures import MIB, RunningDaemon, eventually, hold
 
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
 
 FAR_TOO_LONG = "pod-with-a-name-that-is-far-too-long-for-its-column"
 HARD = {"evictionHard": {"memory.available": "64Mi"}}

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from this_machine import allocator, cgroup_tree
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
@@ -18,6 +17,7 @@ from reactor.model.settings import Settings
 from reactor.tune.history import history_in
 from reactor.tune.measured import stored_in
 from reactor.tune.node import check_calm
+from tests.support.this_machine import allocator, cgroup_tree
 
 COMMAND = [sys.executable, "-m", "reactor", "tune", "--loads", "idle", "--pods", "2"]
 MIB = 1 << 20

@@ -1,6 +1,6 @@
 # The policy against upstream's own code. See tests/upstream/README.md.
 SEEDS ?= 0:20000
-DIFFERENTIAL := PYTHONPATH=tests/upstream $(BIN)/python -m differential
+DIFFERENTIAL := $(BIN)/python -m tests.upstream.differential
 
 .PHONY: test-upstream test-upstream-mutants policy-page
 test-upstream: setup ## The policy against the kubelet's own code on 20,000 random scenarios (SEEDS=0:1000 for fewer)

@@ -126,6 +126,7 @@ class Machine:
         for source, directory in (
             (wheels, "wheels"),
             (ROOT / "tests/vm/guest", "tests"),
+            (ROOT / "tests/support", "tests/support"),
             (ROOT / "tests/disk/quotas", "tests/quotas"),
             (ROOT / "deploy", "deploy"),
         ):

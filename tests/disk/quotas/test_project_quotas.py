@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mounting import MIB, mounted
 
 from reactor.disks.looks_here import LooksHere
 from reactor.disks.usage import DiskUsage
 from reactor.kernel.quota import project_of, project_usage
 from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
+from tests.support.mounting import mounted
+from tests.support.processes import MIB
 
 OPTIONS = {"ext4": ("-O", "project,quota"), "xfs": ()}
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from api_faults import Asked, Reply, pod_document, refusal, served
 
 from reactor.cluster.announce import Announcer
 from reactor.cluster.announcements import Announcement, AnnouncementFile
 from reactor.kube.pods import PodStore
+from tests.support.api_faults import Asked, Reply, pod_document, refusal, served
+from tests.support.waiting import until
 
 _MESSAGE = "The node was low on resource: memory."
 
@@ -98,11 +99,6 @@ class _Run:
         self.server.pods[name]["status"] = status
         self.told_by_watch()
 
-    async def until(self, done: Callable[[], bool]) -> None:
-        with trio.fail_after(20):
-            while not done():  # noqa: ASYNC110 - any of several things
-                await trio.sleep(0.005)
-
     def status(self, name: str = "web") -> Any:
         return self.server.pods[name]["status"]
 
@@ -128,7 +124,7 @@ async def running(
 async def test_an_eviction_becomes_a_status_one_event_and_then_the_end_of_its_sandbox(tmp_path: Path) -> None:
     async with running(tmp_path / "a.json", _Server("web")) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: len(run.node.done) == 2 and bool(run.server.events))
+        await until(lambda: len(run.node.done) == 2 and bool(run.server.events))
         assert ("Failed", "Evicted", _MESSAGE) == tuple(
             run.status()[k] for k in ("phase", "reason", "message")
         )
@@ -149,7 +145,7 @@ async def test_the_same_pod_is_announced_once(tmp_path: Path) -> None:
     async with running(tmp_path / "a.json", _Server("web")) as run:
         run.announcer.announce(announcement())
         run.announcer.announce(announcement(message="again"))
-        await run.until(lambda: bool(run.server.events) and run.status()["phase"] == "Failed")
+        await until(lambda: bool(run.server.events) and run.status()["phase"] == "Failed")
         assert _MESSAGE == run.status()["message"]
         assert 1 == len(run.server.events)
 
@@ -160,28 +156,28 @@ async def test_a_pod_in_its_grace_period_has_an_event_but_no_status_until_it_is_
     async with running(tmp_path / "a.json", _Server("web")) as run:
         soft = announcement(is_over=False, grace_period_seconds=1e12)
         run.announcer.announce(soft)
-        await run.until(lambda: bool(run.server.events))
+        await until(lambda: bool(run.server.events))
         assert "Running" == run.status()["phase"]
         assert [] == run.node.done
         run.announcer.over(soft.uid)
-        await run.until(lambda: run.status()["phase"] == "Failed")
+        await until(lambda: run.status()["phase"] == "Failed")
 
 
 async def test_a_status_that_the_kubelet_overwrites_is_written_again(tmp_path: Path) -> None:
     async with running(tmp_path / "a.json", _Server("web")) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: run.status()["phase"] == "Failed")
+        await until(lambda: run.status()["phase"] == "Failed")
         run.overwritten("web", phase="Running")
-        await run.until(lambda: run.status().get("reason") == "Evicted")
+        await until(lambda: run.status().get("reason") == "Evicted")
         run.overwritten("web", phase="Failed")  # as a kubelet before 1.22: without a reason
-        await run.until(lambda: run.status().get("reason") == "Evicted")
+        await until(lambda: run.status().get("reason") == "Evicted")
         assert 1 == len(run.server.events)
 
 
 async def test_a_status_that_stands_is_not_written_again(tmp_path: Path) -> None:
     async with running(tmp_path / "a.json", _Server("web")) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: run.status()["phase"] == "Failed")
+        await until(lambda: run.status()["phase"] == "Failed")
         for _ in range(5):
             run.told_by_watch()
             await trio.sleep(0.05)
@@ -192,11 +188,11 @@ async def test_it_is_settled_once_the_kubelet_let_go_and_the_status_stayed(tmp_p
     path = tmp_path / "a.json"
     async with running(path, _Server("web"), settled_seconds=0.05) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: len(run.node.done) == 2)
+        await until(lambda: len(run.node.done) == 2)
         await trio.sleep(0.2)
         assert run.announcer.is_announced("uid-web")
         run.node.let_go.set()
-        await run.until(lambda: not run.announcer.is_announced("uid-web"))
+        await until(lambda: not run.announcer.is_announced("uid-web"))
     assert () == AnnouncementFile(path).load()
 
 
@@ -205,10 +201,10 @@ async def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> 
     server.faults = [lambda _: None] * 12 + [lambda _: refusal(503, "starting")] * 3
     async with running(tmp_path / "a.json", server) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: "eviction of web" in run.announcer.problems)
+        await until(lambda: "eviction of web" in run.announcer.problems)
         assert 1 == len(run.announcer.pending)
-        await run.until(lambda: run.status()["phase"] == "Failed" and bool(run.server.events))
-        await run.until(lambda: not run.announcer.problems)
+        await until(lambda: run.status()["phase"] == "Failed" and bool(run.server.events))
+        await until(lambda: not run.announcer.problems)
 
 
 async def test_what_is_untold_at_the_end_is_told_by_the_next_run_and_the_event_is_not_doubled(
@@ -227,15 +223,15 @@ async def test_what_is_untold_at_the_end_is_told_by_the_next_run_and_the_event_i
     server.faults = [answer_lost, *([lambda _: None] * 1000)]
     async with running(path, server) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: bool(run.announcer.problems))
+        await until(lambda: bool(run.announcer.problems))
     server.faults = []
     assert [announcement()] == list(AnnouncementFile(path).load())
     async with running(path, server, listed=False) as run:
-        await run.until(lambda: len(server.events) == 1)
+        await until(lambda: len(server.events) == 1)
         await trio.sleep(0.05)
         assert "Running" == run.status()["phase"]  # nobody knows yet whether there is such a pod
         run.told_by_watch()
-        await run.until(lambda: run.status()["phase"] == "Failed" and not run.announcer.pending)
+        await until(lambda: run.status()["phase"] == "Failed" and not run.announcer.pending)
     assert 1 == len(server.events)
 
 
@@ -243,7 +239,7 @@ async def test_a_pod_that_is_gone_has_no_status_to_write(tmp_path: Path) -> None
     async with running(tmp_path / "a.json", _Server("other")) as run:
         run.node.let_go.set()
         run.announcer.announce(announcement("web"))
-        await run.until(lambda: not run.announcer.is_announced("uid-web"))
+        await until(lambda: not run.announcer.is_announced("uid-web"))
         assert 0 == run.server.patches
 
 
@@ -251,12 +247,12 @@ async def test_a_pod_that_is_not_told_of_yet_has_its_status_once_it_is(tmp_path:
     server = _Server()
     async with running(tmp_path / "a.json", server) as run:
         run.announcer.announce(announcement(at_unix_seconds=time.time()))
-        await run.until(lambda: bool(server.events))
+        await until(lambda: bool(server.events))
         await trio.sleep(0.05)
         assert run.announcer.is_announced("uid-web")
         server.pods |= _Server("web").pods
         run.told_by_watch()
-        await run.until(lambda: run.status()["phase"] == "Failed")
+        await until(lambda: run.status()["phase"] == "Failed")
 
 
 async def test_a_pod_that_was_told_of_and_is_gone_is_not_waited_for(tmp_path: Path) -> None:
@@ -265,10 +261,10 @@ async def test_a_pod_that_was_told_of_and_is_gone_is_not_waited_for(tmp_path: Pa
         server.faults = [lambda _: refusal(403, "forbidden")] * 2
         run.node.let_go.set()
         run.announcer.announce(announcement(at_unix_seconds=time.time()))
-        await run.until(lambda: bool(run.announcer.problems))
+        await until(lambda: bool(run.announcer.problems))
         server.pods.clear()
         run.told_by_watch()
-        await run.until(lambda: not run.announcer.is_announced("uid-web"))
+        await until(lambda: not run.announcer.is_announced("uid-web"))
 
 
 async def test_another_pod_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
@@ -277,7 +273,7 @@ async def test_another_pod_of_the_same_name_is_left_alone(tmp_path: Path) -> Non
         server.pods["web"]["metadata"]["uid"] = "another"
         run.node.let_go.set()
         run.announcer.announce(announcement())
-        await run.until(lambda: bool(server.events))
+        await until(lambda: bool(server.events))
         await trio.sleep(0.1)
         assert "Running" == run.status()["phase"]
 
@@ -287,9 +283,9 @@ async def test_a_missing_rule_is_named_and_nothing_is_lost(tmp_path: Path) -> No
     server.faults = [lambda _: refusal(403, "forbidden")] * 2
     async with running(tmp_path / "a.json", server) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: bool(run.announcer.problems))
+        await until(lambda: bool(run.announcer.problems))
         assert "missing rule" in run.announcer.problems["eviction of web"]
-        await run.until(lambda: run.status()["phase"] == "Failed" and bool(server.events))
+        await until(lambda: run.status()["phase"] == "Failed" and bool(server.events))
 
 
 async def test_a_pod_known_only_by_its_cgroup_is_announced_once_its_name_is_known(
@@ -300,7 +296,7 @@ async def test_a_pod_known_only_by_its_cgroup_is_announced_once_its_name_is_know
         await trio.sleep(0.05)
         assert {} == run.server.events
         run.told_by_watch()
-        await run.until(lambda: run.status()["phase"] == "Failed" and bool(run.server.events))
+        await until(lambda: run.status()["phase"] == "Failed" and bool(run.server.events))
 
 
 async def test_the_queue_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
@@ -317,7 +313,7 @@ async def test_a_conflict_over_the_status_is_tried_again(tmp_path: Path) -> None
     server.faults = [lambda _: refusal(409, "the object has been modified")] * 3
     async with running(tmp_path / "a.json", server) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: run.status()["phase"] == "Failed")
+        await until(lambda: run.status()["phase"] == "Failed")
 
 
 async def test_what_was_untold_before_a_reboot_is_forgotten(tmp_path: Path) -> None:
@@ -345,5 +341,5 @@ async def test_a_directory_that_can_not_be_written_is_a_problem_and_no_failure(t
     (tmp_path / "in-the-way").write_text("")
     async with running(tmp_path / "in-the-way" / "a.json", _Server("web")) as run:
         run.announcer.announce(announcement())
-        await run.until(lambda: "announcements" in run.announcer.problems)
-        await run.until(lambda: run.status()["phase"] == "Failed")
+        await until(lambda: "announcements" in run.announcer.problems)
+        await until(lambda: run.status()["phase"] == "Failed")

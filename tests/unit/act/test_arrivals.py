@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import trio
-from api_faults import Asked, Reply, pod_document, refusal, served
 
 from reactor.cluster.announcements import Announcement
 from reactor.cluster.arrivals import Arrivals
 from reactor.cluster.cleanup import Cleanup
 from reactor.kube.pods import PodStore
 from reactor.model.signals import NodeCondition
+from tests.support.api_faults import Asked, Reply, pod_document, refusal, served
 
 _MEMORY, _DISK, _PID = NodeCondition
 _PENDING = {"phase": "Pending"}

@@ -15,6 +15,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHigh
 from reactor.kernel.ready_write import ReadyWrite
+from tests.support.waiting import until
 
 MIB = 1 << 20
 LEVEL = 400 * MIB
@@ -83,19 +84,11 @@ def make_pass(brake: Brake, **crossed: int) -> tuple[Braking, ...]:
     return on
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while True:
-            if condition():
-                return
-            await trio.sleep(0.002)
-
-
 async def test_a_crossing_pulls_memory_high_down_and_its_end_puts_it_back(node: FakeNode, make_brake) -> None:
     node.set_high("/node", str(900 * MIB))
     brake = make_brake()
     (braking,) = make_pass(brake, node=LEVEL)
-    await eventually(lambda: node.high() == BRAKED)
+    await until(lambda: node.high() == BRAKED)
     assert braking.engaged_ns is not None
     assert (braking,) == make_pass(brake, node=LEVEL)
     assert () == make_pass(brake)
@@ -116,9 +109,9 @@ async def test_nothing_is_engaged_where_nothing_is_crossed(node: FakeNode, make_
 async def test_each_cgroup_is_braked_and_released_by_itself(node: FakeNode, make_brake) -> None:
     brake = make_brake()
     make_pass(brake, node=LEVEL, other=LEVEL // 2)
-    await eventually(lambda: "max" not in {node.high(), node.high("/other")})
+    await until(lambda: "max" not in {node.high(), node.high("/other")})
     make_pass(brake, other=LEVEL // 2)
-    await eventually(lambda: node.high() == "max")
+    await until(lambda: node.high() == "max")
     assert ["/other"] == [one.cgroup for one in brake.reading().on]
     assert "max" != node.high("/other")
 
@@ -146,7 +139,7 @@ async def test_a_crossing_that_outlasts_the_deadline_is_not_braked_again_but_the
     (second,) = make_pass(brake, node=LEVEL)
     with trio.fail_after(30):
         await second.released.wait()
-    await eventually(lambda: brake.reading().times == 2)
+    await until(lambda: brake.reading().times == 2)
 
 
 async def test_what_was_prepared_is_written_without_the_thread_that_prepares(
@@ -157,7 +150,7 @@ async def test_what_was_prepared_is_written_without_the_thread_that_prepares(
     high.prepare(LEVEL)
     high.want(LEVEL, "brake")
     assert high.hurry("brake", file)
-    await eventually(lambda: node.high() == str(LEVEL))
+    await until(lambda: node.high() == str(LEVEL))
     assert high.make_true()
     high.put_back("brake")
     assert "max" == node.high()
@@ -168,7 +161,7 @@ async def test_what_was_prepared_is_written_without_the_thread_that_prepares(
     high.prepare(LEVEL)
     high.want(LEVEL, "brake")
     assert high.hurry("brake", file)
-    await eventually(lambda: node.high() == str(LEVEL))
+    await until(lambda: node.high() == str(LEVEL))
     high.want(LEVEL - MIB, "brake")
     assert not high.hurry("brake", file)  # another value than the prepared one
     high.put_back("brake")
@@ -185,7 +178,7 @@ async def test_a_crash_after_what_was_prepared_was_written_is_undone(node: FakeN
         high.prepare(level)
     high.want(LEVEL, "brake")
     assert high.hurry("brake", file)
-    await eventually(lambda: node.high() == str(LEVEL))
+    await until(lambda: node.high() == str(LEVEL))
     assert 1 == len(BorrowedHighs().put_back_abandoned(node.tree.memory_root))
     assert str(900 * MIB) == node.high()
     file.close()
@@ -204,9 +197,9 @@ async def test_a_cgroup_that_is_made_anew_is_braked_as_the_one_before(node: Fake
     (directory / "memory.high").unlink()
     node.set_high("/node", "max")
     make_pass(brake, node=LEVEL)
-    await eventually(lambda: node.high() == BRAKED)
+    await until(lambda: node.high() == BRAKED)
     make_pass(brake)
-    await eventually(lambda: node.high() == "max")
+    await until(lambda: node.high() == "max")
 
 
 async def test_a_release_that_comes_late_does_not_take_the_next_brake_away(
@@ -217,17 +210,17 @@ async def test_a_release_that_comes_late_does_not_take_the_next_brake_away(
         make_pass(brake, node=LEVEL)
         make_pass(brake)
     make_pass(brake, node=LEVEL)
-    await eventually(lambda: node.high() == BRAKED)
+    await until(lambda: node.high() == BRAKED)
     await trio.sleep(0.05)
     assert BRAKED == node.high()
     make_pass(brake)
-    await eventually(lambda: node.high() == "max")
+    await until(lambda: node.high() == "max")
 
 
 async def test_at_the_end_what_is_braked_is_put_back(node: FakeNode, make_brake) -> None:
     brake = make_brake()
     make_pass(brake, node=LEVEL)
-    await eventually(lambda: node.high() == BRAKED)
+    await until(lambda: node.high() == BRAKED)
     brake.close()
     assert "max" == node.high()
     assert () == brake.reading().on
@@ -236,7 +229,7 @@ async def test_at_the_end_what_is_braked_is_put_back(node: FakeNode, make_brake)
 async def test_a_value_that_the_operator_sets_during_the_brake_stays(node: FakeNode, make_brake) -> None:
     brake = make_brake()
     (braking,) = make_pass(brake, node=LEVEL)
-    await eventually(lambda: node.high() == BRAKED)
+    await until(lambda: node.high() == BRAKED)
     node.set_high("/node", str(700 * MIB))
     make_pass(brake)
     with trio.fail_after(30):
@@ -267,8 +260,8 @@ async def test_a_cgroup_that_is_gone_is_a_problem_and_the_others_are_braked(
     assert "gone" in braking.problem
     assert "gone" in brake.reading().problem
     make_pass(brake, gone=LEVEL, node=LEVEL)
-    await eventually(lambda: node.high() == BRAKED)
-    await eventually(lambda: brake.reading().problem is None)
+    await until(lambda: node.high() == BRAKED)
+    await until(lambda: brake.reading().problem is None)
 
 
 async def test_the_cgroup_that_reactor_lives_in_is_never_braked(node: FakeNode, make_brake) -> None:
@@ -276,7 +269,7 @@ async def test_the_cgroup_that_reactor_lives_in_is_never_braked(node: FakeNode, 
     assert () == make_pass(brake, node=LEVEL)
     assert "reactor itself lives in it" in brake.reading().problem
     make_pass(brake, node=LEVEL, other=LEVEL)
-    await eventually(lambda: node.high("/other") == BRAKED)
+    await until(lambda: node.high("/other") == BRAKED)
     assert "max" == node.high()
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from api_faults import Asked, Reply, refusal, served
 
 from reactor.cluster.node_events import NodeEvents
 from reactor.model.signals import Resource
+from tests.support.api_faults import Asked, Reply, refusal, served
 
 
 class _Server:

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from api_faults import Asked, Reply, refusal, served
 
 from reactor.cluster.node_status import NodeStatus
 from reactor.model.settings import Role
 from reactor.model.signals import NodeCondition
+from tests.support.api_faults import Asked, Reply, refusal, served
+from tests.support.waiting import until
 
 _MEMORY, _DISK, _PID = NodeCondition
 _TAINT = "node.kubernetes.io/memory-pressure"
@@ -83,12 +84,6 @@ async def keeping(
         nursery.start_soon(status.run)
         yield status
         nursery.cancel_scope.cancel()
-
-
-async def until(done: Callable[[], bool]) -> None:
-    with trio.fail_after(20):
-        while not done():  # noqa: ASYNC110 - any of several things
-            await trio.sleep(0.005)
 
 
 async def test_pressure_is_shown_and_taken_back_again() -> None:

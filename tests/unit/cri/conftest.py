@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from scripted_grpc import Server
+
+from tests.unit.cri.scripted_grpc import Server
 
 
 @pytest.fixture

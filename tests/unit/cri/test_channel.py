@@ -6,10 +6,10 @@ from pathlib import Path
 import h2.connection
 import pytest
 import trio
-from scripted_grpc import HEADERS, Server, fail, succeed
 
 from reactor.cri import channel
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
+from tests.unit.cri.scripted_grpc import HEADERS, Server, fail, succeed
 
 _METHOD = "/runtime.v1.RuntimeService/Version"
 

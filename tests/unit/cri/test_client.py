@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import h2.connection
 import pytest
-from scripted_grpc import Server, fail, succeed
 
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import Container, Containers, Version
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
+from tests.unit.cri.scripted_grpc import Server, fail, succeed
 
 
 def _old(connection: h2.connection.H2Connection, method: str) -> None:

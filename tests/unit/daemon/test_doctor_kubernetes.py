@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from api_faults import Asked, FaultServer, Reply, refusal
 from ruamel.yaml import YAML
 
 from reactor.doctor.kubernetes import (
@@ -20,6 +19,7 @@ from reactor.doctor.kubernetes import (
 )
 from reactor.kernel.features import Feature
 from reactor.model.settings import KubernetesSettings, Role, Settings
+from tests.support.api_faults import Asked, FaultServer, Reply, refusal
 
 
 def _eviction(path: Path, text: str, role: Role = Role.SOLE) -> Feature:

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import trio
-from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
-from part_faults import PartFaults
 
 from reactor.act.kill import KillPath
 from reactor.daemon.kubernetes import Cluster, node_name
@@ -33,6 +31,8 @@ from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.terminal import show
+from tests.support.api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
+from tests.support.part_faults import PartFaults
 
 _POD = Pod(name="web", namespace="default", uid="uid-web", cgroup=None)
 

@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import trio
 from reactor.daemon.storage import StorageWatch
 from reactor.disks.walk_messages import REPORT_BYTES, Kind, Report, write_report
 from reactor.model.pods import StorageKind, StoragePlace, Volume
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -99,12 +99,6 @@ def troubled() -> list[str]:
     return [sys.executable, "-c", TROUBLED]
 
 
-async def eventually(true: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not true():  # noqa: ASYNC110 - nothing to be told by
-            await trio.sleep(0.01)
-
-
 def children() -> list[int]:
     """Return the walkers that this process has."""
     return [
@@ -122,7 +116,7 @@ async def test_place_that_hangs_is_left_alone_and_the_others_are_looked_at(
     watch = StorageWatch(known, hanging_seconds=0.4, left_alone_seconds=(4.0, 4.0), command=troubled())
     await nursery.start(watch.run)
     watch.due()
-    await eventually(lambda: f"storage {tmp_path}/hung" in watch.problems)
+    await until(lambda: f"storage {tmp_path}/hung" in watch.problems)
     (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
     await watch.look(20)
     assert known.storage.usages(known.pods)["uid-a"].ephemeral_storage_bytes > 1_000_000
@@ -142,7 +136,7 @@ async def test_place_at_which_the_walker_ends_again_and_again_costs_no_other_one
     watch = StorageWatch(known, command=troubled())
     await nursery.start(watch.run)
     watch.due()
-    await eventually(lambda: "uid-a" in known.storage.usages(known.pods))
+    await until(lambda: "uid-a" in known.storage.usages(known.pods))
     assert "uid-poison" not in known.storage.usages(known.pods)
 
 
@@ -153,10 +147,10 @@ async def test_walker_that_is_killed_is_restarted_and_what_it_counted_stands_mea
     watch = StorageWatch(known)
     await nursery.start(watch.run)
     watch.due()
-    await eventually(lambda: bool(known.storage.usages(known.pods)))
+    await until(lambda: bool(known.storage.usages(known.pods)))
     before, (walker,) = known.storage.usages(known.pods), children()
     os.kill(walker, signal.SIGKILL)
-    await eventually(lambda: walker not in children())
+    await until(lambda: walker not in children())
     assert before == known.storage.usages(known.pods)
     (tmp_path / "a" / "more").write_bytes(b"x" * 1_000_000)
     await watch.look(20)
@@ -188,9 +182,9 @@ async def test_walker_that_says_what_it_can_not_have_to_say_is_ended_and_not_bel
     watch = StorageWatch(known, command=[sys.executable, "-c", LIAR, answer.hex()])
     await nursery.start(watch.run)
     watch.due()
-    await eventually(lambda: any("walker" in why for why in watch.problems.values()))
+    await until(lambda: any("walker" in why for why in watch.problems.values()))
     assert {} == known.storage.usages(known.pods)
-    await eventually(lambda: not children())
+    await until(lambda: not children())
 
 
 async def test_walker_that_says_nothing_is_ended(nursery, known, make_writer):
@@ -199,7 +193,7 @@ async def test_walker_that_says_nothing_is_ended(nursery, known, make_writer):
     watch = StorageWatch(known, hanging_seconds=0.2, command=mute)
     await nursery.start(watch.run)
     watch.due()
-    await eventually(lambda: any("no answer" in why for why in watch.problems.values()))
+    await until(lambda: any("no answer" in why for why in watch.problems.values()))
 
 
 async def test_walker_ends_with_the_watch(known, make_writer):
@@ -208,10 +202,10 @@ async def test_walker_ends_with_the_watch(known, make_writer):
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run)
         watch.due()
-        await eventually(lambda: bool(known.storage.usages(known.pods)))
+        await until(lambda: bool(known.storage.usages(known.pods)))
         assert children()
         nursery.cancel_scope.cancel()
-    await eventually(lambda: not children())
+    await until(lambda: not children())
 
 
 async def test_walker_has_no_privilege_no_lock_no_descriptor_but_its_socket_and_a_bound(
@@ -221,7 +215,7 @@ async def test_walker_has_no_privilege_no_lock_no_descriptor_but_its_socket_and_
     watch = StorageWatch(known)
     await nursery.start(watch.run)
     watch.due()
-    await eventually(lambda: bool(known.storage.usages(known.pods)))
+    await until(lambda: bool(known.storage.usages(known.pods)))
     (walker,) = children()
     proc = Path(f"/proc/{walker}")
     assert "1000" == (proc / "oom_score_adj").read_text().strip()
@@ -258,10 +252,10 @@ async def test_what_becomes_urgent_during_a_look_is_looked_at_without_a_rest(
     known.pods = (make_writer("a"),)
     watch = StorageWatch(known, command=[sys.executable, "-c", LAZY.format(directory=str(tmp_path))])
     await nursery.start(watch.run)
-    await eventually(looks.exists)
+    await until(looks.exists)
     watch.due(urgent=True)
     held_up.unlink()
-    await eventually(lambda: looks.read_text() == "xx")
+    await until(lambda: looks.read_text() == "xx")
 
 
 async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(
@@ -272,7 +266,7 @@ async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(
     watch = StorageWatch(known, command=[sys.executable, "-c", LAZY.format(directory=str(tmp_path))])
     await nursery.start(watch.run)
     watch.due()
-    await eventually(looks.exists)
+    await until(looks.exists)
     for _ in range(10):
         watch.due()
         await trio.sleep(0.1)

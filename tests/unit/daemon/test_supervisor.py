@@ -4,9 +4,9 @@ import logging
 
 import pytest
 import trio
-from part_faults import PartFaults
 
 from reactor.daemon.supervisor import RECOVERED_SECONDS, PartHealth, Supervisor
+from tests.support.part_faults import PartFaults
 
 
 def state_of(supervisor: Supervisor, name: str):

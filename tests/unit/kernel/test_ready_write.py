@@ -1,19 +1,11 @@
 import os
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from reactor.kernel.ready_write import ReadyWrite, padded
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from time import time
 
 import pytest
 import trio
-from api_faults import Asked, FaultServer, GivenSessions, Reply, quick_backoff, refusal, served
 
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Session
@@ -20,6 +19,7 @@ from reactor.kube.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from tests.support.api_faults import Asked, FaultServer, GivenSessions, Reply, quick_backoff, refusal, served
 
 
 async def test_a_request_carries_the_token_and_gives_back_the_answers_json() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from api_faults import quick_backoff
 
 from reactor.errors import ConfigError
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials, credentials_of, run_exec, tls_context
 from reactor.kube.errors import UnauthorizedError, UnreachableError
 from reactor.kube.kubeconfig import Access, Exec
+from tests.support.api_faults import quick_backoff
 
 
 class _Clock:

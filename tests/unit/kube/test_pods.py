@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_faults import mirror_document, pod_document
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from reactor.kube.pods import PodStore, read_pod
 from reactor.model.pods import QosClass
 from reactor.model.settings import PodOrigin
 from reactor.model.signals import Resource
+from tests.support.api_faults import mirror_document, pod_document
 
 HASH = "8ef1c1bd3a0b4f5a9d2e7c6b5a493827"
 _JSON = st.recursive(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from api_faults import Asked, FaultServer, Reply, chunk, line, pod_document, refusal, served
 
 from reactor.kube.errors import UnreachableError
 from reactor.kube.kubelet import KubeletPods
 from reactor.kube.pods import PodStore
 from reactor.kube.watch import Watch, read_list
+from tests.support.api_faults import Asked, FaultServer, Reply, chunk, line, pod_document, refusal, served
 
 _PATH = "/api/v1/pods"
 _SELECTOR = {"fieldSelector": "spec.nodeName=one"}

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_faults import Asked, Reply, pod_document, refusal, served
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from reactor.simulate.reduced import reduced_pod, reduced_summary
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import scenario_from_text
 from reactor.simulate.scenario_file import ScenarioFile, at
+from tests.support.api_faults import Asked, Reply, pod_document, refusal, served
 
 _GIB = 1 << 30
 _CONFIG = "evictionHard: {memory.available: 1Gi}\nreactor: {}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from soak.figures import Figures, percentile
 from soak.guarded import Measured
 from soak.slope import slope

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from probe_of_records import ProbeOfCgroups, watch_record
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf.records import Level, RecordKind
@@ -22,6 +21,7 @@ from reactor.sources.ebpf import EBPF, EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.unit.sources.probe_of_records import ProbeOfCgroups, watch_record
 
 LevelFactory = Callable[..., MemoryLevel]
 MIB = 1 << 20

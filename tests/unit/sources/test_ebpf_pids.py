@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from probe_of_records import ProbeOfCgroups, watch_record
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf.records import Level, RecordKind
@@ -24,6 +23,8 @@ from reactor.sources.ebpf_pids import EBPF_PIDS, EbpfPids
 from reactor.sources.proc_connector import PROCESSES
 from reactor.sources.processes import ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.waiting import until
+from tests.unit.sources.probe_of_records import ProbeOfCgroups, watch_record
 
 
 def threshold(amount: int, grace_seconds: float = 0.0) -> Threshold:
@@ -125,11 +126,6 @@ class Node:
             yield
             nursery.cancel_scope.cancel()
 
-    async def until(self, true: Callable[[], object]) -> None:
-        with trio.fail_after(20):
-            while not true():  # noqa: ASYNC110 - of a directory and a fake: nothing tells
-                await trio.sleep(0.005)
-
     async def wake(self) -> None:
         with trio.fail_after(20):
             (wake,) = await self.wakes.wait()
@@ -182,7 +178,7 @@ async def test_crossing_that_was_undone_is_armed_anew_and_one_that_stands_is_not
         await trio.sleep(0.05)
         assert node.levels is before
         node.expect(HARD, used=50)
-        await node.until(lambda: node.levels is not before)
+        await until(lambda: node.levels is not before)
 
 
 async def test_levels_follow_the_limit_and_stay_where_nothing_changed(node: Node) -> None:
@@ -192,13 +188,13 @@ async def test_levels_follow_the_limit_and_stay_where_nothing_changed(node: Node
         await trio.sleep(0.05)
         assert node.levels is before
         node.expect(HARD, limit=200)
-        await node.until(lambda: node.levels[0].fire == 181)
+        await until(lambda: node.levels[0].fire == 181)
 
 
 async def test_machine_is_watched_where_the_node_has_no_limit(node: Node) -> None:
     async with node.watched(HARD):
         node.expect(threshold(1000), used=500, limit=2000, cgroup="/")
-        await node.until(lambda: node.probe.machine is not None)
+        await until(lambda: node.probe.machine is not None)
         assert node.probe.machine is not None
         assert [1001] == [level.fire for level in node.probe.machine[1]]
         assert node.probe.watches == {}
@@ -210,7 +206,7 @@ async def test_nothing_is_loaded_without_a_threshold(node: Node) -> None:
         assert node.probes == []
         assert node.board.state(EBPF_PIDS).detail == "no threshold on pid.available"
         node.expect(HARD)
-        await node.until(lambda: node.probes and node.probe.watches)
+        await until(lambda: node.probes and node.probe.watches)
     node.next_probe.close()
 
 
@@ -219,7 +215,7 @@ async def test_what_the_kernel_hides_has_the_connector_stand_in(node: Node) -> N
     node.source.expect(ProcessLevels(cgroup="/", limit=2000, used=1, thresholds=(HARD,)))
     async with trio.open_nursery() as nursery:
         await nursery.start(node.source.run)
-        await node.until(lambda: node.board.state(PROCESSES).health is SourceHealth.ARMED)
+        await until(lambda: node.board.state(PROCESSES).health is SourceHealth.ARMED)
         assert node.board.state(EBPF_PIDS).health is SourceHealth.DEGRADED
         assert "CAP_SYSLOG" in node.board.state(EBPF_PIDS).detail
         nursery.cancel_scope.cancel()
@@ -229,8 +225,8 @@ async def test_cgroup_that_goes_is_a_failure_and_its_successor_is_watched(node: 
     async with node.watched(HARD):
         first = node.probe
         first.tell_of(RecordKind.REMOVED)
-        await node.until(lambda: first.closed)
-        await node.until(lambda: node.probe is not first and node.probe.watches)
+        await until(lambda: first.closed)
+        await until(lambda: node.probe is not first and node.probe.watches)
 
 
 async def test_lost_records_are_counted_and_wake_the_loop(node: Node) -> None:

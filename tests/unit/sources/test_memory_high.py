@@ -1,6 +1,7 @@
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.memory_high import MEMORY_HIGH, MemoryHigh
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.waiting import until
 
 MIB = 1 << 20
 
@@ -75,18 +77,14 @@ class FakeNode:
         return nothing_came.cancelled_caught
 
 
+# By a clock that runs 20 times as fast.
+eventually = partial(until, seconds=600.0, pause_seconds=0.05)
+
+
 @pytest.fixture
 def node(tmp_path: Path, mock_clock: trio.testing.MockClock) -> FakeNode:
     mock_clock.rate = 20
     return FakeNode(tmp_path)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(600):
-        while True:
-            if condition():
-                return
-            await trio.sleep(0.05)
 
 
 async def test_it_sets_the_level_and_puts_back_what_was_there(node: FakeNode, level, mock_clock) -> None:

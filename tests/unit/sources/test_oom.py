@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from probe_of_records import ProbeOfRecords
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf.records import OomRecord
@@ -26,6 +25,8 @@ from reactor.sources.oom_counters import OomCounters
 from reactor.sources.oom_notices import OomNotices
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.waiting import until
+from tests.unit.sources.probe_of_records import ProbeOfRecords
 
 PAGE = os.sysconf("SC_PAGESIZE")
 PODS = "/node/pods"
@@ -88,17 +89,9 @@ class Node:
         source = OomSource(self.tree, self.settings, self.wakes, self.board, self.told.append, steps=steps)
         async with trio.open_nursery() as nursery:
             await nursery.start(source.run)
-            await self.until(lambda: any(one.health is SourceHealth.ARMED for one in self.board.states()))
+            await until(lambda: any(one.health is SourceHealth.ARMED for one in self.board.states()))
             yield source
             nursery.cancel_scope.cancel()
-
-    async def until(self, true: object) -> None:
-        assert callable(true)
-        for _ in range(2000):
-            if true():
-                return
-            await trio.sleep(0.005)
-        raise AssertionError("not within 2000 looks")
 
 
 @pytest.fixture
@@ -133,7 +126,7 @@ async def test_kill_at_the_nodes_limit_is_told_and_wakes_the_loop(node: Node) ->
 async def test_kill_at_a_pods_own_limit_is_told_and_wakes_nobody(node: Node) -> None:
     async with node.source():
         chain(node, "node", "pods", "web", limit="web")
-        await node.until(lambda: node.told)
+        await until(lambda: node.told)
         assert node.board.state(EBPF_OOM).wakes == 0
     assert [OomScope.OWN_LIMIT] == [kill.scope for kill in node.told]
 
@@ -142,7 +135,7 @@ async def test_kill_of_somebody_elses_is_not_told(node: Node) -> None:
     async with node.source():
         chain(node, "other", limit="other")
         chain(node, "node", "pods", "web", limit="pods")
-        await node.until(lambda: node.told)
+        await until(lambda: node.told)
     assert [OomScope.NODE] == [kill.scope for kill in node.told]
 
 
@@ -150,8 +143,8 @@ async def test_lost_records_are_counted(node: Node) -> None:
     async with node.source():
         node.probe.lost_records = 3
         chain(node, "node", limit="node")
-        await node.until(lambda: node.told)
-        await node.until(lambda: node.board.state(EBPF_OOM).lost == 3)
+        await until(lambda: node.told)
+        await until(lambda: node.board.state(EBPF_OOM).lost == 3)
 
 
 async def test_probe_is_closed_at_the_end(node: Node) -> None:
@@ -163,7 +156,7 @@ async def test_probe_is_closed_at_the_end(node: Node) -> None:
 async def test_counters_take_over_where_there_is_no_ebpf(node: Node) -> None:
     node.failure = BpfError("eBPF object oom", "no BTF")
     async with node.source():
-        await node.until(lambda: node.board.state(OOM_COUNTERS).health is SourceHealth.ARMED)
+        await until(lambda: node.board.state(OOM_COUNTERS).health is SourceHealth.ARMED)
         assert "no BTF" in node.board.state(EBPF_OOM).detail
         for count, counters in enumerate(
             (
@@ -174,7 +167,7 @@ async def test_counters_take_over_where_there_is_no_ebpf(node: Node) -> None:
             1,
         ):
             node.counts("/node", **counters)
-            await node.until(lambda count=count: len(node.told) == count)
+            await until(lambda count=count: len(node.told) == count)
     assert [(OomScope.NODE, 2), (OomScope.OWN_LIMIT, 1), (OomScope.ABOVE_NODE, 1)] == [
         (kill.scope, kill.kills) for kill in node.told
     ]
@@ -187,7 +180,7 @@ async def test_counters_tell_a_parent_of_pods_at_its_limit_as_the_nodes(tmp_path
         assert node.board.state(EBPF_OOM).detail == "switched off in the configuration"
         node.counts(PODS, kills=1, met=1)
         node.counts("/node", kills=1, met_below=1)
-        await node.until(lambda: node.told)
+        await until(lambda: node.told)
     assert [OomScope.NODE] == [kill.scope for kill in node.told]
     node.probe.close()
 
@@ -243,13 +236,13 @@ async def test_pass_takes_kills_that_were_not_told_yet_and_they_are_told_all_the
         assert (42, "/node/pods/web") == (kill.pid, kill.victim_cgroup)
         assert node.told == []
         assert not source.take_now()
-        await node.until(lambda: node.told)
+        await until(lambda: node.told)
         assert node.told == [kill]
 
 
 async def test_probe_that_fails_in_the_middle_of_a_pass_leaves_the_counters(node: Node) -> None:
     async with node.source() as source:
-        await node.until(lambda: node.board.state(EBPF_OOM).health is SourceHealth.ARMED)
+        await until(lambda: node.board.state(EBPF_OOM).health is SourceHealth.ARMED)
 
         def fail() -> list[OomRecord]:
             raise OSError(5, "Input/output error")
@@ -268,7 +261,7 @@ async def test_without_ebpf_a_pass_sees_that_a_guarded_limit_was_met(tmp_path: P
             node.counts(PODS, met=next(met))
             return bool(source.take_now())
 
-        await node.until(is_noticed)
+        await until(is_noticed)
         node.counts("/node", met_below=1)
         assert source.take_now() == ()
         node.counts(PODS, met=next(met))

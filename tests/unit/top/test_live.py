@@ -6,12 +6,12 @@ import io
 import sys
 
 import pytest
-import top_answers as top
 
 from reactor.daemon.status_socket import NoDaemonError
 from reactor.terminal.top.live import LiveView, TopOptions, watch
 from reactor.terminal.top.live import top as show_top
 from reactor.terminal.top.screen import PlainScreen, encodable, may_colour, plain_width
+from tests.unit.top import top_answers as top
 
 MIB = 1 << 20
 

@@ -6,11 +6,12 @@ import copy
 from collections.abc import Sequence
 
 import pytest
-from differential.compare import compare
-from differential.known import KNOWN, Case, recognised, taught
-from differential.shrink import shrink
-from differential.sides import project
-from differential.words import GIB, Json
+
+from tests.upstream.differential.compare import compare
+from tests.upstream.differential.known import KNOWN, Case, recognised, taught
+from tests.upstream.differential.shrink import shrink
+from tests.upstream.differential.sides import project
+from tests.upstream.differential.words import GIB, Json
 
 
 def _scenario() -> Json:

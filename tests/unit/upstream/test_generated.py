@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from differential.draw import AREAS, Draw
-from differential.images import images_scenario
-from differential.scenarios import areas_of, scenario
-from differential.sides import project
+
+from tests.upstream.differential.draw import AREAS, Draw
+from tests.upstream.differential.images import images_scenario
+from tests.upstream.differential.scenarios import areas_of, scenario
+from tests.upstream.differential.sides import project
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 3))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from differential.draw import AREAS
-from differential.known import KNOWN, NEWER, OURS
-from differential.mutants import MUTANTS
-from differential.policy_page import with_section
+from tests.upstream.differential.draw import AREAS
+from tests.upstream.differential.known import KNOWN, NEWER, OURS
+from tests.upstream.differential.mutants import MUTANTS
+from tests.upstream.differential.policy_page import with_section
 
 _ROOT = Path(__file__).parents[3]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from api_faults import pod_document
 
 from reactor.cluster.inventory import Inventory, RuntimePod
 from reactor.cluster.kubepods import container_cgroups
@@ -19,6 +18,7 @@ from reactor.kube.pods import PodStore
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from tests.support.api_faults import pod_document
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree

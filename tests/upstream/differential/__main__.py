@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from differential.mutants import run_mutants
-from differential.oracle import OracleError
-from differential.policy_page import with_section
-from differential.run import cores, run
-from differential.sides import Evictions, Images, project
+from tests.upstream.differential.mutants import run_mutants
+from tests.upstream.differential.oracle import OracleError
+from tests.upstream.differential.policy_page import with_section
+from tests.upstream.differential.run import cores, run
+from tests.upstream.differential.sides import Evictions, Images, project
 
 _ROOT = Path(__file__).parents[3]
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from differential.messages import limit_signal, message_difference, worst_kind
-from differential.words import Json, amount
 from reactor.model.thresholds import ThresholdValue
 from reactor.simulate.scenario import scenario_from_text
+from tests.upstream.differential.messages import limit_signal, message_difference, worst_kind
+from tests.upstream.differential.words import Json, amount
 
 _Values = Mapping[tuple[str, float], Sequence[ThresholdValue]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from differential.compare import Difference
-from differential.words import Json
+from tests.upstream.differential.compare import Difference
+from tests.upstream.differential.words import Json
 
 
 def compare_images(document: Json, lines: Sequence[Json], result: Json) -> list[Difference]:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from differential.draw import Draw
-from differential.words import ALLOCATABLE, DEFAULTS, IN_BYTES, MEMORY, OLD_DEFAULTS, PIDS, SIGNALS, Json
+from tests.upstream.differential.draw import Draw
+from tests.upstream.differential.words import (
+    ALLOCATABLE,
+    DEFAULTS,
+    IN_BYTES,
+    MEMORY,
+    OLD_DEFAULTS,
+    PIDS,
+    SIGNALS,
+    Json,
+)
 
 # Shares that single precision holds, and such as it does not.
 EXACT: Final = ("25%", "50%", "12.5%", "6.25%", "75%", "3.125%")

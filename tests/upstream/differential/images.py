@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from differential.draw import Draw
-from differential.words import MIB, Json
+from tests.upstream.differential.draw import Draw
+from tests.upstream.differential.words import MIB, Json
 
 _NODEFS_BYTES = 10**11
 

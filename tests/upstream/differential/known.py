@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from differential.compare import Difference
-from differential.statistics import local_bytes
-from differential.words import ALLOCATABLE, DEFAULTS, Json, amount, asked
 from reactor.config.pod import pod_from_document
+from tests.upstream.differential.compare import Difference
+from tests.upstream.differential.statistics import local_bytes
+from tests.upstream.differential.words import ALLOCATABLE, DEFAULTS, Json, amount, asked
 
 NEWER: Final = "newer upstream"
 OURS: Final = "ours"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from differential.words import Json, amount
+from tests.upstream.differential.words import Json, amount
 
 _CONTAINER: Final = re.compile(
     r"Container (\S+) was using (\S+), (?:which exceeds its request of|request is) ([^,]+?)(?:\. |\.$|, has)"

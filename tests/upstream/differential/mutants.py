@@ -137,10 +137,11 @@ def _verdict(mutant: Mutant, root: Path, oracle: Path, seeds: range, jobs: int) 
         if text.count(mutant.old) != 1:
             return "fits no more"
         target.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-        command = [sys.executable, "-m", "differential", "run", "--quick", "--oracle", str(oracle)]
+        module = "tests.upstream.differential"
+        command = [sys.executable, "-m", module, "run", "--quick", "--oracle", str(oracle)]
         run = subprocess.run(
             [*command, "--jobs", str(jobs), "--seeds", f"{seeds.start}:{seeds.stop}"],
-            env={**os.environ, "PYTHONPATH": f"{folder}:{root / 'tests' / 'upstream'}"},
+            env={**os.environ, "PYTHONPATH": f"{folder}:{root}"},
             cwd=folder,
             capture_output=True,
             text=True,

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from differential.words import Json
+from tests.upstream.differential.words import Json
 
 EVICTION = "eviction.test"
 IMAGES = "images.test"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from differential.draw import Draw
-from differential.words import Json
+from tests.upstream.differential.draw import Draw
+from tests.upstream.differential.words import Json
 
 _CLASSES: Final = ("besteffort", "burstable", "burstable", "guaranteed", "mixed")
 _ANNOTATIONS: Final = (

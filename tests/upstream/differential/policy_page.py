@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from differential.known import KNOWN, NEWER, OURS, Known
+from tests.upstream.differential.known import KNOWN, NEWER, OURS, Known
 
 BEGINS: Final = "<!-- made by `make policy-page` from tests/upstream/differential/known.py -->\n"
 ENDS: Final = "<!-- end -->\n"

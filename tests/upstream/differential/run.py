@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from differential.compare import Difference
-from differential.images import images_scenario
-from differential.known import KNOWN, Known
-from differential.oracle import OracleError
-from differential.scenarios import scenario
-from differential.shrink import shrink
-from differential.sides import Evictions, Images
-from differential.single_pods import pod_differences
-from differential.words import Json
-from differential.written import written_differences
+from tests.upstream.differential.compare import Difference
+from tests.upstream.differential.images import images_scenario
+from tests.upstream.differential.known import KNOWN, Known
+from tests.upstream.differential.oracle import OracleError
+from tests.upstream.differential.scenarios import scenario
+from tests.upstream.differential.shrink import shrink
+from tests.upstream.differential.sides import Evictions, Images
+from tests.upstream.differential.single_pods import pod_differences
+from tests.upstream.differential.words import Json
+from tests.upstream.differential.written import written_differences
 
 _BATCH = 250
 _QUICK_BATCH = 50  # a fault shows early

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from differential.configuration import configuration, needs_all_pods, press_one, watched
-from differential.draw import AREAS, Draw
-from differential.pods import Pods
-from differential.statistics import Statistics
-from differential.words import INODES, Json, stamp
+from tests.upstream.differential.configuration import configuration, needs_all_pods, press_one, watched
+from tests.upstream.differential.draw import AREAS, Draw
+from tests.upstream.differential.pods import Pods
+from tests.upstream.differential.statistics import Statistics
+from tests.upstream.differential.words import INODES, Json, stamp
 
 _PAUSES_SECONDS = (0, 0.5, 1, 5, 10, 10, 11, 20, 29.5, 30, 31, 45.5, 60, 90, 120, 299, 300, 301)
 

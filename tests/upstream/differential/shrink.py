@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from differential.words import Json
+from tests.upstream.differential.words import Json
 
 _Path = tuple[str | int, ...]
 _AT_ONCE = 12

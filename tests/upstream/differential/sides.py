@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from differential.compare import Difference, compare, coverage
-from differential.compare_images import compare_images
-from differential.known import KNOWN, Case, Known, recognised, taught
-from differential.oracle import EVICTION, IMAGES, ask
-from differential.words import Json
 from reactor.errors import ConfigError
 from reactor.simulate.replay import _line, passes
 from reactor.simulate.scenario import scenario_from_text
+from tests.upstream.differential.compare import Difference, compare, coverage
+from tests.upstream.differential.compare_images import compare_images
+from tests.upstream.differential.known import KNOWN, Case, Known, recognised, taught
+from tests.upstream.differential.oracle import EVICTION, IMAGES, ask
+from tests.upstream.differential.words import Json
 
 # How often a step with several thresholds due is run: upstream's choice is that of a Go map. One that did not
 # come up in the first runs is no difference.

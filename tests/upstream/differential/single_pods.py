@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from differential.compare import Difference
-from differential.draw import Draw
-from differential.oracle import EVICTION, ask
-from differential.pods import Pods
-from differential.words import GIB, Json
 from reactor.config.pod import pod_from_document
 from reactor.model.signals import Resource
 from reactor.policy.oom_score import oom_score_adj
+from tests.upstream.differential.compare import Difference
+from tests.upstream.differential.draw import Draw
+from tests.upstream.differential.oracle import EVICTION, ask
+from tests.upstream.differential.pods import Pods
+from tests.upstream.differential.words import GIB, Json
 
 # Upstream's scores of 1.20 to those of newer versions: Guaranteed, and the least of a Burstable container's.
 _NEWER_SCORES: Final = {-998: -997, 2: 3}

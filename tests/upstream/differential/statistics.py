@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from differential.configuration import EXACT, hard_thresholds, needs_all_pods
-from differential.draw import Draw
-from differential.words import (
+from tests.upstream.differential.configuration import EXACT, hard_thresholds, needs_all_pods
+from tests.upstream.differential.draw import Draw
+from tests.upstream.differential.words import (
     ALL_SIGNALS,
     ALLOCATABLE,
     GIB,

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from differential.compare import Difference
-from differential.oracle import EVICTION, ask
-from differential.words import Json
 from reactor.config.duration import parse_duration
 from reactor.config.eviction import minimum_reclaim, threshold_value
 from reactor.config.refused import Refused
 from reactor.model.quantity import parse_quantity
+from tests.upstream.differential.compare import Difference
+from tests.upstream.differential.oracle import EVICTION, ask
+from tests.upstream.differential.words import Json
 
 _QUANTITIES: Final = (
     "100Mi 1.5Gi .5Gi 5. 1e3 1E3 1E 1e 12E +1Gi -1 -0 0 00012 1Ki 1ki 1K 1m 500m 0.1 1n 0.1n 1u 100u "

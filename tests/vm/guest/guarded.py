@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.daemon.status_socket import ask
+from tests.support import waiting
 
 HERE: Final = Path(__file__).resolve().parent
 BIN: Final = Path(sys.executable).parent / "reactor"
@@ -43,12 +44,11 @@ def run(*command: str | Path, check: bool = True) -> str:
 
 def eventually(true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
     """Wait until it is true; fail, with the service's own words, where it doesn't become so."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            log = run("journalctl", "-u", "reactor", "-n", "30", "--no-pager", check=False)
-            raise AssertionError(f"not within {seconds:g} s: {what}\n{log}")
-        time.sleep(0.1)
+    try:
+        waiting.eventually(true, what, seconds, pause_seconds=0.1)
+    except AssertionError as error:
+        log = run("journalctl", "-u", "reactor", "-n", "30", "--no-pager", check=False)
+        raise AssertionError(f"{error}\n{log}") from error
 
 
 def prop(unit: str, name: str) -> str:

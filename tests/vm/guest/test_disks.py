@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from guarded import Service, Tenant, eventually, run
-from mounting import MIB, mounted
+
+from tests.support.mounting import mounted
+from tests.support.processes import MIB
 
 HERE = Path("/srv/reactor-test")
 PROJECT = "4711"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-MIB = 1 << 20
+from tests.support.processes import MIB
+
 _PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 
 

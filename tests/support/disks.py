@@ -5,40 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from daemon_fixtures import RunningDaemon
-from mounting import MIB
-
 from reactor.lab.virtual_node import VirtualNode
-
-_FILL = """
-import os, signal, sys, time
-directory, what, count, pause_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-try:
-    if what == "bytes":
-        with open(os.path.join(directory, "file"), "wb", buffering=0) as file:
-            for _ in range(count):
-                file.write(bytes(1 << 20))
-                time.sleep(pause_seconds)
-    else:
-        for number in range(count):
-            os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_WRONLY))
-            time.sleep(pause_seconds if number % 100 == 0 else 0)
-except OSError as error:
-    print("full", error, file=sys.stderr)
-print("written", flush=True)
-signal.pause()
-"""
-
-
-def fill(directory: Path, *, mib: int = 0, files: int = 0, pause_seconds: float = 0.0) -> list[str]:
-    """Return the command of a process that writes so much, and then stays."""
-    what = ["bytes", str(mib)] if mib else ["files", str(files)]
-    return [sys.executable, "-S", "-c", _FILL, str(directory), *what, str(pause_seconds)]
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import MIB
 
 
 def leave(disk: Path, mib: int) -> Path:

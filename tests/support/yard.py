@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
-from this_machine import cgroup_tree
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
+from tests.support.this_machine import cgroup_tree
 
 _UNIFIED: Final = Path("/sys/fs/cgroup/unified")  # where a machine with v1 controllers has v2, without them
 WAIT_FOR_EVER = "import signal; signal.pause()"
@@ -120,10 +120,3 @@ def yard_in(tree: CgroupTree) -> Iterator[Yard]:
         yield yard
     finally:
         yard.clean()
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "not within the deadline"
-        time.sleep(0.005)

@@ -49,7 +49,7 @@ class FaultServer:
         self.asked: list[Asked] = []
         self.url = ""
 
-    async def serve(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def serve(self, *, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         self.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         await trio.serve_listeners(self._connection, listeners, task_status=task_status)

@@ -8,36 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-MIB = 1 << 20
-PAUSE = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
-_HOLD = """
-import mmap, signal, sys
-size, ignores = int(sys.argv[1]) << 20, sys.argv[2] == "stubborn"
-if ignores:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-for offset in range(0, size, 4096):
-    memory[offset] = 1
-signal.pause()
-"""
-
-
-def hold(mib: int, *, stubborn: bool = False) -> list[str]:
-    """Return the command of a process that takes that much memory; a stubborn one ignores SIGTERM."""
-    return [sys.executable, "-S", "-c", _HOLD, str(mib), "stubborn" if stubborn else "mild"]
-
-
-def eventually(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.01)
 
 
 class RunningDaemon:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,13 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode
+
+V1_ROOT = Path("/sys/fs/cgroup/memory")
+
+needs_memcg_v1 = pytest.mark.skipif(
+    os.geteuid() != 0 or not (V1_ROOT / "cgroup.event_control").exists(),
+    reason="needs root and the memory controller on cgroup v1 (boot with systemd.unified_cgroup_hierarchy=0)",
+)
 
 
 def cgroup_tree() -> CgroupTree:
@@ -46,3 +54,15 @@ def open_descriptors() -> int:
     """Return how many descriptors this process has open, without those that wait for the collector."""
     gc.collect()  # one that closes an earlier test's in between would look like a descriptor too few
     return len(os.listdir("/proc/self/fd"))
+
+
+def remove_cgroup(directory: Path) -> None:
+    """Remove a cgroup whose last process may still be on its way out."""
+    deadline = time.monotonic() + 10
+    while directory.exists():
+        try:
+            directory.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -1,0 +1,100 @@
+"""What runs in a pod: processes that wait, hold memory or write files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MIB = 1 << 20
+PAUSE = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+_HOLD = """
+import mmap, signal, sys
+size, ignores = int(sys.argv[1]) << 20, sys.argv[2] == "stubborn"
+if ignores:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for offset in range(0, size, 4096):
+    memory[offset] = 1
+signal.pause()
+"""
+_FILL = """
+import os, signal, sys, time
+directory, what, count, pause_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+try:
+    if what == "bytes":
+        with open(os.path.join(directory, "file"), "wb", buffering=0) as file:
+            for _ in range(count):
+                file.write(bytes(1 << 20))
+                time.sleep(pause_seconds)
+    else:
+        for number in range(count):
+            os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_WRONLY))
+            time.sleep(pause_seconds if number % 100 == 0 else 0)
+except OSError as error:
+    print("full", error, file=sys.stderr)
+print("written", flush=True)
+signal.pause()
+"""
+_HOG = """
+import mmap, os, sys
+cgroup, *_ = sys.argv[1:]
+open(cgroup + "/cgroup.procs", "w").write(str(os.getpid()))
+memory = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+touched = 0
+print("ready", flush=True)
+for line in sys.stdin:
+    wanted = int(line) << 20
+    if wanted < touched:
+        memory.madvise(mmap.MADV_DONTNEED, wanted, touched - wanted)
+    for offset in range(touched, wanted, 4096):
+        memory[offset] = 1
+    touched = wanted
+    print("done", flush=True)
+"""
+
+
+def hold(mib: int, *, stubborn: bool = False) -> list[str]:
+    """Return the command of a process that takes that much memory; a stubborn one ignores SIGTERM."""
+    return [sys.executable, "-S", "-c", _HOLD, str(mib), "stubborn" if stubborn else "mild"]
+
+
+def fill(directory: Path, *, mib: int = 0, files: int = 0, pause_seconds: float = 0.0) -> list[str]:
+    """Return the command of a process that writes so much, and then stays."""
+    what = ["bytes", str(mib)] if mib else ["files", str(files)]
+    return [sys.executable, "-S", "-c", _FILL, str(directory), *what, str(pause_seconds)]
+
+
+class Hog:
+    """A process in the cgroup that holds as much anonymous memory as it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _HOG, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._answer()
+
+    def hold_mib(self, mib: int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{mib}\n".encode())
+        self._process.stdin.flush()
+        self._answer()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline()
+
+
+@contextmanager
+def hog(directory: Path) -> Iterator[Hog]:
+    process = Hog(directory)
+    try:
+        yield process
+    finally:
+        process.end()
