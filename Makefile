@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests test-disk test-hostile promtool coverage soak bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -56,8 +56,12 @@ kernel-tests: setup ## Tests against this machine's kernel (root; skips say what
 test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; xfsprogs, podman)
 	$(BIN)/pytest tests/disk
 
-test-hostile: setup ## Hostile and unlucky neighbours: storms, floods, trees, crashes (root, minutes)
-	$(BIN)/pytest tests/hostile
+HOSTILE_FIGURES := .cache/hostile.json
+test-hostile: setup ## Hostile and unlucky neighbours: storms, floods, trees, crashes (root, minutes); figures as JSON
+	$(BIN)/pytest -m suite --figures $(HOSTILE_FIGURES) tests/hostile tests/kernel tests/unit
+
+hostile-figures: ## Write the figures of test-hostile, and of FIGURES="…" after them, into docs/reliability.md
+	$(BIN)/python -m tests.support.trials $(HOSTILE_FIGURES) $(FIGURES) docs/reliability.md
 
 SOAK ?= 30m
 soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1)

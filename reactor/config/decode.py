@@ -55,7 +55,21 @@ def decode(raw: object, cls: type[T], *, root: str = "") -> T:
     except Exception as error:
         if not isinstance(error, (BaseExceptionGroup, BaseValidationError, Refused, ForbiddenExtraKeysError)):
             raise
-        raise ConfigError(list(_problems(error, root))) from error
+        problems = list(_problems(error, root))
+        _untie(error)
+        raise ConfigError(problems) from None
+
+
+def _untie(error: BaseException) -> None:
+    """Take the frames from an error and those inside it, and with them the cycles: a frame keeps its errors.
+
+    Documents come by the thousand from peers, and the daemon keeps Python's collector off between its ticks.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    inner = error.error if isinstance(error, _Within) else None
+    for one in error.exceptions if isinstance(error, BaseExceptionGroup) else (inner,):
+        if one is not None:
+            _untie(one)
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:

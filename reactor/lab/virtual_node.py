@@ -80,8 +80,13 @@ class VirtualNode:
         cpu_quota_us: int | None = None,
         priority: int | None = None,
     ) -> str:
-        """Make a pod's cgroup and return it: with a request as high as the limit it is Guaranteed."""
+        """Make a pod's cgroup and return it: with a request as high as the limit it is Guaranteed.
+
+        One inside another ("parent/pod") gets the controllers through it, which then takes no process on v2.
+        """
         cgroup = f"{self.cgroup}/{name}"
+        if "/" in name:
+            _delegate(self.tree, cgroup.rpartition("/")[0])
         self._make(cgroup)
         if limit_bytes is not None:
             self.tree.set_memory_limit(cgroup, limit_bytes)

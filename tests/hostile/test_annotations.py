@@ -21,11 +21,14 @@ import pytest
 
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
+from tests.support.kubelet_tree import HOG, OTHER, kubeconfig, pods_of_a_kubelet
 from tests.support.processes import hold
-from tests.support.waiting import eventually
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("hostile objects")
 
 NODE = "node-a"
-CRITICAL, HOG = "0e4a3c0a-1111-4222-8333-0123456789ab", "0e4a3c0a-2222-4222-8333-0123456789ab"
 HASH, MIRROR, SOURCE = (f"kubernetes.io/config.{key}" for key in ("hash", "mirror", "source"))
 
 
@@ -94,32 +97,6 @@ def api_server(pods: list[dict[str, Any]]) -> Iterator[str]:
         server.server_close()
 
 
-def kubeconfig(directory: Path, server: str) -> str:
-    path = directory / "kubeconfig"
-    path.write_text(
-        json.dumps(
-            {
-                "current-context": "here",
-                "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-                "clusters": [{"name": "here", "cluster": {"server": server}}],
-                "users": [{"name": "me", "user": {"token": "t"}}],
-            }
-        )
-    )
-    return str(path)
-
-
-def pods_of_a_kubelet(node: VirtualNode) -> dict[str, str]:
-    """Make two BestEffort pods, and return a container's cgroup of each by the pod's uid."""
-    for made in ("kubepods", "kubepods/besteffort"):
-        node.add_pod(made)
-    inside = {}
-    for uid in (CRITICAL, HOG):
-        node.add_pod(f"kubepods/besteffort/pod{uid}")
-        inside[uid] = node.add_pod(f"kubepods/besteffort/pod{uid}/{'a' * 64}")
-    return inside
-
-
 def start(daemon: RunningDaemon, node: VirtualNode, kubeconfig_path: str) -> None:
     daemon.configure(
         {"evictionHard": {"memory.available": "96Mi"}},
@@ -145,9 +122,9 @@ _FULLY_FORGED["metadata"]["ownerReferences"] = [
     ("hog", "others"),
     [
         pytest.param(document("hog", HOG), [], id="nothing"),
-        pytest.param(document("hog", HOG, annotations={HASH: CRITICAL}), [], id="anothers-hash"),
+        pytest.param(document("hog", HOG, annotations={HASH: OTHER}), [], id="anothers-hash"),
         pytest.param(document("hog", HOG, annotations={SOURCE: "file"}), [], id="source"),
-        pytest.param(document("hog", HOG, annotations={MIRROR: CRITICAL}), [], id="anothers-mirror"),
+        pytest.param(document("hog", HOG, annotations={MIRROR: OTHER}), [], id="anothers-mirror"),
         pytest.param(document("hog", HOG), [_FORGED], id="a-second-pod"),
         pytest.param(document("hog", HOG), [_FULLY_FORGED], id="a-second-pod-that-looks-real"),
         pytest.param(document("hog", HOG, terminationGracePeriodSeconds=-1), [], id="grace-period"),
@@ -157,19 +134,22 @@ _FULLY_FORGED["metadata"]["ownerReferences"] = [
 def test_the_hog_is_evicted_and_the_critical_pod_lives_whatever_the_hogs_tenant_writes(
     node: VirtualNode,
     daemon: RunningDaemon,
+    trial: Trial,
     tmp_path: Path,
     hog: dict[str, Any],
     others: list[dict[str, Any]],
 ) -> None:
     """The critical pod is the larger one, so that it would be first if it were not critical."""
     inside = pods_of_a_kubelet(node)
-    critical = node.spawn(inside[CRITICAL], hold(260))
-    pods = [hog, document("critical", CRITICAL, priority=2_000_001_000), *others]
+    critical = node.spawn(inside[OTHER], hold(260))
+    trial.right.add("hog")
+    trial.must_live([critical])
+    pods = [hog, document("critical", OTHER, priority=2_000_001_000), *others]
     with api_server(pods) as url:
         start(daemon, node, kubeconfig(tmp_path, url))
         victim = node.spawn(inside[HOG], hold(170))
         eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
-        assert -signal.SIGKILL == victim.wait(10)
+        assert -signal.SIGKILL == victim.wait(10 * PATIENCE)
         assert critical.poll() is None
         evicted = {one["pod"] for line in daemon.evictions() for one in line["evictions"]}
         assert {"shop/hog"} == evicted
@@ -191,18 +171,20 @@ signal.pause()
 
 
 def test_a_hog_that_poses_as_the_pause_container_is_evicted_and_the_sandbox_spared(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
 ) -> None:
     """Without a runtime that tells the sandbox, nor one that may give it the score of sandboxes."""
     sandbox = node.spawn(pods_of_a_kubelet(node)[HOG], [sys.executable, "-S", "-c", _PAUSES])
     container = node.add_pod(f"kubepods/besteffort/pod{HOG}/{'b' * 64}")
+    trial.right.add("hog")
+    trial.must_live([sandbox])
     posing = node.spawn(container, [sys.executable, "-S", "-c", _POSES])
     names = [Path(f"/proc/{process.pid}/comm") for process in (sandbox, posing)]
     eventually(lambda: all(name.read_text() == "pause\n" for name in names), "both are called so")
     with api_server([document("hog", HOG)]) as url:
         start(daemon, node, kubeconfig(tmp_path, url))
         posing.send_signal(signal.SIGUSR1)
-        assert -signal.SIGKILL == posing.wait(20)
+        assert -signal.SIGKILL == posing.wait(20 * PATIENCE)
         eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
         assert sandbox.poll() is None
         assert 0 == daemon.stop()

@@ -16,7 +16,10 @@ import pytest
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
-from tests.support.waiting import eventually
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("hostile clients")
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _SCRAPERS = 4
@@ -24,10 +27,11 @@ _SECONDS = 8.0
 
 
 @pytest.fixture
-def port(daemon: RunningDaemon) -> Iterator[int]:
+def port(daemon: RunningDaemon, trial: Trial) -> Iterator[int]:
     """Return the metrics port of a running daemon."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = int(free.getsockname()[1])
+    trial.right.add("hog")
     daemon.configure({"evictionHard": {"memory.available": "64Mi"}}, {"metrics": f"127.0.0.1:{number}"})
     daemon.start()
     eventually(lambda: get(number, "/healthz") == b"ok\n", "health")
@@ -63,7 +67,7 @@ def test_a_thousand_silent_connections_take_few_descriptors_and_no_eviction(
                 client.connect(("127.0.0.1", port))
         most = 0
         victim = node.spawn(node.add_pod("hog"), hold(470))
-        assert -signal.SIGKILL == victim.wait(20)
+        assert -signal.SIGKILL == victim.wait(20 * PATIENCE)
         began = time.monotonic()
         for _ in range(10):
             most = max(most, len(daemon.descriptors()) - before)
@@ -97,7 +101,7 @@ def test_scrapers_at_full_speed_take_a_small_share_of_a_cpu_and_no_eviction(
     assert get(port, "/healthz") == b"ok\n"
     health_seconds = time.monotonic() - health_began
     victim = node.spawn(node.add_pod("hog"), hold(470))
-    assert -signal.SIGKILL == victim.wait(20)
+    assert -signal.SIGKILL == victim.wait(20 * PATIENCE)
     ended.set()
     for thread in threads:
         thread.join()

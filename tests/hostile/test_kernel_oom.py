@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from reactor.kernel.oom import own_kills
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
+from tests.support.trials import Trial
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.suite("storms")
 
 INNOCENTS = ("one", "two", "three")
 
@@ -19,13 +24,14 @@ def killed_in(node: VirtualNode, cgroup: str) -> int:
 
 
 def test_innocents_outlive_a_victim_of_the_kernels_that_gives_back_slowly(
-    node: VirtualNode, daemon: RunningDaemon
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
 ) -> None:
     daemon.configure(
         {"evictionHard": {"memory.available": "100Mi"}},
         {"housekeepingInterval": "500ms", "sources": {"ebpf": False}},
     )
     innocents = [node.spawn(node.add_pod(name), hold(30)) for name in INNOCENTS]
+    trial.must_live(innocents)
     hog = node.add_pod("hog", request_bytes=300 * MIB)  # within its request it is the last to be evicted
     victim = node.spawn(hog, hold(270))
     eventually(lambda: node.usage_bytes() > 360 * MIB, "the node is filled")

@@ -20,7 +20,10 @@ from reactor.act.kill import KillPath
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
+from tests.support.waiting import PATIENCE
 from tests.support.yard import Yard, tree_of, yard_in
+
+pytestmark = pytest.mark.suite("hostile trees")
 
 LONG = "n" * 240
 ODD = os.fsdecode(b"\xff\xfe \x1b[2J'\"\\")
@@ -104,7 +107,7 @@ async def test_a_process_at_the_end_of_a_path_of_any_length_dies_as_any_other(
         kill_path.get_ready([pod] * prepared)
         report = kill_path.kill_now(pod)
         assert () == report.problems
-        assert [-signal.SIGKILL] * 2 == [child.wait(10) for child in (innermost, outer)]
+        assert [-signal.SIGKILL] * 2 == [child.wait(10 * PATIENCE) for child in (innermost, outer)]
         assert (await kill_path.reap(pod)).freed_ns is not None
         kill_path.get_ready(())
         assert before >= open_descriptors()
@@ -144,7 +147,7 @@ async def test_thousands_of_empty_cgroups_delay_the_end_of_the_kill_and_not_the_
     record_property("dead_after_ms", to_death / 1e6)
     record_property("returned_after_ms", to_return / 1e6)
     assert () == report.problems
-    assert -signal.SIGKILL == hog.wait(10)
+    assert -signal.SIGKILL == hog.wait(10 * PATIENCE)
     if yard.tree.version is CgroupVersion.V1:
         # Two rounds go over all of them; the signal comes before the first has begun with that.
         assert to_death < to_return / 4

@@ -12,7 +12,10 @@ import pytest
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
-from tests.support.waiting import eventually
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("storms")
 
 # With what the hog's own process brings back the node is just above the threshold, and still short of this.
 HARD = {
@@ -51,33 +54,37 @@ while True:
 
 
 def test_innocents_outlive_a_reader_of_a_large_file(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
 ) -> None:
     file = tmp_path / "large"
     written = node.spawn(node.add_pod("writer"), [sys.executable, "-S", "-c", WRITE, str(file), "330"])
-    assert 0 == written.wait(60)
+    assert 0 == written.wait(60 * PATIENCE)
     eventually(lambda: node.usage_bytes() < 100 * MIB, "the writer's cache is dropped")
     command = [sys.executable, "-S", "-c", READ, str(file)]
-    _assert_only_the_hog_goes(node, daemon, command)
+    _assert_only_the_hog_goes(node, daemon, trial, command)
 
 
 def test_innocents_outlive_a_maker_of_negative_dentries(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
 ) -> None:
     if not _counts_kernel_memory(node):
         pytest.skip("needs kernel memory accounting (a kernel without cgroup.memory=nokmem)")
     command = [sys.executable, "-S", "-c", LOOK, str(tmp_path)]
-    _assert_only_the_hog_goes(node, daemon, command)
+    _assert_only_the_hog_goes(node, daemon, trial, command)
 
 
-def _assert_only_the_hog_goes(node: VirtualNode, daemon: RunningDaemon, command: list[str]) -> None:
+def _assert_only_the_hog_goes(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, command: list[str]
+) -> None:
     innocents = [node.spawn(node.add_pod(name), hold(35)) for name in ("one", "two", "three")]
+    trial.right.add("hog")
+    trial.must_live(innocents)
     eventually(lambda: node.usage_bytes() > 105 * MIB, "the innocents are there")
     daemon.configure(HARD, SECTION)
     daemon.start()
     hog = node.spawn(node.add_pod("hog"), command)
 
-    assert -signal.SIGKILL == hog.wait(120)
+    assert -signal.SIGKILL == hog.wait(120 * PATIENCE)
     eventually(lambda: _available_bytes(daemon) > 150 * MIB, "there is memory again", 60)
     passes = daemon.status()["passes"]
     eventually(lambda: daemon.status()["passes"] > passes + 2, "passes go by")

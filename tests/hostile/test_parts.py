@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from reactor.config import load_settings
@@ -19,6 +21,10 @@ from reactor.lab.virtual_node import VirtualNode
 from reactor.model.settings import Settings
 from tests.support.part_faults import PartFaults
 from tests.support.processes import hold
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.suite("crash-only")
 
 # What is over once the daemon runs, or does not come by itself here: a failure can't be had at any moment.
 _OVER = {"first list of pods", "restoring the state", "earlier journal", "abandoned brakes", "watchdog"}
@@ -44,11 +50,21 @@ def _configured(node: VirtualNode, directory: Path) -> tuple[Path, Settings]:
     return path, load_settings(path)
 
 
-async def _evicts(node: VirtualNode, name: str, ended: list[str]) -> None:
+@pytest.fixture
+def ended(trial: Trial) -> Iterator[list[str]]:
+    """Return the list that takes the names of the pods whose evictions are over."""
+    names: list[str] = []
+    yield names
+    trial.judge(names)
+    assert trial.is_clean
+
+
+async def _evicts(node: VirtualNode, trial: Trial, name: str, ended: list[str]) -> None:
     """Have a hog evicted, and wait until that is over."""
+    trial.right.add(name)
     victim = node.spawn(node.add_pod(name), hold(470))
-    with trio.fail_after(20):
-        assert -signal.SIGKILL == await trio.to_thread.run_sync(victim.wait, 20)
+    with trio.fail_after(20 * PATIENCE):
+        assert -signal.SIGKILL == await trio.to_thread.run_sync(victim.wait, 20 * PATIENCE)
         while name not in ended:  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.01)
 
@@ -58,26 +74,27 @@ def _part(daemon: Daemon, name: str):
 
 
 async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part_is_restarted(
-    node: VirtualNode, tmp_path: Path
+    node: VirtualNode, trial: Trial, ended: list[str], tmp_path: Path
 ) -> None:
-    faults, ended = PartFaults(), []
+    faults = PartFaults()
     hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name), faults=faults)
     async with trio.open_nursery() as nursery:
         path, settings = _configured(node, tmp_path)
         daemon = await nursery.start(partial(run, settings, hooks=hooks, config_path=path))
-        await _evicts(node, "first", ended)
+        await _evicts(node, trial, "first", ended)
         names = [state.name for state in daemon.supervisor.states if state.name in faults.seen - _OVER]
         assert {state.name for state in daemon.supervisor.states} == {*names, *_OVER, *_NOT_HERE}
         for number, name in enumerate(names):
             faults.fail(name)
-            await _evicts(node, f"hog-{number}", ended)
+            await _evicts(node, trial, f"hog-{number}", ended)
             assert name in faults.failed
             assert 1 == _part(daemon, name).restarts
             assert "InjectedError" in daemon.view.problems[f"part {name}"]
-        await _evicts(node, "last", ended)
-        with trio.fail_after(20):
+        await _evicts(node, trial, "last", ended)
+        with trio.fail_after(20 * PATIENCE):
             while any(_part(daemon, name).health is not PartHealth.RUNNING for name in names):  # noqa: ASYNC110
                 await trio.sleep(0.01)
+        trial.rounds = len(names)
         print(f"parts failed in turn, a hog evicted after each: {', '.join(names)}")
         nursery.cancel_scope.cancel()
 
@@ -93,9 +110,9 @@ async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part
 
 
 async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_the_one_before_it_evicts(
-    node: VirtualNode, tmp_path: Path
+    node: VirtualNode, trial: Trial, ended: list[str], tmp_path: Path
 ) -> None:
-    ended: list[str] = []
+    trial.rounds = 2
     _, settings = _configured(node, tmp_path)
     hooks = Hooks(on_ended=lambda _, ending: ended.append(ending.eviction.pod.name))
     async with trio.open_nursery() as nursery:
@@ -104,9 +121,9 @@ async def test_a_configuration_that_no_generation_can_begin_with_is_refused_and_
         undecidable = replace(settings, eviction=replace(settings.eviction, thresholds=(None,)))
         for number, broken in enumerate((unbuildable, undecidable)):
             daemon.reload(broken)
-            with trio.fail_after(20):
+            with trio.fail_after(20 * PATIENCE):
                 while not daemon.view.problems.get("configuration"):  # noqa: ASYNC110 - a plain dict
                     await trio.sleep(0.01)
-            await _evicts(node, f"hog-{number}", ended)
+            await _evicts(node, trial, f"hog-{number}", ended)
             assert daemon.view.settings.eviction == settings.eviction
         nursery.cancel_scope.cancel()

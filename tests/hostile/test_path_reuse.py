@@ -14,19 +14,24 @@ import pytest
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, PAUSE, hold
+from tests.support.trials import Trial
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.suite("path reuse")
 
 ROUNDS = 6
 GRACE_SECONDS = 1
-# Takes memory, and notes a SIGTERM instead of ending by it.
+# Takes memory, and notes a SIGTERM instead of ending by it. Waited for, since a handler of Python's that is
+# called for just before pause() runs only after it.
 ASKED = """
 import mmap, pathlib, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(sys.argv[2]).touch())
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 memory = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for offset in range(0, len(memory), 4096):
     memory[offset] = 1
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+pathlib.Path(sys.argv[2]).touch()
+signal.pause()
 """
 
 
@@ -53,7 +58,7 @@ def crossing(node: VirtualNode, unit: subprocess.Popen[bytes], wanted_bytes: int
 
 
 def test_no_unit_is_killed_for_the_one_before_whenever_the_daemon_was_stopped(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, moments: random.Random
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path, moments: random.Random
 ) -> None:
     daemon.configure(
         {
@@ -65,6 +70,8 @@ def test_no_unit_is_killed_for_the_one_before_whenever_the_daemon_was_stopped(
         {"housekeepingInterval": "200ms"},
     )
     daemon.start()
+    trial.rounds = ROUNDS
+    trial.right.add("unit")
     for number in range(ROUNDS):
         asked = tmp_path / f"asked{number}"
         unit = node.spawn(node.add_pod("unit"), [sys.executable, "-S", "-c", ASKED, "440", str(asked)])
@@ -83,17 +90,19 @@ def test_no_unit_is_killed_for_the_one_before_whenever_the_daemon_was_stopped(
         )
         passes = daemon.status()["passes"]
         eventually(lambda before=passes: daemon.status()["passes"] > before + 3, "passes go by")
-        assert successor.poll() is None
+        assert trial.outlived(successor)
         successor.kill()
         successor.wait()
         node.remove_pod(f"{node.cgroup}/unit")
 
 
 def test_no_unit_is_killed_for_the_one_before_where_the_daemon_is_stopped_on_the_way_to_a_hard_kill(
-    node: VirtualNode, daemon: RunningDaemon, moments: random.Random
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, moments: random.Random
 ) -> None:
     daemon.configure({"evictionHard": {"memory.available": "64Mi"}}, {"housekeepingInterval": "200ms"})
     daemon.start()
+    trial.rounds = ROUNDS
+    trial.right.add("unit")
     for _ in range(ROUNDS):
         unit = node.spawn(node.add_pod("unit"), hold(470))
         crossing(node, unit, int(moments.uniform(0.8, 0.93) * 512) * MIB)
@@ -102,7 +111,7 @@ def test_no_unit_is_killed_for_the_one_before_where_the_daemon_is_stopped_on_the
         daemon.signal(signal.SIGCONT)
         passes = daemon.status()["passes"]
         eventually(lambda before=passes: daemon.status()["passes"] > before + 3, "passes go by")
-        assert successor.poll() is None
+        assert trial.outlived(successor)
         successor.kill()
         successor.wait()
         node.remove_pod(f"{node.cgroup}/unit")

@@ -6,13 +6,18 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.oom import own_kills
 from reactor.lab.virtual_node import VirtualNode
 from reactor.sources.memcg import MEMCG_EVENTFD
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB
-from tests.support.waiting import eventually
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("storms")
 
 CACHED_MIB = 360
 WRITE = """
@@ -32,13 +37,14 @@ for offset in range(0, 600 << 20, 4096):
 
 
 def test_hog_is_evicted_before_the_limit_after_the_cache_that_lifted_the_level_has_gone(
-    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
 ) -> None:
     assert node.tree.version is CgroupVersion.V1
     cached = tmp_path / "cached"
     reader, hog = node.add_pod("reader"), node.add_pod("hog")
+    trial.right.add("hog")
     written = node.spawn(reader, [sys.executable, "-S", "-c", WRITE, str(cached), str(CACHED_MIB)])
-    assert 0 == written.wait(60)
+    assert 0 == written.wait(60 * PATIENCE)
     assert node.usage_bytes() > CACHED_MIB * MIB
     # No housekeeping in between: nothing but the level itself tells of the hog.
     daemon.configure({"evictionHard": {"memory.available": "100Mi"}}, {"housekeepingInterval": "10m"})
@@ -51,7 +57,7 @@ def test_hog_is_evicted_before_the_limit_after_the_cache_that_lifted_the_level_h
     watermark.write_text("0")
     process = node.spawn(hog, [sys.executable, "-S", "-c", GROW])
 
-    assert -signal.SIGKILL == process.wait(30)
+    assert -signal.SIGKILL == process.wait(30 * PATIENCE)
     eventually(lambda: bool(daemon.evictions()), "the eviction is in the journal")
     assert ["cgroup/hog"] == [one["pod"] for line in daemon.evictions() for one in line["evictions"]]
     with node.tree.open(hog) as directory:

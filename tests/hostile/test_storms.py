@@ -16,7 +16,10 @@ from reactor.kernel.cgroup import CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
-from tests.support.waiting import eventually
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("storms")
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 INNOCENTS = 12
@@ -65,17 +68,17 @@ def pods(node: VirtualNode, daemon: RunningDaemon) -> str:
     """Return the cgroup whose children are the pods; beside it on the node lies what is no pod's."""
     cgroup = node.add_pod("pods")
     node.add_pod("system")
-    if node.tree.version is CgroupVersion.V2:
-        (node.tree.path(cgroup) / "cgroup.subtree_control").write_text("+memory +cpu +pids")
     daemon.configure(HARD, {"pods": {"parents": [cgroup]}})
     return cgroup
 
 
 @pytest.fixture
-def innocents(node: VirtualNode, pods: str) -> list[subprocess.Popen[bytes]]:
+def innocents(node: VirtualNode, trial: Trial, pods: str) -> list[subprocess.Popen[bytes]]:
     """Return a dozen pods of 12 MiB each."""
     del pods
-    return [node.spawn(node.add_pod(f"pods/innocent-{number}"), hold(8)) for number in range(INNOCENTS)]
+    made = [node.spawn(node.add_pod(f"pods/innocent-{number}"), hold(8)) for number in range(INNOCENTS)]
+    trial.must_live(made)
+    return made
 
 
 def python(program: str, *arguments: object) -> list[str]:
@@ -99,25 +102,26 @@ def wait_passes(daemon: RunningDaemon, count: int = PASSES) -> dict[str, Any]:
     return daemon.status()
 
 
-def victims(daemon: RunningDaemon) -> list[str]:
-    return [one["pod"].rpartition("/")[2] for line in daemon.evictions() for one in line["evictions"]]
-
-
 def alive(processes: Sequence[subprocess.Popen[bytes]]) -> int:
     return sum(process.poll() is None for process in processes)
 
 
 @pytest.mark.parametrize("pause_seconds", [0.0005, 0.01])
 def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
-    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]], pause_seconds: float
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    innocents: list[subprocess.Popen[bytes]],
+    pause_seconds: float,
 ) -> None:
+    trial.futile_at_most = 2
     daemon.start()
     leak = node.spawn(f"{node.cgroup}/system", python(LEAK, 340, pause_seconds))
     eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down", 30)
 
     status = wait_passes(daemon)
 
-    assert alive(innocents) >= INNOCENTS - 2
+    assert alive(innocents) >= INNOCENTS - trial.futile_at_most
     assert leak.poll() is None
     assert "outside the pods" in status["problems"]["evictions"]
     (slowdown, *_) = status["slowdowns"]
@@ -130,21 +134,23 @@ def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
 def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
     node: VirtualNode,
     daemon: RunningDaemon,
+    trial: Trial,
     innocents: list[subprocess.Popen[bytes]],
     tmp_path: Path,
 ) -> None:
+    trial.right |= {"writer", "hog"}
     with tmpfs(tmp_path / "tmpfs") as mounted:
         file = mounted / "file"
         writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310))
         eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
         daemon.start()
-        assert -signal.SIGKILL == writer.wait(20)
+        assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
         eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
 
         wait_passes(daemon)
 
         assert INNOCENTS == alive(innocents)
-        assert ["writer"] == victims(daemon)
+        assert ["writer"] == daemon.evicted()
         (line,) = daemon.evictions()
         (eviction,) = line["evictions"]
         assert eviction["credited_bytes"] > 200 * MIB
@@ -154,29 +160,31 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
         file.unlink()
         eventually(lambda: not daemon.status()["signals"][0]["thresholds"][0]["met"], "no threshold met")
         hog = node.spawn(node.add_pod("pods/hog"), hold(400))
-        assert -signal.SIGKILL == hog.wait(20)
+        assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
         assert INNOCENTS == alive(innocents)
 
 
 def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(
     node: VirtualNode,
     daemon: RunningDaemon,
+    trial: Trial,
     innocents: list[subprocess.Popen[bytes]],
     tmp_path: Path,
 ) -> None:
     """Somebody who lets one pod die for a tmpfs does not protect the next."""
+    trial.right |= {"writer", "hog"}
     with tmpfs(tmp_path / "tmpfs") as mounted:
         file = mounted / "file"
         writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 280))
         eventually(lambda: file.exists() and file.stat().st_size == 280 * MIB, "a file of 280 MiB")
         daemon.start()
-        assert -signal.SIGKILL == writer.wait(20)
+        assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
         eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
 
         hog = node.spawn(node.add_pod("pods/hog"), python(LEAK, 300, 0))
 
-        assert -signal.SIGKILL == hog.wait(20)
-        assert ["writer", "hog"] == victims(daemon)
+        assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
+        assert ["writer", "hog"] == daemon.evicted()
         assert INNOCENTS == alive(innocents)
         assert daemon.status()["oom_kills"]["recent"] == []
 
@@ -184,15 +192,17 @@ def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(
 def test_crash_amid_a_storm_forgets_nothing_of_it(
     node: VirtualNode,
     daemon: RunningDaemon,
+    trial: Trial,
     innocents: list[subprocess.Popen[bytes]],
     tmp_path: Path,
 ) -> None:
+    trial.right |= {"writer"}
     with tmpfs(tmp_path / "tmpfs") as mounted:
         file = mounted / "file"
         writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310))
         eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
         daemon.start()
-        assert -signal.SIGKILL == writer.wait(20)
+        assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
         eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
         eventually(lambda: "slowdowns" in (daemon.directory / "state.json").read_text(), "a saved state")
 
@@ -205,12 +215,13 @@ def test_crash_amid_a_storm_forgets_nothing_of_it(
 
 
 def test_victim_that_can_not_die_takes_nobody_with_it(
-    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]]
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, innocents: list[subprocess.Popen[bytes]]
 ) -> None:
     """Its cgroup is frozen from above, and it is given up and chosen again, past several deadlines.
 
     Its memory is shared: any other, locked or not, is freed in the daemon's own context.
     """
+    trial.right |= {"hog"}
     if node.tree.freezer_root is None or node.tree.version is CgroupVersion.V2:
         pytest.skip("needs cgroup v1's freezer: on v2 what is frozen dies of SIGKILL")
     daemon.configure(HARD, {"pods": {"parents": [f"{node.cgroup}/pods"]}, "inFlightDeadline": "500ms"})
@@ -223,36 +234,42 @@ def test_victim_that_can_not_die_takes_nobody_with_it(
         node.spawn(f"{node.cgroup}/system", hold(60))
         eventually(lambda: len(daemon.evictions()) >= 3, "three evictions")
 
-        assert {"hog"} == set(victims(daemon))
+        assert {"hog"} == set(daemon.evicted())
     finally:
         freezer.write_text("THAWED")
-    assert -signal.SIGKILL == hog.wait(20)
+    assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
     assert INNOCENTS == alive(innocents)
 
 
 def test_locked_memory_comes_back_like_any_other(
-    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]]
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, innocents: list[subprocess.Popen[bytes]]
 ) -> None:
+    trial.right |= {"one", "two"}
     daemon.start()
     for name in ("one", "two"):
         hog = node.spawn(node.add_pod(f"pods/{name}"), python(LOCKED, 290))
-        assert -signal.SIGKILL == hog.wait(20)
+        assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
 
     status = wait_passes(daemon, 2)
 
     assert INNOCENTS == alive(innocents)
-    assert ["one", "two"] == victims(daemon)
+    assert ["one", "two"] == daemon.evicted()
     assert status["slowdowns"] == []
 
 
 def test_second_hog_is_killed_at_once_however_soon_it_crosses(
-    node: VirtualNode, daemon: RunningDaemon, innocents: list[subprocess.Popen[bytes]], tool: Path
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    innocents: list[subprocess.Popen[bytes]],
+    tool: Path,
 ) -> None:
+    trial.right |= {f"hog-{number}" for number in range(4)}
     del tool
     daemon.start()
     hogs = [node.spawn(node.add_pod(f"pods/hog-{number}"), python(LEAK, 300, 0)) for number in range(4)]
     for hog in hogs[1:]:
-        hog.wait(20)
+        hog.wait(20 * PATIENCE)
     eventually(lambda: len(daemon.evictions()) >= 3, "three evictions")
 
     status = wait_passes(daemon, 2)

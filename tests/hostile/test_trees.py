@@ -19,7 +19,10 @@ from tests.support.daemon import RunningDaemon
 from tests.support.disks import Guarded
 from tests.support.processes import PAUSE, fill
 from tests.support.this_machine import cgroup_tree
+from tests.support.trials import Trial
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.suite("hostile trees")
 
 WIDE = 600_000
 DEEP = 2_500
@@ -59,7 +62,7 @@ def volumes(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[BoundDaemon]:
+def daemon(node: VirtualNode, trial: Trial, tmp_path: Path) -> Iterator[BoundDaemon]:
     """Return a daemon with 128 MiB, not yet started; it is stopped after the test."""
     cgroup = cgroup_tree().memory_root / f"reactor-test-{os.getpid()}-daemon"
     cgroup.mkdir()
@@ -68,7 +71,11 @@ def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[BoundDaemon]:
     name = "memory.max" if (cgroup / "memory.max").exists() else "memory.limit_in_bytes"
     (cgroup / name).write_text(str(LIMIT_BYTES))
     yield running
-    running.stop()
+    try:
+        running.stop()
+    finally:
+        trial.judge(running.evicted(), len(running.unasked_ends))
+    assert trial.is_clean
     eventually(lambda: not (cgroup / "cgroup.procs").read_text(), "the daemon's cgroup is empty")
     cgroup.rmdir()
 
@@ -107,12 +114,14 @@ def peak_mib(pid: int) -> float:
 
 
 def test_600000_directories_cost_neither_the_daemon_nor_another_pods_limit(
-    guarded: Guarded, daemon: BoundDaemon, capsys: pytest.CaptureFixture[str]
+    guarded: Guarded, daemon: BoundDaemon, trial: Trial, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("wide", "also-wide"):
         make_wide(guarded.add_pod(name), WIDE)
     make_deep(guarded.add_pod("deep", volume={"sizeLimit": "10Ki"}), DEEP)
     small = [guarded.add_pod(f"small{number}", volume={"sizeLimit": LIMIT}) for number in range(3)]
+    trial.right |= {"deep", "small0", "small1", "small2"}
+    trial.rounds = 4
     guarded.run("wide", PAUSE)
     guarded.run("deep", PAUSE)
     guarded.start({"evictionHard": {"nodefs.available": "1Mi"}})

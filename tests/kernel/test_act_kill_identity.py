@@ -17,6 +17,8 @@ from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.yard import IGNORE_TERM, Yard, tree_of, yard_in
 
+pytestmark = pytest.mark.suite("path reuse")
+
 
 @pytest.fixture(params=list(CgroupVersion))
 def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:

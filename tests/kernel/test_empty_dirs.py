@@ -12,6 +12,8 @@ import pytest
 
 from reactor.reclaim.empty_dirs import empty_directory
 
+pytestmark = pytest.mark.suite("hostile trees")
+
 _EMPTY = (
     "import sys; from reactor.reclaim.empty_dirs import empty_directory; print(empty_directory(sys.argv[1]))"
 )

@@ -11,6 +11,8 @@ from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
 
+pytestmark = pytest.mark.suite("hostile objects")
+
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 CLEARS_THE_SCREEN = "\x1b[2J\x1b]0;owned\x07"
 RETURNS = "a\revict cgroup"

@@ -13,9 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import PATIENCE
+
 
 class RunningDaemon:
-    """`reactor run` with everything that it writes below `directory`."""
+    """`reactor run` with everything that it writes below `directory`.
+
+    `unasked_ends` are the exit statuses of daemons that ended without having been asked to.
+    """
 
     def __init__(self, directory: Path, node_cgroup: str) -> None:
         self.directory = directory
@@ -25,6 +30,8 @@ class RunningDaemon:
         self.log_path = directory / "daemon.log"
         self.node_cgroup = node_cgroup
         self.process: subprocess.Popen[bytes] | None = None
+        self.unasked_ends: list[int] = []
+        self._is_asked_to_end = False
 
     def configure(self, configuration: Mapping[str, Any], section: Mapping[str, Any] | None = None) -> None:
         """Write the configuration."""
@@ -47,7 +54,7 @@ class RunningDaemon:
         notice_path = self.directory / "notify.sock"
         notice_path.unlink(missing_ok=True)
         notices.bind(str(notice_path))
-        notices.settimeout(30)
+        notices.settimeout(30 * PATIENCE)
         with notices:
             self.spawn(*arguments, environment={"NOTIFY_SOCKET": str(notice_path)})
             while b"READY=1" not in (said := notices.recv(4096)).split(b"\n"):
@@ -56,6 +63,8 @@ class RunningDaemon:
 
     def spawn(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start the daemon without waiting."""
+        self._note_unasked_end()
+        self._is_asked_to_end = False
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "reactor", "run", "--config", str(self.config_path), *arguments],
@@ -68,16 +77,18 @@ class RunningDaemon:
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
+        self._is_asked_to_end |= number in {signal.SIGTERM, signal.SIGINT, signal.SIGKILL}
         self.process.send_signal(number)
 
     def stop(self) -> int:
         """End the daemon by SIGTERM and return its exit status."""
         if self.process is None:
             return 0
+        self._note_unasked_end()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(20)
+            return self.process.wait(20 * PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -86,8 +97,15 @@ class RunningDaemon:
     def kill(self) -> None:
         """End the daemon as a crash would."""
         assert self.process is not None
+        self._note_unasked_end()
         self.process.kill()
         self.process.wait()
+
+    def _note_unasked_end(self) -> None:
+        status = None if self.process is None else self.process.poll()
+        if status is not None and not self._is_asked_to_end:
+            self.unasked_ends.append(status)
+        self._is_asked_to_end = True
 
     def log(self) -> str:
         return self.log_path.read_text()
@@ -102,6 +120,10 @@ class RunningDaemon:
         """Return the journal's decisions that evict somebody."""
         return [line for line in self.lines() if line["kind"] == "decision" and line["evictions"]]
 
+    def evicted(self) -> list[str]:
+        """Return the names of the evicted, in order."""
+        return [one["pod"].rpartition("/")[2] for line in self.evictions() for one in line["evictions"]]
+
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of reactor's against this daemon."""
         return subprocess.run(
@@ -109,7 +131,7 @@ class RunningDaemon:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=30 * PATIENCE,
         )
 
     def status(self) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from reactor.bounded_json import MOST_VALUES, JsonError, loads
 from reactor.errors import ReactorError
 
+pytestmark = pytest.mark.suite("hostile peers")
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

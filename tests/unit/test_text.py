@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from reactor.text import printable
 
+pytestmark = pytest.mark.suite("hostile objects")
+
 
 @given(st.text(st.characters(exclude_categories=()), max_size=60))
 def test_whatever_comes_in_what_comes_out_is_one_printable_line_of_utf_8(text: str) -> None:

@@ -19,6 +19,7 @@ GUEST: Final = "/opt/reactor"
 _INSTALL_SECONDS: Final = 300
 _TESTS_SECONDS: Final = 7200  # an hour on two busy cores without KVM
 _KUBE_PATIENCE: Final = 5  # under emulation
+_SUITE_PATIENCE: Final = 15
 _NONE_CHOSEN: Final = 5  # pytest's exit status
 _BENCH_SECONDS: Final = 3600
 _STATE: Final = (
@@ -153,6 +154,20 @@ class Machine:
         limit = f"--override-ini=timeout={300 * _KUBE_PATIENCE}"
         return self._tested(f"cd {GUEST}/kube/tests && sudo env {environment}", [limit, *arguments])
 
+    def test_suites(self, arguments: Sequence[str]) -> Result:
+        """Run suites of the checkout with the installed wheel; `arguments` are pytest's and name them."""
+        checkout = f"{GUEST}/checkout"
+        self._copy(ROOT, checkout, only=("/pyproject.toml", "/tests/", "/tests/**"))
+        environment = f"REACTOR_TEST_PATIENCE={_SUITE_PATIENCE}"
+        options = [
+            "--verbose",
+            "--capture=no",
+            "--durations=10",
+            f"--override-ini=timeout={180 * _SUITE_PATIENCE}",
+            "-pno:cacheprovider",
+        ]
+        return self._tested(f"cd {checkout} && sudo env {environment}", [*options, *arguments])
+
     def _tested(self, before: str, arguments: Sequence[str]) -> Result:
         started = time.monotonic()
         log = self._fresh_log("tests.log")
@@ -218,14 +233,16 @@ class Machine:
                     self.ssh(command, limit_seconds=ASK_SECONDS, log=self._fresh_log(name))
         say(f"{self.name}: logs in {self.logs}")
 
-    def _copy(self, source: Path, destination: str) -> None:
-        """Make the guest's directory the same as the host's."""
+    def _copy(self, source: Path, destination: str, *, only: Sequence[str] = ()) -> None:
+        """Make the guest's directory the same as the host's; `only` are rsync's patterns for a part of it."""
         transport = f"ssh -F {self.ssh_config} -o ConnectTimeout=20"
         options = [
             "--archive",
             "--compress",  # under emulation ssh is what takes long
             "--delete",
             "--exclude=__pycache__",
+            *(f"--include={pattern}" for pattern in only),
+            *(["--exclude=*"] if only else []),
             "--rsync-path=sudo rsync",
             "-e",
             transport,

@@ -92,11 +92,23 @@ def _install(machine: Machine) -> None:
     machine.install(wheelhouse.collect(ROOT, CACHE, machine.definition.python))
 
 
+def test(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Run the guest's own tests in the machines."""
+    words = shlex.split(arguments.pytest)
+    return in_each(names, hypervisor, lambda machine: machine.test(words), keep=arguments.keep)
+
+
 def kube(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Test with containerd in the machines, pods in scopes that systemd makes."""
     programs = kube_programs.collect(CACHE)
     words = shlex.split(arguments.pytest)
     return in_each(names, hypervisor, lambda machine: machine.test_kube(programs, words), keep=arguments.keep)
+
+
+def suites(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Run suites of the checkout in the machines, against their kernels."""
+    words = shlex.split(arguments.pytest)
+    return in_each(names, hypervisor, lambda machine: machine.test_suites(words), keep=arguments.keep)
 
 
 def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
@@ -143,7 +155,7 @@ def destroy(names: Sequence[str], hypervisor: Hypervisor) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("verb", choices=["up", "test", "kube", "bench", "race", "destroy"])
+    parser.add_argument("verb", choices=["up", "test", "suites", "kube", "bench", "race", "destroy"])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
@@ -170,15 +182,15 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         hypervisor = direct
     if arguments.verb == "up":
         return up(names, hypervisor)
-    if arguments.verb == "test":
-        words = shlex.split(arguments.pytest)
-        return in_each(names, hypervisor, lambda machine: machine.test(words), keep=arguments.keep)
-    if arguments.verb == "kube":
-        return kube(names, hypervisor, arguments)
-    if arguments.verb == "bench":
-        return bench(names, hypervisor, arguments)
-    if arguments.verb == "race":
-        return race(names, hypervisor, arguments)
+    work: dict[str, Callable[[Sequence[str], Hypervisor, argparse.Namespace], int]] = {
+        "test": test,
+        "suites": suites,
+        "kube": kube,
+        "bench": bench,
+        "race": race,
+    }
+    if arguments.verb in work:
+        return work[arguments.verb](names, hypervisor, arguments)
     return max(destroy(names, one) for one in (direct, counted, libvirt))
 
 

@@ -23,6 +23,8 @@ from reactor.kernel import libc
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.model.pods import Pod
 
+pytestmark = pytest.mark.suite("errno injection")
+
 CALLS: Final = (
     (os, "open"),
     (os, "read"),

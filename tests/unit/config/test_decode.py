@@ -1,4 +1,6 @@
+import gc
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,3 +159,18 @@ def test_what_was_got_is_shown_shortly() -> None:
 )
 def test_a_path_is_written_as_one_would_write_it(path: str, key: str | int, joined: str) -> None:
     assert joined == join(path, key)
+
+
+def test_a_document_that_is_refused_leaves_no_cycles_behind() -> None:
+    """Python's collector is off in the daemon between its ticks, and peers may send thousands of these."""
+    wrong = {"inner": {"text": []}, "many": [3, {"whole": "x"}], "by_name": {"a": {}}, "share": 101}
+    _problems(wrong)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            with suppress(ConfigError):
+                decode(wrong, Outer)
+        assert 0 == gc.collect()
+    finally:
+        gc.enable()

@@ -18,6 +18,8 @@ from reactor.cri import channel, messages
 from reactor.cri.wire import Message, WireError
 from reactor.errors import ReactorError, RuntimeServiceError, RuntimeUnavailableError
 
+pytestmark = pytest.mark.suite("hostile peers")
+
 METHOD = "/runtime.v1.RuntimeService/Version"
 SETTINGS = b"\0\0\0\x04\0\0\0\0\0"
 MESSAGES = [

@@ -16,6 +16,8 @@ from reactor.daemon.http import Exposition, serve_metrics
 from reactor.daemon.metrics import Metrics
 from reactor.daemon.prometheus import Collector, CollectorRegistry
 
+pytestmark = pytest.mark.suite("hostile clients")
+
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 

@@ -8,6 +8,8 @@ import trio
 from reactor.daemon.supervisor import RECOVERED_SECONDS, PartHealth, Supervisor
 from tests.support.part_faults import PartFaults
 
+pytestmark = pytest.mark.suite("crash-only")
+
 
 def state_of(supervisor: Supervisor, name: str):
     return next(state for state in supervisor.states if state.name == name)

@@ -17,6 +17,8 @@ from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 
+pytestmark = pytest.mark.suite("hostile trees")
+
 LONG = "n" * 240
 
 

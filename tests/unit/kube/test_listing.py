@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from reactor.kube.listing import ListError, ListReader
 from reactor.kube.oversized import oversized, oversized_event
 
+pytestmark = pytest.mark.suite("hostile peers")
+
 _ITEMS = st.lists(
     st.dictionaries(
         st.text(max_size=8), st.one_of(st.text(max_size=8), st.integers(), st.none()), max_size=3

@@ -13,6 +13,8 @@ from reactor.model.settings import PodOrigin
 from reactor.model.signals import Resource
 from tests.support.api_faults import mirror_document, pod_document
 
+pytestmark = pytest.mark.suite("hostile objects")
+
 HASH = "8ef1c1bd3a0b4f5a9d2e7c6b5a493827"
 _JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),

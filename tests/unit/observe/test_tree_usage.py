@@ -17,6 +17,8 @@ from reactor.disks.tree import DirectoryBudget, TreeUsage
 from reactor.kernel.directories import open_directory
 from reactor.model.pods import FilesystemUsage
 
+pytestmark = pytest.mark.suite("hostile trees")
+
 PLENTY = 10_000
 
 
