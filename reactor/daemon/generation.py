@@ -50,10 +50,11 @@ _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
 _RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
 _ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
-_GLANCE_SECONDS: Final = 0.005  # while evictions are slowed down: 1 % of a CPU
+_GLANCE_SECONDS: Final = 0.005  # while evictions are slowed down, or no source is armed yet: 1 % of a CPU
 _EVICTION: Final = "eviction"
 _RECLAIM: Final = "reclaim"
 _GRACE_PERIOD: Final = "grace-period"
+_ARMING: Final = "arming"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,12 +168,22 @@ class Generation:
                     )
                 self.wakes.attend_at_once(partial(self._attend, nursery, on_pass))
                 nursery.start_soon(self._loop, nursery, on_pass)
-                with trio.move_on_after(_ARMING_SECONDS):
-                    await self._memory.wait_armed()
+                await self._wait_armed(nursery, on_pass)
                 started = True
                 task_status.started()
         if not started:  # stopped by a reload that came before
             task_status.started()
+
+    async def _wait_armed(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
+        """Wait for a moment until memory is watched, and look at it meanwhile: nobody else would tell."""
+        with trio.move_on_after(_ARMING_SECONDS):
+            while True:
+                with trio.move_on_after(_GLANCE_SECONDS):
+                    await self._memory.wait_armed()
+                    return
+                if self.passes.has_crossed():
+                    wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+                    self._attend(nursery, on_pass, (wake,))
 
     def stop(self) -> None:
         """End `run`."""

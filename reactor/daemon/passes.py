@@ -409,6 +409,14 @@ class Passes:
             if threshold.signal in slowed and threshold.signal in before and threshold.signal in now
         )
 
+    def has_crossed(self) -> bool:
+        """Return whether a memory threshold is met that was not at the last pass.
+
+        The node's counters alone are read: this is asked often, while no source watches them.
+        """
+        met = thresholds_met(self._settings.thresholds, self._parts.node.memory())
+        return any(threshold not in self.known.state.first_observed for threshold in met)
+
     def weigh(self, ending: Ending) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""
         eviction = ending.eviction

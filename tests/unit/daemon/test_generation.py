@@ -1,0 +1,70 @@
+"""A generation while no source watches the memory yet: at the start, and at each reload."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import trio
+
+from reactor.act.kill import KillPath
+from reactor.brake.brake import Brake
+from reactor.daemon.endings import Endings
+from reactor.daemon.generation import Generation, Lasting
+from reactor.daemon.observed import Observed
+from reactor.daemon.passes import Known
+from reactor.daemon.record import PassRecord
+from reactor.daemon.supervisor import Supervisor
+from reactor.model.settings import EvictionSettings, Settings, SourceSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Threshold, ThresholdValue
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree
+
+MIB = 1 << 20
+HARD = Threshold(
+    signal=Signal.MEMORY_AVAILABLE, value=ThresholdValue(text="100Mi", amount=Fraction(100 * MIB))
+)
+# Nothing can be armed: what a generation waits for at first never comes.
+SETTINGS = Settings(
+    eviction=EvictionSettings(thresholds=(HARD,)),
+    node_cgroup="/node",
+    pod_parents=("/node",),
+    sources=SourceSettings(ebpf=False, memcg=False, memory_high=False, psi=False, processes=False),
+    dry_run=True,
+)
+
+
+async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeTree) -> None:
+    fake.add("/node", usage_bytes=100 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    fake.add("/node/hog", usage_bytes=100 * MIB)
+    kills, supervisor = KillPath(fake.tree, SETTINGS.pod_parents), Supervisor()
+    records: list[PassRecord] = []
+    async with trio.open_nursery() as nursery:
+        endings = Endings(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True)
+        lasting = Lasting(
+            known=Known(observed=Observed(stale_seconds=35.0)),
+            endings=endings,
+            brake=Brake(fake.tree),
+            supervisor=supervisor,
+        )
+        generation = Generation(SETTINGS, fake.tree, lasting)
+
+        async def cross_once_it_is_quiet() -> None:
+            seen = -1
+            while seen < len(records):
+                seen = len(records)
+                await trio.sleep(0.1)
+            fake.counters("/node", usage_bytes=500 * MIB, inactive_file_bytes=0)
+
+        nursery.start_soon(cross_once_it_is_quiet)
+        await nursery.start(generation.run, records.append)
+        nursery.cancel_scope.cancel()
+    generation.close()
+    kills.close()
+
+    (crossed,) = [record for record in records if record.decision.evictions]
+    assert [wake.source for wake in crossed.wakes] == ["arming"]
+    assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
