@@ -59,12 +59,14 @@ class Course:
     _noticed: set[int] = field(default_factory=set)
     _since: int = 0
     _refused: bool = False
+    _unresolved: bool = False
 
     def begin(self) -> None:
         """Begin to sample."""
         self.stage.guard(self.rules.capacity_bytes, self.rules.hard_bytes)
         self._since = self.stage.sample(on=True)
         self._all_rules = [self.rules]
+        self._unresolved = False  # of a threshold that is not configured any more
 
     def run(self, plan: CrossingPlan) -> Outcome:
         """Have it happen, and judge it."""
@@ -269,7 +271,10 @@ class Course:
             rules=list(dict.fromkeys(self._all_rules)),
             crossed_ns=self.stage.crossed_ns,
             away=list(self._away),
+            unresolved=self._unresolved,
         )
+        # Only the daemon knows whether it looked while the minimum reclaim was there, too.
+        self._unresolved = self._unresolved or bool(kills)
         verdict = judge(episode)
         outcome = Outcome(
             episode=episode,

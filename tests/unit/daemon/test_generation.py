@@ -15,6 +15,7 @@ from reactor.daemon.observed import Observed
 from reactor.daemon.passes import Known
 from reactor.daemon.record import PassRecord
 from reactor.daemon.supervisor import Supervisor
+from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
@@ -40,6 +41,8 @@ async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeT
     fake.add("/node", usage_bytes=100 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
+    if fake.tree.version is CgroupVersion.V2:
+        fake.file("/node", "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")
     kills, supervisor = KillPath(fake.tree, SETTINGS.pod_parents), Supervisor()
     records: list[PassRecord] = []
     async with trio.open_nursery() as nursery:

@@ -225,6 +225,18 @@ def test_second_kill_is_right_for_the_minimum_reclaim_and_the_first_is_not() -> 
     assert first.wrong == "killed without a crossing"
 
 
+def test_minimum_reclaim_that_an_earlier_crossing_left_is_a_reason_and_more_available_is_none() -> None:
+    rules = replace(RULES, minimum_reclaim_bytes=4 * MIB)
+    near = [sample(at, {HOG: 70, SMALL: 8}) for at in range(5)]  # 22 MiB available, of 20 and 24
+    far = [sample(at, {HOG: 70, SMALL: 5}) for at in range(5)]
+    left = replace(episode(near, [kill(HOG, 3)], rules=[rules]), unresolved=True)
+
+    assert only(left).wrong is None
+    assert only(replace(left, unresolved=False)).wrong == "killed without a crossing"
+    assert only(replace(left, samples=far)).wrong == "killed without a crossing"
+    assert only(replace(left, rules=[RULES])).wrong == "killed without a crossing"
+
+
 def test_pod_made_again_under_its_name_is_not_killed_for_its_predecessor() -> None:
     again = 7
     samples = [
