@@ -26,10 +26,10 @@ from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.policy.thresholds import absurdities, thresholds_met
+from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard, Wakes
 
 _LOG: Final = logging.getLogger("reactor.filesystems")
-FILESYSTEMS: Final = "filesystems"
 _NEAR_SECONDS: Final = 30.0
 
 

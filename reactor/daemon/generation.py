@@ -39,10 +39,11 @@ from reactor.observe.pods import PodObserver
 from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.memory import CgroupReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
+from reactor.sources.catalogue import TICKER
 from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
-from reactor.sources.ticker import TICKER, Ticker
+from reactor.sources.ticker import Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.workloads.pods import Workloads
 

@@ -27,6 +27,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.policy import rank
 from reactor.policy.oom_victims import credit_bytes
+from reactor.sources.catalogue import chain_of
 from reactor.text import printable
 
 _DECISIONS: Final = 10
@@ -35,8 +36,6 @@ _SHORT_EVICTION: Final = (
     *("credited_bytes", "returned_bytes"),
 )
 _UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
-_PROCESS_CHAIN: Final = ("ebpf-pids", "processes", "ticker")
-_MEMORY_CHAIN: Final = ("ebpf", "memcg-eventfd", "memory-high", "ticker")
 
 
 class StatusError(ReactorError):
@@ -227,13 +226,8 @@ def _threshold(
 
 def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | None:
     """Return the source that would wake the loop for a signal: the first in its chain that is armed."""
-    chain: tuple[str, ...] = ("filesystems", "ticker")
-    if signal in MEMORY_SIGNALS:
-        chain = _MEMORY_CHAIN
-    elif signal == Signal.PID_AVAILABLE:
-        chain = _PROCESS_CHAIN
     by_name = {source.name: source for source in sources}
-    candidates = [by_name[name] for name in chain if name in by_name]
+    candidates = [by_name[one.name] for one in chain_of(signal) if one.name in by_name]
     armed = [source for source in candidates if source.health is SourceHealth.ARMED]
     return next(iter(armed or candidates), None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -12,22 +12,12 @@ from reactor.doctor.kubernetes import kubernetes_features
 from reactor.doctor.podman import podman_features
 from reactor.doctor.runtime import runtime_feature
 from reactor.doctor.thresholds import absurd_on_this_machine
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import BrakeMode, Settings
+from reactor.sources.catalogue import BY_NAME, MEMCG_EVENTFD, MEMORY_HIGH, SOURCES, TICKER, Source, Watched
 from reactor.terminal.tables import console, table
 
-EBPF, MEMCG, MEMORY_HIGH, PSI = "ebpf", "memcg-eventfd", "memory-high", "psi"
-EBPF_PIDS, PROCESSES, TICKER = "ebpf-pids", "processes", "ticker"
-EBPF_OOM, OOM_COUNTERS = "ebpf-oom", "oom-counters"
-_NEEDS: Final = {
-    EBPF: "eBPF watches",
-    MEMCG: "memcg eventfd",
-    MEMORY_HIGH: "memory.high",
-    PSI: "pressure stall information",
-    EBPF_PIDS: "eBPF process counts",
-    PROCESSES: "process events",
-    EBPF_OOM: "eBPF OOM kills",
-}
 _CONTROLLER: Final = "cgroup memory controller"
 
 
@@ -94,78 +84,43 @@ def brake_plan(settings: Settings, features: Mapping[str, Feature]) -> str:
     """Return whether the brake would be used, and why not."""
     if settings.brake is BrakeMode.OFF:
         return "not used: switched off in the configuration"
-    if not _there(MEMORY_HIGH, features):
-        feature = features.get(_NEEDS[MEMORY_HIGH])
+    feature = _feature(BY_NAME[MEMORY_HIGH], features)
+    if feature is None or not feature.available:
         return f"not used: memory.high: {'unknown' if feature is None else feature.detail}"
     return "used while a hard memory threshold is crossed on a cgroup below the root"
 
 
 def source_plans(settings: Settings, features: Mapping[str, Feature]) -> tuple[SourcePlan, ...]:
     """Return the sources in the order of their chains; one stands in only where the one before is missing."""
-    sources = settings.sources
-    chain = [
-        _plan(EBPF, "memory, at the crossing itself", features, allowed=sources.ebpf),
-        _plan(MEMCG, "memory, at the crossing itself", features, allowed=sources.memcg),
-        _plan(MEMORY_HIGH, "memory, with a brake", features, allowed=sources.memory_high),
-    ]
-    pids = _plan(
-        EBPF_PIDS,
-        "process ids, at the crossing itself",
-        features,
-        allowed=sources.ebpf and sources.processes,
-    )
-    oom = _plan(EBPF_OOM, "the kernel's OOM kills, each", features, allowed=sources.ebpf)
-    if _there(MEMCG, features):
-        on_v1 = "the memory controller is on cgroup v1"
-        chain[0], pids, oom = (
-            dataclasses.replace(plan, used=False, because=on_v1) for plan in (chain[0], pids, oom)
-        )
-    return (
-        *_one_of(chain),
-        _plan(PSI, "memory, as a hint", features, allowed=sources.psi),
-        *_one_of((pids, _plan(PROCESSES, "process ids, at each fork", features, allowed=sources.processes))),
-        *_one_of(
-            (
-                oom,
-                SourcePlan(
-                    name=OOM_COUNTERS,
-                    used=True,
-                    purpose="the kernel's OOM kills, counted",
-                    because="every kernel counts them",
-                ),
-            )
-        ),
-        SourcePlan(
-            name=TICKER,
-            used=True,
-            purpose="everything, the last resort",
-            because=f"every {settings.housekeeping_interval_seconds:g} s",
-        ),
-    )
+    plans: list[SourcePlan] = []
+    first: dict[Watched, str] = {}
+    for source in SOURCES:
+        plan = _plan(source, settings, features)
+        if plan.used and not source.is_hint:
+            before = first.setdefault(source.watched, source.name)
+            if before != source.name:
+                plan = dataclasses.replace(plan, used=False, because=f"{before} comes first")
+        plans.append(plan)
+    return tuple(plans)
 
 
-def _one_of(chain: Sequence[SourcePlan]) -> Iterator[SourcePlan]:
-    """Yield the steps of a chain: the first that can be used is, the others stand by."""
-    first: str | None = None
-    for step in chain:
-        if step.used and first is not None:
-            yield dataclasses.replace(step, used=False, because=f"{first} comes first")
-        else:
-            first = step.name if step.used else first
-            yield step
+def _plan(source: Source, settings: Settings, features: Mapping[str, Feature]) -> SourcePlan:
+    """Return whether a source can be used by itself, whatever comes before it in its chain."""
+    feature = _feature(source, features)
+    used = source.feature is None or (feature is not None and feature.available)
+    because = source.because if feature is None else feature.detail
+    if source.name == TICKER:
+        because = f"every {settings.housekeeping_interval_seconds:g} s"
+    eventfd = _feature(BY_NAME[MEMCG_EVENTFD], features)
+    if not source.is_allowed(settings.sources):
+        used, because = False, "switched off in the configuration"
+    elif source.version is CgroupVersion.V2 and eventfd is not None and eventfd.available:
+        used, because = False, "the memory controller is on cgroup v1"
+    return SourcePlan(name=source.name, used=used, purpose=source.purpose, because=because)
 
 
-def _there(name: str, features: Mapping[str, Feature]) -> bool:
-    feature = features.get(_NEEDS[name])
-    return feature is not None and feature.available
-
-
-def _plan(name: str, purpose: str, features: Mapping[str, Feature], *, allowed: bool) -> SourcePlan:
-    feature = features.get(_NEEDS[name])
-    because = "" if feature is None else feature.detail
-    if not allowed:
-        because = "switched off in the configuration"
-    return SourcePlan(name=name, used=_there(name, features) and allowed, purpose=purpose, because=because)
+def _feature(source: Source, features: Mapping[str, Feature]) -> Feature | None:
+    return None if source.feature is None else features.get(source.feature)
 
 
 def _yes(*, used: bool) -> str:

@@ -11,10 +11,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from reactor.config.decode import key_of
 from reactor.errors import RefusedError
 from reactor.kernel.bpf.objects import absent_because
 from reactor.kernel.cgroup import CgroupTree
@@ -22,9 +23,12 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.crossing import RATES, THRESHOLDS, Crossings, Run, bench_node, cpu_percent
 from reactor.lab.daemon_process import DaemonProcess
 from reactor.lab.measure import rss_mib, summary
+from reactor.model.settings import SourceSettings
+from reactor.sources.catalogue import BY_NAME, EBPF, MEMCG_EVENTFD, MEMORY_HIGH, PSI, SOURCES, TICKER
 
 PROBE_COST: Final = "probe-cost"  # may be skipped like a contender
-_ALL_OFF: Final = {"ebpf": False, "memcg": False, "memoryHigh": False, "psi": False, "processes": False}
+_KEYS: Final = {field.name: key_of(field) for field in fields(SourceSettings)}
+_ALL_OFF: Final = {_KEYS[switch]: False for source in SOURCES for switch in source.switches}
 _TICKER_OFF: Final = "600s"
 _BCC: Final = Path("/usr/lib/python3/dist-packages/bcc")  # where Debian's python3-bpfcc has it
 _PODS: Final = 3
@@ -66,29 +70,30 @@ class Seen:
 def contenders(version: CgroupVersion) -> tuple[Contender, ...]:
     """Return what this kernel can be watched by, the preferred source first."""
     if version is CgroupVersion.V1:
-        events = [_alone("memcg-eventfd", "memcg")]
+        events = [_alone(MEMCG_EVENTFD)]
     else:
         events = []
         if absent_because("memory") is None:
-            events += [_alone("ebpf", "ebpf"), _alone("ebpf", "ebpf", name="ebpf-brake", brake="hard")]
+            events += [_alone(EBPF), _alone(EBPF, name="ebpf-brake", brake="hard")]
         if _BCC.exists():
-            events += [_alone("ebpf", "ebpf", name="ebpf-bcc", ebpf={"loader": "bcc"})]
-        events += [_alone("memory-high", "memoryHigh")]
+            events += [_alone(EBPF, name="ebpf-bcc", ebpf={"loader": "bcc"})]
+        events += [_alone(MEMORY_HIGH)]
     # Pressure comes of reclaim, which an allocator below every limit does not cause: nothing is expected.
-    psi = replace(_alone("psi", "psi"), rates=("max",), timeout_seconds=5.0, is_slow=True)
+    psi = replace(_alone(PSI), rates=("max",), timeout_seconds=5.0, is_slow=True)
     slow_poll = replace(_poll("poll-10s", "10s"), rates=("max",), is_slow=True)
     return (*events, psi, _poll("poll-10ms", "10ms"), slow_poll)
 
 
-def _alone(source: str, key: str, *, name: str = "", **section: Any) -> Contender:
-    section |= {"sources": {**_ALL_OFF, key: True}, "housekeepingInterval": _TICKER_OFF}
+def _alone(source: str, *, name: str = "", **section: Any) -> Contender:
+    on = {_KEYS[switch]: True for switch in BY_NAME[source].switches}
+    section |= {"sources": {**_ALL_OFF, **on}, "housekeepingInterval": _TICKER_OFF}
     return Contender(name=name or source, source=source, section=section)
 
 
 def _poll(name: str, interval: str) -> Contender:
     # At real-time priority it would leave a slow machine's CPUs to nobody else.
     section = {"sources": _ALL_OFF, "housekeepingInterval": interval, "realtime": {"fifoPriority": 0}}
-    return Contender(name=name, source="ticker", section=section)
+    return Contender(name=name, source=TICKER, section=section)
 
 
 def by_source(

@@ -26,12 +26,12 @@ from reactor.kernel.procfs import PROC, read_meminfo
 from reactor.model.settings import EbpfLoader
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import failure_text
+from reactor.sources.catalogue import EBPF
 from reactor.sources.ebpf_probe import WatchProbe, of_probe, opened, take_records
 from reactor.sources.ebpf_watch import PAGE_BYTES, EbpfWatch
 from reactor.sources.levels import MemoryLevel, describe_levels, levels_by_cgroup, with_room_for
 from reactor.sources.wakes import SourceBoard, Wakes
 
-EBPF: Final = "ebpf"
 NODE: Final = "/"
 # While the working set stays past the same thresholds, reclaim wakes the loop again at this distance only.
 _REPEAT_SECONDS: Final = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Self
+from typing import Self
 
 import trio
 
@@ -16,12 +16,11 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.oom import OomKill
 from reactor.model.settings import EbpfLoader
+from reactor.sources.catalogue import EBPF_OOM
 from reactor.sources.ebpf_probe import Probe, opened, take_records
 from reactor.sources.ebpf_watch import PAGE_BYTES
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard
-
-EBPF_OOM: Final = "ebpf-oom"
 
 
 def _absent_because() -> str | None:

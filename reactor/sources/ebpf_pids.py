@@ -26,11 +26,11 @@ from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
 from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.catalogue import EBPF_PIDS
 from reactor.sources.ebpf_probe import WatchProbe, of_probe, opened, take_records
 from reactor.sources.process_levels import ProcessLevels
 from reactor.sources.wakes import SourceBoard, Wakes
 
-EBPF_PIDS: Final = "ebpf-pids"
 MACHINE: Final = "/"
 # On the way from a threshold to the limit the loop is told at doubling distances from this share on.
 _STEPS_TO_LIMIT: Final = 16

@@ -22,11 +22,11 @@ from reactor.kernel.memcg_events import register_usage_level
 from reactor.kernel.scheduling import following
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
+from reactor.sources.catalogue import MEMCG_EVENTFD
 from reactor.sources.levels import LevelKey, MemoryLevel, describe_levels, needs_rearming
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import in_thread
 
-MEMCG_EVENTFD: Final = "memcg-eventfd"
 _SECOND_LOOK_SECONDS: Final = 0.005
 _EARLY_REST_SECONDS: Final = 0.2
 

@@ -23,11 +23,11 @@ from reactor.kernel.scheduling import following
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import Pace
+from reactor.sources.catalogue import MEMCG_RECLAIM
 from reactor.sources.levels import MemoryLevel, levels_by_cgroup
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import in_thread
 
-MEMCG_RECLAIM: Final = "memcg-reclaim"
 # Two reads, about 70 us on a busy node: at most 0.7 % of a CPU while reclaim goes on without a pause.
 _LOOKS_PER_SECOND: Final = 100
 # How soon the loop is woken again while the working set stays past the same thresholds.

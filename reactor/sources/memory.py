@@ -23,17 +23,18 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.attempts import keep_trying
+from reactor.sources.catalogue import SOURCES, switched_on
 from reactor.sources.chain import Chain, Step, off_because
-from reactor.sources.ebpf import EBPF, EbpfMemory
+from reactor.sources.ebpf import EbpfMemory
 from reactor.sources.levels import MemoryLevel
-from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
-from reactor.sources.memcg_reclaim import MEMCG_RECLAIM, MemcgReclaim
-from reactor.sources.memory_high import MEMORY_HIGH, MemoryHigh
-from reactor.sources.psi import PSI, PsiHint
+from reactor.sources.memcg import MemcgEventfd
+from reactor.sources.memcg_reclaim import MemcgReclaim
+from reactor.sources.memory_high import MemoryHigh
+from reactor.sources.psi import PsiHint
 from reactor.sources.wakes import SourceBoard, Wakes
 
-# memory.high would slow down who has not crossed anything, and hints come too late to get ready by.
-_TAKE_EARLY: Final = frozenset({EBPF, MEMCG_EVENTFD})
+# memory.high would slow down allocators before they have crossed anything, and hints come too late.
+_TAKE_EARLY: Final = frozenset(source.name for source in SOURCES if source.prepares)
 
 
 class MemoryStep(Step, Protocol):
@@ -61,13 +62,7 @@ class MemorySource:
         steps: Sequence[MemoryStep] | None = None,
         hints: Sequence[MemoryStep] | None = None,
     ) -> None:
-        allowed = {
-            EBPF: settings.sources.ebpf,
-            MEMCG_EVENTFD: settings.sources.memcg,
-            MEMCG_RECLAIM: settings.sources.memcg,
-            MEMORY_HIGH: settings.sources.memory_high,
-            PSI: settings.sources.psi,
-        }
+        allowed = switched_on(settings.sources)
         if steps is None:
             steps = (
                 EbpfMemory.loaded_by(settings.sources.ebpf_loader, tree, wakes, board),

@@ -35,11 +35,11 @@ from reactor.kernel.libc import watch_modifications
 from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.catalogue import MEMORY_HIGH
 from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, levels_by_cgroup, needs_rearming
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import in_thread
 
-MEMORY_HIGH: Final = "memory-high"
 BRAKE_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.02

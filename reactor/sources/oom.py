@@ -20,14 +20,13 @@ from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.catalogue import OOM_COUNTERS, switched_on
 from reactor.sources.chain import Chain, Step
-from reactor.sources.ebpf_oom import EBPF_OOM, EbpfOom
-from reactor.sources.oom_counters import OOM_COUNTERS, OomCounters
+from reactor.sources.ebpf_oom import EbpfOom
+from reactor.sources.oom_counters import OomCounters
 from reactor.sources.oom_notices import OomNotices
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard, Wakes
-
-__all__ = ["EBPF_OOM", "OOM_COUNTERS", "OomSource"]
 
 TellKill = Callable[[OomKill], None]
 
@@ -63,7 +62,7 @@ class OomSource:
         self._notices = OomNotices(tree, node, interval_seconds=settings.housekeeping_interval_seconds)
         self._chain = Chain(
             steps,
-            {EBPF_OOM: settings.sources.ebpf},
+            switched_on(settings.sources),
             wakes,
             board,
             kind=WakeKind.MEMORY,

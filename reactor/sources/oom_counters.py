@@ -30,10 +30,10 @@ from reactor.kernel.oom import (
 )
 from reactor.kernel.procfs import PROC
 from reactor.model.oom import OomKill, OomScope
+from reactor.sources.catalogue import OOM_COUNTERS
 from reactor.sources.oom_scope import GuardedNode
 from reactor.threads import in_thread
 
-OOM_COUNTERS: Final = "oom-counters"
 _READ_BYTES: Final = 8
 _PATH_MAX: Final = 4096
 

@@ -28,10 +28,10 @@ from reactor.kernel.proc_events import (
 )
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.catalogue import PROCESSES
 from reactor.sources.process_levels import ProcessLevels
 from reactor.sources.wakes import SourceBoard, Wakes
 
-PROCESSES: Final = "processes"
 # A fork bomb at 20,000 a second makes 400 processes meanwhile; a pass each time takes a few percent.
 _REST_SECONDS: Final = 0.02
 # Forks that arrive faster than this many in a rest say no more than fewer would: sample less.

@@ -15,13 +15,12 @@ import trio
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import SourceSettings
 from reactor.model.wakes import WakeKind
+from reactor.sources.catalogue import switched_on
 from reactor.sources.chain import Chain, Step
-from reactor.sources.ebpf_pids import EBPF_PIDS, EbpfPids
-from reactor.sources.proc_connector import PROCESSES, ProcConnector
+from reactor.sources.ebpf_pids import EbpfPids
+from reactor.sources.proc_connector import ProcConnector
 from reactor.sources.process_levels import ProcessLevels
 from reactor.sources.wakes import SourceBoard, Wakes
-
-__all__ = ["EBPF_PIDS", "PROCESSES", "ProcessLevels", "ProcessSource", "ProcessStep"]
 
 
 class ProcessStep(Step, Protocol):
@@ -52,8 +51,7 @@ class ProcessSource:
                 ProcConnector(wakes, board),
             )
         self._steps = steps
-        allowed = {EBPF_PIDS: settings.ebpf and settings.processes, PROCESSES: settings.processes}
-        self._chain = Chain(steps, allowed, wakes, board, kind=WakeKind.PROCESSES)
+        self._chain = Chain(steps, switched_on(settings), wakes, board, kind=WakeKind.PROCESSES)
 
     def expect(self, levels: ProcessLevels | None) -> None:
         """Tell, after each pass, what the thresholds are and how near they are (None: not known)."""

@@ -21,11 +21,11 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.catalogue import PSI
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import close_behind
 
-PSI: Final = "psi"
 MACHINE_PRESSURE: Final = Path("/proc/pressure/memory")
 # One part in ten of the shortest window that every kernel takes.
 WINDOW_US: Final = 500_000

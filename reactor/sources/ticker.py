@@ -9,9 +9,9 @@ from typing import Final
 import trio
 
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.sources.catalogue import TICKER
 from reactor.sources.wakes import SourceBoard, Wakes
 
-TICKER: Final = "ticker"
 MINIMUM_INTERVAL_SECONDS: Final = 0.01
 
 

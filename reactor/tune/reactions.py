@@ -15,6 +15,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.crossing import LEVEL_BYTES, THRESHOLDS, Crossings, Run, bench_node, busy_cpus
 from reactor.lab.daemon_process import DaemonProcess
 from reactor.model.settings import BrakeMode, Settings
+from reactor.sources.catalogue import EBPF, MEMORY_HIGH, Watched, steps_of
 from reactor.tune.measured import AS_CONFIGURED, Reaction
 
 IDLE: Final = "idle"
@@ -54,10 +55,10 @@ def ways(version: CgroupVersion, settings: Settings, section: Mapping[str, Any])
         if settings.brake is BrakeMode.OFF and expected is not None:
             braked = {**kept, "brake": BrakeMode.HARD.value}
             found.append(Way(name=BRAKED, section=braked, expected=expected))
-        if expected == "ebpf":
+        if expected == EBPF:
             sources = {"ebpf": False, "psi": False, "memoryHigh": True}
             alone = {**kept, "sources": sources, "brake": BrakeMode.OFF.value}
-            found.append(Way(name=MEMORY_HIGH_ALONE, section=alone, expected="memory-high"))
+            found.append(Way(name=MEMORY_HIGH_ALONE, section=alone, expected=MEMORY_HIGH))
     return tuple(found)
 
 
@@ -125,12 +126,11 @@ def reaction_of(run: Run, way: str, load: str) -> Reaction:
 
 
 def _expected(version: CgroupVersion, settings: Settings) -> str | None:
-    sources = settings.sources
-    if version is CgroupVersion.V1:
-        return "memcg-eventfd" if sources.memcg else None
-    if sources.ebpf and absent_because("memory") is None:
-        return "ebpf"
-    return "memory-high" if sources.memory_high else None
+    for source in steps_of(Watched.MEMORY):
+        is_there = source.name != EBPF or absent_because("memory") is None
+        if source.version is version and source.is_allowed(settings.sources) and is_there:
+            return source.name
+    return None
 
 
 def order(found: Sequence[Way], loads: Sequence[str]) -> list[tuple[Way, str]]:

@@ -11,7 +11,7 @@ import pytest
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.oom import own_kills
 from reactor.lab.virtual_node import VirtualNode
-from reactor.sources.memcg import MEMCG_EVENTFD
+from reactor.sources.catalogue import MEMCG_EVENTFD
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB
 from tests.support.trials import Trial

@@ -15,9 +15,9 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth
+from reactor.sources.catalogue import MEMCG_EVENTFD, MEMCG_RECLAIM
 from reactor.sources.levels import MemoryLevel
-from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
-from reactor.sources.memcg_reclaim import MEMCG_RECLAIM
+from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes
 from tests.support.processes import hog

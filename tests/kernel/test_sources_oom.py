@@ -15,7 +15,8 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, SourceState
-from reactor.sources.oom import OOM_COUNTERS, OomSource
+from reactor.sources.catalogue import OOM_COUNTERS
+from reactor.sources.oom import OomSource
 from reactor.sources.wakes import SourceBoard, Wakes
 from tests.support.this_machine import needs_memcg_v1
 

@@ -12,7 +12,8 @@ from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth
-from reactor.sources.processes import PROCESSES, ProcessLevels, ProcessSource
+from reactor.sources.catalogue import PROCESSES
+from reactor.sources.processes import ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
 from tests.support.this_machine import open_descriptors
 

@@ -16,6 +16,7 @@ from reactor.lab.race.contestant import Contestant, Entrant, Role
 from reactor.lab.race.course import STEP, Course
 from reactor.lab.race.heat import Ready, Track
 from reactor.lab.tool import Record
+from reactor.sources.catalogue import PSI, TICKER
 
 FLOOR: Final = "c-floor"
 KERNEL: Final = "kernel-oom"
@@ -27,9 +28,9 @@ _SLOW_TO_START: Final = "compiles for minutes where the machine is slow; --full 
 
 def reactors(version: CgroupVersion, *, everybody: bool) -> tuple[list[Contestant], dict[str, str]]:
     """Return the reactor by each source that this kernel has, and who is left out and why."""
-    events = [contender for contender in contenders(version) if contender.source != "ticker"]
+    events = [contender for contender in contenders(version) if contender.source != TICKER]
     left_out = {"reactor-psi": _NO_EVENT}
-    taken = [contender for contender in events if contender.name != "psi"]
+    taken = [contender for contender in events if contender.source != PSI]
     if not everybody:
         left_out |= {
             f"reactor-{one.name}": _SLOW_TO_START for one in taken if one.section.get("ebpf") is not None

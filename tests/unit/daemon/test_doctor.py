@@ -7,14 +7,16 @@ from reactor.doctor.doctor import brake_plan, examine, source_plans
 from reactor.doctor.runtime import runtime_feature
 from reactor.kernel.features import Feature
 from reactor.model.settings import BrakeMode, KubernetesSettings, Settings, SourceSettings
+from reactor.sources.catalogue import SOURCES
 
 EVERYTHING = ("memcg eventfd", "memory.high", "pressure stall information", "process events")
+ALWAYS = ("oom-counters", "filesystems", "ticker")
 
 
 def features(*there: str) -> dict[str, Feature]:
     return {
         name: Feature(name=name, available=name in there, detail="found" if name in there else "missing")
-        for name in EVERYTHING
+        for name in {*EVERYTHING, *there}
     }
 
 
@@ -23,23 +25,37 @@ def used(settings: Settings, *there: str) -> list[str]:
 
 
 def test_eventfd_comes_first_and_memory_high_stands_in_only_without_it():
-    assert used(Settings(), *EVERYTHING) == ["memcg-eventfd", "psi", "processes", "oom-counters", "ticker"]
-    assert used(Settings(), *EVERYTHING[1:]) == ["memory-high", "psi", "processes", "oom-counters", "ticker"]
+    on_v1 = ["memcg-eventfd", "memcg-reclaim", "psi", "processes", *ALWAYS]
+    assert on_v1 == used(Settings(), *EVERYTHING)
+    assert ["memory-high", "psi", "processes", *ALWAYS] == used(Settings(), *EVERYTHING[1:])
 
 
 def test_ticker_is_left_where_there_is_nothing_else():
-    assert used(Settings()) == ["oom-counters", "ticker"]
+    assert list(ALWAYS) == used(Settings())
+
+
+def test_each_source_is_listed_once_with_why_it_is_used_or_not():
+    plans = source_plans(Settings(), features(*EVERYTHING[1:], "eBPF watches"))
+    assert [source.name for source in SOURCES] == [plan.name for plan in plans]
+    because = {plan.name: plan.because for plan in plans}
+    assert ("ebpf comes first", "every 10 s") == (because["memory-high"], because["ticker"])
 
 
 def test_what_is_switched_off_is_not_used_and_says_so():
-    settings = Settings(sources=SourceSettings(memcg=False, processes=False))
+    settings = Settings(sources=SourceSettings(memory_high=False, processes=False))
 
-    plans = {plan.name: plan for plan in source_plans(settings, features(*EVERYTHING))}
+    plans = {plan.name: plan for plan in source_plans(settings, features(*EVERYTHING[1:]))}
 
-    assert not plans["memcg-eventfd"].used
-    assert plans["memcg-eventfd"].because == "switched off in the configuration"
-    assert plans["memory-high"].used
+    assert not plans["memory-high"].used
+    assert plans["memory-high"].because == "switched off in the configuration"
     assert not plans["processes"].used
+
+
+def test_on_v1_what_needs_v2_is_not_used_though_the_kernel_has_it():
+    plans = {plan.name: plan for plan in source_plans(Settings(), features(*EVERYTHING, "eBPF watches"))}
+
+    for name in ("ebpf", "memory-high"):
+        assert (False, "the memory controller is on cgroup v1") == (plans[name].used, plans[name].because)
 
 
 def test_doctor_prints_what_it_found_as_json(capsys):

@@ -7,12 +7,13 @@ import threading
 import pytest
 import trio
 
-from reactor.daemon.filesystems import FILESYSTEMS, FilesystemWatch
+from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.observed import Observed
 from reactor.disks.filesystems import Look, Survey
 from reactor.kernel.filesystem import FilesystemSpace, Mount
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard, Wakes
 
 GIB = 1 << 30

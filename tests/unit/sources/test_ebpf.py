@@ -17,7 +17,8 @@ from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake
 from reactor.sources.attempts import failure_text
-from reactor.sources.ebpf import EBPF, EbpfMemory
+from reactor.sources.catalogue import EBPF
+from reactor.sources.ebpf import EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes

@@ -19,8 +19,8 @@ from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.ebpf_pids import EBPF_PIDS, EbpfPids
-from reactor.sources.proc_connector import PROCESSES
+from reactor.sources.catalogue import EBPF_PIDS, PROCESSES
+from reactor.sources.ebpf_pids import EbpfPids
 from reactor.sources.processes import ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
 from tests.support.waiting import until

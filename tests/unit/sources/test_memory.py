@@ -10,7 +10,8 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
-from reactor.sources.memcg import MEMCG_EVENTFD, MemcgEventfd
+from reactor.sources.catalogue import MEMCG_EVENTFD
+from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes
 

@@ -14,9 +14,10 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
+from reactor.sources.catalogue import MEMORY_HIGH
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
-from reactor.sources.memory_high import MEMORY_HIGH, MemoryHigh
+from reactor.sources.memory_high import MemoryHigh
 from reactor.sources.wakes import SourceBoard, Wakes
 from tests.support.waiting import until
 

@@ -19,8 +19,9 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.ebpf_oom import EBPF_OOM, EbpfOom
-from reactor.sources.oom import OOM_COUNTERS, OomSource
+from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
+from reactor.sources.ebpf_oom import EbpfOom
+from reactor.sources.oom import OomSource
 from reactor.sources.oom_counters import OomCounters
 from reactor.sources.oom_notices import OomNotices
 from reactor.sources.oom_scope import GuardedNode

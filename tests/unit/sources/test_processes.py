@@ -10,8 +10,9 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.proc_events import MAXIMUM_SAMPLE
 from reactor.model.settings import SourceSettings
 from reactor.model.wakes import SourceHealth
+from reactor.sources.catalogue import EBPF_PIDS, PROCESSES
 from reactor.sources.proc_connector import sample_for
-from reactor.sources.processes import EBPF_PIDS, PROCESSES, ProcessSource
+from reactor.sources.processes import ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
 
 

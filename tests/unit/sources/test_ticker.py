@@ -2,7 +2,8 @@ import trio
 import trio.testing
 
 from reactor.model.wakes import SourceHealth, WakeKind
-from reactor.sources.ticker import TICKER, Ticker
+from reactor.sources.catalogue import TICKER
+from reactor.sources.ticker import Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
 
 

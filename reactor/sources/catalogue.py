@@ -1,0 +1,168 @@
+"""Every source, once: its name, what it watches, on which kernels, and where it stands in its chain.
+
+The chains, `status`, `doctor`, `tune` and the bench all go by this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.settings import SourceSettings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
+
+EBPF: Final = "ebpf"
+MEMCG_EVENTFD: Final = "memcg-eventfd"
+MEMORY_HIGH: Final = "memory-high"
+MEMCG_RECLAIM: Final = "memcg-reclaim"
+PSI: Final = "psi"
+EBPF_PIDS: Final = "ebpf-pids"
+PROCESSES: Final = "processes"
+EBPF_OOM: Final = "ebpf-oom"
+OOM_COUNTERS: Final = "oom-counters"
+FILESYSTEMS: Final = "filesystems"
+TICKER: Final = "ticker"
+
+
+class Watched(StrEnum):
+    """What a chain of sources watches."""
+
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    OOM_KILLS = "oom-kills"
+    FILESYSTEMS = "filesystems"
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One source. Those of one `watched` are its chain, in the order of the catalogue.
+
+    `is_hint`: it runs beside the chain, since it does not see every crossing.
+    `switches` are the fields of SourceSettings that must all be on.
+    `version` is that of the memory controller that it needs, None: either.
+    `feature` is the name in `kernel.features` of what it needs; one that needs nothing says why in `because`.
+    `prepares`: it can wake the loop ahead of a crossing, which costs the allocator nothing.
+    """
+
+    name: str
+    watched: Watched
+    purpose: str
+    is_hint: bool = False
+    switches: tuple[str, ...] = ()
+    version: CgroupVersion | None = None
+    feature: str | None = None
+    because: str = ""
+    prepares: bool = False
+
+    def is_allowed(self, sources: SourceSettings) -> bool:
+        """Return whether the configuration leaves it on."""
+        return all(getattr(sources, switch) for switch in self.switches)
+
+
+SOURCES: Final = (
+    Source(
+        name=EBPF,
+        watched=Watched.MEMORY,
+        purpose="memory, at the crossing itself",
+        switches=("ebpf",),
+        version=CgroupVersion.V2,
+        feature="eBPF watches",
+        prepares=True,
+    ),
+    Source(
+        name=MEMCG_EVENTFD,
+        watched=Watched.MEMORY,
+        purpose="memory, at the crossing itself",
+        switches=("memcg",),
+        version=CgroupVersion.V1,
+        feature="memcg eventfd",
+        prepares=True,
+    ),
+    Source(
+        name=MEMORY_HIGH,
+        watched=Watched.MEMORY,
+        purpose="memory, with a brake",
+        switches=("memory_high",),
+        version=CgroupVersion.V2,
+        feature="memory.high",
+    ),
+    Source(
+        name=MEMCG_RECLAIM,
+        watched=Watched.MEMORY,
+        purpose="memory, at crossings that page cache hides",
+        is_hint=True,
+        switches=("memcg",),
+        version=CgroupVersion.V1,
+        feature="memcg eventfd",
+    ),
+    Source(
+        name=PSI,
+        watched=Watched.MEMORY,
+        purpose="memory, as a hint",
+        is_hint=True,
+        switches=("psi",),
+        feature="pressure stall information",
+    ),
+    Source(
+        name=EBPF_PIDS,
+        watched=Watched.PROCESSES,
+        purpose="process ids, at the crossing itself",
+        switches=("ebpf", "processes"),
+        version=CgroupVersion.V2,
+        feature="eBPF process counts",
+    ),
+    Source(
+        name=PROCESSES,
+        watched=Watched.PROCESSES,
+        purpose="process ids, at each fork",
+        switches=("processes",),
+        feature="process events",
+    ),
+    Source(
+        name=EBPF_OOM,
+        watched=Watched.OOM_KILLS,
+        purpose="the kernel's OOM kills, each",
+        switches=("ebpf",),
+        version=CgroupVersion.V2,
+        feature="eBPF OOM kills",
+    ),
+    Source(
+        name=OOM_COUNTERS,
+        watched=Watched.OOM_KILLS,
+        purpose="the kernel's OOM kills, counted",
+        because="every kernel counts them",
+    ),
+    Source(
+        name=FILESYSTEMS,
+        watched=Watched.FILESYSTEMS,
+        purpose="disks and inodes, as often as they fill",
+        because="every kernel has statvfs",
+    ),
+    Source(name=TICKER, watched=Watched.EVERYTHING, purpose="everything, the last resort"),
+)
+
+BY_NAME: Final[Mapping[str, Source]] = {source.name: source for source in SOURCES}
+
+
+def steps_of(watched: Watched) -> tuple[Source, ...]:
+    """Return the sources that stand in for each other, the preferred one first."""
+    return tuple(source for source in SOURCES if source.watched is watched and not source.is_hint)
+
+
+def chain_of(signal: Signal) -> tuple[Source, ...]:
+    """Return the sources that may wake the loop for a signal, the preferred one first, the ticker last."""
+    watched = Watched.FILESYSTEMS
+    if signal in MEMORY_SIGNALS:
+        watched = Watched.MEMORY
+    elif signal is Signal.PID_AVAILABLE:
+        watched = Watched.PROCESSES
+    return (*steps_of(watched), *steps_of(Watched.EVERYTHING))
+
+
+def switched_on(sources: SourceSettings) -> dict[str, bool]:
+    """Return for each source by name whether the configuration leaves it on."""
+    return {source.name: source.is_allowed(sources) for source in SOURCES}
