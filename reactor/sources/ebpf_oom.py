@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
 
 import trio
 
@@ -17,14 +16,9 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.oom import OomKill
 from reactor.model.settings import EbpfLoader
 from reactor.sources.catalogue import EBPF_OOM
-from reactor.sources.ebpf_probe import Probe, opened, take_records
-from reactor.sources.ebpf_watch import PAGE_BYTES
+from reactor.sources.ebpf_probe import PAGE_BYTES, Probe, opened, take_records
 from reactor.sources.oom_scope import GuardedNode
 from reactor.sources.wakes import SourceBoard
-
-
-def _absent_because() -> str | None:
-    return absent_because("oom")
 
 
 class EbpfOom:
@@ -38,35 +32,22 @@ class EbpfOom:
         node: GuardedNode,
         board: SourceBoard,
         tell: Callable[[OomKill], None],
+        loader: EbpfLoader = EbpfLoader.AUTO,
         *,
-        open_probe: Callable[[], Probe[OomRecord]] = open_oom_probe,
-        absent: Callable[[], str | None] = _absent_because,
+        open_probe: Callable[[], Probe[OomRecord]] | None = None,
+        absent: Callable[[], str | None] | None = None,
     ) -> None:
         self._tree = tree
         self._node = node
         self._board = board
         self._tell = tell
-        self._open_probe = open_probe
-        self._absent = absent
+        interrupt = trio.from_thread.check_cancelled
+        self._open_probe = open_probe or partial(open_oom_probe, loader, interrupt=interrupt)
+        self._absent = absent or partial(absent_because, "oom", loader)
         self._probe: Probe[OomRecord] | None = None
         self._root_id = 0
         self._untold: list[OomKill] = []
         self._taken = trio.Event()
-
-    @classmethod
-    def loaded_by(
-        cls,
-        loader: EbpfLoader,
-        tree: CgroupTree,
-        node: GuardedNode,
-        board: SourceBoard,
-        tell: Callable[[OomKill], None],
-    ) -> Self:
-        """Return the source with the loader that the configuration names."""
-        open_probe = partial(open_oom_probe, loader, interrupt=trio.from_thread.check_cancelled)
-        return cls(
-            tree, node, board, tell, open_probe=open_probe, absent=partial(absent_because, "oom", loader)
-        )
 
     def unavailable_because(self) -> str | None:
         """Return why this node can't have it, None where it may be tried."""

@@ -7,6 +7,7 @@ compilation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from reactor.kernel.bpf.records import CounterAddresses, Level, WatchRecord
 from reactor.sources.attempts import Pace
 from reactor.threads import in_thread
 
+PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _ONE_AT_A_TIME: Final = trio.CapacityLimiter(1)
 _Answer = TypeVar("_Answer")
 _Record_co = TypeVar("_Record_co", covariant=True)

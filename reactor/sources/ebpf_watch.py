@@ -1,86 +1,275 @@
-"""One eBPF watch as the memory source keeps it: what is armed, what was told, and whether it still serves."""
+"""Watches on the kernel's counters by eBPF: what those on memory and those on process ids have in common.
+
+One watch a cgroup, with all its levels. The kernel tells of a crossing at the crossing itself, and again at
+doubling distances while the counter rises on; and of the cgroup's end. The machine ("/") has no counters of a
+cgroup: it is watched by what the kernel counts of itself.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from typing import Final
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Generic, TypeVar
 
-from reactor.kernel.bpf.records import Level
-from reactor.kernel.cgroup import MemoryCounters
-from reactor.sources.levels import DRIFT_BYTES, MemoryLevel, needs_rearming
+import trio
 
-PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
-_STEP_PAGES: Final = DRIFT_BYTES // PAGE_BYTES
-_ONCE_PAGES: Final = 1 << 48  # an early level is told of once on the way up
-# A level fires anew once usage was this far below it: charges come in batches of up to 2 MiB.
-_REARM_BYTES: Final = 2 << 20
-_REARM_SHARE: Final = 200
+from reactor.errors import ReactorError
+from reactor.kernel.bpf.records import Level, RecordKind, WatchRecord
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.signals import Signal
+from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.attempts import failure_text
+from reactor.sources.ebpf_probe import WatchProbe, opened, take_records
+from reactor.sources.wakes import SourceBoard, Wakes
+
+MACHINE: Final = "/"
+
+_Wanted = TypeVar("_Wanted")
+_Probe = TypeVar("_Probe", bound=WatchProbe)
 
 
-class EbpfWatch:
-    """One cgroup's watch in the kernel, or the node's (address 0, no counters of its own)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A level as the kernel takes it, and what is crossed there. `key` stays when the level moves."""
 
-    def __init__(self, cgroup: str, watch_id: int, address: int, counters: MemoryCounters | None) -> None:
+    level: Level
+    key: Hashable
+    signal: Signal
+
+
+class EbpfWatch(ABC, Generic[_Wanted]):
+    """One cgroup's watch in the kernel, or the machine's (address 0).
+
+    `crossings` are armed in the kernel for the sake of `wanted`; `told` are the places in them of those that
+    the kernel has told of.
+    """
+
+    def __init__(self, cgroup: str, watch_id: int, address: int) -> None:
         self.cgroup = cgroup
         self.watch_id = watch_id
         self.address = address
-        self.levels: tuple[MemoryLevel, ...] = ()
+        self.wanted: _Wanted | None = None
+        self.crossings: tuple[Crossing, ...] = ()
         self.told: frozenset[int] = frozenset()
-        self.past = 0
-        self.quiet_until = float("-inf")
-        self._counters = counters
 
-    def fire_bytes(self, level: MemoryLevel) -> int:
-        """Return the value at which a level fires: usage, or for the node the working set."""
-        if self._counters is None and level.working_set_bytes is not None:
-            return level.working_set_bytes
-        return level.level_bytes
+    def is_armed_for(self, wanted: _Wanted) -> bool:
+        """Return whether what is armed will do for this."""
+        return self.wanted is wanted or (self.wanted is not None and self.serves(self.wanted, wanted))
 
-    def usage_bytes(self) -> int | None:
-        """Return the cgroup's usage, None for the node. Raises OSError, ENODEV once the cgroup is gone."""
-        return None if self._counters is None else self._counters.usage_bytes()
+    def take(self, wanted: _Wanted, crossings: Sequence[Crossing]) -> None:
+        """Note that these are armed now; those that the counter is past already count as told."""
+        self.wanted = wanted
+        self.crossings = tuple(crossings)
+        self.told = frozenset(place for place, one in enumerate(crossings) if one.level.told is not None)
 
-    def serves(self, wanted: Sequence[MemoryLevel]) -> bool:
-        """Return whether what is armed will do for these levels."""
-        return [level.key for level in self.levels] == [level.key for level in wanted] and not any(
-            needs_rearming(self.fire_bytes(armed), self.fire_bytes(level), fired=place in self.told)
-            for place, (armed, level) in enumerate(zip(self.levels, wanted, strict=True))
-        )
+    def standing(self, _: _Wanted) -> set[Hashable]:
+        """Return the keys of the crossings that were told and have not been undone since."""
+        return {self.crossings[place].key for place in self.told}
 
-    def packed(self, wanted: Iterable[MemoryLevel], usage_bytes: int | None) -> list[Level]:
-        """Return the levels as the kernel wants them; what is past already has been told."""
-        return [
-            _kernel_level(self.fire_bytes(level), usage_bytes, _ONCE_PAGES if level.is_early else _STEP_PAGES)
-            for level in wanted
-        ]
+    @abstractmethod
+    def serves(self, armed: _Wanted, wanted: _Wanted) -> bool:
+        """Return whether what is armed for one will do for another."""
 
-    def signals_past(self) -> list[MemoryLevel]:
-        """Return the levels that the working set, read anew, is at."""
-        if self._counters is None:
-            return []
-        usage_bytes, inactive_bytes = self._counters.usage_bytes(), self._counters.inactive_file_bytes()
-        return [
-            level
-            for level in self.levels
-            if not level.is_early
-            and level.is_past(usage_bytes=usage_bytes, inactive_file_bytes=inactive_bytes)
-        ]
+    @abstractmethod
+    def pack(self, wanted: _Wanted) -> list[Crossing]:
+        """Return what is to be armed. Raises OSError, ENODEV once the cgroup is gone."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise OSError, ENODEV, once the cgroup is gone."""
+
+    def crossed_by_reclaim(self) -> Signal | None:
+        """Return a signal that is newly crossed though the counter stands still."""
+        return None
 
     def close(self) -> None:
-        """Close the counters."""
-        if self._counters is not None:
-            self._counters.close()
+        """Close what is open."""
 
 
-def _kernel_level(fire_bytes: int, usage_bytes: int | None, step_pages: int) -> Level:
-    """Return a level in pages. What is compared is `available < threshold`: one page past it is the first."""
-    fire = fire_bytes // PAGE_BYTES + 1
-    usage = 0 if usage_bytes is None else usage_bytes // PAGE_BYTES
-    rearm_bytes = max(_REARM_BYTES, fire_bytes // _REARM_SHARE)
-    return Level(
-        fire=fire,
-        rearm=max(0, fire - rearm_bytes // PAGE_BYTES),
-        step=step_pages,
-        told=usage if usage >= fire else None,
-    )
+class EbpfSource(ABC, Generic[_Probe, _Wanted]):
+    """Wakes the loop when a counter crosses a level upwards; a wake's time is that of the crossing itself.
+
+    `open_probe` loads the programs; it and the probe's `counters` are called in a worker thread. `absent`
+    returns why they can't be loaded, None where the kernel is to be asked.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[WakeKind]
+    on_v1: ClassVar[str]
+    without_levels: ClassVar[str]
+    any_signal: ClassVar[Signal | None] = None
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        open_probe: Callable[[], _Probe],
+        absent: Callable[[], str | None],
+    ) -> None:
+        self._tree = tree
+        self._wakes = wakes
+        self._board = board
+        self._open_probe = open_probe
+        self._absent = absent
+        self._wanted: Mapping[str, _Wanted] = {}
+        self._watches: dict[str, EbpfWatch[_Wanted]] = {}
+        self._refused: dict[str, str] = {}
+        self._next_id = 1
+        self._moved = trio.Event()
+
+    @abstractmethod
+    async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> EbpfWatch[_Wanted]:
+        """Return a watch on a cgroup or the machine, not armed yet. Raises OSError and BpfError."""
+
+    @abstractmethod
+    def _watch_machine(self, probe: _Probe, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the machine at these levels; without any, no more."""
+
+    @abstractmethod
+    def _described(self, watches: Sequence[EbpfWatch[_Wanted]]) -> str:
+        """Return what is armed as one line for an operator."""
+
+    def unavailable_because(self) -> str | None:
+        """Return why this node can't have it, None where it may be tried."""
+        return self.on_v1 if self._tree.version is CgroupVersion.V1 else self._absent()
+
+    def _want(self, wanted: Mapping[str, _Wanted]) -> None:
+        """Watch what is wanted of each cgroup and no others. Returns at once; arming goes on behind it."""
+        self._wanted = wanted
+        if self._is_stale():
+            self._moved.set()
+
+    async def watch(self, armed: Callable[[str], None]) -> None:
+        """Watch until a cgroup or the probe fails (OSError, BpfError); call `armed` at each re-arming."""
+        self._refused = {}
+        async with opened(self._open_probe) as probe:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_armed, probe, armed)
+                    nursery.start_soon(take_records, probe, self._heed, self._count_lost)
+            finally:
+                while self._watches:
+                    self._watches.popitem()[1].close()
+
+    async def _keep_armed(self, probe: _Probe, armed: Callable[[str], None]) -> None:
+        while True:
+            self._moved = trio.Event()
+            for cgroup in self._watches.keys() - self._wanted.keys():
+                self._drop(probe, self._watches.pop(cgroup))
+            for cgroup in tuple(self._wanted):
+                if cgroup in self._wanted and not self._is_armed(cgroup):
+                    await self._arm_or_refuse(probe, cgroup)
+            armed(self._detail(probe.made_by))
+            if not self._is_stale():
+                await self._moved.wait()
+
+    def _is_stale(self) -> bool:
+        return bool(self._watches.keys() - self._wanted.keys()) or not all(map(self._is_armed, self._wanted))
+
+    def _is_armed(self, cgroup: str) -> bool:
+        if cgroup in self._refused:
+            return True
+        watch = self._watches.get(cgroup)
+        return watch is not None and watch.is_armed_for(self._wanted[cgroup])
+
+    async def _arm_or_refuse(self, probe: _Probe, cgroup: str) -> None:
+        """Arm a cgroup. What is refused for the machine alone leaves the others watched."""
+        try:
+            watch = self._watches.get(cgroup)
+            if watch is None:
+                watch_id, self._next_id = self._next_id, self._next_id + 1
+                watch = self._watches[cgroup] = await self._begin(probe, cgroup, watch_id)
+            wanted = self._wanted.get(cgroup)  # by now
+            if wanted is not None:
+                self._arm(probe, watch, wanted)
+        except ReactorError as error:
+            if cgroup != MACHINE or len(self._wanted) == 1:
+                raise
+            self._refused[cgroup] = failure_text(error)
+
+    def _arm(self, probe: _Probe, watch: EbpfWatch[_Wanted], wanted: _Wanted) -> None:
+        """Give the kernel the levels, and wake the loop if the counter is past one already."""
+        told_before = watch.standing(wanted)
+        crossings = watch.pack(wanted)
+        levels = [one.level for one in crossings]
+        if watch.cgroup == MACHINE:
+            self._watch_machine(probe, watch.watch_id, levels)
+        else:
+            probe.watch(watch.address, watch.watch_id, levels)
+            try:
+                watch.check()
+            except OSError:
+                # The cgroup went before the watch was made, so the kernel did not take the watch with it,
+                # and its counter's memory may become another's.
+                self._drop(probe, self._watches.pop(watch.cgroup))
+                raise
+        watch.take(wanted, crossings)
+        newly = [one for one in crossings if one.level.told is not None and one.key not in told_before]
+        if newly:
+            self._notify(self._wake(newly[0].signal, time.monotonic_ns()))
+
+    def _heed(self, records: Sequence[WatchRecord]) -> None:
+        by_id = {watch.watch_id: watch for watch in self._watches.values()}
+        wakes = [
+            self._heed_one(watch, record)
+            for record in records
+            if (watch := by_id.get(record.watch_id)) is not None
+        ]
+        self._notify(*wakes)
+
+    def _heed_one(self, watch: EbpfWatch[_Wanted], record: WatchRecord) -> Wake | None:
+        if record.kind is RecordKind.REMOVED:
+            self._forget(watch)
+            return self._wake(self.any_signal, record.at_ns)
+        if record.kind is RecordKind.RECLAIM:
+            signal = watch.crossed_by_reclaim()
+            return None if signal is None else self._wake(signal, record.at_ns)
+        if record.level < len(watch.crossings):
+            watch.told |= {record.level}
+            return self._wake(watch.crossings[record.level].signal, record.at_ns)
+        return None
+
+    def _count_lost(self, lost: int) -> None:
+        self._board.count_lost(self.name, lost)
+        for watch in tuple(self._watches.values()):
+            try:
+                watch.check()
+            except (OSError, ReactorError):
+                self._forget(watch)  # its removal may have been among them
+        # Whatever else they said, it is there to be observed.
+        self._notify(self._wake(self.any_signal, time.monotonic_ns()))
+
+    def _forget(self, watch: EbpfWatch[_Wanted]) -> None:
+        """Let go of a watch that the kernel has removed; a new cgroup of that path is watched again."""
+        if self._watches.get(watch.cgroup) is watch:
+            del self._watches[watch.cgroup]
+            watch.close()
+        self._moved.set()
+
+    def _drop(self, probe: _Probe, watch: EbpfWatch[_Wanted]) -> None:
+        watch.close()
+        if watch.cgroup == MACHINE:
+            self._watch_machine(probe, watch.watch_id, [])
+        else:
+            probe.unwatch(watch.address)
+
+    def _detail(self, made_by: str) -> str:
+        described = self._described(tuple(self._watches.values())) or self.without_levels
+        refused = [f"not {cgroup}: {why}" for cgroup, why in self._refused.items()]
+        return "; ".join([described, *([made_by] if made_by else []), *refused])
+
+    def _wake(self, signal: Signal | None, at_ns: int) -> Wake:
+        return Wake(source=self.name, kind=self.kind, at_ns=at_ns, signal=signal)
+
+    def _notify(self, *wakes: Wake | None) -> None:
+        """Wake the loop once for all of them."""
+        given = [wake for wake in wakes if wake is not None]
+        if given:
+            self._wakes.notify(*given)
+        for _ in given:
+            self._board.count_wake(self.name)

@@ -25,7 +25,7 @@ from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.attempts import keep_trying
 from reactor.sources.catalogue import SOURCES, switched_on
 from reactor.sources.chain import Chain, Step, off_because
-from reactor.sources.ebpf import EbpfMemory
+from reactor.sources.ebpf_memory import EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memcg_reclaim import MemcgReclaim
@@ -65,7 +65,7 @@ class MemorySource:
         allowed = switched_on(settings.sources)
         if steps is None:
             steps = (
-                EbpfMemory.loaded_by(settings.sources.ebpf_loader, tree, wakes, board),
+                EbpfMemory(tree, wakes, board, settings.sources.ebpf_loader),
                 MemcgEventfd(tree, wakes, board),
                 MemoryHigh(tree, wakes, board, highs or BorrowedHighs()),
             )

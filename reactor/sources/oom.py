@@ -55,7 +55,7 @@ class OomSource:
         node = GuardedNode(settings.node_cgroup or "/", settings.pod_parents)
         if steps is None:
             steps = (
-                EbpfOom.loaded_by(settings.sources.ebpf_loader, tree, node, board, self.heed),
+                EbpfOom(tree, node, board, self.heed, settings.sources.ebpf_loader),
                 OomCounters(tree, node, self.heed, interval_seconds=settings.housekeeping_interval_seconds),
             )
         self._ebpf = next((step for step in steps if isinstance(step, EbpfOom)), None)

@@ -26,6 +26,11 @@ class ProcessLevels:
         return max(0, math.floor(self.limit - threshold.value.of(self.limit)) + 1)
 
     @property
+    def fires(self) -> tuple[int, ...]:
+        """Return for each threshold the number of tasks at which it is crossed."""
+        return tuple(map(self.fire, self.thresholds))
+
+    @property
     def margin(self) -> int | None:
         """Return how many more there may be before the nearest threshold is met; None without thresholds."""
         return min((max(0, self.fire(one) - 1 - self.used) for one in self.thresholds), default=None)

@@ -47,7 +47,7 @@ class ProcessSource:
     ) -> None:
         if steps is None:
             steps = (
-                EbpfPids.loaded_by(settings.ebpf_loader, tree, wakes, board),
+                EbpfPids(tree, wakes, board, settings.ebpf_loader),
                 ProcConnector(wakes, board),
             )
         self._steps = steps

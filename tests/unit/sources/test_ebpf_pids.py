@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from fractions import Fraction
@@ -221,12 +222,23 @@ async def test_what_the_kernel_hides_has_the_connector_stand_in(node: Node) -> N
         nursery.cancel_scope.cancel()
 
 
-async def test_cgroup_that_goes_is_a_failure_and_its_successor_is_watched(node: Node) -> None:
+async def test_cgroup_that_was_replaced_is_watched_again_by_the_same_programs(node: Node) -> None:
+    async with node.watched(HARD):
+        ((watch_id, _),) = node.probe.watches.values()
+        node.probe.tell_of(RecordKind.REMOVED)
+        await node.wake()
+        await until(lambda: [watch_id + 1] == [one for one, _ in node.probe.watches.values()])
+        assert 1 == len(node.probes)
+
+
+async def test_cgroup_that_is_gone_is_a_failure_and_the_connector_stands_in(node: Node) -> None:
     async with node.watched(HARD):
         first = node.probe
+        shutil.rmtree(node.directory)
         first.tell_of(RecordKind.REMOVED)
         await until(lambda: first.closed)
-        await until(lambda: node.probe is not first and node.probe.watches)
+        await until(lambda: node.board.state(PROCESSES).health is SourceHealth.ARMED)
+        assert node.board.state(EBPF_PIDS).health is SourceHealth.DEGRADED
 
 
 async def test_lost_records_are_counted_and_wake_the_loop(node: Node) -> None:

@@ -18,7 +18,7 @@ from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake
 from reactor.sources.attempts import failure_text
 from reactor.sources.catalogue import EBPF
-from reactor.sources.ebpf import EbpfMemory
+from reactor.sources.ebpf_memory import EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes
