@@ -79,7 +79,7 @@ class GivingBack:
             signal=threshold.signal,
             resource=RESOURCE[threshold.signal],
             at_unix_seconds=began_unix_seconds,
-            wanted=None if before is None else _short(threshold, before),
+            wanted=None if before is None else threshold.missing(before),
             freed=None if before is None or after is None else after.available - before.available,
             took_seconds=took_seconds,
             did=report.did,
@@ -122,10 +122,3 @@ class GivingBack:
 
     def _seen(self, signal: Signal) -> Observation | None:
         return self._observed.at(self._clock_seconds()).get(signal)
-
-
-def _short(threshold: Threshold, seen: Observation) -> int:
-    """Return how much is missing to what the threshold asks for, its minimum reclaim included."""
-    reclaim = threshold.minimum_reclaim
-    wanted = threshold.value.of(seen.capacity) + (0 if reclaim is None else reclaim.of(seen.capacity))
-    return max(0, int(wanted) - seen.available)

@@ -53,11 +53,6 @@ def resources_wanting(
         RESOURCE[threshold.signal]
         for threshold in thresholds
         if (seen := signals.get(threshold.signal)) is not None
-        and seen.available <= _wanted(threshold, seen.capacity)
+        and seen.available <= int(threshold.target(seen.capacity)) + 1
         and not threshold.is_absurd_at(seen.capacity)
     )
-
-
-def _wanted(threshold: Threshold, capacity: int) -> int:
-    reclaim = threshold.minimum_reclaim
-    return int(threshold.value.of(capacity) + (0 if reclaim is None else reclaim.of(capacity))) + 1

@@ -73,6 +73,15 @@ class Threshold:
         """Return whether the value is at or above the capacity: it would be met whatever is available."""
         return self.value.of(capacity) >= capacity
 
+    def target(self, capacity: int) -> Fraction | int:
+        """Return how much is to be available before evicting for it ends: value and minimum reclaim."""
+        wanted = self.value.of(capacity)
+        return wanted if self.minimum_reclaim is None else wanted + self.minimum_reclaim.of(capacity)
+
+    def missing(self, seen: Observation) -> int:
+        """Return how much is missing to the target, 0 where nothing is."""
+        return max(0, int(self.target(seen.capacity)) - seen.available)
+
     def __str__(self) -> str:
         """Return it as operators write it, `memory.available<100Mi`."""
         return f"{self.signal}<{self.value.text}"

@@ -59,7 +59,7 @@ def _problems(threshold: Threshold, seen: Observation, hard: Threshold | None) -
     if not threshold.is_hard and hard is not None and wanted <= hard.value.of(seen.capacity):
         yield f"has no effect: it is not above the hard threshold {hard}, which is met first"
     reclaim = threshold.minimum_reclaim
-    if reclaim is not None and wanted + reclaim.of(seen.capacity) >= seen.capacity:
+    if reclaim is not None and threshold.target(seen.capacity) >= seen.capacity:
         yield (
             f"its minimum reclaim of {reclaim.text} can't be reached: once met it stays met, "
             "and evicts pod after pod"

@@ -43,7 +43,7 @@ def reclaim_wanted(
         return None
     seen = snapshot.signals[threshold.signal]
     outside_bytes = _outside_bytes(snapshot.signals, seen, pods, snapshot.pods)
-    wanted_bytes = _missing_bytes(threshold, seen)
+    wanted_bytes = threshold.missing(seen)
     if outside_bytes is None or outside_bytes < wanted_bytes:
         return None
     return MemoryReclaim(
@@ -92,9 +92,3 @@ def _outside_bytes(
     """Return what lies in the pods' parents beside the pods; on a machine the system has its own memory."""
     parents = signals.get(Signal.ALLOCATABLE_MEMORY_AVAILABLE, seen)
     return memory_outside_pods(parents, pods, used)
-
-
-def _missing_bytes(threshold: Threshold, seen: Observation) -> int:
-    reclaim = threshold.minimum_reclaim
-    wanted = threshold.value.of(seen.capacity) + (0 if reclaim is None else reclaim.of(seen.capacity))
-    return max(0, int(wanted) - seen.available)

@@ -18,7 +18,7 @@ def small_ones_passed_over(
     the ranking stays as it was. A pod without statistics keeps its place, and so does one whose usage could
     not be read, which is behind all others.
     """
-    minimum_bytes = minimum.of(_missing_bytes(threshold, seen))
+    minimum_bytes = minimum.of(threshold.missing(seen))
     first, small, last = [], [], []
     for place in ranking:
         if place.unreadable or not place.evictable:
@@ -28,9 +28,3 @@ def small_ones_passed_over(
         else:
             small.append(replace(place, is_passed_over=True))
     return (*first, *small, *last) if first else tuple(ranking)
-
-
-def _missing_bytes(threshold: Threshold, seen: Observation) -> int:
-    reclaim = threshold.minimum_reclaim
-    wanted = threshold.value.of(seen.capacity) + (0 if reclaim is None else reclaim.of(seen.capacity))
-    return max(0, int(wanted) - seen.available)

@@ -24,8 +24,8 @@ def is_met(threshold: Threshold, observation: Observation, *, with_minimum_recla
     wanted = threshold.value.of(observation.capacity)
     if wanted >= observation.capacity:
         return False
-    if with_minimum_reclaim and threshold.minimum_reclaim is not None:
-        wanted += threshold.minimum_reclaim.of(observation.capacity)
+    if with_minimum_reclaim:
+        wanted = threshold.target(observation.capacity)
     return observation.available < wanted
 
 
