@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 import trio
 
+from reactor.backoff import Backoff
 from reactor.cluster.announcements import Announcement, AnnouncementFile, event_of, status_of
-from reactor.kube.backoff import Backoff
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import events_path, pod_path
 from reactor.kube.errors import ApiError, BusyError, ConflictError, NotFoundError

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from reactor.kube.backoff import Backoff
+from reactor.backoff import Backoff
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, events_path, repeated
 from reactor.kube.errors import ApiError, BusyError, ConflictError, NotFoundError

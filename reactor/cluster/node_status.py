@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import trio
 
+from reactor.backoff import Backoff
 from reactor.errors import ConfigError
-from reactor.kube.backoff import Backoff
 from reactor.kube.client import MERGE_PATCH, ApiClient
 from reactor.kube.documents import node_path
 from reactor.kube.errors import ApiError, BusyError, ConflictError

@@ -16,6 +16,7 @@ import trio
 from reactor.act.kill import KillPath, KillReport
 from reactor.act.reap import REAP_DEADLINE_SECONDS, ReapReport
 from reactor.act.target import populated
+from reactor.backoff import Backoff
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import ReactorError
@@ -112,7 +113,7 @@ async def stop_sandboxes(client: Client, pod_uid: str) -> None:
     To be called when the pod's status says that it is over: the kubelet would make another sandbox for one
     that is not. Never raises; given up after some minutes, since the kubelet takes it down as well.
     """
-    pause_seconds = _FIRST_PAUSE_SECONDS
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
     with trio.move_on_after(_GIVEN_UP_SECONDS) as scope:
         while True:
             try:
@@ -120,10 +121,9 @@ async def stop_sandboxes(client: Client, pod_uid: str) -> None:
                     if sandbox.state is SandboxState.READY:
                         await client().stop_sandbox(sandbox.id)
             except ReactorError as error:
-                if pause_seconds == _FIRST_PAUSE_SECONDS:
+                if backoff.is_first:
                     _LOG.warning("pod %s: its sandbox is not down yet: %s", pod_uid, error)
-                await trio.sleep(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+                await backoff.pause()
             else:
                 return
     if scope.cancelled_caught:

@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from reactor.backoff import Backoff
 from reactor.cluster.inventory import Inventory, inventory_of
 from reactor.cri.client import RuntimeClient, described
 from reactor.cri.endpoint import KNOWN_ENDPOINTS, find_endpoint
@@ -71,7 +72,7 @@ class RuntimeWatch:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ask until cancelled; started after the first try, whatever came of it."""
-        pause_seconds = _FIRST_PAUSE_SECONDS
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         has_started = False
         while True:
             answered = await self.ask()
@@ -79,13 +80,12 @@ class RuntimeWatch:
                 has_started = True
                 task_status.started()
             if answered:
-                pause_seconds = _FIRST_PAUSE_SECONDS
+                backoff.reset()
                 with trio.move_on_after(self.interval_seconds):
                     await self._due.wait()
                 self._due = trio.Event()
             else:
-                await trio.sleep(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+                await backoff.pause()
 
     async def ask(self) -> bool:
         """Ask once; return whether there was an answer."""

@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from reactor.backoff import Backoff
 from reactor.daemon.passes import Known
 from reactor.daemon.supervisor import Supervisor
 from reactor.daemon.walker import COMMAND, HangingError, Walker, WalkerError, run_until_lost
@@ -31,12 +32,17 @@ _LEFT_ALONE_SECONDS: Final = (60.0, 600.0)  # at first, and at the most
 class _LeftAlone:
     """Until when a path is left alone, and why."""
 
-    __slots__ = ("pause_seconds", "until_seconds", "why")
+    __slots__ = ("_backoff", "until_seconds", "why")
 
-    def __init__(self, why: str, pause_seconds: float) -> None:
+    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+        self._backoff = Backoff(first_seconds, longest_seconds, jitter=None)
+        self.until_seconds = float("-inf")
+        self.why = ""
+
+    def again(self, why: str) -> None:
+        """Leave it alone from now on, longer than the last time."""
         self.why = why
-        self.pause_seconds = pause_seconds
-        self.until_seconds = trio.current_time() + pause_seconds
+        self.until_seconds = trio.current_time() + self._backoff.next_seconds()
 
 
 class StorageWatch:
@@ -143,10 +149,8 @@ class StorageWatch:
         self._ended_at = at
         if at is None or not is_to_blame:
             return
-        before, (first_seconds, longest_seconds) = self._left_alone.get(at), self._left_alone_seconds
-        pause_seconds = first_seconds if before is None else min(2 * before.pause_seconds, longest_seconds)
         why = str(error) if isinstance(error, HangingError) else "the walker ended there again"
-        self._left_alone[at] = _LeftAlone(why, pause_seconds)
+        self._left_alone.setdefault(at, _LeftAlone(*self._left_alone_seconds)).again(why)
 
     def _pods(self) -> Sequence[Pod]:
         return self._known.lingering.beside(self._known.pods)

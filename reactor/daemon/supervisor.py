@@ -24,8 +24,8 @@ from typing import Any, Final, Protocol, TypeVarTuple
 
 import trio
 
+from reactor.backoff import Backoff
 from reactor.errors import ReactorError, split_failure
-from reactor.kube.backoff import Backoff
 from reactor.sources.attempts import failure_text, first_failure
 
 _LOG: Final = logging.getLogger("reactor.parts")

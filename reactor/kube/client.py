@@ -19,9 +19,9 @@ import httpcore2
 import trio
 
 import reactor
+from reactor.backoff import Backoff
 from reactor.bounded_json import JsonError, loads
 from reactor.kube.answers import BROKEN, because, header, refusal
-from reactor.kube.backoff import Backoff
 from reactor.kube.credentials import Session, Sessions
 from reactor.kube.errors import BusyError, UnauthorizedError, UnreachableError
 

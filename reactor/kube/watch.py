@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from reactor.backoff import Backoff
 from reactor.bounded_json import JsonError, loads
-from reactor.kube.backoff import Backoff
 from reactor.kube.client import ApiClient
 from reactor.kube.errors import ApiError, BusyError, ExpiredError, UnreachableError
 from reactor.kube.listing import ListError, ListReader

@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from reactor.backoff import Backoff
 from reactor.errors import BpfError, ReactorError, split_failure
 from reactor.model.wakes import SourceHealth
 from reactor.sources.wakes import SourceBoard
@@ -18,14 +19,14 @@ LAST_DELAY_SECONDS: Final = 30.0
 LAST_DELAY_REFUSED_SECONDS: Final = 600.0
 
 
-class Backoff:
-    """Growing pauses between attempts: 0.1 s, doubled each time up to 30 s, or 10 min where a node refuses.
+class AttemptBackoff:
+    """Pauses between a source's attempts: from 0.1 s up to 30 s, or 10 min where a node refuses.
 
-    An attempt that stood armed for 30 s begins anew with the shortest; how long it took to fail says nothing.
+    After an attempt that stood armed for 30 s the shortest comes next; how long it took to fail says nothing.
     """
 
     def __init__(self) -> None:
-        self._delay_seconds = FIRST_DELAY_SECONDS
+        self._backoff = Backoff(FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS, jitter=None)
         self._armed_at: float | None = None
 
     def begin(self) -> None:
@@ -40,11 +41,9 @@ class Backoff:
     async def pause(self, error: BaseException | None = None) -> None:
         """Wait before the next attempt. `error` is what ended this one."""
         if self._armed_at is not None and trio.current_time() - self._armed_at >= LAST_DELAY_SECONDS:
-            self._delay_seconds = FIRST_DELAY_SECONDS
+            self._backoff.reset()
         longest = LAST_DELAY_REFUSED_SECONDS if _is_refusal(error) else LAST_DELAY_SECONDS
-        delay_seconds = min(self._delay_seconds, longest)
-        self._delay_seconds = min(2 * delay_seconds, longest)
-        await trio.sleep(delay_seconds)
+        await self._backoff.pause(last_seconds=longest)
 
 
 class Pace:
@@ -93,7 +92,7 @@ async def keep_trying(
     `attempt` runs until it fails; it calls what it is given, with a detail for the board, once it is armed.
     The task is started once the first attempt is armed or has failed.
     """
-    backoff = Backoff()
+    backoff = AttemptBackoff()
     told = False
 
     def report(health: SourceHealth, detail: str) -> None:

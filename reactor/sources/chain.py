@@ -14,7 +14,7 @@ import trio
 
 from reactor.errors import split_failure
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.sources.attempts import Backoff, failure_text
+from reactor.sources.attempts import AttemptBackoff, failure_text
 from reactor.sources.wakes import SourceBoard, Wakes
 
 # How long the next step waits for the first attempt of the one before: programs are loaded in 0.1 s, but
@@ -103,7 +103,7 @@ class Chain:
         return standing.step.name
 
     async def _keep(self, link: _Link) -> None:
-        backoff = Backoff()
+        backoff = AttemptBackoff()
         while True:
             while (until := self._spared_until(link)) > trio.current_time():
                 with trio.move_on_at(until):
@@ -118,7 +118,7 @@ class Chain:
                 self._wake(link)
                 await backoff.pause(ended)
 
-    async def _try(self, link: _Link, backoff: Backoff) -> Exception | None:
+    async def _try(self, link: _Link, backoff: AttemptBackoff) -> Exception | None:
         """Watch until it fails; return what ended it."""
 
         def armed(detail: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trio
 
-from reactor.kube.backoff import Backoff
+from reactor.backoff import Backoff
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Session
 

@@ -7,12 +7,12 @@ import trio.testing
 
 from reactor.errors import BpfError
 from reactor.model.wakes import SourceHealth
-from reactor.sources.attempts import Backoff, Pace, failure_text, keep_trying
+from reactor.sources.attempts import AttemptBackoff, Pace, failure_text, keep_trying
 from reactor.sources.wakes import SourceBoard
 
 
 async def test_pauses_grow_to_thirty_seconds(autojump_clock: trio.testing.MockClock) -> None:
-    backoff, pauses = Backoff(), []
+    backoff, pauses = AttemptBackoff(), []
     for _ in range(11):
         backoff.begin()
         began = trio.current_time()
@@ -24,7 +24,7 @@ async def test_pauses_grow_to_thirty_seconds(autojump_clock: trio.testing.MockCl
 async def test_an_attempt_that_stood_for_long_begins_anew_with_the_shortest_pause(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    backoff = Backoff()
+    backoff = AttemptBackoff()
     for _ in range(5):
         backoff.begin()
         await backoff.pause()
@@ -39,7 +39,7 @@ async def test_an_attempt_that_stood_for_long_begins_anew_with_the_shortest_paus
 async def test_an_attempt_that_took_long_to_fail_does_not_begin_anew(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    backoff = Backoff()
+    backoff = AttemptBackoff()
     for _ in range(5):
         backoff.begin()
         await backoff.pause()
@@ -54,7 +54,7 @@ async def test_pauses_grow_to_ten_minutes_where_the_node_refuses_and_only_there(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     refusal = ExceptionGroup("", [BpfError("eBPF object memory", "needs CAP_BPF")])
-    backoff, pauses = Backoff(), []
+    backoff, pauses = AttemptBackoff(), []
     for error in [refusal] * 15 + [OSError(19, "gone")] * 2:
         backoff.begin()
         began = trio.current_time()

@@ -1,0 +1,60 @@
+"""Growing pauses between attempts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import trio
+
+
+class Backoff:
+    """Pauses from `first_seconds`, doubled each time up to `last_seconds`.
+
+    `jitter`, a number from 0 to 1, says how much of a pause's second half is taken, so that the nodes of a
+    cluster don't come back to its API server together; None takes it whole.
+    """
+
+    def __init__(
+        self,
+        first_seconds: float = 0.25,
+        last_seconds: float = 30.0,
+        *,
+        jitter: Callable[[], float] | None = random.random,
+    ) -> None:
+        self._first_seconds = first_seconds
+        self._last_seconds = last_seconds
+        self._jitter = jitter
+        self._next_seconds = first_seconds
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the next pause is the shortest."""
+        return self._next_seconds == self._first_seconds
+
+    def reset(self) -> None:
+        """Go back to the shortest pause: something went well."""
+        self._next_seconds = self._first_seconds
+
+    def next_seconds(
+        self, at_least_seconds: float | None = None, *, last_seconds: float | None = None
+    ) -> float:
+        """Return the next pause.
+
+        `at_least_seconds`, what a server asked for (Retry-After), is kept to, and spread as well.
+        `last_seconds` is the longest pause for what failed this time.
+        """
+        longest_seconds = self._last_seconds if last_seconds is None else last_seconds
+        pause_seconds = min(self._next_seconds, longest_seconds)
+        self._next_seconds = min(2 * pause_seconds, longest_seconds)
+        if self._jitter is not None:
+            pause_seconds *= (1 + self._jitter()) / 2
+        if at_least_seconds is None:
+            return pause_seconds
+        return at_least_seconds + min(pause_seconds, at_least_seconds)
+
+    async def pause(
+        self, at_least_seconds: float | None = None, *, last_seconds: float | None = None
+    ) -> None:
+        """Wait for the next pause; see `next_seconds`."""
+        await trio.sleep(self.next_seconds(at_least_seconds, last_seconds=last_seconds))
