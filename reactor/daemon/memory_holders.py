@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from reactor.daemon.wording import amount_text
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.model.amounts import amount_text
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Resource
 from reactor.model.thresholds import Observation

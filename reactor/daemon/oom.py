@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from reactor.daemon.oom_victims import pod_in
 from reactor.daemon.passes import Known
-from reactor.daemon.wording import amount_text, instant
+from reactor.daemon.wording import instant
+from reactor.model.amounts import amount_text
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource

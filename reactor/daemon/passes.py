@@ -23,8 +23,8 @@ from reactor.daemon.parts import Parts
 from reactor.daemon.readiness import foreseen, near
 from reactor.daemon.record import Ending, PassRecord, Reclaimed, StageTimes
 from reactor.daemon.under_way import UnderWay
-from reactor.daemon.wording import amount_text
 from reactor.disks.usage import DiskUsage, with_storage
+from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage

@@ -11,9 +11,10 @@ import trio
 
 from reactor.brake.braking import Braking
 from reactor.daemon.slowdowns import slowdown_document, unhelpful_document
-from reactor.daemon.wording import IN_BYTES, amount_text, instant, standing
+from reactor.daemon.wording import instant, standing
+from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot
-from reactor.model.signals import Reclaim, Resource, Signal
+from reactor.model.signals import IN_BYTES, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.text import printable
@@ -92,10 +93,7 @@ class Reclaimed:
 
     def __str__(self) -> str:
         """Return it as one line for an operator."""
-        amounts = [
-            "unknown" if amount is None else amount_text(amount, self.resource)
-            for amount in (self.freed, self.wanted)
-        ]
+        amounts = [amount_text(amount, self.resource) for amount in (self.freed, self.wanted)]
         return (
             f"reclaim of {self.kind} for {self.signal}: freed {amounts[0]} of {amounts[1]} wanted in "
             f"{self.took_seconds:.1f} s: {'; '.join(self.did) or 'nothing was done'}"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
+from reactor.model.amounts import amount_text
 from reactor.model.decisions import RankedPod
-from reactor.model.quantity import format_bytes
 from reactor.model.signals import Resource
 from reactor.text import printable
-
-IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 
 
 def instant(unix_seconds: float) -> str:
@@ -60,14 +58,3 @@ def what_was_done(decision: Mapping[str, Any]) -> str:
 def after(what: str, from_ns: int, to_ns: int | None) -> str:
     """Return what happened and how long after, an empty text where it has not."""
     return "" if to_ns is None else f"{what} after {(to_ns - from_ns) / 1e6:.1f} ms"
-
-
-def amount_text(amount: int, resource: Resource | None) -> str:
-    """Return an amount for reading: bytes with one decimal and a binary suffix, counts as they are."""
-    if resource not in IN_BYTES:
-        return str(amount)
-    for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
-        if abs(amount) >= 1024**power:
-            whole = format_bytes(amount)
-            return whole if whole.endswith(suffix) else f"{amount / 1024**power:.1f}{suffix}"
-    return str(amount)

@@ -92,6 +92,14 @@ RESOURCE: Final[dict[Signal, Resource]] = {
     Signal.PID_AVAILABLE: Resource.PIDS,
 }
 
+IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
+# What a status document calls the unit of an amount, and a resource that is counted in it.
+UNIT: Final[dict[Resource, str]] = {
+    resource: "bytes" if resource in IN_BYTES else {Resource.PIDS: "processes"}.get(resource, resource.value)
+    for resource in Resource
+}
+RESOURCE_IN: Final = {"bytes": Resource.MEMORY, "inodes": Resource.INODES, "processes": Resource.PIDS}
+
 CONDITION: Final[dict[Signal, NodeCondition]] = {
     signal: {
         Resource.MEMORY: NodeCondition.MEMORY_PRESSURE,

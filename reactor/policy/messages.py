@@ -5,16 +5,14 @@ from __future__ import annotations
 from reactor.model.decisions import RankedPod
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.quantity import Quantity, format_bytes, format_count
-from reactor.model.signals import RESOURCE, Resource
+from reactor.model.signals import IN_BYTES, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.text import printable
-
-_WITH_BINARY_SUFFIX = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 
 
 def format_amount(amount: int, resource: Resource) -> str:
     """Return an amount as upstream prints it: binary suffixes for bytes, decimal ones for counts."""
-    return format_bytes(amount) if resource in _WITH_BINARY_SUFFIX else format_count(amount)
+    return format_bytes(amount) if resource in IN_BYTES else format_count(amount)
 
 
 def node_message(

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reactor.model.amounts import bytes_text
 from reactor.model.decisions import (
     Eviction,
     HardMemoryKill,
@@ -214,7 +215,7 @@ def _outside_slowdown(
 ) -> Slowdown:
     was_so = before is not None and before.reason is SlowReason.OUTSIDE_PODS
     since_seconds = before.since_seconds if before is not None and was_so else now_seconds
-    outside = _mib(node.outside_bytes() or 0)
+    outside = bytes_text(node.outside_bytes() or 0)
     return Slowdown(
         signal=node.threshold.signal,
         reason=SlowReason.OUTSIDE_PODS,
@@ -242,8 +243,8 @@ def _unhelpful_slowdown(
         reason=SlowReason.UNHELPFUL,
         since_seconds=now_seconds if before is None else before.since_seconds,
         until_seconds=_last_seconds(kills) + pause_seconds,
-        message=f"{_mib(credited_bytes)} were to come back by {what}, but {_mib(lost_bytes)} more are used "
-        f"outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s",
+        message=f"{bytes_text(credited_bytes)} were to come back by {what}, but {bytes_text(lost_bytes)} "
+        f"more are used outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s",
     ), tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
 
 
@@ -313,10 +314,6 @@ def _rate(
         until_seconds=recent[-most] + _RATE_WINDOW_SECONDS,
         message=f"{len(recent)} evictions for hard memory thresholds in the last minute, of {most} allowed",
     )
-
-
-def _mib(amount_bytes: int) -> str:
-    return f"{amount_bytes / (1 << 20):.0f} MiB"
 
 
 def _held_bytes(used: Mapping[str, PodUsage], uid: str) -> int | None:

@@ -17,7 +17,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import GONE, write_file
-from reactor.model.quantity import format_bytes
+from reactor.model.amounts import bytes_text
 from reactor.reclaim.reclaims import ReclaimReport
 
 # The kernel does not stop before it has tried all of what it was asked for.
@@ -58,7 +58,7 @@ class CgroupReclaim:
                     problems.append(str(error))
                 continue
             if freed_bytes > 0:
-                did.append(f"{format_bytes(freed_bytes)} from {cgroup}")
+                did.append(f"{bytes_text(freed_bytes)} from {cgroup}")
             left_bytes -= freed_bytes
         return ReclaimReport(did=tuple(did), problems=tuple(problems))
 

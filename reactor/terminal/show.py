@@ -12,9 +12,10 @@ from rich.table import Table
 
 from reactor.daemon.status_socket import ask
 from reactor.daemon.wording import after, what_was_done
+from reactor.model.amounts import amount_text
 from reactor.model.signals import Resource
 from reactor.terminal.show_resources import filesystems_table, reclaimed_table, signals_table
-from reactor.terminal.tables import Screen, amount, console, moment, table
+from reactor.terminal.tables import Screen, console, moment, table
 from reactor.text import printable
 
 
@@ -162,8 +163,8 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     if threshold:
         unit = Resource(eviction["resource"])
         screen.say(
-            f"  threshold {threshold['threshold']} ({amount(threshold['value'], unit)}): available "
-            f"{amount(threshold['available'], unit)} of {amount(threshold['capacity'], unit)}"
+            f"  threshold {threshold['threshold']} ({amount_text(threshold['value'], unit)}): available "
+            f"{amount_text(threshold['available'], unit)} of {amount_text(threshold['capacity'], unit)}"
         )
     sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]
@@ -172,7 +173,7 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     screen.say(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
     if eviction.get("credited_bytes") is not None and eviction.get("returned_bytes") is not None:
         credited, returned = (
-            amount(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")
+            amount_text(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")
         )
         screen.say(f"  the pod held {credited}; the node had {returned} more afterwards")
     for problem in eviction["problems"]:

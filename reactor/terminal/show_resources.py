@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from reactor.model.signals import Resource
-from reactor.terminal.tables import UNKNOWN, amount, duration, moment, table
-
-_RESOURCE: Final = {"bytes": Resource.MEMORY, "inodes": Resource.INODES, "processes": Resource.PIDS}
+from reactor.model.amounts import UNKNOWN, amount_text, bytes_text, duration_text
+from reactor.model.signals import RESOURCE_IN
+from reactor.terminal.tables import moment, table
 
 _COLUMNS_WITH_SOURCES: Final = 96
 
@@ -22,14 +21,14 @@ def signals_table(signals: Iterable[Mapping[str, Any]], columns: int) -> Table:
     """
     rows: list[Sequence[object]] = []
     for one in _each_once(signals):
-        resource = _RESOURCE[one["unit"]]
-        amounts = [amount(one["available"], resource), amount(one["capacity"], resource)]
+        resource = RESOURCE_IN[one["unit"]]
+        amounts = [amount_text(one["available"], resource), amount_text(one["capacity"], resource)]
         for threshold in one["thresholds"] or [None]:
             cells = ["-", "-", "-"]
             if threshold is not None:
                 met = "met" if threshold["met"] else _since_below(threshold)
-                level = f"{threshold['kind']} {amount(threshold['amount'], resource)}"
-                cells = [level, amount(threshold["margin"], resource), met]
+                level = f"{threshold['kind']} {amount_text(threshold['amount'], resource)}"
+                cells = [level, amount_text(threshold["margin"], resource), met]
             rows.append([one["signal"], *amounts, *cells, _source(one["source"])])
     names = ("SIGNAL", "AVAILABLE", "CAPACITY", "THRESHOLD", "MARGIN", "STATE", "SOURCE")
     shown = len(names) if columns >= _COLUMNS_WITH_SOURCES else len(names) - 1
@@ -52,7 +51,7 @@ def filesystems_table(document: Mapping[str, Any]) -> Table:
             same[0]["path"],
             _place(same[0]),
             _filling(same[0]),
-            duration(_soonest(same)),
+            duration_text(_soonest(same)),
         )
         for same in by_place.values()
     ]
@@ -64,9 +63,9 @@ def reclaimed_table(reclaimed: Iterable[Mapping[str, Any]]) -> Table:
     """Return what the node gave back last, kind by kind."""
     rows = []
     for one in reclaimed:
-        unit = Resource.EPHEMERAL_STORAGE if one["unit"] == "bytes" else Resource.INODES
+        unit = RESOURCE_IN[one["unit"]]
         done = "; ".join([*one["did"], *(f"problem: {problem}" for problem in one["problems"])])
-        amounts = [amount(one["freed"], unit), amount(one["wanted"], unit)]
+        amounts = [amount_text(one["freed"], unit), amount_text(one["wanted"], unit)]
         took = f"{one['took_seconds']:.1f} s"
         rows.append((one["kind"], moment(one["time"]), one["signal"], *amounts, took, done))
     columns = ("RECLAIMED LAST", "TIME", "FOR", "FREED", "WANTED", "TOOK", "BY")
@@ -107,7 +106,7 @@ def _filling(one: Mapping[str, Any]) -> str:
     if one["read_only"]:
         return "read-only"
     rate, inodes = one["fills_by_bytes_per_second"], one["fills_by_inodes_per_second"]
-    parts = [f"{amount(rate, Resource.EPHEMERAL_STORAGE)}/s"] if rate else []
+    parts = [f"{bytes_text(rate)}/s"] if rate else []
     return ", ".join([*parts, *([f"{inodes} inodes/s"] if inodes else [])]) or "-"
 
 

@@ -1,4 +1,4 @@
-"""Tables in the terminal, and how amounts, instants and durations are written in them."""
+"""Tables in the terminal, and how instants are written in them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Final, Literal
 from rich.console import Console
 from rich.table import Table
 
-from reactor.daemon.wording import amount_text
-from reactor.model.signals import Resource
 from reactor.text import printable
 
-UNKNOWN: Final = "unknown"
 _PIPE_COLUMNS: Final = 120
 
 
@@ -55,11 +52,6 @@ def table(
     return found
 
 
-def amount(value: int | None, resource: Resource) -> str:
-    """Return an amount of a resource for reading."""
-    return UNKNOWN if value is None else amount_text(value, resource)
-
-
 def moment(text: str | None, now: datetime | None = None) -> str:
     """Return an instant in RFC 3339 for reading: today's by its time, others by their date; `-` for none."""
     if text is None:
@@ -68,13 +60,3 @@ def moment(text: str | None, now: datetime | None = None) -> str:
     if at.date() == (now or datetime.now(UTC)).date():
         return f"{at:%H:%M:%S}.{at.microsecond // 1000:03}Z"
     return f"{at:%Y-%m-%d %H:%M}Z"
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration for reading, coarser the longer it is; `-` for none."""
-    if seconds is None:
-        return "-"
-    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

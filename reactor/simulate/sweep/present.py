@@ -12,14 +12,13 @@ from typing import Any, Final, TextIO
 from rich.console import Console
 from rich.table import Table
 
-from reactor.model.signals import RESOURCE, Resource
+from reactor.model.signals import IN_BYTES, RESOURCE
 from reactor.report import Bars, Figure, Lines, Report, Section
 from reactor.report import Table as ReportTable
 from reactor.simulate.sweep.axes import Axis, Combination, Setting
 from reactor.simulate.sweep.outcome import Outcome
 from reactor.simulate.sweep.run import Speed, Swept
 
-_IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
 _SHORT: Final = {
     "crossings": "crossed",
     "missed": "missed",
@@ -208,7 +207,7 @@ def _axis_label(axis: Axis) -> str | None:
         return None
     if shares == {True}:
         return f"{axis.name}, % of the capacity"
-    return f"{axis.name}, MiB" if RESOURCE[axis.settings[0].signal] in _IN_BYTES else axis.name
+    return f"{axis.name}, MiB" if RESOURCE[axis.settings[0].signal] in IN_BYTES else axis.name
 
 
 def _position(setting: Setting) -> float:
@@ -216,4 +215,4 @@ def _position(setting: Setting) -> float:
     if value.percent is not None:
         return float(value.percent)
     amount = float(value.amount or 0)
-    return amount / (1 << 20) if RESOURCE[setting.signal] in _IN_BYTES else amount
+    return amount / (1 << 20) if RESOURCE[setting.signal] in IN_BYTES else amount

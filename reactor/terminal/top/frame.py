@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from reactor.model.amounts import duration_text
 from reactor.terminal.top import sections
 from reactor.terminal.top.rates import Rates
 from reactor.terminal.top.table import Line, Span, Style, Table, fitted
-from reactor.terminal.top.words import clean, cut_end, duration
+from reactor.terminal.top.words import clean, cut_end
 
 _ROOMY_LINES: Final = 32  # from here on a blank line between the parts
 
@@ -46,7 +47,7 @@ def frame(shown: Shown, width: int, height: int) -> list[Line]:
 def _absence(shown: Shown, width: int) -> list[Line]:
     if shown.absent_because is None:
         return []
-    since = f" for {duration(shown.absent_seconds)}" if shown.document is not None else ""
+    since = f" for {duration_text(shown.absent_seconds)}" if shown.document is not None else ""
     told = f"No answer{since}, asking again: {clean(shown.absent_because)}"
     lines: list[Line] = [
         (Span(told[start : start + width], Style.BAD),) for start in range(0, len(told), width)
@@ -70,12 +71,12 @@ def _head(document: Mapping[str, Any], right: str, width: int) -> list[Line]:
 
 def _pressure(document: Mapping[str, Any]) -> Line:
     spans = [
-        Span(f"{one['condition']} for {duration(one['for_seconds'])}  ", Style.BAD)
+        Span(f"{one['condition']} for {duration_text(one['for_seconds'])}  ", Style.BAD)
         for one in document["conditions"]
         if one["in_force"]
     ] or [Span("no pressure  ", Style.GOOD)]
     for one in document["in_flight"]:
-        killed = f", killed in {duration(one['killed_in_seconds'])}" if one["killed_in_seconds"] else ""
+        killed = f", killed in {duration_text(one['killed_in_seconds'])}" if one["killed_in_seconds"] else ""
         spans.append(Span(clean(f"evicting {one['pod']} for {one['resource']}{killed}  "), Style.BAD))
     braked = (f"brake on {one['cgroup']}  " for one in document["brake"]["on"])
     spans += [Span(clean(told), Style.WARNING) for told in braked]

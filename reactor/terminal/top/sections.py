@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from reactor.daemon.wording import what_was_done
-from reactor.model.signals import Resource
+from reactor.model.amounts import duration_text
+from reactor.model.signals import RESOURCE_IN, Resource
 from reactor.terminal.top.rates import Rates
 from reactor.terminal.top.table import Column, Row, Span, Style, Table
-from reactor.terminal.top.words import amount, duration, rate, resource_of
+from reactor.terminal.top.words import amount, rate
 
 _SOON_SECONDS: Final = 60.0
 _FAR_SECONDS: Final = 86_400.0
@@ -73,7 +74,7 @@ def signals(document: Mapping[str, Any], rates: Rates) -> Table:
 
 
 def _signal(one: Mapping[str, Any], threshold: Mapping[str, Any], rates: Rates) -> Row:
-    resource = resource_of(one["unit"])
+    resource = RESOURCE_IN[one["unit"]]
     per_second = rates.per_second(one["signal"])
     left = seconds_left(threshold, per_second)
     state, style = _state(one, threshold, left)
@@ -89,7 +90,7 @@ def _signal(one: Mapping[str, Any], threshold: Mapping[str, Any], rates: Rates) 
             Span(wanted),
             Span(amount(threshold["margin"], resource), style),
             Span(rate(per_second, resource), Style.PLAIN if left is None else style),
-            Span(duration(left), style),
+            Span(duration_text(left), style),
             Span(state, style),
             Span(one["source"]["name"] if one["source"] else "none", Style.DIM),
         ),
@@ -107,7 +108,7 @@ def _state(
         return "met", Style.BAD
     below = threshold["below_for_seconds"]
     if below is not None:
-        return f"{duration(below)} of {duration(threshold['grace_period_seconds'])}", Style.WARNING
+        return f"{duration_text(below)} of {duration_text(threshold['grace_period_seconds'])}", Style.WARNING
     if threshold["margin"] < 0:  # crossed since the last pass, or braked and about to be acted on
         return "below", Style.BAD
     return "ok", Style.WARNING if left_seconds is not None and left_seconds < _SOON_SECONDS else Style.GOOD
@@ -128,7 +129,7 @@ def _gauge(one: Mapping[str, Any], threshold: Mapping[str, Any]) -> str:
 def pods(order: Mapping[str, Any], rates: Rates) -> Table:
     """Return the head of the present order of eviction, and why each stands where it does."""
     resource = Resource(order["resource"])
-    age = f", {duration(order['age_seconds'])} old" if order["age_seconds"] >= 2 else ""
+    age = f", {duration_text(order['age_seconds'])} old" if order["age_seconds"] >= 2 else ""
     columns = (
         Column(title="#", right=True),
         Column(title=f"POD of {order['pods']}, for {order['signal']}{age}", least=30, middle=True),

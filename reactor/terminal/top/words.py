@@ -1,22 +1,15 @@
-"""Names, amounts and times as they stand in a cell."""
+"""Names and amounts as they stand in a cell."""
 
 from __future__ import annotations
 
 import unicodedata
 from typing import Final
 
-from reactor.daemon.wording import amount_text
+from reactor.model.amounts import amount_text
 from reactor.model.signals import Resource
 from reactor.text import printable
 
 ELLIPSIS: Final = "…"
-_RESOURCE: Final = {"bytes": Resource.MEMORY, "inodes": Resource.INODES, "processes": Resource.PIDS}
-_TIMES: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
-
-
-def resource_of(unit: str) -> Resource:
-    """Return a resource that is counted in this unit of a status document."""
-    return _RESOURCE[unit]
 
 
 def amount(value: float | None, resource: Resource) -> str:
@@ -30,18 +23,6 @@ def rate(per_second: float | None, resource: Resource) -> str:
         return "-"
     rounded = round(per_second)
     return f"{'+' if rounded > 0 else ''}{amount_text(rounded, resource)}/s"
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time in its two largest units (`4s`, `1m20s`, `3h05m`), `-` where there is none."""
-    if seconds is None:
-        return "-"
-    whole = max(0, int(seconds))
-    for size, unit, smaller_size, smaller in _TIMES:
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{whole // size}{unit}{rest:02d}{smaller}" if rest else f"{whole // size}{unit}"
-    return f"{whole}s"
 
 
 def clean(text: str) -> str:

@@ -56,7 +56,7 @@ async def test_shortage_that_the_pods_can_not_explain_ends_nobody(make_loop, mak
     assert [SlowReason.OUTSIDE_PODS] == [one.reason for one in record.decision.slowdowns]
     document = record.document()
     assert ["outside-pods"] == [one["reason"] for one in document["slowdowns"]]
-    assert "488 MiB are used outside the pods" in document["deferred_because"]
+    assert "488Mi are used outside the pods" in document["deferred_because"]
 
 
 async def test_process_that_ends_between_the_two_readings_is_not_memory_outside(

@@ -126,7 +126,7 @@ def test_shortage_that_all_pods_together_can_not_explain_ends_no_pod_before_a_pa
     assert node.killed == []
     assert [SlowReason.OUTSIDE_PODS] == node.reasons
     assert node.decision.deferred_because == (
-        "memory.available<104857600: outside-pods: 480 MiB are used outside the pods: "
+        "memory.available<104857600: outside-pods: 480Mi are used outside the pods: "
         "evicting can't end this; one eviction in 10 s"
     )
     node.step(9.9)
@@ -154,9 +154,7 @@ def test_memory_that_stays_after_its_writer_spares_the_others():
 
     assert ["tmpfs"] == node.killed
     assert [SlowReason.UNHELPFUL] == node.reasons
-    assert (
-        "400 MiB were to come back by the last eviction, but 395 MiB more" in node.state.slowdowns[0].message
-    )
+    assert "400Mi were to come back by the last eviction, but 395Mi more" in node.state.slowdowns[0].message
 
 
 @pytest.mark.parametrize(("held", "reasons"), [(0, [SlowReason.UNHELPFUL]), (400, [])])

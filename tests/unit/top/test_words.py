@@ -5,24 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.signals import Resource
-from reactor.terminal.top.words import amount, clean, cut_end, cut_middle, duration, rate
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "-"),
-        (-3, "0s"),
-        (0.9, "0s"),
-        (59, "59s"),
-        (60, "1m"),
-        (80, "1m20s"),
-        (3900, "1h05m"),
-        (90000, "1d01h"),
-    ],
-)
-def test_a_time_stands_in_its_two_largest_units(seconds, text):
-    assert duration(seconds) == text
+from reactor.terminal.top.words import amount, clean, cut_end, cut_middle, rate
 
 
 @pytest.mark.parametrize(
