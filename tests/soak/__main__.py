@@ -30,7 +30,7 @@ from soak.stage import Stage, StageError
 _CROSSINGS_A_ROUND: Final = 25
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 # As many evictions as there are crossings: the rate is not what is tried here.
-_SECTION: Final = {"hardMemoryEvictionsPerMinute": 1_000_000}
+_SECTION: Final = {"evictionsPerMinute": 1_000_000, "hardMemoryEvictionsPerMinute": 1_000_000}
 _TELL_SECONDS: Final = 60.0
 _READY_SECONDS: Final = 20.0
 _PINNED: Final = Path("/sys/fs/bpf")

@@ -14,7 +14,7 @@ from soak.plan import FAST_RATES, MIB, CrossingPlan, Disturbance, Disturbed, Dra
 from soak.pods import Pods, Present
 from soak.stage import Stage, StageError
 
-_APPROACH_SECONDS: Final = 0.08
+_APPROACH_SECONDS: Final = 0.05
 _NEAREST_BYTES: Final = MIB
 _PATIENCE_SECONDS: Final = 1.5
 _DYING_SECONDS: Final = 2.0
@@ -93,7 +93,7 @@ class Course:
         return self._judged(hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast)
 
     def _approach(self, hogs: Sequence[HogPlan]) -> None:
-        """Have slow ones come near the level at once, so that what is left takes a twelfth of a second."""
+        """Have slow ones come near the level at once, so that what is left takes a twentieth of a second."""
         for hog in hogs:
             if hog.rate_bytes:
                 left_bytes = max(_NEAREST_BYTES // 4, int(hog.rate_bytes * _APPROACH_SECONDS))
@@ -104,8 +104,7 @@ class Course:
                     self.stage.wait_done([pod.instance])
 
     def _room_bytes(self) -> int:
-        sample = self.stage.last_sample()
-        return self.rules.capacity_bytes - self.rules.hard_bytes - sample.node.working_set_bytes
+        return self.rules.capacity_bytes - self.rules.hard_bytes - self.stage.last_node().working_set_bytes
 
     def _follow(
         self, hogs: Sequence[Present], slow: Sequence[Present], at_crossing: list[Disturbed], deadline: float
@@ -143,7 +142,7 @@ class Course:
         wanted = max(rules.hard_bytes for rules in self._all_rules)
         if self.rules.soft_bytes is not None:
             wanted = max(wanted, self.rules.soft_bytes)
-        node = self.stage.last_sample().node
+        node = self.stage.last_node()
         return grown and not dying and self.rules.capacity_bytes - node.working_set_bytes >= wanted
 
     def _notice_deaths(self, now: float) -> None:

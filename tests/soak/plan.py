@@ -108,7 +108,7 @@ class Draw:
             hard_bytes=hard_bytes,
             minimum_reclaim_bytes=self._random.choice((0, 0, 0, 0, 4 * MIB)),
             soft_bytes=hard_bytes + 3 * MIB if has_soft else None,
-            soft_grace_ns=self._random.randrange(100, 300) * 1_000_000 if has_soft else 0,
+            soft_grace_ns=self._random.randrange(50, 150) * 1_000_000 if has_soft else 0,
         )
 
     def pods(self, rules: Rules) -> list[PodPlan]:

@@ -222,6 +222,11 @@ class Stage:
             told_ns = self._words[first]
             yield self._sample(number)
 
+    def last_node(self) -> Counters:
+        """Return the node's counters in the latest sample."""
+        first = _FIRST_SAMPLE + ((self._words[_HEAD] - 1) % SAMPLES) * _SAMPLE_WORDS
+        return Counters(self._words[first + 2], self._words[first + 3])
+
     def last_sample(self) -> Sample:
         """Return the latest sample."""
         return self._sample(self._words[_HEAD] - 1)
