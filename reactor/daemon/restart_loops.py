@@ -9,7 +9,7 @@ evicted depends on none of it. On Kubernetes the kubelet's back-off slows such a
 from __future__ import annotations
 
 import logging
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -18,6 +18,7 @@ from reactor.model.settings import RestartLoopSettings
 
 _LOG: Final = logging.getLogger("reactor.evict")
 _NAMES_REMEMBERED: Final = 1000
+_TIMES_REMEMBERED: Final = 1000  # of one name
 _NO_EVICTION: Final = frozenset({"dry-run", "failed"})
 
 
@@ -30,7 +31,8 @@ class RestartLoops:
     def __init__(self, settings: RestartLoopSettings) -> None:
         self.settings = settings
         self.repeated = 0
-        self._evicted: dict[str, deque[float]] = {}  # the least recently evicted first
+        # The least recently evicted first. Lists: most names are there once, and any deque takes 600 bytes.
+        self._evicted: dict[str, list[float]] = {}
 
     def remember(self, documents: Iterable[Mapping[str, Any]]) -> None:
         """Take over the evictions of an earlier run, oldest first; skip what can't be read."""
@@ -67,12 +69,14 @@ class RestartLoops:
 
     def _note(self, name: str, at_unix_seconds: float) -> int:
         """Return how often the pod was evicted within the window that ends at this instant."""
-        times = self._evicted.pop(name, None) or deque(maxlen=_NAMES_REMEMBERED)
+        oldest = at_unix_seconds - self.settings.within_seconds
+        times = self._evicted.pop(name, [])
         times.append(at_unix_seconds)
-        while times[0] <= at_unix_seconds - self.settings.within_seconds:
-            times.popleft()
+        del times[: max(bisect_right(times, oldest), len(times) - _TIMES_REMEMBERED)]
         self._evicted[name] = times
-        while len(self._evicted) > _NAMES_REMEMBERED:
+        while (
+            len(self._evicted) > _NAMES_REMEMBERED or self._evicted[next(iter(self._evicted))][-1] <= oldest
+        ):
             del self._evicted[next(iter(self._evicted))]
         return len(times)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 
 import pytest
 
@@ -89,6 +90,29 @@ def test_thousands_of_names_are_forgotten_the_least_recently_evicted_first() -> 
     assert 1000 == len(loops._evicted)
     _evict(loops, "cgroup/web", 2.0)
     assert {} == loops.present(2.0)
+
+
+def test_name_that_is_evicted_no_more_is_forgotten_once_its_evictions_are_out_of_the_window() -> None:
+    loops = RestartLoops(THREE_IN_TEN_MINUTES)
+    for number in range(100):
+        _evict(loops, f"cgroup/{number}", float(number))
+    _evict(loops, "cgroup/web", 650.0)
+    assert 50 == len(loops._evicted)  # those of 51 to 99, and the last
+
+
+def test_many_names_that_are_evicted_once_take_little_memory() -> None:
+    loops = RestartLoops(THREE_IN_TEN_MINUTES)
+    names = [f"cgroup/{number}" for number in range(1000)]
+    tracemalloc.start()
+    try:
+        _evict(loops, "cgroup/web", 1.0)
+        before_bytes, _ = tracemalloc.get_traced_memory()
+        for name in names:
+            _evict(loops, name, 1.0)
+        after_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after_bytes - before_bytes < 300 * len(names)
 
 
 def test_a_clock_that_was_set_back_is_survived() -> None:
