@@ -87,7 +87,14 @@ async def test_what_comes_to_life_again_is_killed_again_until_the_cgroup_is_gone
 
 async def test_a_pod_without_a_cgroup_needs_no_holding_down(tree: CgroupTree, kubelet: _Kubelet) -> None:
     pod = Pod(name="web", namespace="default", uid="u")
-    await StandingOrder(tree, KillPath(tree, (kubelet.parent,)), lambda: pod).run()
+    kubelet.start()
+    kills = KillPath(tree, (kubelet.parent,))
+    order = StandingOrder(tree, kills, lambda: pod)
+    with trio.fail_after(20):
+        await order.run()
+    assert 0 == order.kills_again
+    assert kubelet.children[-1].poll() is None
+    kills.close()
 
 
 async def test_a_pod_that_may_not_be_touched_is_left_alone_without_an_end_to_the_daemon(

@@ -200,13 +200,21 @@ class Node:
 
     def summary(self) -> Object:
         """Return the kubelet's Summary API."""
+        return self._ask_kubelet("/stats/summary")
+
+    def kubelet_configuration(self) -> Object:
+        """Return the configuration that the kubelet acts on, its own defaults in it."""
+        configuration: Object = self._ask_kubelet("/configz")["kubeletconfig"]
+        return configuration
+
+    def _ask_kubelet(self, path: str) -> Object:
         # Not through the API server: it refuses to proxy to loopback addresses.
         context = ssl._create_unverified_context()  # noqa: S323 - the kubelet signs for itself
         connection = http.client.HTTPSConnection("127.0.0.1", self.kubelet_port, timeout=30, context=context)
         with contextlib.closing(connection):
-            connection.request("GET", "/stats/summary")
-            summary: Object = json.load(connection.getresponse())
-        return summary
+            connection.request("GET", path)
+            answer: Object = json.load(connection.getresponse())
+        return answer
 
     def state(self) -> Object:
         """Return the node as the API server knows it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cgroups import limit_bytes, usage_bytes
 from cluster import Cluster, Pods, is_running
 from machine import wait_until
-from node import MIB, NODE_BYTES, PODS_BYTES
+from node import MIB, NO_EVICTION, NODE_BYTES, PODS_BYTES
 
 
 def test_a_pod_runs_and_its_memory_is_charged_to_the_virtual_node(cluster: Cluster, pods: Pods) -> None:
@@ -21,8 +21,10 @@ def test_the_pods_may_use_what_the_node_has_and_no_more(cluster: Cluster) -> Non
 
 
 def test_the_kubelet_does_not_evict_by_itself(cluster: Cluster, pods: Pods) -> None:
-    conditions = {each["type"]: each["status"] for each in cluster.node.state()["status"]["conditions"]}
-    assert conditions["MemoryPressure"] == "False"
+    in_force = cluster.node.kubelet_configuration()
+    assert in_force["evictionHard"] == NO_EVICTION
+    assert not in_force.get("evictionSoft")
+    assert cluster.node.conditions()["MemoryPressure"] == "False"
     assert cluster.node.state()["spec"].get("taints", []) == []
 
 

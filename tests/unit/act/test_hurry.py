@@ -39,6 +39,7 @@ def test_where_there_is_no_cgroup_weight_or_controller_there_is_nothing_to_do(
     with fake.tree.open("/pods/a", "cpu") as directory:
         hurry(directory, CgroupVersion.V1)
     hurry(None, CgroupVersion.V1)
+    assert not (fake.directory("/pods/a", "cpu") / "cpu.shares").exists()
 
 
 def test_what_is_refused_is_raised(make_tree: FakeTreeMaker) -> None:

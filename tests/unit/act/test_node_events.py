@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -8,6 +7,7 @@ import trio
 from reactor.cluster.node_events import NodeEvents
 from reactor.model.signals import Resource
 from tests.support.api_faults import Asked, Reply, refusal, served
+from tests.support.waiting import until
 
 
 class _Server:
@@ -33,12 +33,6 @@ class _Server:
         return [(one["message"], one["count"]) for one in self.events.values()]
 
 
-async def _until(done: Callable[[], bool]) -> None:
-    with trio.fail_after(20):
-        while not done():  # noqa: ASYNC110 - any of several things
-            await trio.sleep(0.005)
-
-
 async def test_what_happens_again_is_counted_in_one_event_as_upstream_words_it() -> None:
     server = _Server()
     async with served(server) as (_, client), trio.open_nursery() as nursery:
@@ -48,9 +42,9 @@ async def test_what_happens_again_is_counted_in_one_event_as_upstream_words_it()
         events.threshold_met(Resource.MEMORY)
         events.system_oom("hog", 42)
         oom = "System OOM encountered, victim process: hog, pid: 42"
-        await _until(lambda: server.counts() == [("Attempting to reclaim memory", 2), (oom, 1)])
+        await until(lambda: server.counts() == [("Attempting to reclaim memory", 2), (oom, 1)])
         events.threshold_met(Resource.MEMORY)
-        await _until(lambda: server.counts()[0][1] == 3)
+        await until(lambda: server.counts()[0][1] == 3)
         nursery.cancel_scope.cancel()
     told = next(iter(server.events.values()))
     assert ("EvictionThresholdMet", "Warning", "Node", "one") == (
@@ -68,7 +62,7 @@ async def test_image_collection_that_falls_short_or_fails_is_told_as_upstream_do
         nursery.start_soon(events.run)
         events.free_disk_space_failed("Failed to garbage collect required amount of images.")
         events.image_gc_failed("the runtime gives no answer")
-        await _until(lambda: len(server.events) == 2)
+        await until(lambda: len(server.events) == 2)
         nursery.cancel_scope.cancel()
     assert [
         ("FreeDiskSpaceFailed", "Warning", "Failed to garbage collect required amount of images."),
@@ -82,10 +76,10 @@ async def test_after_a_while_it_is_another_event() -> None:
         events = NodeEvents(client, "one", clock_unix_seconds=lambda: now[0])
         nursery.start_soon(events.run)
         events.threshold_met(Resource.PIDS)
-        await _until(lambda: len(server.events) == 1)
+        await until(lambda: len(server.events) == 1)
         now[0] += 601
         events.threshold_met(Resource.PIDS)
-        await _until(lambda: len(server.events) == 2)
+        await until(lambda: len(server.events) == 2)
         nursery.cancel_scope.cancel()
 
 
@@ -95,7 +89,7 @@ async def test_slowed_down_evictions_are_an_event() -> None:
         events = NodeEvents(client, "one")
         nursery.start_soon(events.run)
         events.evictions_slowed_down("545 MiB are used outside the pods")
-        await _until(lambda: server.counts() == [("545 MiB are used outside the pods", 1)])
+        await until(lambda: server.counts() == [("545 MiB are used outside the pods", 1)])
         nursery.cancel_scope.cancel()
 
 
@@ -105,10 +99,10 @@ async def test_an_event_that_the_server_has_forgotten_is_made_anew() -> None:
         events = NodeEvents(client, "one")
         nursery.start_soon(events.run)
         events.threshold_met(Resource.INODES)
-        await _until(lambda: len(server.events) == 1)
+        await until(lambda: len(server.events) == 1)
         server.events.clear()
         events.threshold_met(Resource.INODES)
-        await _until(lambda: server.counts() == [("Attempting to reclaim inodes", 2)])
+        await until(lambda: server.counts() == [("Attempting to reclaim inodes", 2)])
         nursery.cancel_scope.cancel()
 
 
@@ -120,6 +114,6 @@ async def test_a_server_that_is_away_is_told_later_and_never_more_than_a_bounded
         nursery.start_soon(events.run)
         for number in range(100):
             events.system_oom("hog", number)
-        await _until(lambda: events.problem is not None)
-        await _until(lambda: len(server.events) == 64 and events.problem is None)
+        await until(lambda: events.problem is not None)
+        await until(lambda: len(server.events) == 64 and events.problem is None)
         nursery.cancel_scope.cancel()

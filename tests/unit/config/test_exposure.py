@@ -59,7 +59,8 @@ def test_commands_that_others_may_write_are_refused_with_the_reason(config: Path
 @pytest.mark.parametrize("how", WAYS)
 def test_without_commands_it_does_not_matter_who_may_write(config: Path, how: str) -> None:
     config.write_text("{}\n")
-    load_configuration(_spoilt(config, how), may_run_commands=True)
+    loaded = load_configuration(_spoilt(config, how), may_run_commands=True)
+    assert not loaded.settings.reclaim.commands
 
 
 def test_commands_that_nobody_else_may_write_are_taken(config: Path) -> None:

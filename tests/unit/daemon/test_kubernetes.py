@@ -33,6 +33,7 @@ from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.terminal import show
 from tests.support.api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
 from tests.support.part_faults import PartFaults
+from tests.support.waiting import until
 
 _POD = Pod(name="web", namespace="default", uid="uid-web", cgroup=None)
 
@@ -139,24 +140,18 @@ def _ending(outcome: str = "killed", grace_period_seconds: int = 0) -> Ending:
     return Ending(eviction=eviction, outcome=outcome)
 
 
-async def _until(done: Callable[[], object]) -> None:
-    with trio.fail_after(20):
-        while not done():  # noqa: ASYNC110 - any of several things
-            await trio.sleep(0.005)
-
-
 async def test_a_pass_that_evicts_is_told_with_its_conditions(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server) as (cluster, nursery):
         ending = _ending()
         ending.ended.set()
         cluster.passed(_record(ending, conditions=(NodeCondition.MEMORY_PRESSURE,)), nursery)
-        await _until(lambda: server.pod["status"]["phase"] == "Failed")
-        await _until(
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+        await until(
             lambda: {event["reason"] for event in server.events} == {"Evicted", "EvictionThresholdMet"}
         )
-        await _until(lambda: len(server.node_patches) >= 2)
-        await _until(lambda: cluster.pending == 0)
+        await until(lambda: len(server.node_patches) >= 2)
+        await until(lambda: cluster.pending == 0)
 
 
 async def test_a_dry_run_tells_nobody_anything(tmp_path: Path) -> None:
@@ -178,10 +173,10 @@ async def test_an_eviction_that_is_called_off_never_makes_its_pod_failed(tmp_pat
     async with _running(tmp_path, server) as (cluster, nursery):
         ending = _ending("ordered", grace_period_seconds=30)
         cluster.evicted(ending, nursery)
-        await _until(lambda: server.events)
+        await until(lambda: server.events)
         ending.outcome = "called off"
         ending.ended.set()
-        await _until(lambda: cluster.pending == 0)
+        await until(lambda: cluster.pending == 0)
         other = _ending("ordered", grace_period_seconds=30)  # the same pod, evicted in earnest later
         cluster.evicted(other, nursery)
         assert 1 == cluster.pending
@@ -193,10 +188,10 @@ async def test_a_soft_eviction_has_its_status_when_its_pod_has_ended(tmp_path: P
     async with _running(tmp_path, server) as (cluster, nursery):
         ending = _ending("ordered", grace_period_seconds=30)
         cluster.evicted(ending, nursery)
-        await _until(lambda: server.events)
+        await until(lambda: server.events)
         assert "Running" == server.pod["status"]["phase"]
         ending.ended.set()
-        await _until(lambda: server.pod["status"]["phase"] == "Failed")
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
 
 
 async def test_only_a_kill_for_the_nodes_sake_is_a_system_oom(tmp_path: Path) -> None:
@@ -204,7 +199,7 @@ async def test_only_a_kill_for_the_nodes_sake_is_a_system_oom(tmp_path: Path) ->
     async with _running(tmp_path, server) as (cluster, _):
         for scope in (OomScope.OWN_LIMIT, OomScope.NODE):
             cluster.oom_killed(OomKill(source="ebpf-oom", scope=scope, at_ns=0, pid=7, comm=str(scope)))
-        await _until(lambda: server.events)
+        await until(lambda: server.events)
         assert ["System OOM encountered, victim process: node, pid: 7"] == [
             one["message"] for one in server.events
         ]
@@ -214,7 +209,7 @@ async def test_metrics_tell_whether_the_cluster_is_heard(tmp_path: Path) -> None
     registry = CollectorRegistry()
     async with _running(tmp_path, _Server()) as (cluster, _):
         registry.register(ClusterMetrics(cluster))
-        await _until(lambda: cluster.watches == {"pods": True, "node": True})
+        await until(lambda: cluster.watches == {"pods": True, "node": True})
         assert {
             "node": "one",
             "role": "alongside",
@@ -237,7 +232,7 @@ async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: P
         ending = _ending()
         ending.ended.set()
         cluster.evicted(ending, nursery)
-        await _until(lambda: "eviction of web" in cluster.problems)
+        await until(lambda: "eviction of web" in cluster.problems)
         assert 1 == cluster.pending
     kept = json.loads((tmp_path / "announcements.json").read_text())
     assert ["uid-web"] == [one["uid"] for one in kept["announcements"]]
@@ -249,17 +244,17 @@ async def test_every_part_that_fails_is_restarted_and_an_eviction_is_told_all_th
     faults = PartFaults()
     supervisor, server = Supervisor(faults), _Server()
     async with _running(tmp_path, server, supervisor) as (cluster, nursery):
-        await _until(lambda: len(supervisor.states) >= 8)
+        await until(lambda: len(supervisor.states) >= 8)
         parts = {state.name for state in supervisor.states}
         for name in parts:
             faults.fail(name)
-        await _until(lambda: parts == set(faults.failed))
+        await until(lambda: parts == set(faults.failed))
         ending = _ending()
         ending.ended.set()
         cluster.passed(_record(ending), supervisor.jobs(nursery, "kubernetes evictions"))
 
-        await _until(lambda: server.pod["status"]["phase"] == "Failed")
-        await _until(lambda: all(state.health == "running" for state in supervisor.states))
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+        await until(lambda: all(state.health == "running" for state in supervisor.states))
         assert parts == {state.name for state in supervisor.states if state.restarts}
 
 
@@ -271,7 +266,7 @@ async def test_credentials_that_are_missing_are_a_problem_and_the_start_is_not_h
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.run)
         await cluster.wait_pods(0.2)
-        await _until(lambda: "kubernetes credentials" in cluster.problems)
+        await until(lambda: "kubernetes credentials" in cluster.problems)
         nursery.cancel_scope.cancel()
 
 
@@ -321,6 +316,6 @@ async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_
         ending.eviction = dataclasses.replace(ending.eviction, pod=nameless)
         ending.ended.set()
         cluster.evicted(ending, nursery)
-        await _until(lambda: server.events and server.pod["status"]["phase"] == "Failed")
+        await until(lambda: server.events and server.pod["status"]["phase"] == "Failed")
         about = server.events[0]["involvedObject"]
         assert ("default", "web") == (about["namespace"], about["name"])

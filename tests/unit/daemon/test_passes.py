@@ -175,16 +175,24 @@ async def test_memory_wake_does_not_look_at_processes_but_housekeeping_does(make
 async def test_disk_threshold_seen_earlier_is_listed_but_not_acted_on_again(
     make_loop, make_pod, make_threshold, observation
 ):
-    loop = make_loop(make_threshold(10, Signal.PID_AVAILABLE))
+    threshold = make_threshold(100, Signal.NODEFS_AVAILABLE)
+    loop = make_loop(threshold)
     loop.have(make_pod("first"), make_pod("second"))
-    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(5, 100)}
-    loop.passes.make([wake(WakeKind.PROCESSES)])
-
-    loop.now_seconds += 15  # the first eviction's deadline is over
-    again = loop.passes.make([wake()])
-
-    assert again.decision.thresholds_met != ()
+    low = {Signal.NODEFS_AVAILABLE: observation(50, 1000)}
+    loop.known.observed.take([Signal.NODEFS_AVAILABLE], low, loop.now_seconds)
+    asked = loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
+    await loop.passes.give_back(asked, trio.lowlevel.checkpoint)
     assert loop.kills.killed == ["first"]
+
+    loop.now_seconds += 15  # the first eviction's deadline is over, and nothing has been observed since
+    for kind in (WakeKind.MEMORY, WakeKind.HOUSEKEEPING):
+        again = loop.passes.make([wake(kind)])
+        assert again.decision.thresholds_met == (threshold,)
+        assert (again.decision.reclaim, again.endings) == ((), ())
+    assert loop.kills.killed == ["first"]
+
+    loop.known.observed.take([Signal.NODEFS_AVAILABLE], low, loop.now_seconds)
+    assert loop.passes.make([wake(WakeKind.HOUSEKEEPING)]).decision.reclaim
 
 
 async def test_unreadable_memory_is_no_pressure(make_loop, make_pod):
