@@ -7,14 +7,13 @@ import errno
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, after_housekeeping
 from tests.support.disks import Guarded, leave
 from tests.support.mounting import mounted
 from tests.support.processes import MIB, PAUSE, fill, hold
@@ -43,7 +42,7 @@ def test_read_only_filesystem_is_told_and_nobody_is_evicted_until_it_is_writable
     guarded.start(LOW_SPACE)
     eventually(lambda: "read-only" in problem_of(guarded.daemon, "nodefs"), "the problem")
     assert available(guarded.daemon, "nodefs.available") is None
-    time.sleep(3)
+    after_housekeeping(guarded.daemon, 3)
     assert guarded.evicted() == []
     assert not guarded.under_pressure()
     subprocess.run(["mount", "-o", "remount,rw", str(guarded.disk)], check=True)
@@ -179,4 +178,3 @@ def test_time_to_threshold_is_shown_while_a_disk_fills(guarded: Guarded) -> None
     eventually(shown, "the rate")
     assert "FILESYSTEM (single)" in guarded.daemon.ask("status").stdout
     process.kill()
-    time.sleep(0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.daemon import after_housekeeping
 from tests.support.disks import Guarded, leave
 from tests.support.processes import MIB, PAUSE, fill
 from tests.support.waiting import eventually
@@ -29,7 +29,7 @@ def test_disk_hog_is_evicted_and_the_innocent_lives(guarded: Guarded) -> None:
     assert quiet.poll() is None
     assert [] == os.listdir(hog)  # an emptyDir ends with its pod
     assert os.stat(innocent / "file").st_size == 30 * MIB
-    time.sleep(2)
+    after_housekeeping(guarded.daemon, 2)
     assert guarded.evicted() == ["hog"]
 
 
@@ -135,5 +135,5 @@ def test_pods_that_take_nothing_known_go_one_after_the_other_and_not_all_at_once
     eventually(lambda: len(guarded.evicted()) == 2, "both", 40)
     first, second = guarded.daemon.evictions()
     assert (second["timing"]["killed_ns"] - first["timing"]["killed_ns"]) / 1e9 > 4
-    time.sleep(7)
+    after_housekeeping(guarded.daemon, 7)  # longer than an eviction is in flight
     assert guarded.evicted() == ["a", "b"]  # nobody is left, and nobody goes twice

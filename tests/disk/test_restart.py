@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.daemon import after_housekeeping
 from tests.support.disks import Guarded, leave
 from tests.support.processes import MIB, fill
 from tests.support.waiting import eventually
@@ -61,7 +61,8 @@ def test_files_of_an_evicted_pod_are_awaited_and_removed_by_the_next_daemon(
     if not has_cgroup:
         guarded.node.remove_pod(f"{guarded.node.cgroup}/hog")
     guarded.daemon.start()
-    time.sleep(5)  # several looks, at each of which the innocent would be the next
+    # At each of these turns the innocent would be the next.
+    after_housekeeping(guarded.daemon, 4)
     assert "innocent" not in guarded.evicted()
     assert [one["resource"] for one in guarded.daemon.status()["in_flight"]] == ["ephemeral-storage"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.daemon import after_housekeeping
 from tests.support.disks import Guarded
 from tests.support.processes import fill
 from tests.support.waiting import eventually
@@ -51,7 +51,7 @@ def test_one_mebibyte_less_is_left_alone(guarded: Guarded, form: str) -> None:
     guarded.start(AMPLE)
     process = guarded.run("within", fill(path, mib=99))
     eventually(lambda: (path / "file").exists() and (path / "file").stat().st_size == 99 << 20, "the file")
-    time.sleep(4)  # several looks
+    after_housekeeping(guarded.daemon, 3)
     assert process.poll() is None
     assert [] == guarded.evicted()
 
@@ -79,7 +79,7 @@ def test_emptydir_in_memory_has_its_limit_too_and_its_files_are_memory(
         process.wait(60)
         eventually(lambda: guarded.evicted() == ["pod"], "the line in the journal")
     else:
-        time.sleep(4)
+        after_housekeeping(guarded.daemon, 3)
         assert [] == guarded.evicted()
 
 
@@ -95,6 +95,6 @@ def test_limits_are_not_held_where_that_is_switched_off(guarded: Guarded) -> Non
     guarded.start({**AMPLE, "localStorageCapacityIsolation": False})
     process = guarded.run("over", fill(path, mib=101))
     eventually(lambda: (path / "file").exists() and (path / "file").stat().st_size == 101 << 20, "the file")
-    time.sleep(4)
+    after_housekeeping(guarded.daemon, 3)
     assert process.poll() is None
     assert [] == guarded.evicted()

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.processes import MIB, hold
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
@@ -95,13 +94,6 @@ def tmpfs(path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-def wait_passes(daemon: RunningDaemon, count: int = PASSES) -> dict[str, Any]:
-    """Wait until the daemon has made so many passes more; return its status then."""
-    before = daemon.status()["passes"]
-    eventually(lambda: daemon.status()["passes"] >= before + count, f"{count} passes", 60)
-    return daemon.status()
-
-
 def alive(processes: Sequence[subprocess.Popen[bytes]]) -> int:
     return sum(process.poll() is None for process in processes)
 
@@ -119,7 +111,7 @@ def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
     leak = node.spawn(f"{node.cgroup}/system", python(LEAK, 340, pause_seconds))
     eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down", 30)
 
-    status = wait_passes(daemon)
+    status = after_passes(daemon, PASSES)
 
     assert alive(innocents) >= INNOCENTS - trial.futile_at_most
     assert leak.poll() is None
@@ -147,7 +139,7 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
         assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
         eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
 
-        wait_passes(daemon)
+        after_passes(daemon, PASSES)
 
         assert INNOCENTS == alive(innocents)
         assert ["writer"] == daemon.evicted()
@@ -208,7 +200,7 @@ def test_crash_amid_a_storm_forgets_nothing_of_it(
 
         daemon.kill()
         daemon.start()
-        status = wait_passes(daemon, 10)
+        status = after_passes(daemon, 10)
 
         assert INNOCENTS == alive(innocents)
         assert ["unhelpful"] == sorted({one["reason"] for one in status["slowdowns"]})
@@ -250,7 +242,7 @@ def test_locked_memory_comes_back_like_any_other(
         hog = node.spawn(node.add_pod(f"pods/{name}"), python(LOCKED, 290))
         assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
 
-    status = wait_passes(daemon, 2)
+    status = after_passes(daemon, 2)
 
     assert INNOCENTS == alive(innocents)
     assert ["one", "two"] == daemon.evicted()
@@ -272,7 +264,7 @@ def test_second_hog_is_killed_at_once_however_soon_it_crosses(
         hog.wait(20 * PATIENCE)
     eventually(lambda: len(daemon.evictions()) >= 3, "three evictions")
 
-    status = wait_passes(daemon, 2)
+    status = after_passes(daemon, 2)
 
     assert INNOCENTS == alive(innocents)
     assert status["slowdowns"] == []

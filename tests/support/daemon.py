@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually
 
 
 class RunningDaemon:
@@ -154,3 +154,28 @@ class RunningDaemon:
                 # A socket is named by its inode: one that is opened anew has another.
                 found.append(os.readlink(fd).partition(":[")[0])
         return sorted(found)
+
+
+def after_passes(daemon: RunningDaemon, count: int) -> dict[str, Any]:
+    """Wait until the daemon has made so many passes more; return its status then.
+
+    What has not happened by then does not happen: a pass would have decided it.
+    """
+    before = daemon.status()["passes"]
+    eventually(lambda: daemon.status()["passes"] >= before + count, f"{count} passes", 60, 0.1)
+    return daemon.status()
+
+
+def after_housekeeping(daemon: RunningDaemon, count: int) -> dict[str, Any]:
+    """Wait until the daemon has been through so many turns of its ticker more, each with a pass.
+
+    As `after_passes`, for what only housekeeping observes: disks, and what pods take of them. The turn that
+    is on its way counts for nothing: the file that a test has written may have come too late for it.
+    """
+
+    def turns() -> int:
+        return next(int(one["wakes"]) for one in daemon.status()["sources"] if one["name"] == "ticker")
+
+    before = turns()
+    eventually(lambda: turns() > before + count, f"{count} turns of the ticker", 60, 0.1)
+    return after_passes(daemon, 1)
