@@ -283,20 +283,40 @@ def _reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> tuple[int,
     """
     resolved_bytes = 0 if not earlier and not episode.unresolved else None
     for is_soft in (False, True):
-        runs = [
-            run
-            for rules in episode.rules
-            for run in _short(episode, rules, earlier, is_soft=is_soft, reclaim_bytes=resolved_bytes)
-            if run[0] <= kill.at_ns
-        ]
         lasting = [
-            began_ns for began_ns, ended_ns, grace_ns in runs if _lasts(began_ns, ended_ns, grace_ns, kill)
+            began_ns
+            for rules in episode.rules
+            for began_ns, ended_ns, grace_ns in _short(
+                episode, rules, earlier, is_soft=is_soft, reclaim_bytes=resolved_bytes
+            )
+            if began_ns <= kill.at_ns
+            and _lasts(
+                _met_since(episode, rules, began_ns, resolved_bytes) if is_soft else began_ns,
+                ended_ns,
+                grace_ns,
+                kill,
+            )
         ]
         if lasting:
             return max(lasting), is_soft
     if not earlier and episode.crossed_ns is not None and episode.crossed_ns <= kill.at_ns:
         return episode.crossed_ns, False  # so fast that no sample shows it
     return None
+
+
+def _met_since(episode: Episode, rules: Rules, at_ns: int, reclaim_bytes: int | None) -> int:
+    """Return since when the soft threshold was met without a break at an instant, nothing credited.
+
+    A kill does not begin its grace period anew: the threshold goes on being met until the memory is back.
+    """
+    return min(
+        (
+            began_ns
+            for began_ns, ended_ns, _ in _short(episode, rules, (), is_soft=True, reclaim_bytes=reclaim_bytes)
+            if began_ns <= at_ns <= ended_ns
+        ),
+        default=at_ns,
+    )
 
 
 def _lasts(began_ns: int, ended_ns: int, grace_ns: int, kill: Kill) -> bool:

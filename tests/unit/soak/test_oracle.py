@@ -260,6 +260,22 @@ def test_soft_threshold_is_a_reason_after_its_grace_period_and_not_before() -> N
     assert only(episode(samples, [kill(HOG, 60)], rules=[rules])).wrong == "killed without a crossing"
 
 
+def test_grace_period_is_not_begun_anew_by_a_kill_that_was_not_enough() -> None:
+    rules = replace(RULES, soft_bytes=25 * MIB, soft_grace_ns=50 * MS)
+    samples = [
+        sample(0, {HOG: 65, SMALL: 5, CRITICAL: 3}),
+        *(sample(at, {HOG: 77, SMALL: 5, CRITICAL: 3}) for at in range(1, 20)),
+        *(sample(at, {HOG: 0, SMALL: 5, CRITICAL: 3}, beside_mib=69) for at in range(20, 100)),
+    ]
+    first = kill(HOG, 19, gone_ms=20)
+
+    def second(at_ms: float) -> Judged:
+        return judge(episode(samples, [first, kill(SMALL, at_ms)], rules=[rules])).kills[1]
+
+    assert second(60).wrong is None
+    assert second(40).wrong is not None
+
+
 def test_either_of_two_configurations_may_be_in_force_at_a_reload() -> None:
     samples = [sample(at, {HOG: 70, SMALL: 5}) for at in range(4)]
     other = Rules(capacity_bytes=100 * MIB, hard_bytes=30 * MIB)
