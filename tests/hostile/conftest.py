@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Trials(config.getoption("--figures", None)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a failure when it happens: a whole run takes long, and its machine may be lost before the end."""
+    report = yield
+    if report.failed:
+        terminal = item.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.write_line(f"\n{report.longreprtext}")
+    return report
 
 
 @pytest.fixture

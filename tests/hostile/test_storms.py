@@ -21,6 +21,8 @@ from tests.support.waiting import PATIENCE, eventually
 pytestmark = pytest.mark.suite("storms")
 
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
+# As many times longer as a slow machine takes for everything else, so that it is not over before it is seen.
+PAUSE = {"unhelpfulEvictionPause": f"{10 * PATIENCE:g}s"}
 INNOCENTS = 12
 PASSES = 30
 # Takes memory MiB for MiB, with a pause after each; then it stays as it is.
@@ -67,7 +69,7 @@ def pods(node: VirtualNode, daemon: RunningDaemon) -> str:
     """Return the cgroup whose children are the pods; beside it on the node lies what is no pod's."""
     cgroup = node.add_pod("pods")
     node.add_pod("system")
-    daemon.configure(HARD, {"pods": {"parents": [cgroup]}})
+    daemon.configure(HARD, {"pods": {"parents": [cgroup]}, **PAUSE})
     return cgroup
 
 
@@ -216,7 +218,9 @@ def test_victim_that_can_not_die_takes_nobody_with_it(
     trial.right |= {"hog"}
     if node.tree.freezer_root is None or node.tree.version is CgroupVersion.V2:
         pytest.skip("needs cgroup v1's freezer: on v2 what is frozen dies of SIGKILL")
-    daemon.configure(HARD, {"pods": {"parents": [f"{node.cgroup}/pods"]}, "inFlightDeadline": "500ms"})
+    daemon.configure(
+        HARD, {"pods": {"parents": [f"{node.cgroup}/pods"]}, "inFlightDeadline": "500ms", **PAUSE}
+    )
     daemon.start()
     hog = node.spawn(node.add_pod("pods/hog"), python(SHARED, 250))
     eventually(lambda: node.usage_bytes() > 380 * MIB, "all that the pods take")

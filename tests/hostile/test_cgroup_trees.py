@@ -1,0 +1,121 @@
+"""Cgroups that tenants make below their pods: deep, by the thousand, made and removed all the time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("hostile trees")
+
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+DEEP = 1_100
+WIDE = 3_000
+# Makes cgroups below its own, moves a child through them, and removes them, as fast as it can.
+CHURN = """
+import os, sys
+top = sys.argv[1]
+child = os.fork()
+if child == 0:
+    import signal
+    signal.pause()
+number = 0
+while True:
+    number += 1
+    one = f"{top}/{number}"
+    os.makedirs(f"{one}/a/b")
+    try:
+        with open(f"{one}/a/b/cgroup.procs", "w") as procs:
+            procs.write(str(child))
+        with open(f"{top}/cgroup.procs", "w") as procs:
+            procs.write(str(child))
+    except OSError:
+        pass
+    for path in (f"{one}/a/b", f"{one}/a", one):
+        try:
+            os.rmdir(path)
+        except OSError:
+            pass
+"""
+
+
+@contextmanager
+def nest(top: Path, levels: int) -> Iterator[int]:
+    """Make cgroups in one another; yield a descriptor of the innermost one."""
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=fd)
+        fd = _step(fd, "d")
+    try:
+        yield fd
+    finally:
+        for _ in range(levels):
+            fd = _step(fd, "..")
+            with suppress(FileNotFoundError):
+                os.rmdir("d", dir_fd=fd)
+        os.close(fd)
+
+
+def _step(fd: int, name: str) -> int:
+    below = os.open(name, os.O_RDONLY, dir_fd=fd)
+    os.close(fd)
+    return below
+
+
+def evicts(node: VirtualNode, daemon: RunningDaemon, name: str) -> None:
+    """Have a hog evicted, and wait until the journal has it."""
+    victim = node.spawn(node.add_pod(name), hold(470))
+    assert -signal.SIGKILL == victim.wait(30 * PATIENCE)
+    eventually(lambda: daemon.evicted()[-1:] == [name], "the eviction in the journal")
+
+
+def test_a_daemon_starts_beside_a_nest_and_a_crowd_of_cgroups_and_evicts_a_hog_in_the_nest(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    trial.right |= {"deep", "hog"}
+    wide = node.tree.path(node.add_pod("wide"))
+    for number in range(WIDE):
+        (wide / str(number)).mkdir()
+    innocent = node.spawn(node.add_pod("innocent"), hold(30))
+    trial.must_live([innocent])
+    with nest(node.tree.path(node.add_pod("deep")), DEEP) as innermost:
+        daemon.configure(HARD)
+        daemon.start()
+        entering = f"/proc/{os.getpid()}/fd/{innermost}/cgroup.procs"
+        command = ["/bin/sh", "-c", f'echo $$ > {entering}; exec "$@"', "sh", *hold(470)]
+        hog = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        assert -signal.SIGKILL == hog.wait(30 * PATIENCE)
+        eventually(lambda: daemon.evicted() == ["deep"], "the eviction in the journal")
+        evicts(node, daemon, "hog")
+        assert 0 == daemon.stop()
+
+
+def test_a_pod_that_makes_and_removes_cgroups_all_the_time_keeps_no_hog_alive_and_can_be_evicted(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    trial.right |= {"hog", "churn"}
+    churn = node.add_pod("churn")
+    command = [sys.executable, "-S", "-c", CHURN, str(node.tree.path(churn))]
+    churning = node.spawn(churn, command)
+    daemon.configure(HARD)
+    daemon.start()
+    evicts(node, daemon, "hog")
+    assert churning.poll() is None
+    hog = node.spawn(churn, hold(470))
+    assert -signal.SIGKILL == hog.wait(30 * PATIENCE)
+    assert -signal.SIGKILL == churning.wait(30 * PATIENCE)
+    eventually(lambda: daemon.evicted() == ["hog", "churn"], "the eviction in the journal")
+    eventually(lambda: not node.tree.processes(churn), "nobody of it is left")
+    assert 0 == daemon.stop()
