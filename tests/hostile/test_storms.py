@@ -25,6 +25,7 @@ HARD = {"evictionHard": {"memory.available": "100Mi"}}
 PAUSE = {"unhelpfulEvictionPause": f"{10 * PATIENCE:g}s"}
 INNOCENTS = 12
 PASSES = 30
+RESTARTS = 3  # more of them would reach the node's limit
 # Takes memory MiB for MiB, with a pause after each; then it stays as it is.
 LEAK = """
 import mmap, signal, sys, time
@@ -156,6 +157,36 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
         hog = node.spawn(node.add_pod("pods/hog"), hold(400))
         assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
         assert INNOCENTS == alive(innocents)
+
+
+def test_writer_to_a_tmpfs_that_is_started_again_each_time_costs_no_innocent(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    pods: str,
+    innocents: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    """As a unit with Restart=always whose files stay. A minimum reclaim makes one shortage of it."""
+    trial.right.add("writer")
+    trial.rounds = RESTARTS
+    daemon.configure(
+        {**HARD, "evictionMinimumReclaim": {"memory.available": "20Mi"}},
+        {"pods": {"parents": [pods]}, **PAUSE},
+    )
+    daemon.start()
+    with tmpfs(tmp_path / "tmpfs") as mounted:
+        for number in range(RESTARTS):
+            writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, mounted / str(number), 300))
+            assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
+            node.remove_pod(f"{pods}/writer")
+
+        status = wait_passes(daemon, 5)
+
+        assert INNOCENTS == alive(innocents)
+        assert ["writer"] * RESTARTS == daemon.evicted()
+        assert status["slowdowns"]
+        assert status["oom_kills"]["recent"] == []
 
 
 def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(

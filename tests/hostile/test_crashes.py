@@ -1,0 +1,115 @@
+"""Every process but the guard is killed again and again, and the guard itself: hogs are evicted still."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.disks import Guarded
+from tests.support.processes import PAUSE, hold
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("crash-only")
+
+HARD = {"evictionHard": {"memory.available": "64Mi", "nodefs.available": "1Mi"}}
+ROUNDS = 6
+KILL_SECONDS = 0.1
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    found = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += [int(child) for child in (task / "children").read_text().split()]
+    return found + [below for child in found for below in descendants(child)]
+
+
+@contextmanager
+def killed_all_the_time(daemon: RunningDaemon) -> Iterator[Callable[[], int]]:
+    """Kill what the daemon has started, all the time; yield what tells how many that were."""
+    over, killed = threading.Event(), [0]
+
+    def kill() -> None:
+        while not over.wait(KILL_SECONDS):
+            assert daemon.process is not None
+            for pid in descendants(daemon.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed[0] += 1
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield lambda: killed[0]
+    finally:
+        over.set()
+        killer.join()
+
+
+def evicts(node: VirtualNode, daemon: RunningDaemon, trial: Trial, name: str) -> None:
+    """Have a hog evicted, and wait until the journal has it."""
+    trial.right.add(name)
+    victim = node.spawn(node.add_pod(name), hold(470))
+    assert -signal.SIGKILL == victim.wait(30 * PATIENCE)
+    eventually(lambda: name in daemon.evicted(), "the eviction in the journal")
+
+
+def test_hogs_are_evicted_while_every_process_but_the_guard_is_killed_again_and_again(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
+) -> None:
+    for name in ("volumes", "pods"):
+        (tmp_path / name).mkdir()
+    guarded = Guarded(node, daemon, tmp_path / "volumes", tmp_path / "pods")
+    volume = guarded.add_pod("innocent")
+    for number in range(200):  # what the walker has to do
+        (volume / str(number)).mkdir()
+    innocent = guarded.run("innocent", PAUSE)
+    trial.must_live([innocent])
+    trial.rounds = ROUNDS
+    guarded.start(HARD)
+    with killed_all_the_time(daemon) as killed:
+        for number in range(ROUNDS):
+            evicts(node, daemon, trial, f"hog-{number}")
+        eventually(lambda: killed() >= ROUNDS, "processes of the daemon to kill")
+    evicts(node, daemon, trial, "last")
+    assert innocent.poll() is None
+    assert 0 == daemon.stop()
+
+
+def test_a_guard_that_is_killed_at_any_moment_has_a_successor_that_evicts_the_hog_and_nobody_else(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, record_property: Callable[[str, object], None]
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    record_property("seed", seed)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    innocents = [node.spawn(node.add_pod(f"innocent-{number}"), hold(10)) for number in range(3)]
+    trial.must_live(innocents)
+    trial.rounds = ROUNDS
+    daemon.configure({"evictionHard": {"memory.available": "64Mi"}})
+    for number in range(ROUNDS):
+        trial.right.add(f"hog-{number}")
+        daemon.start()
+        victim = node.spawn(node.add_pod(f"hog-{number}"), hold(440))
+        filled = int(moments.uniform(0.3, 0.92) * 512) << 20
+        eventually(
+            lambda filled=filled, victim=victim: victim.poll() is not None or node.usage_bytes() > filled,
+            "the moment",
+        )
+        daemon.kill()
+        daemon.start()
+        assert -signal.SIGKILL == victim.wait(30 * PATIENCE)
+        assert 0 == daemon.stop()
+    assert [None] * 3 == [innocent.poll() for innocent in innocents]
