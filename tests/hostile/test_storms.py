@@ -181,7 +181,7 @@ def test_writer_to_a_tmpfs_that_is_started_again_each_time_costs_no_innocent(
             assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
             node.remove_pod(f"{pods}/writer")
 
-        status = wait_passes(daemon, 5)
+        status = after_passes(daemon, 5)
 
         assert INNOCENTS == alive(innocents)
         assert ["writer"] * RESTARTS == daemon.evicted()
