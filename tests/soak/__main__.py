@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the soak; return 0 where the goal is met, 1 where not, 2 where it could not run."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--time", default="30m", type=_seconds, help="how long, such as 20s, 30m, 8h")
+    parser.add_argument("--crossings", type=int, default=None, help="end before the time, after so many")
     parser.add_argument("--seed", type=int, default=None, help="draws the same rounds again")
     parser.add_argument(
         "--kinds", default=KINDS, help="what memory is held and taken, of %(default)s (see stage.c)"
@@ -55,7 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.output.mkdir(parents=True, exist_ok=True)
     print(f"soak: {asked.time:g} s, seed {seed}", flush=True)
     with ended_by_signals():
-        figures = run(asked.time, Draw(seed, asked.kinds), asked.output / f"disagreements-{seed}")
+        figures = run(
+            asked.time,
+            Draw(seed, asked.kinds),
+            asked.output / f"disagreements-{seed}",
+            most_crossings=asked.crossings,
+        )
     stored = {**_machine(), "seed": seed, "seconds": asked.time, **figures.document()}
     path = asked.output / f"soak-{time.strftime('%Y%m%dT%H%M%S')}.json"
     path.write_text(json.dumps(stored, indent=1))
@@ -63,8 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if figures.is_good() else 1
 
 
-def run(seconds: float, draw: Draw, kept: Path) -> Figures:
-    """Return what was counted in a run of that length; disagreements are kept in a directory."""
+def run(seconds: float, draw: Draw, kept: Path, *, most_crossings: int | None = None) -> Figures:
+    """Return what was counted in a run of that length; disagreements are kept in a directory.
+
+    The run ends earlier with the episode that makes it `most_crossings`.
+    """
     figures = Figures()
     tree = CgroupTree.discover()
     pins = _pins()
@@ -89,7 +98,7 @@ def run(seconds: float, draw: Draw, kept: Path) -> Figures:
         guarded.start(stage.wait)
         course = Course(stage=stage, pods=pods, guarded=guarded, draw=draw, rules=rules)
         try:
-            _rounds(course, figures, seconds, Evidence(kept, guarded.journal))
+            _rounds(course, figures, seconds, most_crossings, Evidence(kept, guarded.journal))
         except Exception:
             print(guarded.log_tail(), file=sys.stderr)
             raise
@@ -98,13 +107,20 @@ def run(seconds: float, draw: Draw, kept: Path) -> Figures:
     return figures
 
 
-def _rounds(course: Course, figures: Figures, seconds: float, evidence: Evidence) -> None:
+def _rounds(
+    course: Course, figures: Figures, seconds: float, most_crossings: int | None, evidence: Evidence
+) -> None:
     began = told = time.monotonic()
-    while (spent := time.monotonic() - began) < seconds:
+    spent = 0.0
+
+    def is_over() -> bool:
+        return spent >= seconds or (most_crossings is not None and figures.crossings >= most_crossings)
+
+    while not is_over():
         _begin_round(course)
         for _ in range(_CROSSINGS_A_ROUND):
             spent = time.monotonic() - began
-            if spent >= seconds:
+            if is_over():
                 break
             # Only at first: what the daemon takes is to be followed over one long life.
             outcome = _crossing(course, may_crash=spent < seconds / 4)

@@ -1,0 +1,28 @@
+"""A short soak: every crossing is judged by an oracle that shares no code with the daemon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from soak.__main__ import main
+
+CROSSINGS = 100
+
+
+@pytest.mark.usefixtures("tool")
+def test_no_wrong_victim_and_no_missed_crossing_among_a_hundred_with_everything_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["--time", "10m", "--crossings", str(CROSSINGS), "--output", str(tmp_path)])
+
+    printed = capsys.readouterr().out
+    (stored,) = tmp_path.glob("soak-*.json")
+    figures = json.loads(stored.read_text())
+    assert (status, figures["wrong_victims"], figures["missed_crossings"]) == (0, 0, 0), printed
+    assert figures["crossings"] >= CROSSINGS
+    assert figures["kills"] > 0
+    assert figures["unexplained_daemon_deaths"] == 0
+    assert figures["left_behind"] == []
