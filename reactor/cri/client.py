@@ -12,7 +12,6 @@ from reactor.cri.endpoint import socket_path
 from reactor.cri.messages import (
     POD_UID_LABEL,
     Container,
-    ContainerStats,
     Image,
     ImageFilesystems,
     ImageSpec,
@@ -63,10 +62,11 @@ class RuntimeClient:
         request = requests.ListSandboxesRequest(filter=asked)
         return (await self._runtime("ListPodSandbox", request, messages.Sandboxes)).items
 
-    async def sandbox_status(self, sandbox_id: str, *, verbose: bool = False) -> messages.SandboxStatusAnswer:
-        """Return how a sandbox stands."""
-        request = requests.SandboxStatusRequest(sandbox_id=sandbox_id, verbose=verbose)
-        return await self._runtime("PodSandboxStatus", request, messages.SandboxStatusAnswer)
+    async def sandbox_info(self, sandbox_id: str) -> str:
+        """Return what the runtime says of a sandbox beside its status: JSON, "" where it says nothing."""
+        request = requests.SandboxStatusRequest(sandbox_id=sandbox_id, verbose=True)
+        answer = await self._runtime("PodSandboxStatus", request, messages.SandboxStatusAnswer)
+        return answer.info.get("info", "")
 
     async def stop_sandbox(self, sandbox_id: str) -> None:
         """Kill what still runs in a sandbox and take it down; one that is down or gone is no error."""
@@ -86,11 +86,9 @@ class RuntimeClient:
         request = requests.ListContainersRequest(filter=asked)
         return (await self._runtime("ListContainers", request, messages.Containers)).containers
 
-    async def container_status(
-        self, container_id: str, *, verbose: bool = False
-    ) -> messages.ContainerStatusAnswer:
+    async def container_status(self, container_id: str) -> messages.ContainerStatusAnswer:
         """Return how a container stands."""
-        request = requests.ContainerStatusRequest(container_id=container_id, verbose=verbose)
+        request = requests.ContainerRequest(container_id=container_id)
         return await self._runtime("ContainerStatus", request, messages.ContainerStatusAnswer)
 
     async def stop_container(self, container_id: str, grace_period_seconds: int) -> None:
@@ -108,23 +106,9 @@ class RuntimeClient:
         with _gone_is_fine():
             await self._runtime("RemoveContainer", request, messages.Empty, REMOVAL_DEADLINE_SECONDS)
 
-    async def container_stats(self, container_id: str) -> ContainerStats | None:
-        """Return what a container uses, None where the runtime does not tell."""
-        request = requests.ContainerRequest(container_id=container_id)
-        return (await self._runtime("ContainerStats", request, messages.ContainerStatsAnswer)).stats
-
-    async def all_container_stats(self) -> tuple[ContainerStats, ...]:
-        """Return what each running container uses."""
-        return (await self._runtime("ListContainerStats", messages.Empty(), messages.StatsList)).stats
-
     async def images(self) -> tuple[Image, ...]:
         """Return every image on the node."""
         return (await self._image("ListImages", messages.Empty(), messages.Images)).images
-
-    async def image(self, name: str) -> Image | None:
-        """Return the image of any of its names, None where the node has none."""
-        request = requests.ImageRequest(image=ImageSpec(image=name))
-        return (await self._image("ImageStatus", request, messages.ImageStatusAnswer)).image
 
     async def remove_image(self, image_id: str) -> None:
         """Remove an image; one that is gone is no error."""

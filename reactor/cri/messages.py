@@ -23,7 +23,6 @@ from reactor.cri.wire import (
     text_map,
     texts,
     unsigned,
-    wrapped,
 )
 
 # A label that the kubelet gives to sandboxes and containers (pkg/kubelet/types/labels.go).
@@ -56,7 +55,6 @@ class Version(Message):
 
     runtime_name: str = text(2)
     runtime_version: str = text(3)
-    runtime_api_version: str = text(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,6 @@ class SandboxMetadata(Message):
     name: str = text(1)
     uid: str = text(2)
     namespace: str = text(3)
-    attempt: int = unsigned(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,31 +86,17 @@ class Sandboxes(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxStatus(Message):
-    """How a sandbox stands."""
-
-    id: str = text(1)
-    metadata: SandboxMetadata | None = message(2, SandboxMetadata)
-    state: SandboxState = choice(3, SandboxState.READY, unknown=SandboxState.NOT_READY)
-    created_at_ns: int = signed(4)
-    labels: Mapping[str, str] = text_map(7, _LABELS)
-    annotations: Mapping[str, str] = text_map(8, _ANNOTATIONS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxStatusAnswer(Message):
-    """A sandbox's status; `info` is JSON by the runtime's own keys."""
+    """What the runtime says besides of a sandbox: JSON by its own keys."""
 
-    status: SandboxStatus | None = message(1, SandboxStatus)
     info: Mapping[str, str] = text_map(2, _INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerMetadata(Message):
-    """A container's name in its pod, and how often it was started before."""
+    """A container's name in its pod."""
 
     name: str = text(1)
-    attempt: int = unsigned(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,29 +130,18 @@ class Containers(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStatus(Message):
-    """How a container stands; instants that are not known are 0."""
+    """How a container stands."""
 
-    id: str = text(1)
-    metadata: ContainerMetadata | None = message(2, ContainerMetadata)
     state: ContainerState = choice(3, ContainerState.CREATED, unknown=ContainerState.UNKNOWN)
-    created_at_ns: int = signed(4)
-    started_at_ns: int = signed(5)
-    finished_at_ns: int = signed(6)
     exit_code: int = signed(7)
-    image: ImageSpec | None = message(8, ImageSpec)
-    image_ref: str = text(9)
-    reason: str = text(10)
-    labels: Mapping[str, str] = text_map(12, _LABELS)
-    annotations: Mapping[str, str] = text_map(13, _ANNOTATIONS)
     log_path: str = text(15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStatusAnswer(Message):
-    """A container's status; `info` is JSON by the runtime's own keys."""
+    """A container's status."""
 
     status: ContainerStatus | None = message(1, ContainerStatus)
-    info: Mapping[str, str] = text_map(2, _INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,52 +153,9 @@ class FilesystemIdentifier(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemUsage(Message):
-    """What of a filesystem is used by whom the message speaks of (None: not told)."""
+    """On which filesystem something lies."""
 
-    timestamp_ns: int = signed(1)
     filesystem: FilesystemIdentifier | None = message(2, FilesystemIdentifier)
-    used_bytes: int | None = wrapped(3)
-    inodes_used: int | None = wrapped(4)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUsage(Message):
-    """A container's memory (None: not told)."""
-
-    timestamp_ns: int = signed(1)
-    working_set_bytes: int | None = wrapped(2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerAttributes(Message):
-    """Whose statistics they are."""
-
-    id: str = text(1)
-    metadata: ContainerMetadata | None = message(2, ContainerMetadata)
-    labels: Mapping[str, str] = text_map(3, _LABELS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStats(Message):
-    """What a container uses, as the runtime last measured it."""
-
-    attributes: ContainerAttributes | None = message(1, ContainerAttributes)
-    memory: MemoryUsage | None = message(3, MemoryUsage)
-    writable_layer: FilesystemUsage | None = message(4, FilesystemUsage)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStatsAnswer(Message):
-    """One container's statistics."""
-
-    stats: ContainerStats | None = message(1, ContainerStats)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatsList(Message):
-    """Statistics of containers."""
-
-    stats: tuple[ContainerStats, ...] = messages(1, ContainerStats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,13 +174,6 @@ class Images(Message):
     """A list of images."""
 
     images: tuple[Image, ...] = messages(1, Image)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageStatusAnswer(Message):
-    """An image's status, None where the node has no such image."""
-
-    image: Image | None = message(1, Image)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

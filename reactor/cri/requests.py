@@ -13,7 +13,6 @@ from reactor.cri.wire import Message, flag, message, signed, text, text_map
 class SandboxFilter(Message):
     """Which sandboxes are meant; empty: all."""
 
-    id: str = text(1)
     label_selector: Mapping[str, str] = text_map(3)
 
 
@@ -33,7 +32,7 @@ class SandboxRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxStatusRequest(Message):
-    """Asks how a sandbox stands; `verbose` for what the runtime has to say besides."""
+    """Asks how a sandbox stands; `verbose`: and for what the runtime has to say besides."""
 
     sandbox_id: str = text(1)
     verbose: bool = flag(2)
@@ -43,8 +42,6 @@ class SandboxStatusRequest(Message):
 class ContainerFilter(Message):
     """Which containers are meant; empty: all."""
 
-    id: str = text(1)
-    sandbox_id: str = text(3)
     label_selector: Mapping[str, str] = text_map(4)
 
 
@@ -57,7 +54,7 @@ class ListContainersRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest(Message):
-    """Names a container: to be removed, its statistics to be told."""
+    """Names a container: to be removed, its status to be told."""
 
     container_id: str = text(1)
 
@@ -71,15 +68,7 @@ class StopContainerRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStatusRequest(Message):
-    """Asks how a container stands; `verbose` for what the runtime has to say besides."""
-
-    container_id: str = text(1)
-    verbose: bool = flag(2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest(Message):
-    """Names an image: to be removed, its status to be told."""
+    """Names an image to be removed."""
 
     image: ImageSpec | None = message(1, ImageSpec)

@@ -159,20 +159,6 @@ def messages(number: int, of: type[Message]) -> Any:
     return _declare(_repeated(number, of.decode, encode), ())
 
 
-def wrapped(number: int) -> Any:
-    """Declare a UInt64Value, a message around one number: None where absent."""
-
-    def add(_: object, raw: memoryview) -> int:
-        values = [value for inner, kind, value in _fields(raw) if (inner, kind) == (1, _VARINT)]
-        return values[-1] if values else 0
-
-    def encode(value: int | None) -> Iterator[bytes]:
-        if value is not None:
-            yield from _delimited(number, b"".join(_number_encoder(1)(value)))
-
-    return _declare(_Kind(number, _BYTES, add, encode), default=None)
-
-
 def text_map(number: int, keys: Collection[str] | None = None) -> Any:
     """Declare a map<string, string>, a dict, of which only these keys are read (None: all)."""
     # An entry begins with its key, as every known encoder writes it; one that doesn't is read as a whole.

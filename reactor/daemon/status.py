@@ -22,7 +22,7 @@ from reactor.disks.usage import with_storage
 from reactor.errors import ReactorError
 from reactor.model.decisions import InFlight, OomVictim
 from reactor.model.settings import Settings
-from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, NodeCondition, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, UNIT, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.policy import rank
@@ -35,7 +35,6 @@ _SHORT_EVICTION: Final = (
     *("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns"),
     *("credited_bytes", "returned_bytes"),
 )
-_UNIT: Final = {Resource.INODES: "inodes", Resource.PIDS: "processes"}
 
 
 class StatusError(ReactorError):
@@ -186,7 +185,7 @@ def _signal(view: View, signal: Signal, seen: Observation | None, now_seconds: f
     taken = None if seen is None else seen.taken_at_seconds
     return {
         "signal": signal,
-        "unit": _UNIT.get(RESOURCE[signal], "bytes"),
+        "unit": UNIT[RESOURCE[signal]],
         **_amounts(seen),
         "absurd": None if seen is None else seen.absurdity,
         "age_seconds": None if taken is None else round(now_seconds - taken, 3),

@@ -26,7 +26,6 @@ _DIRECTORY_CHANGES: Final = 0x100 | 0x200 | 0x40 | 0x80 | 0x400 | 0x800 | 0x0100
 
 # How openat2 resolves a path (linux/openat2.h); each is a refusal: EXDEV, ELOOP, EXDEV.
 RESOLVE_NO_XDEV: Final = 0x01
-RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_BENEATH: Final = 0x08
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 from reactor.kube.pods import EVICTED, FAILED
 
 COMPONENT: Final = "reactor"
-NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 _NAME_LENGTH: Final = 253
 

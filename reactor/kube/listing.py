@@ -46,7 +46,6 @@ class ListReader:
         self._pieces: list[str] = []  # what has come since; joined to the text when there is enough
         self._waiting = 0
         self._needed = 0
-        self._is_at_end = False
         self._parser = self._object()
 
     @property
@@ -69,7 +68,6 @@ class ListReader:
     def finish(self) -> Iterator[Any]:
         """Yield the items that are left, since nothing more will come. Raises ListError."""
         self._take(b"", final=True)
-        self._is_at_end = True
         yield from self._read()
 
     def _take(self, piece: bytes, *, final: bool) -> None:

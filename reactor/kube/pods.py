@@ -34,7 +34,6 @@ FAILED: Final = "Failed"
 PENDING: Final = "Pending"
 _SHOWN: Final = 5
 _TERMINAL: Final = frozenset({FAILED, "Succeeded"})
-_SCHEDULED: Final = "PodScheduled"
 _DISRUPTED: Final = "DisruptionTarget"
 
 
@@ -54,7 +53,6 @@ class KnownPod:
     reason: str = ""
     is_being_deleted: bool = False
     has_started: bool = False
-    scheduled_at: float | None = None
     evicted_at: float | None = None
     unreadable_because: str | None = None
 
@@ -143,7 +141,6 @@ def read_pod(
             container.state.running is not None or container.state.terminated is not None
             for container in (*told.container_statuses, *told.init_container_statuses)
         ),
-        scheduled_at=_since(told, _SCHEDULED),
         evicted_at=_since(told, _DISRUPTED) if told.reason == EVICTED else None,
         unreadable_because=unreadable_because,
     )

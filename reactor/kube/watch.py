@@ -7,7 +7,6 @@ nobody here. Source: kubernetes.io/docs/reference/using-api/api-concepts, client
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
@@ -77,7 +76,6 @@ class Watch:
         self.synced = trio.Event()
         self.problem: str | None = None
         self.lists = 0
-        self.last_heard_seconds = -math.inf
 
     async def run(self) -> None:
         """Follow until cancelled, whatever the server does."""
@@ -166,7 +164,6 @@ class Watch:
 
     def _heard(self) -> None:
         self.problem = None
-        self.last_heard_seconds = time.monotonic()
         self._on_change()
 
 

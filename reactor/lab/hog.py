@@ -47,7 +47,6 @@ class HogTimes:
 
     started_ns: int
     crossed_ns: int | None
-    last_touch_ns: int
     dead_ns: int | None
     ended_ns: int | None
     back_ns: int | None
@@ -78,7 +77,7 @@ class Hog:
     def times(self) -> HogTimes:
         """Wait for the observer and return what was measured."""
         self._observer.wait(2 * OBSERVER_SECONDS)
-        started_ns, crossed_ns, crossed_usage, last_ns, _, max_usage, *_ = self._allocated.words()
+        started_ns, crossed_ns, crossed_usage, _, _, max_usage, *_ = self._allocated.words()
         _, ended_ns, dead_ns, back_ns, back_bytes, *_ = self._observed.words()
         peak_bytes = max(max_usage, self._watermark_bytes())
         # Killed at the very page that crossed, it had no time to say so: the instant before it stands.
@@ -86,7 +85,6 @@ class Hog:
         return HogTimes(
             started_ns=started_ns,
             crossed_ns=crossed_ns if crossed and crossed_ns else None,
-            last_touch_ns=last_ns,
             dead_ns=dead_ns or None,
             ended_ns=ended_ns or None,
             back_ns=back_ns or None,

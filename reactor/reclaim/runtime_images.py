@@ -42,8 +42,7 @@ class RuntimeImages:
         for sandbox_id in sandboxes:
             if sandbox_id not in known:
                 with suppress(ReactorError):
-                    answer = await client.sandbox_status(sandbox_id, verbose=True)
-                    known[sandbox_id] = _image_of(answer.info.get("info", ""))
+                    known[sandbox_id] = _image_of(await client.sandbox_info(sandbox_id))
         self._sandbox_images = known
         return frozenset(known.values()) - {""}
 

@@ -20,7 +20,6 @@ from reactor.tune.measured import AS_CONFIGURED, Reaction
 
 IDLE: Final = "idle"
 BUSY: Final = "busy CPUs"
-LOADS: Final = (IDLE, BUSY)
 BRAKED: Final = "with the brake"
 MEMORY_HIGH_ALONE: Final = "memory.high alone"
 _FULL_SPEED: Final = 0

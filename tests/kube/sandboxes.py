@@ -22,7 +22,7 @@ from node import Node
 
 from reactor.cri.channel import call
 from reactor.cri.client import RuntimeClient
-from reactor.cri.messages import ContainerMetadata, ImageSpec, SandboxMetadata
+from reactor.cri.messages import ContainerMetadata, Image, ImageSpec, SandboxMetadata
 from reactor.cri.wire import Message, message, signed, text, text_map, texts
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
@@ -235,7 +235,7 @@ class Runtime:
 
         await until(no_shims)
         client = self.client()
-        if None in [await client.image(name) for name in (images.LOAD, images.PAUSE)]:
+        if None in [await image_named(client, name) for name in (images.LOAD, images.PAUSE)]:
             self.import_images()
 
     def import_images(self) -> None:
@@ -277,3 +277,8 @@ class OldRuntime(Runtime):
         if done.returncode:
             raise LostError(f"containerd 1.4 can't be had: {done.stderr}")
         return Path(done.stdout.strip()) / "containerd"
+
+
+async def image_named(client: RuntimeClient, name: str) -> Image | None:
+    """Return the image of that name, None where the node has none."""
+    return next((one for one in await client.images() if name in one.repo_tags), None)

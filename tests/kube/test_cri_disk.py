@@ -16,7 +16,7 @@ from typing import Any
 import images
 import pytest
 from machine import LostError, Program
-from sandboxes import RunningPod, Runtime, until
+from sandboxes import RunningPod, Runtime, image_named, until
 
 from reactor.cri.messages import ContainerState
 
@@ -134,7 +134,7 @@ async def test_what_dead_containers_hold_is_given_back_and_nobody_is_evicted(
 
 async def test_unused_images_are_enough_and_nobody_is_evicted(runtime: Runtime, daemon: Daemon) -> None:
     runtime.node.import_image(images.large_archive(runtime.node.directory, 35))
-    large = await runtime.client().image(images.LARGE)
+    large = await image_named(runtime.client(), images.LARGE)
     assert large is not None
     daemon.start(minimum_image_age="1ms")
 
@@ -149,8 +149,8 @@ async def test_unused_images_are_enough_and_nobody_is_evicted(runtime: Runtime, 
     innocent = await runtime.run_pod({"a": writer(60, "sleep 600")}, qos="besteffort")
     await until(is_given_back)
     assert daemon.evicted() == []
-    assert await runtime.client().image(images.LARGE) is None
-    assert await runtime.client().image(images.LOAD) is not None
+    assert await image_named(runtime.client(), images.LARGE) is None
+    assert await image_named(runtime.client(), images.LOAD) is not None
     assert await states(runtime, innocent) == [ContainerState.RUNNING]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import images
 import pytest
-from sandboxes import RunningPod, Runtime, until
+from sandboxes import RunningPod, Runtime, image_named, until
 
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState
@@ -85,7 +85,7 @@ async def test_unused_images_go_and_those_in_use_and_of_pause_containers_stay(
     pod = await runtime.run_pod({"a": ["idle"]})
     reclaim = ImageReclaim(RuntimeImages(runtime.client), history, at_once)
     used = {image.id for image in await reclaim.look() if image.in_use}
-    assert {(await client.image(name)).id for name in (images.LOAD, images.PAUSE)} == used  # type: ignore[union-attr]
+    assert {(await image_named(client, name)).id for name in (images.LOAD, images.PAUSE)} == used  # type: ignore[union-attr]
     assert await reclaim.run(ALL) is None
 
     await client.stop_sandbox(pod.sandbox_id)
@@ -96,15 +96,15 @@ async def test_unused_images_go_and_those_in_use_and_of_pause_containers_stay(
     assert report is not None
     assert report.did[0].startswith("removed 1 of 1 unused images")
     assert report.problems == ()
-    assert await client.image(images.LOAD) is None
-    assert await client.image(images.PAUSE) is not None
+    assert await image_named(client, images.LOAD) is None
+    assert await image_named(client, images.PAUSE) is not None
 
 
 async def test_an_image_that_has_just_come_is_about_to_be_used(runtime: Runtime, tmp_path: Path) -> None:
     history = ImageHistory(tmp_path / "images.json")
     reclaim = ImageReclaim(RuntimeImages(runtime.client), history, ImageGcSettings(minimum_age_seconds=120.0))
     assert await reclaim.run(ALL) is None
-    assert await runtime.client().image(images.LOAD) is not None
+    assert await image_named(runtime.client(), images.LOAD) is not None
 
 
 async def test_collection_goes_by_the_watermarks(runtime: Runtime, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_collection_goes_by_the_watermarks(runtime: Runtime, tmp_path: Pat
     collected = await reclaim.collect(Observation(available=19, capacity=100))
     assert collected.wanted_bytes == 11
     assert collected.freed_bytes > 11
-    assert await runtime.client().image(images.LOAD) is None
+    assert await image_named(runtime.client(), images.LOAD) is None
 
 
 async def test_an_image_that_is_gone_meanwhile_is_no_problem(runtime: Runtime, tmp_path: Path) -> None:

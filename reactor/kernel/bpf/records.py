@@ -19,7 +19,6 @@ UNUSED: Final = (1 << 64) - 1
 
 LEVEL: Final = struct.Struct("=QQQQ")
 WATCH_HEAD: Final = struct.Struct("=QQQ")
-WATCH_BYTES: Final = WATCH_HEAD.size + LEVELS_PER_WATCH * LEVEL.size
 WATCH_RECORD: Final = struct.Struct("=IIQQQQII16s")
 OOM_HEAD: Final = struct.Struct("=IIQQQQQ16s")
 OOM_CGROUP: Final = struct.Struct("=Q128s")

@@ -21,7 +21,6 @@ from reactor.cri.wire import (
     text_map,
     texts,
     unsigned,
-    wrapped,
 )
 
 
@@ -46,7 +45,6 @@ class _Everything(Message):
     colour: _Colour = choice(6, _Colour.RED, unknown=_Colour.OTHER)
     inner: _Inner | None = message(7, _Inner)
     inners: tuple[_Inner, ...] = messages(8, _Inner)
-    used: int | None = wrapped(9)
     labels: dict[str, str] = text_map(2000)
 
 
@@ -62,7 +60,6 @@ _EVERYTHING = st.builds(
     colour=st.sampled_from(_Colour),
     inner=st.none() | _INNER,
     inners=st.lists(_INNER, max_size=3).map(tuple),
-    used=st.none() | st.integers(0, 2**64 - 1),
     labels=st.dictionaries(_TEXT, _TEXT, max_size=3),
 )
 

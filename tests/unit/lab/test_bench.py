@@ -14,7 +14,6 @@ def a_run(kill_ms: float) -> Run:
     times = HogTimes(
         started_ns=0,
         crossed_ns=1_000_000,
-        last_touch_ns=2_000_000,
         dead_ns=1_000_000 + int(kill_ms * 1e6),
         ended_ns=40_000_000,
         back_ns=41_000_000,

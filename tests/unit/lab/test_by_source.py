@@ -16,7 +16,6 @@ def a_run(wake_ms: float) -> Run:
     times = HogTimes(
         started_ns=0,
         crossed_ns=1_000_000,
-        last_touch_ns=2_000_000,
         dead_ns=9_000_000,
         ended_ns=40_000_000,
         back_ns=41_000_000,

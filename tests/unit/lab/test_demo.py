@@ -13,7 +13,6 @@ ZERO_NS = 5_000_000_000
 TIMES = HogTimes(
     started_ns=ZERO_NS - 200_000_000,
     crossed_ns=ZERO_NS,
-    last_touch_ns=ZERO_NS + 1_900_000,
     dead_ns=None,
     ended_ns=ZERO_NS + 20_000_000,
     back_ns=ZERO_NS + 20_100_000,

@@ -49,7 +49,6 @@ def test_a_run_comes_down_to_times_from_the_crossing() -> None:
     times = HogTimes(
         started_ns=0,
         crossed_ns=1_000_000,
-        last_touch_ns=2_000_000,
         dead_ns=3_000_000,
         ended_ns=40_000_000,
         back_ns=43_000_000,
