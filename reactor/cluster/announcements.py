@@ -4,7 +4,6 @@ the daemon lives.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import cattrs
-
-from reactor.kernel.small_file import KeptFile
+from reactor.cluster.plain_values import CONVERTER
+from reactor.kernel.small_file import KeptFile, document_of
 from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, failed_status
 from reactor.kube.pods import EVICTED
 
@@ -89,29 +87,12 @@ class AnnouncementFile(KeptFile[tuple[Announcement, ...]]):
         return {
             "version": _VERSION,
             "boot_id": self._boot_id,
-            "announcements": [_CONVERTER.unstructure(one) for one in announcements],
+            "announcements": [CONVERTER.unstructure(one) for one in announcements],
         }
 
 
 def _parsed(content: bytes, boot_id: str) -> tuple[Announcement, ...]:
-    document = json.loads(content)
-    if len(content) > _MAX_BYTES or document["version"] != _VERSION:
-        raise ValueError(f"no announcements of version {_VERSION}, or more than {_MAX_BYTES} bytes of them")
+    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
     if document["boot_id"] != boot_id:
         return ()  # a pod that its kubelet has started since the reboot was evicted by nobody
-    return tuple(_CONVERTER.structure(one, Announcement) for one in document["announcements"])
-
-
-def _text(value: Any, _: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"got {value!r:.80}; accepted: a string")
-    return value
-
-
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(detailed_validation=False)
-    converter.register_structure_hook(str, _text)
-    return converter
-
-
-_CONVERTER: Final = _converter()
+    return tuple(CONVERTER.structure(one, Announcement) for one in document["announcements"])

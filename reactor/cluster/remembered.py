@@ -7,17 +7,14 @@ other, so one that is out of date does no harm: there is no cgroup of that uid a
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import cattrs
-
-from reactor.kernel.small_file import KeptFile
+from reactor.cluster.plain_values import CONVERTER
+from reactor.kernel.small_file import KeptFile, document_of
 from reactor.model.pods import Pod
 
 _LOG: Final = logging.getLogger("reactor.pods")
@@ -47,29 +44,10 @@ class RememberedSpecs(KeptFile[Mapping[str, Pod]]):
 def _document(specs: Mapping[str, Pod]) -> object:
     # Where a pod's files and cgroups lie is looked for anew.
     pods = [replace(pod, cgroup=None, storage=()) for pod in specs.values()]
-    return {"version": _VERSION, "pods": [_CONVERTER.unstructure(pod, Pod) for pod in pods]}
+    return {"version": _VERSION, "pods": [CONVERTER.unstructure(pod, Pod) for pod in pods]}
 
 
 def _parsed(content: bytes) -> dict[str, Pod]:
-    document = json.loads(content)
-    if len(content) > _MAX_BYTES or document["version"] != _VERSION:
-        raise ValueError(f"no pods of version {_VERSION}, or more than {_MAX_BYTES} bytes of them")
-    pods = [_CONVERTER.structure(one, Pod) for one in document["pods"]]
+    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
+    pods = [CONVERTER.structure(one, Pod) for one in document["pods"]]
     return {pod.uid: pod for pod in pods}
-
-
-def _text(value: Any, _: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"got {value!r:.80}; accepted: a string")
-    return value
-
-
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(detailed_validation=False)
-    converter.register_structure_hook(str, _text)
-    converter.register_unstructure_hook(Fraction, str)
-    converter.register_structure_hook(Fraction, lambda text, _: Fraction(text))
-    return converter
-
-
-_CONVERTER: Final = _converter()

@@ -7,18 +7,17 @@ start that follows would read the refused configuration, and the node would have
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from reactor.config.documents import load_document
 from reactor.config.settings import Configuration, load_configuration, settings_from_text
 from reactor.errors import ConfigError
-from reactor.kernel.small_file import KeptFile
+from reactor.kernel.small_file import KeptFile, document_of
 from reactor.model.settings import Settings
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -78,7 +77,7 @@ def _directories(path: Path) -> Iterator[Path]:
 def _kept(kept_path: Path, path: Path) -> Configuration | None:
     """Return what was kept of the configuration at `path`, None where there is nothing that can be used."""
     try:
-        document = _document(_content(kept_path))
+        document = document_of(_content(kept_path), version=_VERSION, max_bytes=_MAX_BYTES)
         if document["path"] != str(path.absolute()):
             return None
         text = document["text"]
@@ -100,14 +99,4 @@ def _content(path: Path) -> bytes:
                 f"uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; accepted: a file of uid "
                 f"{os.geteuid()}, mode 0600"
             )
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise ValueError(f"more than {_MAX_BYTES} bytes")
-    return content
-
-
-def _document(content: bytes) -> Mapping[str, Any]:
-    document = json.loads(content)
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
-        raise ValueError(f"no configuration of version {_VERSION}")
-    return document
+        return file.read(_MAX_BYTES + 1)

@@ -8,17 +8,16 @@ After a reboot nothing in the file is true any more: no process that it speaks o
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import cattrs
 
 from reactor.errors import ReactorError
-from reactor.kernel.small_file import read, replace
+from reactor.kernel.small_file import document_of, read
 from reactor.model.decisions import PolicyState
 from reactor.model.thresholds import Threshold
 
@@ -51,16 +50,15 @@ class StateFile:
         self._boottime_seconds = boottime_seconds
         self._boot_id = boot_id
 
-    def save(self, state: PolicyState) -> None:
-        """Replace the file; raise OSError with its path where that can't be done. Blocks on the disk."""
-        document = {
+    def document(self, state: PolicyState) -> object:
+        """Return what the file says of a state. Raises OSError."""
+        return {
             "version": _VERSION,
             "boot_id": self._boot_id.read_text().strip(),
             "clock_seconds": self._clock_seconds(),
             "boottime_seconds": self._boottime_seconds(),
             "state": _CONVERTER.unstructure(state, PolicyState),
         }
-        replace(self.path, document)
 
     def load(self) -> PolicyState | None:
         """Return what was saved during this boot, on today's clock; None where nothing was.
@@ -75,7 +73,7 @@ class StateFile:
         except OSError as error:
             raise StateError(f"{self.path}: {error.strerror}") from error
         try:
-            document = _parse(content)
+            document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
             if document["boot_id"] != boot_id:
                 return None
             drift = self._drift_seconds(float(document["clock_seconds"]), float(document["boottime_seconds"]))
@@ -87,19 +85,6 @@ class StateFile:
     def _drift_seconds(self, saved_clock_seconds: float, saved_boottime_seconds: float) -> float:
         elapsed = self._boottime_seconds() - saved_boottime_seconds
         return self._clock_seconds() - (saved_clock_seconds + elapsed)
-
-
-def _parse(content: bytes) -> Mapping[str, Any]:
-    if len(content) > _MAX_BYTES:
-        raise ValueError(f"more than {_MAX_BYTES} bytes")
-    document = json.loads(content, parse_constant=_refuse_constant)
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
-        raise ValueError(f"no state of version {_VERSION}")
-    return document
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is no instant")
 
 
 def _moved(state: PolicyState, by_seconds: float) -> PolicyState:

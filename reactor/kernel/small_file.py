@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
@@ -52,6 +52,20 @@ def read(path: Path, max_bytes: int) -> bytes:
         return file.read(max_bytes + 1)
 
 
+def document_of(content: bytes, *, version: int, max_bytes: int) -> dict[str, Any]:
+    """Return the JSON object that a small file holds. Raises ValueError for what no such version wrote."""
+    if len(content) > max_bytes:
+        raise ValueError(f"more than {max_bytes} bytes")
+    document = json.loads(content, parse_constant=_refuse_constant)
+    if not isinstance(document, dict) or document.get("version") != version:
+        raise ValueError(f"not a document of version {version}")
+    return document
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
 def load(
     path: Path, max_bytes: int, parse: Callable[[bytes], _Content]
 ) -> tuple[_Content | None, str | None]:
@@ -71,7 +85,7 @@ class KeptFile(Generic[_Content]):
     """Saves what it is shown, the latest wins. Nothing raises: a file that can't be had is a `problem`.
 
     `to_document` makes JSON of it, in the thread that writes. `failure` is how the log begins to tell, once,
-    that it is not saved.
+    that it is not saved; `on_failure` is called for each write that failed.
     """
 
     def __init__(
@@ -82,12 +96,14 @@ class KeptFile(Generic[_Content]):
         log: logging.Logger,
         *,
         between_seconds: float = 0.0,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._to_document = to_document
         self._failure = failure
         self._log = log
         self._between_seconds = between_seconds
+        self._on_failure = on_failure
         self._shown: tuple[_Content, ...] = ()  # the latest, where there was any
         self._changed = trio.Event()
         self.problem: str | None = None
@@ -109,21 +125,26 @@ class KeptFile(Generic[_Content]):
             await self._changed.wait()
             self._changed = trio.Event()
             # Not abandoned: two writers of one file are worse than a late one.
-            await in_thread(following(self._save))
+            await in_thread(following(self._save_shown))
             await trio.sleep(self._between_seconds)
 
     def flush(self) -> None:
         """Save what was shown last, here and now: the daemon ends."""
         if self._changed.is_set():
-            self._save()
+            self._save_shown()
 
-    def _save(self) -> None:
-        (content,) = self._shown
+    def _save_shown(self) -> None:
+        self.save(*self._shown)
+
+    def save(self, content: _Content) -> bool:
+        """Save this, here and now; return whether that went well. Blocks on the disk."""
         try:
             replace(self._path, self._to_document(content))
         except OSError as error:
             if self.problem is None:
                 self._log.error("%s: %s", self._failure, error)
             self.problem = str(error)
-        else:
-            self.problem = None
+            self._on_failure()
+            return False
+        self.problem = None
+        return True

@@ -54,7 +54,7 @@ class ImageReclaim:
     async def look(self) -> tuple[Image, ...]:
         """Return the images on the node, and remember them. Raises ReactorError."""
         found = self._history.take(await self._store.images(), time.time())
-        await in_thread(following(self._history.save))
+        await in_thread(following(self._history.keep))
         return found
 
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them

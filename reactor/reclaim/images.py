@@ -6,15 +6,16 @@ dead ones included, was of it. Source: image_gc_manager.go, detectImages.
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from reactor.kernel.small_file import load, replace
+from reactor.kernel.small_file import KeptFile, document_of
 from reactor.model.pods import Image
 
+_LOG: Final = logging.getLogger("reactor.reclaim")
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20
 
@@ -37,18 +38,16 @@ class Seen:
     used_unix_seconds: float | None = None
 
 
-class ImageHistory:
+class ImageHistory(KeptFile[Mapping[str, Seen]]):
     """Remembers images at `path`. Nothing raises: what can't be read or written is a `problem`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: dict[str, Seen] = {}
-        self.problem: str | None = None
+        super().__init__(path, _document, "images: not saved, after a restart they would be new", _LOG)
+        self._seen: Mapping[str, Seen] = {}
 
     def load(self) -> None:
         """Take over what an earlier run left. Blocks on the disk."""
-        seen, self.problem = load(self._path, _MAX_BYTES, _parsed)
-        self._seen = seen or {}
+        self._seen = self._restore(_MAX_BYTES, _parsed) or {}
 
     def take(self, images: Iterable[ListedImage], now_unix_seconds: float) -> tuple[Image, ...]:
         """Note what is there now, and return it; images that are gone are forgotten."""
@@ -74,21 +73,17 @@ class ImageHistory:
         self._seen = seen
         return tuple(found)
 
-    def save(self) -> None:
-        """Keep what is known. Blocks on the disk."""
-        document = {"version": _VERSION, "images": {uid: asdict(one) for uid, one in self._seen.items()}}
-        try:
-            replace(self._path, document)
-        except OSError as error:
-            self.problem = str(error)
-        else:
-            self.problem = None
+    def keep(self) -> None:
+        """Save what is known. Blocks on the disk."""
+        self.save(self._seen)
+
+
+def _document(seen: Mapping[str, Seen]) -> object:
+    return {"version": _VERSION, "images": {uid: asdict(one) for uid, one in seen.items()}}
 
 
 def _parsed(content: bytes) -> dict[str, Seen]:
-    document: Mapping[str, Any] = json.loads(content)
-    if len(content) > _MAX_BYTES or document["version"] != _VERSION:
-        raise ValueError(f"no images of version {_VERSION}, or more than {_MAX_BYTES} bytes of them")
+    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
     return {
         str(uid): Seen(
             first_unix_seconds=float(one["first_unix_seconds"]),

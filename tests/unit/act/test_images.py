@@ -40,7 +40,7 @@ def test_an_image_is_detected_when_it_is_first_seen_and_used_while_a_container_i
 def test_what_was_seen_outlives_a_restart(path: Path) -> None:
     history = ImageHistory(path)
     history.take([USED], 100.0)
-    history.save()
+    history.keep()
     (web,) = loaded(path).take([WEB], 500.0)
     assert (100.0, 100.0) == (web.first_detected_seconds, web.last_used_seconds)
 
@@ -73,5 +73,5 @@ def test_without_a_file_nothing_is_wrong(path: Path) -> None:
 def test_a_directory_that_can_not_be_written_is_a_problem(path: Path) -> None:
     path.parent.parent.joinpath("run").write_text("a file where the directory should be")
     history = ImageHistory(path)
-    history.save()
+    history.keep()
     assert history.problem is not None

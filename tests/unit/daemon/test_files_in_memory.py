@@ -12,6 +12,7 @@ from reactor.daemon.observed import Observed
 from reactor.daemon.passes import Known, Passes
 from reactor.daemon.restore import restore
 from reactor.daemon.state import StateFile
+from reactor.kernel.small_file import replace
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
@@ -96,7 +97,7 @@ async def test_evicted_pod_that_left_files_in_memory_is_known_to_have_ended_afte
     loop, tmp_path: Path
 ):
     file = StateFile(tmp_path / "state.json")
-    file.save(loop.known.state)
+    replace(file.path, file.document(loop.known.state))
     assert 60 * MIB == json.loads(file.path.read_text())["state"]["in_flight"][0]["left_bytes"]
     known = Known(observed=Observed(stale_seconds=0.0))
 

@@ -1,37 +1,38 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
 from reactor.daemon.keeper import StateKeeper
+from reactor.daemon.state import StateFile
 from reactor.model.decisions import PolicyState
 from reactor.model.signals import NodeCondition, Signal
 
 PRESSED = PolicyState(conditions=(NodeCondition.MEMORY_PRESSURE,))
 
 
-class FakeFile:
-    """Keeps what was saved; `fails` makes the next writes fail."""
+class File(StateFile):
+    """Keeps what was saved, too."""
 
-    def __init__(self) -> None:
-        self.saved = []
-        self.fails = False
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "state" / "state.json")
+        self.saved: list[PolicyState] = []
 
-    def save(self, state) -> None:
-        if self.fails:
-            raise OSError(28, "No space left on device", "state.json")
+    def document(self, state: PolicyState) -> object:
         self.saved.append(state)
+        return super().document(state)
 
 
 @pytest.fixture
-def file():
-    return FakeFile()
+def file(tmp_path: Path) -> File:
+    return File(tmp_path)
 
 
-async def saved(file, count):
+async def saved(file: File, count: int) -> None:
     with trio.fail_after(5):
         while len(file.saved) < count:  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.001)
@@ -72,15 +73,16 @@ async def test_last_state_is_saved_at_the_end(file):
 
 async def test_failed_write_is_said_once_counted_each_time_and_tried_again(file, caplog):
     failures = []
+    file.path.parent.write_text("in the way")
     keeper = StateKeeper(file, lambda: failures.append(1))
     keeper.show(PRESSED)
-    file.fails = True
     keeper.flush()
     keeper.flush()
-    assert "No space left" in keeper.problem
+    assert str(file.path.parent) in keeper.problem
     assert len(failures) == 2
     assert len(caplog.records) == 1
 
-    file.fails = False
+    file.path.parent.unlink()
     keeper.flush()
     assert keeper.problem is None
+    assert file.load().conditions == PRESSED.conditions

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.daemon.state import StateError, StateFile
+from reactor.kernel.small_file import replace
 from reactor.model.decisions import HardMemoryKill, InFlight, PolicyState, Slowdown, SlowReason
 from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.quantity import parse_quantity
@@ -117,6 +118,10 @@ class Boot:
         self.boottime_seconds = 700.0
         self.path = directory / "run" / "state.json"
 
+    def save(self, state: PolicyState) -> None:
+        file = self.file()
+        replace(file.path, file.document(state))
+
     def file(self) -> StateFile:
         return StateFile(
             self.path,
@@ -134,13 +139,13 @@ def boot(tmp_path):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(state=states)
 def test_state_survives_the_round_trip(boot, state):
-    boot.file().save(state)
+    boot.save(state)
 
     assert boot.file().load() == state
 
 
 def test_instants_are_moved_to_the_clock_of_today(boot):
-    boot.file().save(
+    boot.save(
         PolicyState(
             condition_since={NodeCondition.MEMORY_PRESSURE: 490.0},
             in_flight=(
@@ -157,7 +162,7 @@ def test_instants_are_moved_to_the_clock_of_today(boot):
 
 
 def test_state_of_another_boot_is_not_taken(boot):
-    boot.file().save(PolicyState(conditions=(NodeCondition.DISK_PRESSURE,)))
+    boot.save(PolicyState(conditions=(NodeCondition.DISK_PRESSURE,)))
     boot.id.write_text("two\n")
 
     assert boot.file().load() is None
@@ -168,7 +173,7 @@ def test_without_a_file_there_is_no_state(boot):
 
 
 def test_file_is_private_and_nothing_lies_beside_it(boot):
-    boot.file().save(PolicyState())
+    boot.save(PolicyState())
 
     assert stat.S_IMODE(boot.path.stat().st_mode) == 0o600
     assert list(boot.path.parent.iterdir()) == [boot.path]
@@ -176,11 +181,11 @@ def test_file_is_private_and_nothing_lies_beside_it(boot):
 
 def test_failed_write_keeps_the_old_state(boot):
     old = PolicyState(conditions=(NodeCondition.PID_PRESSURE,))
-    boot.file().save(old)
+    boot.save(old)
     (boot.path.parent / ".state.json.new").mkdir()
 
     with pytest.raises(OSError, match=r"\.state\.json\.new"):
-        boot.file().save(PolicyState())
+        boot.save(PolicyState())
     assert boot.file().load() == old
 
 
@@ -241,6 +246,6 @@ def test_state_of_the_wrong_shape_never_raises_anything_else(boot, state):
 def test_percentages_keep_their_exact_value(boot):
     value = ThresholdValue(text="33.3%", percent=Fraction(333, 10))
     state = PolicyState(thresholds_met=(Threshold(signal=Signal.MEMORY_AVAILABLE, value=value),))
-    boot.file().save(state)
+    boot.save(state)
 
     assert boot.file().load().thresholds_met[0].value == value

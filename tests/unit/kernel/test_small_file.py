@@ -76,6 +76,25 @@ def test_a_file_that_says_something_else_is_a_problem_with_its_path(path: Path) 
     assert problem.startswith(f"{path}: started without it: JSONDecodeError")
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'{"version": 2}', "not a document of version 1"),
+        (b"[1]", "not a document of version 1"),
+        (b'{"version": 1, "since": NaN}', "NaN is no number"),
+        (b'{"version": 1}' + b" " * 100, "more than 100 bytes"),
+    ],
+)
+def test_what_no_such_version_wrote_is_refused(content: bytes, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        small_file.document_of(content, version=1, max_bytes=100)
+
+
+def test_a_document_of_the_version_is_returned() -> None:
+    document = {"version": 1, "a": [1.5]}
+    assert document == small_file.document_of(json.dumps(document).encode(), version=1, max_bytes=100)
+
+
 async def test_what_was_shown_last_is_saved(
     kept: KeptFile[list[int]], path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
