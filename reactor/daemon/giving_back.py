@@ -7,8 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import trio
-
 from reactor.daemon.observed import Observed
 from reactor.daemon.record import Reclaimed
 from reactor.errors import ReactorError
@@ -19,12 +17,11 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.reclaim import filesystems_of
 from reactor.policy.thresholds import absurdities, thresholds_met
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
+from reactor.reclaim.space import Patience, until_space_is_back
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
 
-_BETWEEN_LOOKS_SECONDS: Final = 0.05
-_MOST_LOOKS: Final = 20
-_STILL_LOOKS: Final = 2
+_PATIENCE: Final = Patience(every_seconds=0.05, most_looks=20, still_looks=2)
 
 Observe = Callable[[], Awaitable[None]]
 
@@ -96,17 +93,13 @@ class GivingBack:
         xfs frees in the background what was removed (since 5.14): the first statvfs after a removal showed
         nothing of 150 MiB, another one 1 ms later all of it; with a busy CPU it takes longer.
         """
-        await glance()
-        still = 0
-        for _ in range(_MOST_LOOKS):
-            if still == _STILL_LOOKS or self._suffices():
-                return
-            before = self._seen(signal)
-            await trio.sleep(_BETWEEN_LOOKS_SECONDS)
+
+        async def look() -> int | None:
             await glance()
-            after = self._seen(signal)
-            rises = before is not None and after is not None and after.available > before.available
-            still = 0 if rises else still + 1
+            seen = self._seen(signal)
+            return None if seen is None else seen.available
+
+        await until_space_is_back(look, await look(), _PATIENCE, self._suffices)
 
     async def _reclaim(self, kind: Reclaim, signal: Signal) -> ReclaimReport | None:
         try:

@@ -22,12 +22,12 @@ from reactor.errors import ReactorError
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Filesystem
 from reactor.reclaim.reclaims import LATE, MOST_SECONDS, ReclaimReport, shortened, tried
+from reactor.reclaim.space import Patience, until_space_is_back
 from reactor.threads import in_thread
 
 _STARTING_NS: Final = 60 * 10**9  # one that was only made is about to be started
 _GIVEN_BACK_SECONDS: Final = 5.0
-_BETWEEN_LOOKS_SECONDS: Final = 0.2
-_NOTABLE_BYTES: Final = 1 << 20
+_PATIENCE: Final = Patience(every_seconds=0.2, most_looks=25, notable=1 << 20, waits_for_the_first=True)
 
 Client = Callable[[], RuntimeClient]  # raises RuntimeUnavailableError where there is none
 
@@ -86,20 +86,13 @@ class ContainerReclaim:
         """Wait until what was removed shows as free, for some seconds at the most.
 
         containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later
-        on an idle machine. Who looked at the disk before that would evict somebody for nothing.
+        on an idle machine. A look at the disk before that would evict a pod for nothing.
         """
         with trio.move_on_after(_GIVEN_BACK_SECONDS):
-            seen_bytes = before_bytes
-            while True:
-                await trio.sleep(_BETWEEN_LOOKS_SECONDS)
-                free_bytes = await self._free_bytes()
-                has_begun = seen_bytes - before_bytes >= _NOTABLE_BYTES
-                if has_begun and free_bytes - seen_bytes < _NOTABLE_BYTES:
-                    return
-                seen_bytes = free_bytes
+            await until_space_is_back(self._free_bytes, before_bytes, _PATIENCE)
 
     async def _free_bytes(self) -> int:
-        """Return what is free where the layers lie; 0 where nobody knows."""
+        """Return what is free where the layers lie; 0 where that is not known."""
         call = following(_free_bytes)
         return await in_thread(call, tuple(self._layers()), abandon_on_cancel=True)
 
