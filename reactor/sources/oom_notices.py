@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -71,24 +71,23 @@ class OomNotices:
         return _CountNotice(KernelFile(directory / "memory.events.local"), inode)
 
 
-class _Notice:
+class _Notice(Protocol):
     """One cgroup's notice; `inode` tells whether a cgroup of that path is still the same."""
 
-    def __init__(self, inode: int) -> None:
-        self.inode = inode
+    inode: int
 
     def struck(self) -> bool:
-        raise NotImplementedError
+        """Return whether the limit was met for good since this was last asked. Never raises."""
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Close the descriptor."""
 
 
-class _EventNotice(_Notice):
+class _EventNotice:
     """An eventfd of v1 (-1 once closed)."""
 
     def __init__(self, event_fd: int, inode: int) -> None:
-        super().__init__(inode)
+        self.inode = inode
         self._event_fd = event_fd
 
     def struck(self) -> bool:
@@ -102,11 +101,11 @@ class _EventNotice(_Notice):
             os.close(event_fd)
 
 
-class _CountNotice(_Notice):
+class _CountNotice:
     """The count of v2."""
 
     def __init__(self, events: KernelFile, inode: int) -> None:
-        super().__init__(inode)
+        self.inode = inode
         self._events = events
         self._met = parse_field(events.read(), b"oom", events.path)
 
