@@ -56,6 +56,7 @@ _EVICTION: Final = "eviction"
 _RECLAIM: Final = "reclaim"
 _GRACE_PERIOD: Final = "grace-period"
 _ARMING: Final = "arming"
+_RECLAIMS, _MEMORY_RECLAIMS = "reclaim", "memory reclaim"  # jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class Generation:
             known,
             dry_run=settings.dry_run,
         )
+        lasting.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
         self.storage = StorageWatch(known, supervisor=lasting.supervisor)
         self.filesystems = FilesystemWatch(
@@ -228,9 +230,9 @@ class Generation:
         self._expect_processes(record)
         if record.decision.reclaim and not self._reclaiming:
             self._reclaiming = True
-            self._supervisor.jobs(nursery, "reclaim").start_soon(self._give_back, record, on_pass)
+            self._supervisor.jobs(nursery, _RECLAIMS).start_soon(self._give_back, record, on_pass)
         if record.decision.memory_reclaim is not None:
-            self._supervisor.jobs(nursery, "memory reclaim").start_soon(
+            self._supervisor.jobs(nursery, _MEMORY_RECLAIMS).start_soon(
                 self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass
             )
 

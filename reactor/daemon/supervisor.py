@@ -249,6 +249,11 @@ class Supervisor:
         nursery.start_soon(partial(self.keep, name, run, longest_pause_seconds=longest_pause_seconds))
         await started.wait()
 
+    def expect(self, *names: str) -> None:
+        """Count the failures of jobs of these names from now on, though none of them has run."""
+        for name in names:
+            self._record(name)
+
     def jobs(self, nursery: trio.Nursery, name: str) -> Jobs:
         """Return what starts jobs of this name in `nursery`."""
         return Jobs(nursery, self._record(name), self._faults)

@@ -207,7 +207,10 @@ async def test_every_part_has_a_count_before_its_first_failure(nursery):
     supervisor = Supervisor()
     supervisor.hook("records")
     supervisor.jobs(nursery, "evictions")
-    assert [("records", 0), ("evictions", 0)] == [(one.name, one.restarts) for one in supervisor.states]
+    supervisor.expect("reclaim", "evictions")
+    assert [("records", 0), ("evictions", 0), ("reclaim", 0)] == [
+        (one.name, one.restarts) for one in supervisor.states
+    ]
 
 
 async def test_faults_of_a_test_fail_a_part_a_job_and_a_hook_once_each(nursery, autojump_clock):
