@@ -67,6 +67,14 @@ class KubeletStorage:
                     break
 
     def _layer(self, cgroup: str) -> str | None:
+        """Return the upper directory of the overlay that the first process has for its root, None if none.
+
+        The runtime mounts it before the container's own code runs, but that code may mount another over it,
+        in a user namespace of its own too, and name any directory of the node there. So this is the tenant's
+        word, for the tenant's own pod alone: it can understate what the pod has written to its layer, until
+        the disk is full of it, or claim a tree that is not its own. Nobody else's number changes, nothing is
+        written to or removed from the path, and the walker's bounds of time and memory hold for it.
+        """
         try:
             pids = self._tree.processes(cgroup)
             return read_upper_directory(pids[0], self._paths.proc) if pids else None
