@@ -20,6 +20,7 @@ _INSTALL_SECONDS: Final = 300
 _TESTS_SECONDS: Final = 7200  # an hour on two busy cores without KVM
 _KUBE_PATIENCE: Final = 5  # under emulation
 _SUITE_PATIENCE: Final = 15
+_FIGURES: Final = "hostile.json"
 _NONE_CHOSEN: Final = 5  # pytest's exit status
 _BENCH_SECONDS: Final = 3600
 _STATE: Final = (
@@ -166,7 +167,14 @@ class Machine:
             f"--override-ini=timeout={180 * _SUITE_PATIENCE}",
             "-pno:cacheprovider",
         ]
-        return self._tested(f"cd {checkout} && sudo env {environment}", [*options, *arguments])
+        result = self._tested(
+            f"cd {checkout} && sudo rm -f {_FIGURES} && sudo env {environment}", [*options, *arguments]
+        )
+        found = self.ssh(f"cat {checkout}/{_FIGURES}", limit_seconds=ASK_SECONDS)
+        if found.returncode == 0:
+            (self.logs / _FIGURES).write_text(found.stdout)
+            say(f"{self.name}: figures in {self.logs / _FIGURES}")
+        return result
 
     def _tested(self, before: str, arguments: Sequence[str]) -> Result:
         started = time.monotonic()

@@ -67,11 +67,12 @@ def test_the_tests_own_verdict_is_the_result(
 
 def test_suites_of_the_checkout_run_without_its_source_tree(vm: ModuleType, commands, tmp_path: Path) -> None:
     commands("rsync", f'echo "$*" >>"{tmp_path}/copied"')
-    commands("ssh", f'echo "$*" >>"{tmp_path}/ran"')
+    commands("ssh", f'echo "$*" >>"{tmp_path}/ran"; case "$*" in *cat*) echo figures; esac')
     assert 0 == bookworm(vm).test_suites(["tests/hostile", "-k", "storm"]).status
     (copied,) = (tmp_path / "copied").read_text().splitlines()
     assert "--include=/pyproject.toml --include=/tests/ --include=/tests/** --exclude=*" in copied
     assert "tests/hostile -k storm" in (tmp_path / "ran").read_text()
+    assert "figures\n" == (bookworm(vm).logs / "hostile.json").read_text()
 
 
 def test_a_machine_that_stops_answering_is_lost(vm: ModuleType, commands) -> None:
