@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import _parser, main
-from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 
 COMMANDS = [
     ["run"],
@@ -106,16 +105,6 @@ def test_commands_that_do_not_need_it_import_neither_trio_nor_the_daemon():
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert ended.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_brake_that_this_machine_can_not_have_is_warned_of_and_no_error(tmp_path, capsys):
-    config = tmp_path / "config.yaml"
-    config.write_text("reactor: {nodeCgroup: /node, brake: hard}\n")
-
-    assert main(["config", "check", str(config)]) == 0
-
-    told = "reactor.brake: has no effect on this machine" in capsys.readouterr().err
-    assert told is (CgroupTree.discover().version is CgroupVersion.V1)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from reactor.daemon.supervisor import Supervisor
 from reactor.daemon.told_evictions import api_uid
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import Decision, Eviction, Snapshot
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
@@ -75,6 +76,13 @@ async def _nothing(_: trio.SocketStream) -> None:
     await trio.sleep_forever()
 
 
+def _cgroups(directory: Path) -> CgroupTree:
+    """Return a hierarchy without any cgroup."""
+    root = directory / "cgroup"
+    root.mkdir()
+    return CgroupTree(version=CgroupVersion.V2, memory_root=root)
+
+
 def _cluster(directory: Path, url: str, supervisor: Supervisor | None = None, **changes: Any) -> Cluster:
     kubeconfig = directory / "kubeconfig"
     kubeconfig.write_text(
@@ -88,7 +96,7 @@ def _cluster(directory: Path, url: str, supervisor: Supervisor | None = None, **
         pod_parents=("/reactor-test-nobody",),
         **changes,
     )
-    tree = CgroupTree.discover()
+    tree = _cgroups(directory)
     return Cluster(settings, tree, KillPath(tree, settings.pod_parents), supervisor or Supervisor())
 
 
@@ -283,7 +291,7 @@ def test_a_pods_uid_at_the_server_is_what_stands_before_the_inode() -> None:
 
 
 def test_without_the_extra_the_configuration_is_refused_with_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = builtins.__import__
 
@@ -293,7 +301,7 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(
         return found(name, *more, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    tree = CgroupTree.discover()
+    tree = _cgroups(tmp_path)
     with pytest.raises(ConfigError, match=r"pip install '\.\[kubernetes\]'"):
         cluster_of(Settings(kubernetes=KubernetesSettings()), tree, KillPath(tree, ()), Supervisor())
     assert cluster_of(Settings(), tree, KillPath(tree, ()), Supervisor()) is None
