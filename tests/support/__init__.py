@@ -1,15 +1,15 @@
 """What several suites need, one concept a module.
 
-- `waiting`      until something holds, or until so many passes have gone by
+- `waiting`      until something holds
 - `this_machine` the cgroups and the compiler of the machine that the tests run on
 - `yard`         cgroups of a test's own with pods to kill in them
 - `processes`    what runs in a pod: memory that is held, files that are written
-- `daemon`       `reactor run` as a process of its own
+- `daemon`       `reactor run` as a process of its own, and waiting until so many of its passes have gone by
 - `mounting`     filesystems in image files
 - `disks`        a virtual node whose disk is one of them
 - `part_faults`  failures of the daemon's parts, at the moment that a test wants
 - `api_faults`   an API server that answers as a test says
 
-The virtual machines get this package beside their own tests, without the source tree: `waiting`, `processes`
-and `mounting` need the standard library, Trio and pytest alone.
+The virtual machines get this package beside their own tests, without the source tree: `waiting`, `daemon`,
+`processes` and `mounting` need the standard library, Trio and pytest alone.
 """

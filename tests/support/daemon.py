@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from reactor.daemon.status_socket import ask
 from tests.support.waiting import PATIENCE, eventually
@@ -155,17 +155,24 @@ class RunningDaemon:
         return sorted(found)
 
 
-def after_passes(daemon: RunningDaemon, count: int) -> dict[str, Any]:
+class HasStatus(Protocol):
+    """A daemon that shows how it stands, as `reactor status --output json` does."""
+
+    def status(self) -> dict[str, Any]:
+        """Return that document."""
+
+
+def after_passes(daemon: HasStatus, count: int) -> dict[str, Any]:
     """Wait until the daemon has made so many passes more; return its status then.
 
     What has not happened by then does not happen: a pass would have decided it.
     """
     before = daemon.status()["passes"]
-    eventually(lambda: daemon.status()["passes"] >= before + count, f"{count} passes", 60, 0.1)
+    eventually(lambda: daemon.status()["passes"] >= before + count, f"{count} passes", 60 + 2 * count, 0.1)
     return daemon.status()
 
 
-def after_housekeeping(daemon: RunningDaemon, count: int) -> dict[str, Any]:
+def after_housekeeping(daemon: HasStatus, count: int) -> dict[str, Any]:
     """Wait until the daemon has been through so many turns of its ticker more, each with a pass.
 
     As `after_passes`, for what only housekeeping observes: disks, and what pods take of them. The turn that
@@ -176,5 +183,5 @@ def after_housekeeping(daemon: RunningDaemon, count: int) -> dict[str, Any]:
         return next(int(one["wakes"]) for one in daemon.status()["sources"] if one["name"] == "ticker")
 
     before = turns()
-    eventually(lambda: turns() > before + count, f"{count} turns of the ticker", 60, 0.1)
+    eventually(lambda: turns() > before + count, f"{count} turns of the ticker", 60 + 2 * count, 0.1)
     return after_passes(daemon, 1)

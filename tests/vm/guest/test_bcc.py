@@ -31,7 +31,7 @@ pytestmark = [
         != 0,
         reason="no module bcc: apt-get install python3-bpfcc and the kernel's linux-headers-*",
     ),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 
