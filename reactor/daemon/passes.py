@@ -47,7 +47,7 @@ _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _SUNK_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
-_LEFT_BYTES: Final = 1 << 20
+_LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
 _GROWN_BYTES: Final = 8 << 20
 
 

@@ -24,6 +24,11 @@ _NOT_NOTICED_BYTES: Final = 2 << 20
 # The per-CPU batches of the kernel let usage swing by this about a level that it stands at.
 _SAME_CROSSING_NS: Final = 20_000_000
 _HELPS_SHARE: Final = 0.25
+# What of the files in memory that a killed pod left a daemon need not count: the kernel's statistics lag
+# behind by 64 pages for each CPU, and the memory that the kernel itself holds for the cgroup stays.
+_UNCOUNTED_BYTES: Final = 768 << 10
+# Those files count only while this part of the threshold is available: they may never be removed.
+_LEFT_SHARE: Final = 2
 # Near the level the counters are read every half a millisecond. Where a gap is longer, or a reading itself,
 # the observer was kept from it, and can't tell that a kill was wrong.
 _BLIND_NS: Final = 3_000_000
@@ -287,7 +292,7 @@ def _reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> tuple[int,
             began_ns
             for rules in episode.rules
             for began_ns, ended_ns, grace_ns in _short(
-                episode, rules, earlier, is_soft=is_soft, reclaim_bytes=resolved_bytes
+                episode, rules, earlier, is_soft=is_soft, reclaim_bytes=resolved_bytes, is_sure=True
             )
             if began_ns <= kill.at_ns
             and _lasts(
@@ -325,12 +330,22 @@ def _lasts(began_ns: int, ended_ns: int, grace_ns: int, kill: Kill) -> bool:
 
 
 def _short(
-    episode: Episode, rules: Rules, earlier: Sequence[Kill], *, is_soft: bool, reclaim_bytes: int | None
+    episode: Episode,
+    rules: Rules,
+    earlier: Sequence[Kill],
+    *,
+    is_soft: bool,
+    reclaim_bytes: int | None,
+    is_sure: bool = False,
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield when too little was available, credited: from, to, and the grace period."""
+    """Yield when too little was available, credited: from, to, and the grace period.
+
+    `is_sure`: of the files that killed pods left only what has to be counted is credited.
+    """
     wanted_bytes = rules.soft_bytes if is_soft else rules.hard_bytes
     if wanted_bytes is None:
         return
+    least_bytes = wanted_bytes // _LEFT_SHARE if is_sure else None
     wanted_bytes += rules.minimum_reclaim_bytes if reclaim_bytes is None else reclaim_bytes
     grace_ns = rules.soft_grace_ns if is_soft else 0
     began_ns = ended_ns = before_ns = None
@@ -340,7 +355,7 @@ def _short(
         if sample.ended_ns <= since_ns:
             before_ns = sample.ended_ns
             continue
-        if rules.capacity_bytes - _credited(sample, earlier) < wanted_bytes:
+        if _available(episode, sample, rules.capacity_bytes, earlier, least_bytes) < wanted_bytes:
             if began_ns is None:
                 # It became short after the sample before this one.
                 began_ns = sample.began_ns if before_ns is None else before_ns
@@ -353,16 +368,28 @@ def _short(
         yield began_ns, ended_ns, grace_ns
 
 
-def _credited(sample: Sample, killed: Sequence[Kill]) -> int:
-    """Return the node's working set without what those that were killed before are still giving back."""
-    held = sum(
-        sample.pods[kill.instance].working_set_bytes
-        for kill in killed
-        if kill.instance in sample.pods
-        and kill.at_ns <= sample.ended_ns
-        and (kill.gone_ns is None or sample.began_ns < kill.gone_ns)
-    )
-    return sample.most_bytes - held
+def _available(
+    episode: Episode, sample: Sample, capacity_bytes: int, killed: Sequence[Kill], least_bytes: int | None
+) -> int:
+    """Return what was available, with what those that were killed before are still giving back.
+
+    Where `least_bytes` is given, files that are left count only above that, and less what is uncounted.
+    """
+    dying_bytes = left_bytes = 0
+    for kill in killed:
+        is_credited = kill.at_ns <= sample.ended_ns and (
+            kill.gone_ns is None or sample.began_ns < kill.gone_ns
+        )
+        if kill.instance not in sample.pods or not is_credited:
+            continue
+        held_bytes = sample.pods[kill.instance].working_set_bytes
+        gone_ns = episode.lives[kill.instance].processes_gone_ns
+        if gone_ns is None or sample.began_ns < gone_ns:
+            dying_bytes += held_bytes
+        else:
+            left_bytes += max(0, held_bytes - (0 if least_bytes is None else _UNCOUNTED_BYTES))
+    available_bytes = capacity_bytes - sample.most_bytes + dying_bytes
+    return available_bytes + (left_bytes if least_bytes is None or available_bytes >= least_bytes else 0)
 
 
 def _window(samples: Sequence[Sample], from_ns: int, to_ns: int) -> Sequence[Sample]:

@@ -78,8 +78,15 @@ async def test_pod_that_lives_again_is_not_killed_for_what_its_predecessor_left_
 
 
 async def test_few_pages_of_shared_memory_spare_nobody(loop):
-    loop.usages.shared["uid-hog"] = MIB - 1
+    loop.usages.shared["uid-hog"] = 64 * 1024 - 1
     assert ["hog", "calm"] == look(loop)
+
+
+async def test_little_shared_memory_is_awaited_where_it_is_enough(loop, observation):
+    loop.usages.shared["uid-hog"] = MIB // 2
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=MIB // 2)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB - MIB // 4)}
+    assert ["hog"] == look(loop)
 
 
 async def test_evicted_pod_whose_empty_cgroup_still_stands_is_not_killed_again_after_a_reload(

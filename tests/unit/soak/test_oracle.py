@@ -206,6 +206,30 @@ def test_second_kill_for_files_that_are_still_to_be_removed_is_wrong() -> None:
     assert verdict.kills[1].wrong == "killed another for memory whose files were still to be removed"
 
 
+def test_files_that_are_left_spare_nobody_where_less_than_half_of_the_threshold_is_available() -> None:
+    def wrong(used_mib: float) -> str | None:
+        at_rest = [sample(at, {HOG: 40, SMALL: 5}, beside_mib=used_mib - 45) for at in range(1, 20)]
+        samples = [sample(0, {HOG: 30, SMALL: 5}), *at_rest]
+        ended = life(HOG, processes_gone_ns=5 * MS)
+        return judge(episode(samples, [kill(HOG, 4), kill(SMALL, 12)], lives=[ended])).kills[1].wrong
+
+    assert wrong(91) is None  # 9 MiB available, of a threshold of 20
+    assert wrong(89) is not None
+
+
+def test_less_than_a_mib_that_is_left_need_not_be_counted() -> None:
+    def wrong(left_mib: float) -> str | None:
+        samples = [
+            sample(at, {HOG: left_mib if at > 4 else 30, SMALL: 5}, beside_mib=75.2 - left_mib)
+            for at in range(20)
+        ]
+        ended = life(HOG, processes_gone_ns=5 * MS)
+        return judge(episode(samples, [kill(HOG, 4), kill(SMALL, 12)], lives=[ended])).kills[1].wrong
+
+    assert wrong(0.9) is None  # short by 0.2 MiB
+    assert wrong(1.0) is not None
+
+
 def test_second_kill_is_right_where_the_first_is_not_enough() -> None:
     samples = [sample(at, {HOG: 60, SMALL: 35}, beside_mib=50) for at in range(5)]
     verdict = judge(episode(samples, [kill(HOG, 2.2), kill(SMALL, 2.8)]))
