@@ -33,7 +33,6 @@ _ANSWERS_AT_ONCE: Final = 8
 _BETWEEN_RECEIVES_SECONDS: Final = 0.05
 _RECEIVE_BYTES: Final = 4096
 _EXHAUSTED_SECONDS: Final = 0.1
-BACKLOG: Final = 128
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 # The listener's own defects. Everything else that accept(2) raises is about the connection that it took.
 _BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP, errno.EFAULT})

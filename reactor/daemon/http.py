@@ -1,17 +1,15 @@
-"""The HTTP endpoint, inside Trio: /metrics, and /healthz for whoever restarts a daemon that hangs.
+"""The HTTP endpoint of the steward's: /metrics, and /healthz for what restarts a daemon that hangs.
 
-Why not prometheus_client's own server: it answers in threads, and a thread at normal priority that is
-preempted while it holds the interpreter's lock holds up a loop that runs under SCHED_FIFO. Printing the
-metrics costs the loop about two milliseconds; they are printed once a second at the most for each of the two
-formats, and everybody who asks meanwhile gets the same. What connections cost is bound by `connections`, what
-is a request is h11's to say.
+Both ask the guard, which answers when its loop comes round to it: health is what guards says of itself. The
+metrics are asked for and printed once a second at the most for each of the two formats, and all who ask
+meanwhile get the same. What connections cost is bound by `connections`, what is a request is h11's to say.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -19,7 +17,8 @@ from typing import Final
 import h11
 import trio
 
-from reactor.daemon.connections import BACKLOG, Connections, Peer, Turns
+from reactor.daemon.connections import Connections, Peer, Turns
+from reactor.daemon.listening import BACKLOG
 from reactor.daemon.prometheus import CollectorRegistry, choose_encoder
 
 _LOG: Final = logging.getLogger("reactor.metrics")
@@ -44,7 +43,9 @@ class Response:
 
 
 # Given what the client accepts.
-Page = Callable[[str], Response]
+Page = Callable[[str], Awaitable[Response]]
+IsAlive = Callable[[], bool | Awaitable[bool]]
+Refresh = Callable[[], Awaitable[None]]
 
 
 def _log_failure(error: Exception) -> None:
@@ -54,22 +55,23 @@ def _log_failure(error: Exception) -> None:
 async def serve_metrics(
     registry: CollectorRegistry,
     address: tuple[str, int],
-    is_alive: Callable[[], bool] = lambda: True,
+    is_alive: IsAlive = lambda: True,
     on_failure: OnFailure = _log_failure,
     *,
+    refresh: Refresh = trio.lowlevel.checkpoint,
     task_status: trio.TaskStatus[tuple[trio.SocketListener, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; the task's status is the listeners, none where there can't be any.
 
-    `/healthz` answers 200 while `is_alive` says so, else 503. A page that fails is answered by 500, and
-    `on_failure` is told why.
+    `/healthz` answers 200 while `is_alive` says so, else 503. `refresh` brings what the registry collects up
+    to date. A page that fails is answered by 500, and `on_failure` is told why.
 
     An address that is taken is reported and tried again every half a minute: a predecessor may still be
     ending, and nothing else depends on this.
     """
     listeners = await _listen(address, task_status)
     pages: dict[str, Page] = {
-        "/metrics": Exposition(registry, on_failure).page,
+        "/metrics": Exposition(registry, on_failure, refresh).page,
         "/healthz": lambda _: _health(is_alive),
     }
 
@@ -115,26 +117,35 @@ class Exposition:
     `printed` counts how often that was done.
     """
 
-    def __init__(self, registry: CollectorRegistry, on_failure: OnFailure) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        on_failure: OnFailure,
+        refresh: Refresh = trio.lowlevel.checkpoint,
+    ) -> None:
         self._registry = registry
         self._on_failure = on_failure
+        self._refresh = refresh
+        self._printing = trio.Lock()
         self._kept: dict[str, tuple[float, Response]] = {}
         self.printed = 0
 
-    def page(self, accept: str) -> Response:
+    async def page(self, accept: str) -> Response:
         """Return the metrics in the format that is accepted first; text where none of ours is."""
         wanted = _format(accept)
-        now = trio.current_time()
-        kept = self._kept.get(wanted)
-        if kept is not None and now - kept[0] < _GOOD_FOR_SECONDS:
-            return kept[1]
-        response = self._print(wanted)
-        self._kept[wanted] = (now, response)
-        return response
+        async with self._printing:
+            now = trio.current_time()
+            kept = self._kept.get(wanted)
+            if kept is not None and now - kept[0] < _GOOD_FOR_SECONDS:
+                return kept[1]
+            response = await self._print(wanted)
+            self._kept[wanted] = (now, response)
+            return response
 
-    def _print(self, wanted: str) -> Response:
+    async def _print(self, wanted: str) -> Response:
         self.printed += 1
         try:
+            await self._refresh()
             encode, kind = choose_encoder(wanted)
             return Response(status=HTTPStatus.OK, kind=kind, body=encode(self._registry))
         except Exception as error:  # noqa: BLE001 - what can't be printed ends neither scrapes nor the daemon
@@ -172,7 +183,7 @@ async def _answer(
         is_head = request.method == b"HEAD"
         if _path(request) in turns:
             await turns[_path(request)].wait()
-        response = _respond(pages, request, on_failure)
+        response = await _respond(pages, request, on_failure)
     await peer.send(_encoded(connection, response, is_head=is_head))
 
 
@@ -194,7 +205,7 @@ def _path(request: h11.Request) -> str:
     return request.target.partition(b"?")[0].decode("latin-1")
 
 
-def _respond(pages: Mapping[str, Page], request: h11.Request, on_failure: OnFailure) -> Response:
+async def _respond(pages: Mapping[str, Page], request: h11.Request, on_failure: OnFailure) -> Response:
     path = _path(request)
     if request.method not in {b"GET", b"HEAD"}:
         return Response(status=HTTPStatus.METHOD_NOT_ALLOWED, body=b"only GET\n")
@@ -202,7 +213,7 @@ def _respond(pages: Mapping[str, Page], request: h11.Request, on_failure: OnFail
         return Response(status=HTTPStatus.NOT_FOUND, body=f"only {' and '.join(pages)}\n".encode())
     accept = ",".join(value.decode("latin-1") for name, value in request.headers if name == b"accept")
     try:
-        return pages[path](accept)
+        return await pages[path](accept)
     except Exception as error:  # noqa: BLE001 - a page that fails is the client's 500 and nothing more
         on_failure(error)
         return _failed()
@@ -225,7 +236,8 @@ def _failed() -> Response:
     return Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"internal error; see the log\n")
 
 
-def _health(is_alive: Callable[[], bool]) -> Response:
-    if is_alive():
+async def _health(is_alive: IsAlive) -> Response:
+    answer = is_alive()
+    if answer if isinstance(answer, bool) else await answer:
         return Response(status=HTTPStatus.OK, body=b"ok\n")
     return Response(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"no pass for a while\n")

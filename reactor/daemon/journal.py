@@ -24,21 +24,19 @@ _CLOSE_SECONDS: Final = 2.0
 _TAIL_BYTES: Final = 1 << 20
 
 Document = Mapping[str, Any]
+Done = Callable[[bool], None]
 
 
 class Journal:
-    """Writes documents as lines, from a thread of its own; `write` never blocks and never raises.
+    """Writes lines, from a thread of its own; `write` never blocks and never raises.
 
-    Each line has the `start` of this run, where one is given, and its place in it, `seq`: by them lines can
-    be put in order, and a place that is missing is a line that was lost.
     `written` and `lost` count lines; `problem` says why lines are being lost at present (None: they aren't).
     """
 
-    def __init__(self, settings: JournalSettings, *, start: str | None = None) -> None:
+    def __init__(self, settings: JournalSettings) -> None:
         self._file = _RotatingFile(settings)
-        self._start = start
-        self._seq = 0
         self._writer = LineWriter("reactor-journal", self._append)
+        self._done: deque[Done] = deque()
         self._failed = 0
         self.written = 0
         self.problem: str | None = None
@@ -52,12 +50,16 @@ class Journal:
         """Start writing."""
         self._writer.start()
 
-    def write(self, make: Callable[[], Document]) -> bool:
-        """Queue a document, made in the writer's thread; return False where it had to be dropped."""
-        self._seq += 1
-        place = {} if self._start is None else {"start": self._start, "seq": self._seq}
-        queued = self._writer.put(lambda: encode({**make(), **place}))
+    def write(self, line: bytes, done: Done = lambda _: None) -> bool:
+        """Queue a line, its newline included; return False where it had to be dropped.
+
+        `done` is called in the writer's thread, in the lines' order, with whether the line was written; it is
+        not called for one that was dropped.
+        """
+        self._done.append(done)
+        queued = self._writer.put(lambda: line)
         if not queued:
+            self._done.pop()
             self._fail("its queue is full: the disk is slower than the decisions")
         return queued
 
@@ -75,12 +77,15 @@ class Journal:
             self._file.append(line)
         except OSError as error:
             self._failed += 1
+            is_written = False
             self._fail(f"{error.strerror} ({error.filename or self._file.path})")
         else:
             self.written += 1
+            is_written = True
             if self.problem is not None:
                 _LOG.warning("journal: written again; %d lines were lost", self.lost)
             self.problem = None
+        self._done.popleft()(is_written)
 
     def _fail(self, why: str) -> None:
         # Once, not for each line: a full disk would otherwise be answered with a flood of log lines.
@@ -89,13 +94,19 @@ class Journal:
         self.problem = why
 
 
-def encode(document: Document) -> bytes:
-    """Return the document as one line of JSON."""
-    return json.dumps(document, separators=(",", ":"), default=str).encode() + b"\n"
-
-
 def read_tail(path: Path, count: int) -> tuple[Document, ...]:
-    """Return the last `count` whole documents of a journal file, oldest first; none if unreadable."""
+    """Return the last `count` whole documents of a journal, oldest first; none if unreadable.
+
+    Of a newest file that has been begun lately the one before it is read, too.
+    """
+    newest = _read_tail(path, count)
+    if len(newest) == count:
+        return newest
+    before = _read_tail(path.with_name(f"{path.name}.1"), count - len(newest))
+    return (*before, *newest)
+
+
+def _read_tail(path: Path, count: int) -> tuple[Document, ...]:
     documents: deque[Document] = deque(maxlen=count)
     try:
         with path.open("rb") as journal:

@@ -5,7 +5,7 @@ under one supervisor, which restarts what fails.
 
 run
   signals            SIGHUP reloads, SIGTERM and SIGINT end
-  status, metrics    answer whoever asks
+  steward            the process that tells (journal, status, metrics), restarted where it ends
   state, watchdog    keep the state file true; tell the service manager
   a generation       one for each configuration: sources, housekeeping, the loop
 evictions under way and journal lines that wait for them outlive a generation, and so does what is known
@@ -18,7 +18,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,13 +29,10 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
 from reactor.brake.brake import Brake, put_back_abandoned
-from reactor.daemon.http import serve_metrics
-from reactor.daemon.journal import Journal, read_tail
 from reactor.daemon.keeper import StateKeeper
-from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.last_good import LastGoodFile
-from reactor.daemon.memory_holders import memory_holders
-from reactor.daemon.metrics import Metrics, Reading
+from reactor.daemon.listening import NoDaemonError, listen, remove
+from reactor.daemon.memory_holders import memory_held
 from reactor.daemon.notify import ServiceNotice
 from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
@@ -42,31 +40,32 @@ from reactor.daemon.optional import cluster_of
 from reactor.daemon.order import EvictionOrder
 from reactor.daemon.passes import Known
 from reactor.daemon.podman import Podman
+from reactor.daemon.reading import Reading
 from reactor.daemon.record import Ending, PassRecord
+from reactor.daemon.record_queue import RecordQueue
 from reactor.daemon.recorder import Hooks, Recorder
-from reactor.daemon.restart_loops import RestartLoops
 from reactor.daemon.restore import restore
 from reactor.daemon.slowdowns import Slowdowns
 from reactor.daemon.state import StateFile
 from reactor.daemon.status import View, explain, status, top
-from reactor.daemon.status_socket import Command, NoDaemonError, listen, remove, serve
+from reactor.daemon.steward import Answer, StewardLink
 from reactor.daemon.succession import Outliving, Succession
 from reactor.daemon.supervisor import Nursery, Part, Supervisor
+from reactor.daemon.tally import Tally
 from reactor.daemon.undisturbed import undisturbed
 from reactor.daemon.wording import instant
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.scheduling import following
+from reactor.link.orders import Orders
+from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import WakeKind
 from reactor.sources.attempts import failure_text
-from reactor.threads import NameLookups, in_thread
+from reactor.threads import NameLookups
 
 _LOG: Final = logging.getLogger("reactor.daemon")
-_REMEMBERED: Final = 100
-_SHOWN_PODS: Final = 40
 _SILENCE_SECONDS: Final = 5.0
 _AT_START_ONLY: Final = (
     "metrics_address",
@@ -77,7 +76,7 @@ _AT_START_ONLY: Final = (
     "kubernetes",
 )
 _CONFIGURATION: Final = "configuration"
-_HOLDERS_SECONDS: Final = 0.5
+_LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
 _FIRST_PODS_SECONDS: Final = 1.0  # better known pods than estimates; but memory waits for no API server
 
 
@@ -96,22 +95,20 @@ class Daemon:
         self._started_unix_seconds = time.time()
         self._last_pass_seconds = time.monotonic()
         self._known = Known(observed=Observed(stale_seconds=0.0))
-        self._metrics = Metrics()
-        self._journal = Journal(
-            settings.journal, start=f"{instant(self._started_unix_seconds)}/{os.getpid()}"
-        )
+        self._tally = Tally()
+        self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
         self._state_file = StateFile(Path(settings.state_path))
-        self._keeper = StateKeeper(self._state_file, self._metrics.count_state_failure)
+        self._keeper = StateKeeper(self._state_file, self._tally.count_state_failure)
         self._last_good = last_good
+        self._restart_loop = settings.restart_loop
         self._brake = Brake(tree)
         self._notice = ServiceNotice()
         self._recorder = Recorder(
-            self._journal,
-            self._metrics,
+            self._lines,
+            self._tally,
             patience_seconds=settings.eviction.in_flight_deadline_seconds,
             hooks=hooks,
         )
-        self._restart_loops = RestartLoops(settings.restart_loop)
         self._order = EvictionOrder()
         self._listener: socket.socket | None = None
         self._problems: dict[str, str] = {}
@@ -122,8 +119,7 @@ class Daemon:
         self._state_notes = self.supervisor.hook("state notes")
         self._oom_record = self.supervisor.hook("oom record")
         self._cluster_notes = self.supervisor.hook("kubernetes notes")
-        self._questions = self.supervisor.hook("questions")
-        self._scrapes = self.supervisor.hook("scrapes")
+        self._answering = self.supervisor.hook("answers")
         self._ending = self.supervisor.hook("end")
         self._kills = KillPath(tree, settings.pod_parents)
         self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
@@ -143,10 +139,12 @@ class Daemon:
         )
         self._oom = OomKills(
             self._known,
-            self._journal.write,
-            self._metrics.count_oom_kill,
+            self._lines.write,
+            self._tally.count_oom_kill,
             self._succession.glance_at_pods,
         )
+        self._steward = StewardLink(self._lines, self._answers(), self._orders, self._answering.failed)
+        self._steward_scope = trio.CancelScope(shield=True)
 
     @property
     def _settings(self) -> Settings:
@@ -162,10 +160,10 @@ class Daemon:
         problems = {**self._problems, **generation.housekeeping.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
         problems |= {} if self._podman is None else self._podman.problems
-        problems |= self._restart_loops.problems(time.time())
         brake = self._brake.reading()
         kept = {
-            "journal": self._journal.problem,
+            "journal": self._lines.problem,
+            "steward": self._steward.problem,
             "state": self._keeper.problem,
             "last good configuration": None if self._last_good is None else self._last_good.problem,
             "brake": brake.problem,
@@ -180,7 +178,6 @@ class Daemon:
             node=generation.parts.node,
             usages=generation.parts.usages,
             sources=generation.board.states(),
-            recorder=self._recorder,
             oom=self._oom,
             brake=brake,
             started_unix_seconds=self._started_unix_seconds,
@@ -189,6 +186,7 @@ class Daemon:
             filesystems=generation.filesystems,
             runtime=self._runtime_description,
             cluster=None if self._cluster is None else self._cluster.document(),
+            processes={"guard": {"pid": os.getpid()}, "steward": self._steward.document()},
         )
 
     @property
@@ -202,16 +200,17 @@ class Daemon:
         for name in _AT_START_ONLY:
             if getattr(settings, name) != getattr(self._settings, name):
                 _LOG.warning("reload: %s has changed: that needs a restart", name)
-        self._metrics.count_reload(taken=True)
+        self._tally.count_reload(taken=True)
         self._problems.pop(_CONFIGURATION, None)
         self._notice.reloading()
-        self._restart_loops.settings = settings.restart_loop
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._succession.begin(dataclasses.replace(settings, **kept))
+        self._restart_loop = settings.restart_loop
+        self._steward.reorder()
 
     def refuse_reload(self, error: Exception) -> None:
         """Keep the present configuration, and say so."""
-        self._metrics.count_reload(taken=False)
+        self._tally.count_reload(taken=False)
         if isinstance(error, ConfigError):
             for problem in error.problems:
                 _LOG.error("reload refused: %s", problem)
@@ -228,7 +227,7 @@ class Daemon:
         self._refused(error, "the last good configuration is in force")
 
     def _refused(self, error: Exception, instead: str) -> None:
-        self._metrics.refuse_configuration()
+        self._tally.refuse_configuration()
         first, *others = error.problems if isinstance(error, ConfigError) else [failure_text(error)]
         more = f" (and {len(others)} more)" if others else ""
         self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
@@ -246,8 +245,7 @@ class Daemon:
         try:
             with undisturbed():
                 self._protect()
-                self._journal.start()  # only now: its thread takes after this one
-                async with trio.open_nursery() as nursery:
+                async with self._steward_beside(), trio.open_nursery() as nursery:
                     if self._cluster is not None:
                         self._cluster.attend(
                             self._succession.look_at_pods,
@@ -272,7 +270,6 @@ class Daemon:
             ends.append(self._last_good.flush)
         if self._cluster is not None:
             ends.append(self._cluster.close)
-        ends.append(self._journal.close)
         if self._listener is not None:
             ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
         for end in ends:
@@ -303,40 +300,32 @@ class Daemon:
         def keep(name: str, part: Part, *, ends: bool = False) -> None:
             nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
 
-        if self._listener is not None:
-            commands: dict[str, Command] = {
-                "status": lambda _: self._status(),
-                "explain": lambda question: explain(self.view, question.get("pod")),
-                "top": lambda question: top(self.view, self._order, question.get("pods", _SHOWN_PODS)),
-            }
-            keep("status socket", partial(self._serve_status, self._listener, commands))
-        if self._settings.metrics_address is not None:
-            self._metrics.read_from(self._reading)
-            if self._cluster is not None:
-                self._metrics.registry.register(ClusterMetrics(self._cluster))
-            address = self._settings.metrics_address
-            failed = self._scrapes.failed
-            keep("metrics", partial(serve_metrics, self._metrics.registry, address, self._is_alive, failed))
         if self._podman is not None:
             nursery.start_soon(self._podman.run)
-        keep("earlier journal", self._remember, ends=True)
         keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
         keep("state file", self._keeper.run)
         if self._last_good is not None:
             keep("last good configuration", self._last_good.run)
         keep("watchdog", partial(self._notice.watchdog, self._is_alive), ends=True)
 
-    async def _serve_status(self, listener: socket.socket, commands: Mapping[str, Command]) -> None:
-        # A copy, which is closed at the end: the listener itself is for the next to serve by.
-        await serve(listener.dup(), commands, self._questions.failed)
+    @asynccontextmanager
+    async def _steward_beside(self) -> AsyncIterator[None]:
+        """Keep a steward inside the block, and after it until that has taken what was said last."""
+        self._steward.listener = self._listener
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_steward)
+            try:
+                yield
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._steward.finish()
+                self._steward_scope.cancel()
 
-    async def _remember(self) -> None:
-        """Read the journal's tail for `explain`, in a thread: its disk may hang."""
-        path = Path(self._settings.journal.path)
-        documents = await in_thread(following(read_tail), path, _REMEMBERED, abandon_on_cancel=True)
-        self._recorder.remember(documents)
-        self._restart_loops.remember(documents)
-        self._oom.remember(documents)
+    async def _keep_steward(self) -> None:
+        with self._steward_scope:
+            await self.supervisor.keep(
+                "steward", self._steward.run, longest_pause_seconds=_LONGEST_STEWARD_PAUSE_SECONDS
+            )
 
     def _begun(self, task_status: trio.TaskStatus[Daemon]) -> None:
         if not self._is_started:
@@ -352,22 +341,51 @@ class Daemon:
             with self._cluster_notes.guard():
                 self._cluster.oom_killed(kill)
 
-    async def _status(self) -> dict[str, Any]:
-        """Return the status; who holds the node's memory is left out where no thread can tell in time."""
+    def _orders(self) -> Mapping[str, Any]:
+        """Return what the steward works by."""
+        settings = self._settings
+        return Orders(
+            start=self._lines.start,
+            journal=settings.journal,
+            metrics_address=settings.metrics_address,
+            restart_loop=self._restart_loop,
+        ).document()
+
+    def _answers(self) -> Mapping[RequestKind, Answer]:
+        """Return what the steward may ask for."""
+
+        async def status_answer(_: Request) -> Mapping[str, Any]:
+            return {"status": status(self.view), "held": self._held()}
+
+        async def explain_answer(_: Request) -> Mapping[str, Any]:
+            return await explain(self.view)
+
+        async def top_answer(request: Request) -> Mapping[str, Any]:
+            return await top(self.view, self._order, request.places)
+
+        async def reading(_: Request) -> Mapping[str, Any]:
+            return self._reading()
+
+        async def health(_: Request) -> Mapping[str, Any]:
+            return {"alive": self._is_alive()}
+
+        return {
+            RequestKind.STATUS: status_answer,
+            RequestKind.EXPLAIN: explain_answer,
+            RequestKind.TOP: top_answer,
+            RequestKind.SCRAPE: reading,
+            RequestKind.HEALTH: health,
+        }
+
+    def _held(self) -> Mapping[str, Any] | None:
+        """Return how much of the node's memory the pods hold, None where that is not known."""
         view, present = self.view, self._succession.present
         ended = frozenset(() if present is None else present.passes.ended_cgroups())
-        holders = None
-        with trio.move_on_after(_HOLDERS_SECONDS):
-            holders = await in_thread(
-                memory_holders,
-                self._tree,
-                view.settings.node_cgroup or "/",
-                view.known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
-                [pod for pod in view.known.pods if pod.cgroup not in ended],
-                view.usages.memory(),
-                abandon_on_cancel=True,
-            )
-        return {**status(view), "memory": holders}
+        return memory_held(
+            view.known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
+            [pod for pod in view.known.pods if pod.cgroup not in ended],
+            view.usages.memory(),
+        )
 
     def _resumed(self, ending: Ending, nursery: Nursery) -> None:
         with self._records.guard():
@@ -382,8 +400,6 @@ class Daemon:
                 self._cluster.passed(record, self.supervisor.jobs(nursery, "kubernetes evictions"))
         with self._records.guard():
             self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
-            for ending in record.endings:
-                self._restart_loops.evicted(ending.eviction.pod.key, ending.outcome, record.at_unix_seconds)
             self._slowdowns.passed(record.decision.slowdowns)
         with self._state_notes.guard():
             self._show_state(record)
@@ -421,7 +437,7 @@ class Daemon:
         silence_seconds = time.monotonic() - self._last_pass_seconds
         return silence_seconds < 3 * self._settings.housekeeping_interval_seconds + _SILENCE_SECONDS
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> Mapping[str, Any]:
         now_seconds = time.monotonic()
         generation = self._succession.present
         return Reading(
@@ -431,11 +447,14 @@ class Daemon:
             observations=self._known.observed.at(now_seconds),
             sources=() if generation is None else generation.board.states(),
             pods=len(self._known.pods),
+            tally=self._tally.document(),
+            started_unix_seconds=self._started_unix_seconds,
+            pid=os.getpid(),
             storage_overdue_pods=self._known.storage.overdue,
             brake=self._brake.reading(),
-            journal_written=self._journal.written,
-            journal_lost=self._journal.lost,
-            restart_loops=len(self._restart_loops.present(time.time())),
-            repeated_evictions=self._restart_loops.repeated,
+            journal_written=self._lines.written,
+            journal_lost=self._lines.lost,
+            refused_requests=self._steward.refused,
             parts=self.supervisor.states,
-        )
+            cluster=None if self._cluster is None else self._cluster.document(),
+        ).document()

@@ -24,24 +24,29 @@ _SAYS: Final = {
 _MENTIONED_BYTES: Final = 1 << 20
 
 
-def memory_holders(
-    tree: CgroupTree,
-    node: str,
-    seen: Observation | None,
-    pods: Sequence[Pod],
-    used: Mapping[str, PodUsage],
+def memory_held(
+    seen: Observation | None, pods: Sequence[Pod], used: Mapping[str, PodUsage]
 ) -> dict[str, Any] | None:
-    """Return who holds the working set of the node's cgroup, as plain JSON values and one line in words.
-
-    None where that is not known. Reads memory.stat of the node and of each pod: not for the loop's thread.
-    """
+    """Return how much of the working set the pods hold, and their cgroups; None where that is not known."""
     if seen is None or seen.absurdity is not None:
         return None
     outside_bytes = memory_outside_pods(seen, pods, used)
     if outside_bytes is None:
         return None
-    used_bytes = seen.capacity - seen.available
-    kinds = _outside(tree, node, pods)
+    return {
+        "used_bytes": seen.capacity - seen.available,
+        "outside_bytes": outside_bytes,
+        "cgroups": [pod.cgroup for pod in pods if pod.cgroup is not None],
+    }
+
+
+def memory_holders(tree: CgroupTree, node: str, held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return who holds the working set of the node's cgroup, as plain JSON values and one line in words.
+
+    `held` is what `memory_held` returned. Reads memory.stat of the node and of each pod: not for the guard.
+    """
+    used_bytes, outside_bytes = held["used_bytes"], held["outside_bytes"]
+    kinds = _outside(tree, node, held["cgroups"])
     told = [] if kinds is None else [(name, getattr(kinds, name)) for name in _SAYS]
     parts = ", ".join(
         f"{_SAYS[name]} {amount_text(amount, Resource.MEMORY)}"
@@ -62,14 +67,13 @@ def memory_holders(
     }
 
 
-def _outside(tree: CgroupTree, node: str, pods: Sequence[Pod]) -> MemoryKinds | None:
+def _outside(tree: CgroupTree, node: str, cgroups: Sequence[str]) -> MemoryKinds | None:
     try:
         whole = MemoryKinds.of(tree, node)
     except (OSError, ReactorError):
         return None
     of_pods = []
-    for pod in pods:
-        if pod.cgroup is not None:
-            with suppress(OSError, ReactorError):  # gone meanwhile
-                of_pods.append(MemoryKinds.of(tree, pod.cgroup))
+    for cgroup in cgroups:
+        with suppress(OSError, ReactorError):  # gone meanwhile
+            of_pods.append(MemoryKinds.of(tree, cgroup))
     return whole.without(of_pods)

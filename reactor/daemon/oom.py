@@ -1,4 +1,4 @@
-"""What is kept of the kernel's own OOM kills: a journal line, a log line, a count, and the last of them.
+"""What is said of the kernel's own OOM kills: a journal line, a log line, a count.
 
 A kill at a limit that reactor guards means that the kernel was faster, and is said to be so. One at a pod's
 own limit is the kernel doing what that limit asks for.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from reactor.daemon.oom_victims import pod_in
@@ -22,7 +21,6 @@ from reactor.model.signals import Resource
 from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.oom")
-_KEPT: Final = 20
 KIND: Final = "oom-kill"
 _SAYS: Final = {
     OomScope.NODE: "the kernel's OOM killer was faster than us",
@@ -52,30 +50,16 @@ class OomKills:
         self._write = write
         self._count = count
         self._glance = glance
-        self._recent: deque[Document] = deque(maxlen=_KEPT)
         self.counted = dict.fromkeys(OomScope, 0)
 
     def record(self, kill: OomKill) -> None:
         """Record one kill, or several that were only counted."""
         document = self._document(kill)
-        self._recent.append(document)
         self.counted[kill.scope] += kill.kills
         self._count(kill)
         self._write(lambda: document)
         level = logging.ERROR if kill.scope is OomScope.NODE else logging.WARNING
         _LOG.log(level, "%s; scope=%s decision=%d", document["message"], kill.scope, document["decision"])
-
-    def remember(self, documents: Iterable[Document]) -> None:
-        """Take over the kills of an earlier run's journal, oldest first, before all recorded here."""
-        earlier = [document for document in documents if document.get("kind") == KIND]
-        self._recent = deque([*earlier, *self._recent], maxlen=_KEPT)
-
-    def recent(self, name: str | None = None) -> list[Document]:
-        """Return the last kills, oldest first; those of one pod by its name, namespace/name or uid.
-
-        A pod that was gone before anybody knew it goes by the name of its cgroup.
-        """
-        return [one for one in self._recent if name is None or _is_of(one, name)]
 
     def _document(self, kill: OomKill) -> Document:
         pod = self._victim(kill.victim_cgroup)
@@ -127,10 +111,3 @@ def _message(kill: OomKill, pod: Pod | None, *, evicting: bool) -> str:
             f"{kill.comm} (pid {kill.pid}, {size}) of {home}{', which was being evicted' if evicting else ''}"
         )
     return printable(f"OOM kill of {victim}{where}: {_SAYS[kill.scope]}")
-
-
-def _is_of(document: Document, name: str) -> bool:
-    pod = document.get("pod")
-    if pod is None:
-        return bool(name) and name in str(document.get("victim_cgroup")).split("/")
-    return name in {pod, str(pod).rpartition("/")[2], document.get("uid")}

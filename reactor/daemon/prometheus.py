@@ -45,19 +45,22 @@ def _without_servers() -> Iterator[None]:
 
 
 with _without_servers():
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 
 __all__ = [
     "Collector",
     "CollectorRegistry",
-    "Counter",
     "CounterMetricFamily",
-    "Gauge",
     "GaugeMetricFamily",
-    "Histogram",
+    "HistogramMetricFamily",
     "Metric",
     "ProcessCollector",
     "choose_encoder",

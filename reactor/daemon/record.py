@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -22,6 +22,7 @@ from reactor.text import printable
 ORDERED: Final = "ordered"
 RESUMED: Final = "resumed"
 _ORDERED_RANKING: Final = 20
+_PLACES_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +174,13 @@ class PassRecord:
             ),
             endings=(ending,),
         )
+
+    def ranking_documents(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the places of the ranking as plain JSON values, a few at a time."""
+        ranking = self.decision.ranking
+        for start in range(0, len(ranking), _PLACES_AT_ONCE):
+            places = ranking[start : start + _PLACES_AT_ONCE]
+            yield [ranked_document(place, self.resource) for place in places]
 
     @property
     def resource(self) -> Resource | None:

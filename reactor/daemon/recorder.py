@@ -1,34 +1,31 @@
-"""What is kept of the passes: the journal, the log, the metrics, and the last few for `reactor status`."""
+"""What is said of the passes: lines for the journal, notes meanwhile, the log, the counts."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import trio
 
-from reactor.daemon.journal import Journal
 from reactor.daemon.record import (
-    ORDERED,
     RESUMED,
     Ending,
     PassRecord,
-    as_decision,
     ordered_document,
     outcome_document,
     released_document,
 )
+from reactor.daemon.record_queue import Make, Ranking
 from reactor.daemon.supervisor import Faults, Nursery
 from reactor.daemon.wording import standing
 from reactor.model.decisions import Decision
 
 _LOG: Final = logging.getLogger("reactor.decision")
-_KEPT: Final = 50
-_KEPT_RANKING: Final = 20
+_NOTED_RANKING: Final = 20
 
 OnPass = Callable[[PassRecord], None]
 OnEnded = Callable[[PassRecord, Ending], None]
@@ -56,6 +53,16 @@ class Meter(Protocol):
         """Count one eviction, once nothing more becomes of it."""
 
 
+class Lines(Protocol):
+    """Takes what is to be journaled."""
+
+    def write(self, make: Make, ranking: Ranking | None = None) -> bool:
+        """Queue a line, whose ranking is made by itself; return False where it had to be dropped."""
+
+    def note(self, make: Make) -> None:
+        """Queue what is to be shown while its line is not written yet."""
+
+
 class Recorder:
     """Records passes. A pass that only repeats what the one before it decided is measured, not journaled.
 
@@ -69,7 +76,7 @@ class Recorder:
 
     def __init__(
         self,
-        journal: Journal | None,
+        journal: Lines | None,
         meter: Meter | None,
         *,
         patience_seconds: float,
@@ -80,25 +87,6 @@ class Recorder:
         self._patience_seconds = patience_seconds
         self._hooks = hooks
         self._standing, self._choice = _essence(Decision(at_seconds=0.0))
-        self._recent: dict[int, Mapping[str, Any] | PassRecord] = {}  # by a running number, oldest first
-        self._recorded = 0
-
-    def remember(self, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Take over decisions from an earlier run's journal, oldest first, before all recorded here."""
-        earlier = _decisions(documents)[-_KEPT:]
-        # Negative numbers come before those counted up here.
-        self._recent = {
-            **{number - len(earlier): _cut(document) for number, document in enumerate(earlier)},
-            **self._recent,
-        }
-        self._forget_oldest()
-
-    def recent(self) -> list[Mapping[str, Any]]:
-        """Return the last decisions that were news, oldest first, with the head of each ranking."""
-        return [
-            kept.document(_KEPT_RANKING) if isinstance(kept, PassRecord) else kept
-            for kept in self._recent.values()
-        ]
 
     def record(self, record: PassRecord, nursery: Nursery) -> None:
         """Record one pass; what waits for its pods waits in `nursery`."""
@@ -108,25 +96,20 @@ class Recorder:
             self._meter.observe_pass(record)
         if not (self._is_news(record.decision) or record.endings or record.reclaimed):
             return
-        number = self._recorded = self._recorded + 1
-        self._recent[number] = record
-        self._forget_oldest()
         _log(record)
+        if not (record.endings or record.braking):
+            self._write_decision(record)
+            return
+        if self._journal is not None:
+            self._journal.note(partial(record.document, _NOTED_RANKING))
         if any(not ending.ended.is_set() for ending in record.endings):
             self._write(partial(ordered_document, record))
-        if record.endings or record.braking:
-            nursery.start_soon(self._complete, number, record)
-        else:
-            self._recent[number] = record.document(_KEPT_RANKING)
-            self._write(record.document)
+        nursery.start_soon(self._complete, record)
 
     def resume(self, record: PassRecord, nursery: Nursery) -> None:
         """Record an eviction that an earlier run ordered, and its end once that is known."""
-        number = self._recorded = self._recorded + 1
-        self._recent[number] = record
-        self._forget_oldest()
         self._write(partial(ordered_document, record, kind=RESUMED))
-        nursery.start_soon(self._account_late, number, record, record.endings)
+        nursery.start_soon(self._account_late, record, record.endings)
 
     def _is_news(self, decision: Decision) -> bool:
         """Return whether a decision is another one than the one before it, and take it for the next.
@@ -139,7 +122,7 @@ class Recorder:
         self._standing, self._choice = standing_now, choice
         return True
 
-    async def _complete(self, number: int, record: PassRecord) -> None:
+    async def _complete(self, record: PassRecord) -> None:
         try:
             with trio.move_on_after(self._patience_seconds):
                 for ending in record.endings:
@@ -149,28 +132,21 @@ class Recorder:
         finally:
             on_still = [braking for braking in record.braking if braking.is_on]
             late = self._patience_over(record)  # at a shutdown too what is known is written
-        await self._account_late(number, record, late)
+        await self._account_late(record, late)
         for braking in on_still:
             await braking.released.wait()
             self._write(partial(released_document, record.id, time.time(), braking))
-        self._cut_recent(number, record)
 
-    async def _account_late(self, number: int, record: PassRecord, late: Iterable[Ending]) -> None:
+    async def _account_late(self, record: PassRecord, late: Iterable[Ending]) -> None:
         """Write what becomes of evictions whose order has been written already."""
         for ending in late:
             await ending.ended.wait()
             self._account(record, ending)
             self._write(partial(outcome_document, record.id, time.time(), ending))
-        self._cut_recent(number, record)
-
-    def _cut_recent(self, number: int, record: PassRecord) -> None:
-        """Hold only the head of a ranking from here on: fifty times a thousand pods is too much."""
-        if number in self._recent:
-            self._recent[number] = record.document(_KEPT_RANKING)
 
     def _patience_over(self, record: PassRecord) -> list[Ending]:
         """Write the decision as it stands; return its evictions that have not come to their end."""
-        self._write(record.document)
+        self._write_decision(record)
         for ending in record.endings:
             if ending.ended.is_set():
                 self._account(record, ending)
@@ -183,11 +159,11 @@ class Recorder:
             self._hooks.on_ended(record, ending)
         _log_ending(record, ending)
 
-    def _forget_oldest(self) -> None:
-        while len(self._recent) > _KEPT:
-            del self._recent[next(iter(self._recent))]
+    def _write_decision(self, record: PassRecord) -> None:
+        if self._journal is not None:
+            self._journal.write(partial(record.document, 0), record.ranking_documents)
 
-    def _write(self, make: Callable[[], Mapping[str, Any]]) -> None:
+    def _write(self, make: Make) -> None:
         if self._journal is not None:
             self._journal.write(make)
 
@@ -206,25 +182,6 @@ def _essence(decision: Decision) -> tuple[tuple[object, ...], tuple[object, ...]
 
 
 _NOTHING_CHOSEN: Final = _essence(Decision(at_seconds=0.0))[1]
-
-
-def _decisions(documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the decisions in a journal's lines, in their order.
-
-    An order stands for its decision until that is written itself; both tell the same time.
-    """
-    found: dict[tuple[object, object], Mapping[str, Any]] = {}
-    for document in documents:
-        if document.get("kind") == "decision":
-            found[document.get("id"), document.get("time")] = document
-        elif document.get("kind") in {ORDERED, RESUMED}:
-            found[document.get("decision"), document.get("time")] = as_decision(document)
-    return list(found.values())
-
-
-def _cut(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    ranking = document.get("ranking")
-    return {**document, "ranking": ranking[:_KEPT_RANKING] if isinstance(ranking, list) else []}
 
 
 def _log(record: PassRecord) -> None:

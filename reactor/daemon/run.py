@@ -9,10 +9,10 @@ from pathlib import Path
 import trio
 
 from reactor.daemon.last_good import LastGoodFile, Start
+from reactor.daemon.listening import AnotherDaemonError
 from reactor.daemon.loop import Daemon
 from reactor.daemon.recorder import Hooks
 from reactor.daemon.signals import obey, receiver
-from reactor.daemon.status_socket import AnotherDaemonError
 from reactor.daemon.turn import turn
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings

@@ -1,44 +1,36 @@
-"""What `reactor status` and `reactor explain` are told: JSON documents made from what the loop knows."""
+"""What the guard tells for `reactor status`, `top` and `explain`: documents made from what the loop knows.
+
+The steward adds what it knows itself (reactor/steward/answers.py).
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import trio
 
 import reactor
 from reactor.brake.braking import BrakeReading
 from reactor.daemon.oom import OomKills
-from reactor.daemon.order import EvictionOrder, ranked_signal
+from reactor.daemon.order import PODS_AT_ONCE, EvictionOrder, ranked_signal, usages_in_turns
 from reactor.daemon.parts import Node, PodUsages
 from reactor.daemon.passes import Known
-from reactor.daemon.recorder import Recorder
 from reactor.daemon.slowdowns import slowdown_document
 from reactor.daemon.supervisor import PartState
 from reactor.daemon.wording import instant, standing
-from reactor.disks.usage import with_storage
-from reactor.errors import ReactorError
 from reactor.model.decisions import InFlight, OomVictim
 from reactor.model.settings import Settings
-from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, UNIT, NodeCondition, Signal
+from reactor.model.signals import RESOURCE, UNIT, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.policy import rank
 from reactor.policy.oom_victims import credit_bytes
 from reactor.sources.catalogue import chain_of
 from reactor.text import printable
-
-_DECISIONS: Final = 10
-_SHORT_EVICTION: Final = (
-    *("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns"),
-    *("credited_bytes", "returned_bytes"),
-)
-
-
-class StatusError(ReactorError):
-    """A question that can't be answered as it is put."""
 
 
 class FilesystemsView(Protocol):
@@ -56,7 +48,7 @@ class View:
     """What there is to be told of; `problems` is what is not as it should be, and why.
 
     `parts` are those that the supervisor restarts. `runtime` is what the container runtime calls itself,
-    `cluster` how the daemon takes part in one; None without.
+    `cluster` how the daemon takes part in one; None without. `processes` are the guard and the steward.
     """
 
     settings: Settings
@@ -64,7 +56,6 @@ class View:
     node: Node
     usages: PodUsages
     sources: tuple[SourceState, ...]
-    recorder: Recorder
     oom: OomKills
     brake: BrakeReading
     started_unix_seconds: float
@@ -73,6 +64,7 @@ class View:
     runtime: str | None = None
     cluster: Mapping[str, Any] | None = None
     parts: tuple[PartState, ...] = ()
+    processes: Mapping[str, Any] = field(default_factory=dict)
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -82,13 +74,11 @@ def status(view: View) -> dict[str, Any]:
     return _status(view, view.known.observed.at(now_seconds), now_seconds)
 
 
-async def top(view: View, order: EvictionOrder, places: object) -> dict[str, Any]:
+async def top(view: View, order: EvictionOrder, places: int) -> dict[str, Any]:
     """Return how the node stands this moment, and the head of the present order of eviction.
 
     Memory is read afresh, which no pass is told of: at rest the last one may have looked ten seconds ago.
     """
-    if not isinstance(places, int) or isinstance(places, bool) or places < 0:
-        raise StatusError(f"pods: got {places!r}; accepted: a number of pods, 0 or more")
     now_seconds = view.clock_seconds()
     fresh = {
         signal: replace(seen, taken_at_seconds=now_seconds) for signal, seen in view.node.memory().items()
@@ -122,51 +112,47 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
         "sources": [_source(source) for source in view.sources],
         "brake": _brake(view),
-        "decisions": [_short(document) for document in view.recorder.recent()[-_DECISIONS:]],
-        "oom_kills": {"counted": dict(view.oom.counted), "recent": view.oom.recent()[-_DECISIONS:]},
+        "oom_kills": {"counted": dict(view.oom.counted)},
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
-        "parts": [_part(part) for part in view.parts],
+        "parts": [part_document(part) for part in view.parts],
+        "processes": dict(view.processes),
     }
 
 
-def explain(view: View, name: object) -> dict[str, Any]:
-    """Return why a pod was evicted and where it stands in the ranking now; without a name, for all pods.
+async def explain(view: View) -> dict[str, Any]:
+    """Return where every pod stands in the ranking now.
 
-    `name` is the pod's name, namespace/name, or uid. The ranking is for the threshold met now, else for
-    the memory signal: who would have to go if memory ran out this moment.
+    The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
+    memory ran out this moment. Pods are read a few at a time, and the loop goes first between them.
     """
-    if name is not None and not isinstance(name, str):
-        raise StatusError(f"pod: got a {type(name).__name__}; accepted: a pod's name, namespace/name or uid")
     now_seconds = view.clock_seconds()
     observations = view.known.observed.at(now_seconds)
     signal = ranked_signal(view.known.state)
-    usages = view.usages.memory() if signal in MEMORY_SIGNALS else view.usages.full()
-    usages = with_storage(usages, view.known.storage.usages(view.known.pods), view.known.pods)
-    places = rank(view.known.pods, usages, signal, view.settings.eviction.layout)
+    pods, usages = view.known.pods, await usages_in_turns(view, view.known.pods, signal)
     resource = RESOURCE[signal]
-    ranking = [
-        {
-            "place": number,
-            "pod": place.pod.key,
-            "uid": place.pod.uid,
-            "qos_class": place.pod.qos_class,
-            "priority": place.pod.priority,
-            "usage": place.usage,
-            "request": place.request,
-            "because": standing(place, resource),
-        }
-        for number, place in enumerate(places, 1)
-    ]
-    evictions = [one for document in reversed(view.recorder.recent()) for one in _eviction(document)]
+    ranking: list[dict[str, Any]] = []
+    places = rank(pods, usages, signal, view.settings.eviction.layout)
+    for number, place in enumerate(places, 1):
+        if number % PODS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+        ranking.append(
+            {
+                "place": number,
+                "pod": place.pod.key,
+                "uid": place.pod.uid,
+                "qos_class": place.pod.qos_class,
+                "priority": place.pod.priority,
+                "usage": place.usage,
+                "request": place.request,
+                "because": standing(place, resource),
+            }
+        )
     return {
-        "pod": name,
         "signal": signal,
         "observation": _amounts(observations.get(signal)),
-        "ranking": [one for one in ranking if _is_called(one, name)],
+        "ranking": ranking,
         "pods": len(places),
-        "evictions": [one for one in evictions if _is_called(one, name)],
         "slowdowns": [slowdown_document(one, now_seconds) for one in view.known.state.slowdowns],
-        "oom_kills": view.oom.recent(name),
     }
 
 
@@ -241,7 +227,8 @@ def _source(source: SourceState) -> dict[str, Any]:
     }
 
 
-def _part(part: PartState) -> dict[str, Any]:
+def part_document(part: PartState) -> dict[str, Any]:
+    """Return how a part stands as plain JSON values."""
     return {
         "name": part.name,
         "state": part.health,
@@ -280,47 +267,4 @@ def _oom_victim(victim: OomVictim, now_seconds: float) -> dict[str, Any]:
         "victim_bytes": victim.victim_bytes,
         "credited_bytes": credit_bytes(victim),
         "given_up_in_seconds": round(max(0.0, victim.deadline_seconds - now_seconds), 3),
-    }
-
-
-def _short(document: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = (
-        "id",
-        "time",
-        "dry_run",
-        "conditions",
-        "thresholds_met",
-        "deferred_because",
-        "reclaim",
-        "timing",
-        "brake",
-    )
-    threshold = document.get("threshold")
-    return {
-        **{key: document.get(key) for key in wanted},
-        "threshold": threshold["threshold"] if isinstance(threshold, Mapping) else None,
-        "evictions": [{key: one.get(key) for key in _SHORT_EVICTION} for one in _evictions(document)],
-    }
-
-
-def _evictions(document: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    found = document.get("evictions")
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-
-
-def _eviction(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the evictions of a decision, each with what it was decided on."""
-    context = {
-        key: document.get(key) for key in ("id", "time", "dry_run", "threshold", "wakes", "ranking", "timing")
-    }
-    return [{**one, **context} for one in _evictions(document)]
-
-
-def _is_called(one: Mapping[str, Any], name: str | None) -> bool:
-    """Return whether a pod goes by that name, as it is or as it is printed."""
-    pod = str(one.get("pod"))
-    return name is None or name in {
-        shown
-        for text in (pod, pod.rpartition("/")[2], str(one.get("uid")))
-        for shown in (text, printable(text))
     }

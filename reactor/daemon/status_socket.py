@@ -1,4 +1,4 @@
-"""The daemon's Unix socket: one JSON line asks, one JSON line answers, mode 0600.
+"""Questions on the daemon's Unix socket: one JSON line asks, one JSON line answers.
 
 {"command": "status"}    {"command": "explain", "pod": "web"}    {"command": "top", "pods": 40}
 {"error": "..."}
@@ -6,20 +6,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import logging
-import os
 import socket
-import stat
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from reactor.daemon.connections import BACKLOG, Connections, Peer, Turns
+from reactor.daemon.connections import Connections, Peer, Turns
+from reactor.daemon.listening import NoDaemonError
 from reactor.errors import ReactorError
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -35,39 +32,8 @@ OnFailure = Callable[[Exception], None]
 _FAILED: Final[Answer] = {"error": "internal error; see the log"}
 
 
-class NoDaemonError(ReactorError):
-    """No daemon answers on the socket; one line for whoever asked."""
-
-
-class AnotherDaemonError(ReactorError):
-    """A daemon lives on the socket already: two of them would each evict for the same pressure."""
-
-
 def _log_failure(error: Exception) -> None:
     _LOG.error("a question can't be answered", exc_info=error)
-
-
-def listen(path: Path) -> socket.socket:
-    """Return a socket that listens at `path`, for this user only; a dead daemon's socket is replaced.
-
-    Raises AnotherDaemonError where a daemon answers, OSError (with the path) where none can listen.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _remove_dead(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # bind(2) makes the file with the umask's mode: a chmod afterwards would leave a gap to connect in.
-    # The umask is the process's; nothing else makes files this early.
-    umask = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        error.filename = str(path)
-        raise
-    finally:
-        os.umask(umask)
-    return listener
 
 
 async def serve(
@@ -87,12 +53,6 @@ async def serve(
 
     with trio.socket.from_stdlib_socket(listener) as trio_socket:
         await Connections(attend, _CONNECTIONS, on_failure).serve(trio_socket)
-
-
-def remove(path: Path) -> None:
-    """Remove the socket's file at the end; one that is gone already is no problem."""
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 def ask(
@@ -119,26 +79,6 @@ def ask(
     if not isinstance(document, dict):
         raise NoDaemonError(f"{path}: answered {answer[:80]!r}; accepted: a JSON object")
     return document
-
-
-def _remove_dead(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, "there is something that is no socket", str(path))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:
-            # A full backlog, a timeout: somebody lives there.
-            raise AnotherDaemonError(f"{path}: {error.strerror or error}") from error
-    raise AnotherDaemonError(f"{path}: a daemon answers there; give this one another reactor.socket")
 
 
 async def _line(peer: Peer) -> bytes:

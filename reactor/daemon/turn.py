@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from reactor.daemon.status_socket import AnotherDaemonError
+from reactor.daemon.listening import AnotherDaemonError
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")

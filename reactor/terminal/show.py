@@ -31,6 +31,7 @@ def show_status(socket_path: Path, output: str) -> int:
         f"reactor {document['version']}, pid {document['pid']}{dry}: {node}, {document['pods']} pods, "
         f"{document['passes']} passes since {moment(document['started'])}"
     )
+    screen.say(_processes(document["processes"]))
     if document["kubernetes"] is not None:
         screen.say(_kubernetes(document["kubernetes"]))
     if document["runtime"] is not None:
@@ -100,6 +101,14 @@ def _kubernetes(told: Mapping[str, Any]) -> str:
     return (
         f"kubernetes: node {told['node']}, {told['role']}; {heard}; "
         f"{told['untold_evictions']} evictions not told yet"
+    )
+
+
+def _processes(processes: Mapping[str, Any]) -> str:
+    steward = processes["steward"]
+    return (
+        f"processes: guard {processes['guard']['pid']}; steward {steward['pid']}, "
+        f"{steward['restarts']} restarts, {steward['lost_records']} journal lines lost"
     )
 
 

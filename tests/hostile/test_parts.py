@@ -27,8 +27,8 @@ from tests.support.waiting import PATIENCE
 pytestmark = pytest.mark.suite("crash-only")
 
 # What is over once the daemon runs, or does not come by itself here: a failure can't be had at any moment.
-_OVER = {"first list of pods", "restoring the state", "earlier journal", "abandoned brakes", "watchdog"}
-_NOT_HERE = {"end", "oom record", "kubernetes notes", "questions", "scrapes", "reclaim", "memory reclaim"}
+_OVER = {"first list of pods", "restoring the state", "abandoned brakes", "watchdog"}
+_NOT_HERE = {"end", "oom record", "kubernetes notes", "answers", "reclaim", "memory reclaim"}
 
 
 def _configured(node: VirtualNode, directory: Path) -> tuple[Path, Settings]:
@@ -105,7 +105,7 @@ async def test_an_exception_in_every_part_in_turn_costs_no_eviction_and_the_part
         "filesystems",
         "records",
         "evictions",
-        "status socket",
+        "steward",
     } <= set(names)
 
 

@@ -348,7 +348,6 @@ def make_view(make_loop, make_threshold, nursery):
                 node=loop.node,
                 usages=loop.usages,
                 sources=sources,
-                recorder=recorder,
                 oom=OomKills(loop.known, lambda _: None, lambda _: None, loop.passes.glance),
                 brake=BrakeReading(times=2, seconds=1.5),
                 started_unix_seconds=0.0,

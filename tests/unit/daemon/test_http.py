@@ -15,10 +15,32 @@ from hypothesis import strategies as st
 from reactor.daemon.http import Exposition, serve_metrics
 from reactor.daemon.metrics import Metrics
 from reactor.daemon.prometheus import Collector, CollectorRegistry
+from reactor.daemon.reading import Reading
+from reactor.daemon.tally import Tally
+from reactor.model.decisions import PolicyState
+from reactor.model.settings import EvictionSettings
 
 pytestmark = pytest.mark.suite("hostile clients")
 
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def some_metrics() -> Metrics:
+    """Return the metrics of a daemon that has just started."""
+    metrics = Metrics()
+    reading = Reading(
+        now_seconds=0.0,
+        settings=EvictionSettings(),
+        state=PolicyState(),
+        observations={},
+        sources=(),
+        pods=0,
+        tally=Tally().document(),
+        started_unix_seconds=0.0,
+        pid=1,
+    )
+    metrics.read(reading.document())
+    return metrics
 
 
 @asynccontextmanager
@@ -27,7 +49,7 @@ async def serving(
 ) -> AsyncIterator[tuple[int, list[Exception]]]:
     """Serve; give the port, and what the endpoint's owner was told of failures."""
     failures: list[Exception] = []
-    registry = Metrics().registry if registry is None else registry
+    registry = some_metrics().registry if registry is None else registry
     async with trio.open_nursery() as nursery:
         serve = partial(serve_metrics, registry, ("127.0.0.1", 0), is_alive, failures.append)
         (listener,) = await nursery.start(serve)
@@ -216,10 +238,10 @@ async def test_client_that_does_not_read_its_answer_makes_way():
 
 async def test_metrics_are_printed_once_a_second_for_each_format(autojump_clock):
     failures: list[Exception] = []
-    exposition = Exposition(Metrics().registry, failures.append)
+    exposition = Exposition(some_metrics().registry, failures.append)
     for _ in range(100):
         for accept in ("text/plain", "application/openmetrics-text;version=2", "text/plain;version=7.1", "x"):
-            assert exposition.page(accept).body
+            assert (await exposition.page(accept)).body
         await trio.sleep(0.05)
 
     assert exposition.printed <= 2 * 6

@@ -16,9 +16,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.daemon.kubernetes import Cluster, node_name
-from reactor.daemon.kubernetes_metrics import ClusterMetrics
 from reactor.daemon.optional import cluster_of
-from reactor.daemon.prometheus import CollectorRegistry
 from reactor.daemon.record import Ending, PassRecord, StageTimes
 from reactor.daemon.supervisor import Supervisor
 from reactor.daemon.told_evictions import api_uid
@@ -213,10 +211,8 @@ async def test_only_a_kill_for_the_nodes_sake_is_a_system_oom(tmp_path: Path) ->
         ]
 
 
-async def test_metrics_tell_whether_the_cluster_is_heard(tmp_path: Path) -> None:
-    registry = CollectorRegistry()
+async def test_it_tells_whether_the_cluster_is_heard(tmp_path: Path) -> None:
     async with _running(tmp_path, _Server()) as (cluster, _):
-        registry.register(ClusterMetrics(cluster))
         await until(lambda: cluster.watches == {"pods": True, "node": True})
         assert {
             "node": "one",
@@ -224,8 +220,6 @@ async def test_metrics_tell_whether_the_cluster_is_heard(tmp_path: Path) -> None
             "watches": {"pods": True, "node": True},
             "untold_evictions": 0,
         } == cluster.document()
-        assert 1.0 == registry.get_sample_value("reactor_kubernetes_connected", {"watch": "pods"})
-        assert 0.0 == registry.get_sample_value("reactor_kubernetes_untold_evictions")
 
 
 async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: Path) -> None:

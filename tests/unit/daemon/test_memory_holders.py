@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.daemon.memory_holders import memory_holders
+from reactor.daemon.memory_holders import memory_held, memory_holders
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import PodUsage
 
@@ -29,7 +29,7 @@ def used(mib: int | None):
 
 def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree, make_pod, observation) -> None:
     pods = (make_pod("a"),)
-    holders = memory_holders(tree, "/node", observation(137 * MIB), pods, used(120))
+    holders = memory_holders(tree, "/node", memory_held(observation(137 * MIB), pods, used(120)))
     assert holders["message"] == (
         "375Mi used, 120Mi by pods; 255Mi belong to no pod "
         "(anonymous 10Mi, active file 200Mi, slab and other kernel memory 45Mi)"
@@ -45,9 +45,10 @@ def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree, make_pod, observation
 def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(
     tree, make_pod, observation
 ) -> None:
-    gone = memory_holders(tree, "/node", observation(137 * MIB), (make_pod("a"), make_pod("b")), used(120))
-    assert gone is None  # what b holds is not known
-    holders = memory_holders(tree, "/other", observation(137 * MIB), (make_pod("a"),), used(120))
+    unknown = memory_held(observation(137 * MIB), (make_pod("a"), make_pod("b")), used(120))
+    assert unknown is None  # what b holds is not known
+    held = memory_held(observation(137 * MIB), (make_pod("a"),), used(120))
+    holders = memory_holders(tree, "/other", held)
     assert (holders["outside"], holders["message"]) == (
         None,
         "375Mi used, 120Mi by pods; 255Mi belong to no pod",
@@ -55,12 +56,10 @@ def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(
 
 
 @pytest.mark.parametrize("available", [None, 600 * MIB])
-def test_nothing_is_told_where_memory_is_not_observed_or_absurd(
-    tree, make_pod, observation, available
-) -> None:
+def test_nothing_is_told_where_memory_is_not_observed_or_absurd(make_pod, observation, available) -> None:
     seen = None if available is None else observation(available)
-    assert memory_holders(tree, "/node", seen, (make_pod("a"),), used(120)) is None
+    assert memory_held(seen, (make_pod("a"),), used(120)) is None
 
 
-def test_nothing_is_told_where_a_pods_memory_is_not_known(tree, make_pod, observation) -> None:
-    assert memory_holders(tree, "/node", observation(1), (make_pod("a"),), used(None)) is None
+def test_nothing_is_told_where_a_pods_memory_is_not_known(make_pod, observation) -> None:
+    assert memory_held(observation(1), (make_pod("a"),), used(None)) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import trio
 
 from reactor.brake.braking import BrakeReading
 from reactor.daemon.http import serve_metrics
-from reactor.daemon.metrics import Metrics, Reading
+from reactor.daemon.metrics import Metrics
+from reactor.daemon.reading import Reading
+from reactor.daemon.tally import Tally
 from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Resource, Signal
@@ -30,7 +34,7 @@ def promtool() -> str:
     return found
 
 
-def reading(make_threshold) -> Reading:
+def reading(make_threshold, tally: Tally) -> Reading:
     thresholds = (
         make_threshold(100 * MIB),
         make_threshold(200 * MIB, grace_period_seconds=30),
@@ -65,6 +69,10 @@ def reading(make_threshold) -> Reading:
             SourceState(name="processes", health=SourceHealth.FAILED, wakes=1, lost=7),
         ),
         pods=2,
+        tally=tally.document(),
+        started_unix_seconds=1.5e9,
+        pid=os.getpid(),
+        cluster={"watches": {"pods": True, "node": False}, "untold_evictions": 3},
         brake=BrakeReading(times=3, seconds=1.5),
         journal_written=4,
         journal_lost=1,
@@ -74,17 +82,18 @@ def reading(make_threshold) -> Reading:
 @pytest.fixture
 async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> str:
     """A real scrape over HTTP, after an eviction was measured."""
-    metrics = Metrics()
-    metrics.read_from(lambda: reading(make_threshold))
+    metrics, tally = Metrics(), Tally()
     loop = make_loop()
     loop.kills.reaped.set()
     loop.have(make_pod("hog"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     record = loop.passes.make([Wake(source="test", kind=WakeKind.MEMORY, at_ns=0)])
     await record.endings[0].ended.wait()
-    metrics.observe_pass(record)
-    metrics.observe_ending(record, record.endings[0])
-    metrics.count_reload(taken=False)
+    tally.observe_pass(record)
+    tally.observe_ending(record, record.endings[0])
+    tally.count_reload(taken=False)
+    told = reading(make_threshold, tally).document()
+    metrics.read(json.loads(json.dumps(told)), parts={"metrics": 2}, restart_loops=1, repeated_evictions=4)
     (listener,) = await nursery.start(serve_metrics, metrics.registry, ("127.0.0.1", 0))
     return await get(listener.socket.getsockname()[1], "/metrics")
 
@@ -137,6 +146,17 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         'reactor_config_reloads_total{result="refused"} 1.0',
         'reactor_stage_duration_seconds_count{stage="free"} 1.0',
         "reactor_pass_duration_seconds_count 1.0",
+        'reactor_pass_duration_seconds_bucket{le="+Inf"} 1.0',
+        'reactor_evictions_created{outcome="killed",signal="memory.available"} 1.5e+09',
+        'reactor_part_restarts_total{part="metrics"} 2.0',
+        'reactor_kubernetes_connected{watch="pods"} 1.0',
+        'reactor_kubernetes_connected{watch="node"} 0.0',
+        "reactor_kubernetes_untold_evictions 3.0",
+        "reactor_restart_loops 1.0",
+        "reactor_repeated_evictions_total 4.0",
+        "reactor_steward_refused_requests_total 0.0",
+        "reactor_state_write_failures_total 0.0",
+        "reactor_config_refused 1.0",
     ],
 )
 async def test_scrape_holds(scrape, line):

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from reactor.daemon.journal import encode
 from reactor.daemon.observed import Observed
 from reactor.daemon.oom import OomKills
 from reactor.daemon.passes import Known
+from reactor.daemon.record_queue import encode
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, QosClass
 
@@ -131,17 +131,6 @@ def test_each_scope_is_counted_for_itself() -> None:
     assert (kept.kills.counted[OomScope.NODE], kept.kills.counted[OomScope.OWN_LIMIT]) == (1, 2)
 
 
-def test_kills_of_a_pod_are_found_by_name_key_and_uid_and_no_others() -> None:
-    kept = Kept()
-    kept.kills.record(kill())
-    kept.kills.record(kill(victim_cgroup="/elsewhere"))
-    for name in ("web", "default/web", "uid-web"):
-        assert [one["pod"] for one in kept.kills.recent(name)] == ["default/web"]
-    assert [one["pod"] for one in kept.kills.recent("elsewhere")] == [None]  # gone before it was known
-    assert kept.kills.recent("where") == kept.kills.recent("") == []
-    assert len(kept.kills.recent()) == 2
-
-
 def test_pod_that_is_younger_than_the_last_housekeeping_is_named() -> None:
     kept = Kept()
     kept.born = (replace(kept.known.pods[0], name="young", uid="uid-young", cgroup="/kubepods/pod-young"),)
@@ -149,14 +138,3 @@ def test_pod_that_is_younger_than_the_last_housekeeping_is_named() -> None:
     kept.kills.record(kill())
     assert [line["pod"] for line in kept.lines] == ["default/young", "default/web"]
     assert kept.known.pods[1:] == kept.born  # looked for once, where it was not known
-
-
-def test_kills_of_an_earlier_run_come_before_those_of_this_one_and_the_last_are_kept() -> None:
-    kept = Kept()
-    kept.kills.record(kill())
-    kept.kills.remember([{"kind": "decision", "id": 1}, {"kind": "oom-kill", "pod": "default/before"}])
-    assert [one["pod"] for one in kept.kills.recent()] == ["default/before", "default/web"]
-    for _ in range(100):
-        kept.kills.record(kill())
-    assert len(kept.kills.recent()) == 20
-    assert kept.kills.counted[OomScope.OWN_LIMIT] == 101

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from reactor.daemon.order import EvictionOrder
-from reactor.daemon.status import StatusError, explain, top
+from reactor.daemon.status import explain, top
 from reactor.model.decisions import InFlight
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Resource, Signal
@@ -50,7 +50,7 @@ async def test_it_is_the_head_of_what_explain_shows(crowd):
 
     order = await EvictionOrder().first(view(), 40)
 
-    everybody = [one["pod"] for one in explain(view(), None)["ranking"]]
+    everybody = [one["pod"] for one in (await explain(view()))["ranking"]]
     assert [one["pod"] for one in order["first"]] == everybody[:40]
     assert everybody[-2:] == ["cgroup/p50", "cgroup/p20"]  # its number can't be read; never evicted
     assert [one["place"] for one in order["first"]] == list(range(1, 41))
@@ -147,11 +147,3 @@ async def test_top_reads_memory_afresh_and_leaves_the_passes_their_own(make_view
 
     assert (memory["available"], memory["age_seconds"]) == (300 * MIB, 0)
     assert loop.known.observed.at(loop.now_seconds)[Signal.MEMORY_AVAILABLE].available == 400 * MIB
-
-
-@pytest.mark.parametrize("places", ["many", -1, None, True, 2.5])
-async def test_a_number_of_pods_that_is_none_is_refused_by_name(make_view, places):
-    _, view, _ = make_view()
-
-    with pytest.raises(StatusError, match="accepted: a number of pods"):
-        await top(view(), EvictionOrder(), places)

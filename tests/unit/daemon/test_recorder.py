@@ -15,23 +15,31 @@ from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.decisions import InFlight
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.steward.recent import RecentRecords
 
 MIB = 1 << 20
 WAKE = Wake(source="test", kind=WakeKind.MEMORY, at_ns=1)
 
 
 class FakeJournal:
-    """Keeps the documents as lines of JSON, made when they are written."""
+    """Keeps the documents as lines of JSON, made when they are written, and the notes."""
 
     def __init__(self) -> None:
         self.lines = []
+        self.notes = []
 
     def of(self, kind: str):
         return [line for line in self.lines if line["kind"] == kind]
 
-    def write(self, make) -> bool:
-        self.lines.append(json.loads(json.dumps(make())))
+    def write(self, make, ranking=None) -> bool:
+        document = make()
+        if ranking is not None:
+            document["ranking"] = [place for some in ranking() for place in some]
+        self.lines.append(json.loads(json.dumps(document)))
         return True
+
+    def note(self, make) -> None:
+        self.notes.append(json.loads(json.dumps(make())))
 
 
 @pytest.fixture
@@ -56,7 +64,7 @@ async def test_passes_that_decide_nothing_new_are_not_journaled(nursery, make_lo
         recorder.record(loop.passes.make([WAKE]), nursery)
 
     assert journal.lines == []
-    assert recorder.recent() == []
+    assert journal.notes == []
 
 
 async def test_pressure_that_begins_and_ends_is_two_lines(
@@ -205,22 +213,6 @@ async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, 
     assert ended == ["killed"]
 
 
-async def test_decisions_of_an_earlier_run_come_before_and_only_the_last_fifty_are_kept(
-    nursery, make_loop, make_pod, observation, make_recorder
-):
-    loop, recorder = make_loop(), make_recorder()
-    loop.have(make_pod("hog"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
-    recorder.record(loop.passes.make([WAKE]), nursery)
-    earlier = [{"kind": "decision", "id": n, "evictions": [], "ranking": [{}] * 99} for n in range(80)]
-
-    recorder.remember([*earlier, {"kind": "outcome"}])
-
-    recent = recorder.recent()
-    assert [one["id"] for one in recent] == [*range(31, 80), 1]
-    assert len(recent[0]["ranking"]) == 20
-
-
 async def test_failed_kill_is_told_with_its_reason(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("hog"))
@@ -246,9 +238,9 @@ async def test_eviction_is_written_when_it_is_ordered_and_stands_for_a_decision_
     assert [(one["pod"], one["outcome"]) for one in line["ordered"]] == [("cgroup/hog", "killed")]
     assert not {"id", "evictions", "brake", "reclaimed"} & line.keys()
 
-    successor = make_recorder()
-    successor.remember(journal.lines)
-    (remembered,) = successor.recent()
+    recent = RecentRecords()
+    recent.take(line)
+    (remembered,) = recent.decisions()
     assert (remembered["id"], remembered["evictions"]) == (1, line["ordered"])
 
 
@@ -262,9 +254,10 @@ async def test_decision_that_was_written_is_remembered_once(
     recorder.record(loop.passes.make([WAKE]), nursery)
     await trio.testing.wait_all_tasks_blocked()
 
-    successor = make_recorder()
-    successor.remember(journal.lines)
-    (remembered,) = successor.recent()
+    recent = RecentRecords()
+    for line in (*journal.notes, *journal.lines):
+        recent.take(line)
+    (remembered,) = recent.decisions()
     assert remembered["kind"] == "decision"
     assert remembered["evictions"][0]["freed_ns"] is not None
 
@@ -301,7 +294,10 @@ async def test_resumed_eviction_leaves_a_record_and_its_outcome(
     assert [line["kind"] for line in journal.lines] == ["resumed", "outcome"]
     assert (journal.lines[1]["pod"], journal.lines[1]["outcome"]) == ("cgroup/slow", "terminated")
     assert seen == [ending]
-    assert [one["outcome"] for one in recorder.recent()[0]["evictions"]] == ["terminated"]
+    recent = RecentRecords()
+    for line in journal.lines:
+        recent.take(line)
+    assert [one["outcome"] for one in recent.decisions()[0]["evictions"]] == ["terminated"]
 
 
 async def test_files_that_are_awaited_after_a_restart_come_to_an_end_too(make_loop, make_pod):

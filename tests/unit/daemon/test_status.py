@@ -77,45 +77,16 @@ async def test_source_of_a_signal_is_the_first_that_is_armed(make_view, memcg, e
     assert status(view())["signals"][0]["source"]["name"] == expected
 
 
-async def test_explain_tells_why_a_pod_was_evicted_and_where_the_others_stand(
-    make_view, make_pod, observation
-):
-    loop, view, make_pass = make_view()
-    loop.have(make_pod("hog"), make_pod("calm", request_bytes=64 * MIB))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
-    make_pass()
-
-    (eviction,) = explain(view(), "hog")["evictions"]
-    assert eviction["threshold"]["available"] == 50 * MIB
-    assert eviction["wakes"][0]["source"] == "memcg-eventfd"
-    assert explain(view(), "calm")["evictions"] == []
-    (place,) = explain(view(), "calm")["ranking"]
-    assert (place["place"], place["usage"]) == (2, 50 * MIB)
-    assert "within its request of 64Mi" in place["because"]
-
-
-@pytest.mark.parametrize("name", ["hog", "cgroup/hog", "uid-hog"])
-async def test_pod_is_found_by_name_key_and_uid(make_view, make_pod, name):
+async def test_explain_ranks_all_and_reads_them_anew(make_view, make_pod):
     loop, view, _ = make_view()
-    loop.have(make_pod("hog"), make_pod("other"))
-
-    assert [one["pod"] for one in explain(view(), name)["ranking"]] == ["cgroup/hog"]
-
-
-async def test_explain_without_a_name_ranks_all_and_reads_them_anew(make_view, make_pod):
-    loop, view, _ = make_view()
-    loop.have(make_pod("first"), make_pod("second"))
+    loop.have(make_pod("first"), make_pod("second", request_bytes=64 * MIB))
     loop.usages.seen = {
         "uid-first": PodUsage(memory_working_set_bytes=1),
         "uid-second": PodUsage(memory_working_set_bytes=2),
     }
 
-    assert [one["pod"] for one in explain(view(), None)["ranking"]] == ["cgroup/second", "cgroup/first"]
+    document = await explain(view())
 
-
-async def test_unknown_pod_has_neither_place_nor_eviction(make_view):
-    _, view, _ = make_view()
-
-    document = explain(view(), "nobody")
-
-    assert (document["ranking"], document["evictions"]) == ([], [])
+    assert [one["pod"] for one in document["ranking"]] == ["cgroup/first", "cgroup/second"]
+    assert "within its request of 64Mi" in document["ranking"][1]["because"]
+    assert document["pods"] == 2

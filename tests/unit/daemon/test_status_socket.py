@@ -12,16 +12,13 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reactor.daemon.listening import AnotherDaemonError, NoDaemonError, listen
 from reactor.daemon.order import EvictionOrder
 from reactor.daemon.status import explain, status, top
-from reactor.daemon.status_socket import (
-    AnotherDaemonError,
-    NoDaemonError,
-    _answer,
-    ask,
-    listen,
-    serve,
-)
+from reactor.daemon.status_socket import _answer, ask, serve
+from reactor.steward.answers import explanation, name_asked, places_asked
+from reactor.steward.answers import status as completed
+from reactor.steward.recent import RecentRecords
 
 COMMANDS = {"status": lambda question: {"asked": dict(question)}}
 
@@ -102,11 +99,16 @@ async def test_wrong_question_is_answered_with_what_is_accepted(line):
 )
 async def test_wrong_types_and_sizes_are_answered_and_nothing_is_raised(make_view, question):
     _, view, _ = make_view()
-    order, failures = EvictionOrder(), []
+    order, failures, recent = EvictionOrder(), [], RecentRecords()
+
+    async def explained(asked):
+        name = name_asked(asked.get("pod"))
+        return explanation(await explain(view()), recent, name)
+
     commands = {
-        "status": lambda _: status(view()),
-        "explain": lambda asked: explain(view(), asked.get("pod")),
-        "top": lambda asked: top(view(), order, asked.get("pods", 40)),
+        "status": lambda _: completed(status(view()), recent, {}),
+        "explain": explained,
+        "top": lambda asked: top(view(), order, places_asked(asked.get("pods", 40))),
     }
 
     document = await _answer(question, commands, failures.append)

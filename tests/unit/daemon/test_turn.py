@@ -5,7 +5,7 @@ import stat
 import pytest
 import trio
 
-from reactor.daemon.status_socket import AnotherDaemonError
+from reactor.daemon.listening import AnotherDaemonError
 from reactor.daemon.turn import turn
 
 

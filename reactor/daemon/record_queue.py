@@ -1,0 +1,187 @@
+"""Lines of the journal on their way to the steward, which writes them: kept here until it says that it has.
+
+    waiting     not encoded yet; bounded, and what does not fit is lost and counted
+    kept        encoded, sent or to be sent; sent again to the next steward where one ends before it took them
+
+Nothing here waits for the steward: `write` never blocks and never raises.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from reactor.link.frames import LONGEST_BYTES, FrameKind, Message
+from reactor.link.requests import RequestError
+
+_LOG: Final = logging.getLogger("reactor.journal")
+_MOST_WAITING: Final = 256
+_MOST_KEPT: Final = 64
+_MOST_KEPT_BYTES: Final = 1 << 20
+
+Document = Mapping[str, Any]
+Make = Callable[[], Document]
+# What a ranking is made from, a few places at a time.
+Ranking = Callable[[], Iterable[Sequence[Document]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is to be encoded; `seq` is a line's place in the journal, None of a note."""
+
+    seq: int | None
+    make: Make
+    ranking: Ranking | None = None
+
+
+class RecordQueue:
+    """Queues lines and notes for the steward.
+
+    Each line has the `start` of this run and its place in it, `seq`: by them lines can be put in order, and a
+    place that is missing is a line that was lost. `written` and `lost` count lines as the steward says, and
+    as they did not fit here; `problem` says why lines are being lost at present (None: they aren't).
+    """
+
+    def __init__(self, start: str) -> None:
+        self.start = start
+        self.written = 0
+        self.lost = 0
+        self.problem: str | None = None
+        self._seq = 0
+        self._waiting: deque[_Entry] = deque()
+        self._kept: deque[Message] = deque()
+        self._kept_bytes = 0
+        self._sent = 0  # of those kept, in their order, to the present steward
+        self._changed = trio.Event()
+
+    def __len__(self) -> int:
+        """Return how many lines and notes are on their way."""
+        return len(self._waiting) + len(self._kept)
+
+    def write(self, make: Make, ranking: Ranking | None = None) -> bool:
+        """Queue a line, made later; return False where it had to be dropped.
+
+        `ranking` makes what stands in it under that key, in pieces: a thousand pods take a while.
+        """
+        self._seq += 1
+        if len(self._waiting) >= _MOST_WAITING:
+            self._lose("its queue is full: the steward does not take them", 1)
+            return False
+        self._put(_Entry(self._seq, make, ranking))
+        return True
+
+    def note(self, make: Make) -> None:
+        """Queue what is not for the journal; it is dropped where there is no room."""
+        if len(self._waiting) < _MOST_WAITING:
+            self._put(_Entry(None, make))
+
+    def restart(self) -> None:
+        """Begin again with what was not taken: there is another steward."""
+        self._sent = 0
+        self._wake()
+
+    def taken(self, up_to: int, lost: int) -> None:
+        """Take note that the steward is done with lines. Raises RequestError for what can't be."""
+        places = [message.number for message in self._kept][: self._sent]
+        if up_to not in places:
+            raise RequestError(f"got line {up_to} as taken; accepted: one that was sent and not taken yet")
+        count = places.index(up_to) + 1
+        if lost > count:
+            raise RequestError(f"got {lost} lost lines; accepted: {count} at the most")
+        for _ in range(count):
+            self._kept_bytes -= len(self._kept.popleft().content)
+        self._sent -= count
+        self.written += count - lost
+        self.lost += lost
+        if lost:
+            # The steward has said why, in the log and in its own problem.
+            self.problem = None
+        elif self.problem is not None:
+            _LOG.warning("journal: taken again; %d lines were lost", self.lost)
+            self.problem = None
+        self._wake()
+
+    async def next(self) -> Message:
+        """Return what is to be sent next; wait for it. What is encoded here makes way for the loop."""
+        while True:
+            if self._sent < len(self._kept):
+                self._sent += 1
+                return self._kept[self._sent - 1]
+            if self._waiting and self._has_room(self._waiting[0]):
+                message = await self._encoded(self._waiting[0])
+                entry = self._waiting.popleft()
+                if message is not None and entry.seq is None:
+                    return message
+                if message is not None:
+                    self._kept.append(message)
+                    self._kept_bytes += len(message.content)
+                continue
+            await self._changed.wait()
+
+    async def wait_empty(self) -> None:
+        """Wait until all that was written has been taken."""
+        while len(self):
+            await self._changed.wait()
+
+    def _put(self, entry: _Entry) -> None:
+        self._waiting.append(entry)
+        self._wake()
+
+    def _wake(self) -> None:
+        # Another event for those who wait from now on: there may be two of them.
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    def _has_room(self, entry: _Entry) -> bool:
+        if entry.seq is None:
+            return True
+        return len(self._kept) < _MOST_KEPT and self._kept_bytes < _MOST_KEPT_BYTES
+
+    async def _encoded(self, entry: _Entry) -> Message | None:
+        """Return an entry as it is sent; None where it can't be made, which is a defect of ours."""
+        try:
+            place = {} if entry.seq is None else {"start": self.start, "seq": entry.seq}
+            content = await _encode({**entry.make(), **place}, entry.ranking)
+            if len(content) > LONGEST_BYTES:
+                raise ValueError(f"a line of {len(content)} bytes; accepted: {LONGEST_BYTES}")  # noqa: TRY301
+        except Exception:  # noqa: BLE001 - whatever one line holds, the next is written
+            _LOG.exception("journal: a line was lost")
+            if entry.seq is not None:
+                self.lost += 1
+            return None
+        kind = FrameKind.NOTE if entry.seq is None else FrameKind.LINE
+        return Message(kind, entry.seq or 0, content)
+
+    def _lose(self, why: str, count: int) -> None:
+        # Once, not for each line: a steward that hangs would otherwise be answered with a flood of log lines.
+        if self.problem is None:
+            _LOG.error("journal: lines are being lost: %s", why)
+        self.problem = why
+        self.lost += count
+
+
+async def _encode(document: dict[str, Any], ranking: Ranking | None) -> bytes:
+    if ranking is None:
+        return encode(document)
+    document.pop("ranking", None)
+    pieces = [encode(document)[:-2]]
+    places = b',"ranking":['
+    for some in ranking():
+        await trio.lowlevel.checkpoint()
+        if some:
+            pieces += [places, encode(some)[1:-2]]
+            places = b","
+    if len(pieces) == 1:
+        pieces.append(places)
+    return b"".join((*pieces, b"]}\n"))
+
+
+def encode(document: object) -> bytes:
+    """Return a document as one line of JSON."""
+    return json.dumps(document, separators=(",", ":"), default=str).encode() + b"\n"

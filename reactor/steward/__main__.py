@@ -1,0 +1,64 @@
+"""The steward's process: `python -m reactor.steward [LISTENER]`, with its end of the socket pair as stdin.
+
+LISTENER is the descriptor of the status socket, on which it serves. It has ordinary priority, is not locked
+in memory, has a bound on what it may take, and ends with the pair.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from typing import Final
+
+from reactor.daemon.postponed import UNUSED, postpone
+
+postpone(UNUSED)
+
+import trio  # noqa: E402 - not before what it imports without use is postponed
+
+from reactor.daemon.log import log_to_stderr  # noqa: E402
+from reactor.steward.service import serve  # noqa: E402
+
+_DATA_BYTES: Final = 256 << 20
+_STACK_BYTES: Final = 512 << 10
+_END_SECONDS: Final = 10
+
+
+def _become_ordinary() -> None:
+    """Leave what the guard has for itself; a terminal's signals and a service manager's are meant for it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("0")
+    threading.stack_size(_STACK_BYTES)
+    resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
+
+
+def _end_soon() -> None:
+    """Have the kernel end this process if it has not by then: a disk that hangs must not keep it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_END_SECONDS)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until the guard closes its end."""
+    _become_ordinary()
+    log = log_to_stderr()
+    try:
+        with socket.socket(fileno=os.dup(0)) as guard:
+            listener = socket.socket(fileno=int(arguments[0])) if arguments else None
+            trio.run(serve, guard, listener, _end_soon)
+    finally:
+        log.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

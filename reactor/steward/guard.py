@@ -1,0 +1,98 @@
+"""The steward's end of the pair: what it asks the guard, and what it tells it of the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.link.frames import FRAME_BYTES, Assembly, FrameKind, Message
+from reactor.link.requests import Request, RequestKind, write_request
+
+_ALIVE_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 4.0
+_BETWEEN_TAKEN_SECONDS: Final = 0.02
+
+
+class GuardError(ReactorError):
+    """The guard does not answer, or refuses to."""
+
+
+class Guard:
+    """`take` is called with every message that is no answer, in their order."""
+
+    def __init__(self, connection: trio.socket.SocketType, take: Callable[[Message], None]) -> None:
+        self._connection = connection
+        self._sending = trio.Lock()
+        self._take = take
+        self._asked = 0
+        self._waiting: dict[int, trio.MemorySendChannel[bytes]] = {}
+        self._taken_up_to = 0
+        self._lost = 0
+        self._has_taken = trio.Event()
+
+    async def ask(self, kind: RequestKind, places: int = 0) -> dict[str, Any]:
+        """Return the guard's answer. Raises GuardError where there is none in time, or an error."""
+        self._asked += 1
+        number = self._asked
+        send, receive = trio.open_memory_channel[bytes](1)
+        self._waiting[number] = send
+        try:
+            with trio.move_on_after(_ANSWER_SECONDS):
+                await self._send(Request(kind=kind, number=number, places=places))
+                document: dict[str, Any] = json.loads(await receive.receive())
+                if "error" in document:
+                    raise GuardError(document["error"])
+                return document
+        finally:
+            del self._waiting[number]
+        raise GuardError(f"the guard has not answered within {_ANSWER_SECONDS:g} s")
+
+    def taken(self, place: int, *, is_written: bool) -> None:
+        """Tell that a line is done with, soon; to be called in the lines' order."""
+        self._taken_up_to = place
+        self._lost += not is_written
+        self._has_taken.set()
+
+    async def hear(self) -> None:
+        """Take what the guard says, until it closes its end."""
+        assembly = Assembly()
+        while True:
+            try:
+                raw = await self._connection.recv(FRAME_BYTES + 1)
+            except ConnectionResetError:  # it ended with requests unread; what it said before comes now
+                continue
+            if not raw:
+                return
+            message = assembly.take(raw)
+            if message is None:
+                continue
+            if message.kind is not FrameKind.ANSWER:
+                self._take(message)
+            elif message.number in self._waiting:
+                self._waiting[message.number].send_nowait(message.content)
+
+    async def say_alive(self) -> None:
+        """Say now and then that the loop runs, until cancelled."""
+        while True:
+            await self._send(Request(kind=RequestKind.ALIVE))
+            await trio.sleep(_ALIVE_SECONDS)
+
+    async def say_taken(self) -> None:
+        """Say how far the journal is written, until cancelled."""
+        while True:
+            await self._has_taken.wait()
+            self._has_taken = trio.Event()
+            lost, self._lost = self._lost, 0
+            await self._send(Request(kind=RequestKind.TAKEN, number=self._taken_up_to, lost=lost))
+            await trio.sleep(_BETWEEN_TAKEN_SECONDS)
+
+    async def _send(self, request: Request) -> None:
+        try:
+            async with self._sending:
+                await self._connection.send(write_request(request))
+        except (BrokenPipeError, ConnectionResetError):  # heard of in `hear`
+            await trio.sleep_forever()

@@ -1,0 +1,251 @@
+"""The steward's loop: lines into the journal, answers to clients, and what it remembers of both.
+
+hear            what the guard says
+journal         a thread writes it; the guard is told what is written
+status socket   status, explain, top: asked of the guard, completed here
+metrics         scrapes and health, asked of the guard
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from reactor.daemon.http import serve_metrics
+from reactor.daemon.journal import Document, Journal, read_tail
+from reactor.daemon.memory_holders import memory_holders
+from reactor.daemon.metrics import Metrics
+from reactor.daemon.record import RESUMED
+from reactor.daemon.restart_loops import RestartLoops
+from reactor.daemon.status import part_document
+from reactor.daemon.status_socket import Command
+from reactor.daemon.status_socket import serve as serve_questions
+from reactor.daemon.supervisor import Supervisor
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.link.frames import FrameKind, Message
+from reactor.link.orders import Orders
+from reactor.link.requests import RequestKind
+from reactor.steward.answers import explanation, name_asked, places_asked, status
+from reactor.steward.guard import Guard, GuardError
+from reactor.steward.recent import RecentRecords, evictions_of
+from reactor.threads import NameLookups, in_thread, limit_threads
+
+_LOG: Final = logging.getLogger("reactor.steward")
+_REMEMBERED: Final = 100
+_REMEMBERING_SECONDS: Final = 3.0
+_HOLDERS_SECONDS: Final = 0.5
+_SHOWN_PODS: Final = 40
+
+
+async def serve(
+    guard: socket.socket, listener: socket.socket | None, on_end: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until the guard closes its end of the pair; `listener` is where questions come, if anywhere.
+
+    `on_end` is called then, before the journal gets what is left for it: its disk may hang.
+    """
+    limit_threads()
+    trio.socket.set_custom_hostname_resolver(NameLookups())
+    guard.setblocking(False)  # noqa: FBT003 - its one argument
+    with trio.socket.from_stdlib_socket(guard.dup()) as connection:
+        await _Steward(connection, listener).run(on_end)
+
+
+class _Steward:
+    def __init__(self, connection: trio.socket.SocketType, listener: socket.socket | None) -> None:
+        self._guard = Guard(connection, self._take)
+        self._listener = listener
+        self._orders: Orders | None = None
+        self._ordered = trio.Event()
+        self._journal: Journal | None = None
+        self._early: list[Message] | None = []  # lines that came before the journal's end was read
+        self._written_up_to = 0
+        self._token = trio.lowlevel.current_trio_token()
+        self._recent = RecentRecords()
+        self._seen: set[tuple[object, object]] = set()
+        self._loops: RestartLoops | None = None
+        self._metrics = Metrics()
+        self._supervisor = Supervisor()
+        self._questions = self._supervisor.hook("questions")
+        self._scrapes = self._supervisor.hook("scrapes")
+        self._lines = self._supervisor.hook("lines")
+
+    async def run(self, on_end: Callable[[], None]) -> None:
+        """Serve until the guard has ended, and write what it has left."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._work, nursery)
+                await self._guard.hear()
+                nursery.cancel_scope.cancel()
+        finally:
+            on_end()
+            if self._listener is not None:
+                self._listener.close()
+            if self._early and self._orders is not None:  # the guard ended before the journal's end was read
+                path = Path(self._orders.journal.path)
+                self._go_on_from(read_tail(path, _REMEMBERED), self._orders)
+            if self._journal is not None:
+                self._journal.close()
+
+    async def _work(self, nursery: trio.Nursery) -> None:
+        await self._ordered.wait()
+        orders = self._orders
+        if orders is None:
+            raise AssertionError("ordered without orders")
+
+        keep = self._supervisor.keep
+        nursery.start_soon(self._guard.say_alive)
+        nursery.start_soon(self._guard.say_taken)
+        if orders.metrics_address is not None:
+            metrics = partial(
+                serve_metrics,
+                self._metrics.registry,
+                orders.metrics_address,
+                self._is_alive,
+                self._scrapes.failed,
+                refresh=self._refresh,
+            )
+            nursery.start_soon(keep, "metrics", metrics)
+        nursery.start_soon(partial(keep, "earlier journal", partial(self._remember, orders), ends=True))
+        if self._listener is not None:
+            nursery.start_soon(keep, "status socket", partial(self._serve_status, self._listener))
+
+    async def _remember(self, orders: Orders) -> None:
+        """Read the journal's end, then begin with what goes on from there; its disk may hang."""
+        documents: tuple[Document, ...] = ()
+        with trio.move_on_after(_REMEMBERING_SECONDS):
+            path = Path(orders.journal.path)
+            documents = await in_thread(read_tail, path, _REMEMBERED, abandon_on_cancel=True)
+        self._go_on_from(documents, orders)
+
+    def _go_on_from(self, documents: Iterable[Document], orders: Orders) -> None:
+        """Take over what the journal holds; write what has come since, but for what was written already."""
+        early, self._early = self._early, None
+        if early is None:
+            return
+        for document in documents:
+            self._recent.take(document)
+            if document.get("start") == orders.start and isinstance(document.get("seq"), int):
+                self._written_up_to = max(self._written_up_to, document["seq"])
+        decisions = self._recent.decisions()
+        self._seen.update(map(_key, decisions))
+        if self._loops is not None:
+            self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
+        self._journal = Journal(orders.journal)
+        self._journal.start()
+        for message in early:
+            self._take_record(message)
+
+    def _take(self, message: Message) -> None:
+        if message.kind is FrameKind.SETTINGS:
+            self._orders = Orders.of(json.loads(message.content))
+            if self._loops is None:
+                self._loops = RestartLoops(self._orders.restart_loop)
+            self._loops.settings = self._orders.restart_loop
+            self._ordered.set()
+        elif self._early is not None:
+            self._early.append(message)
+        else:
+            self._take_record(message)
+
+    def _take_record(self, message: Message) -> None:
+        if message.kind is FrameKind.LINE:
+            self._write(message)
+        with self._lines.guard():
+            document = json.loads(message.content)
+            self._recent.take(document)
+            if document.get("kind") != RESUMED:
+                self._count_evictions(document)
+
+    def _write(self, message: Message) -> None:
+        place = message.number
+
+        def done(is_written: bool) -> None:  # noqa: FBT001 - in the journal's thread
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(partial(self._guard.taken, place, is_written=is_written))
+
+        if place <= self._written_up_to:  # by the steward before this one, which could not say so any more
+            self._guard.taken(place, is_written=True)
+        elif self._journal is None or not self._journal.write(message.content, done):
+            self._guard.taken(place, is_written=False)
+
+    def _count_evictions(self, document: Document) -> None:
+        """Count a decision's evictions for restart loops, once, as soon as they are heard of."""
+        key = _key(document)
+        if document.get("kind") != "decision" or key in self._seen or self._loops is None:
+            return
+        self._seen = {_key(one) for one in self._recent.decisions()} | {key}
+        for one in evictions_of(document):
+            self._loops.evicted(str(one["pod"]), str(one["outcome"]), time.time())
+
+    async def _serve_status(self, listener: socket.socket) -> None:
+        commands: dict[str, Command] = {
+            "status": lambda _: self._status(),
+            "explain": lambda question: self._explain(question.get("pod")),
+            "top": lambda question: self._top(question.get("pods", _SHOWN_PODS)),
+        }
+        # A copy, which is closed at the end: the listener itself is for the next to serve by.
+        await serve_questions(listener.dup(), commands, self._questions.failed)
+
+    async def _status(self) -> dict[str, Any]:
+        """Return the status; who holds the node's memory is left out where that can't be told in time."""
+        answer = await self._guard.ask(RequestKind.STATUS)
+        holders = None
+        if answer["held"] is not None:
+            with trio.move_on_after(_HOLDERS_SECONDS):
+                holders = await in_thread(_holders, answer, abandon_on_cancel=True)
+        return {**self._completed(answer["status"]), "memory": holders}
+
+    async def _top(self, places: object) -> dict[str, Any]:
+        return self._completed(await self._guard.ask(RequestKind.TOP, places_asked(places)))
+
+    async def _explain(self, name: object) -> dict[str, Any]:
+        wanted = name_asked(name)
+        return explanation(await self._guard.ask(RequestKind.EXPLAIN), self._recent, wanted)
+
+    def _completed(self, guard: Mapping[str, Any]) -> dict[str, Any]:
+        problems = {} if self._loops is None else self._loops.problems(time.time())
+        if self._journal is not None and self._journal.problem is not None:
+            problems["journal"] = self._journal.problem
+        document = status(guard, self._recent, {**problems, **self._supervisor.problems})
+        parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
+        return {**document, "parts": parts}
+
+    async def _is_alive(self) -> bool:
+        try:
+            return bool((await self._guard.ask(RequestKind.HEALTH))["alive"])
+        except GuardError:
+            return False
+
+    async def _refresh(self) -> None:
+        reading = await self._guard.ask(RequestKind.SCRAPE)
+        loops = self._loops
+        self._metrics.read(
+            reading,
+            parts={part.name: part.restarts for part in self._supervisor.states},
+            restart_loops=0 if loops is None else len(loops.present(time.time())),
+            repeated_evictions=0 if loops is None else loops.repeated,
+        )
+
+
+def _holders(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    try:
+        tree = CgroupTree.discover()
+    except (OSError, ReactorError) as error:
+        _LOG.warning("who holds the node's memory can't be told: %s", error)
+        return None
+    return memory_holders(tree, answer["status"]["node_cgroup"] or "/", answer["held"])
+
+
+def _key(document: Document) -> tuple[object, object]:
+    return document.get("id"), document.get("time")

@@ -1,0 +1,159 @@
+"""The process that tells is killed, stopped or never there: hogs are evicted, no line is lost uncounted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon
+from tests.support.processes import hold
+from tests.support.trials import Trial
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.suite("peers")
+
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+_HOGS = 20
+
+
+def steward_pids(daemon: RunningDaemon) -> list[int]:
+    """Return the processes that the daemon has to tell by: one, or none for a moment."""
+    assert daemon.process is not None
+    found = []
+    children = Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children").read_text()
+    for pid in map(int, children.split()):
+        with suppress(OSError):
+            if b"reactor.steward" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def evict(node: VirtualNode, name: str) -> None:
+    """Have a hog evicted."""
+    assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(470)).wait(30)
+
+
+@contextmanager
+def killed_every_200_ms(daemon: RunningDaemon) -> Iterator[list[int]]:
+    """Kill the steward again and again inside the block; give the killed."""
+    ended, killed = threading.Event(), []
+
+    def kill() -> None:
+        while not ended.wait(0.2):
+            for pid in steward_pids(daemon):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        thread.join()
+
+
+def assert_no_line_is_lost_uncounted_or_written_twice(daemon: RunningDaemon) -> None:
+    steward = daemon.status()["processes"]["steward"]
+    places = [line["seq"] for line in daemon.lines()]
+    assert len(set(places)) == len(places)
+    assert max(places) - len(places) <= steward["lost_records"]
+
+
+def test_every_hog_is_evicted_while_the_steward_is_killed_every_200_ms(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    trial.must_live([node.spawn(node.add_pod("calm", request_bytes=32 << 20), hold(16))])
+    daemon.configure(HARD)
+    daemon.start()
+    trial.rounds, trial.right = _HOGS, {f"hog-{number}" for number in range(_HOGS)}
+    with killed_every_200_ms(daemon) as killed:
+        for number in range(_HOGS):
+            evict(node, f"hog-{number}")
+            time.sleep(0.1)
+    eventually(lambda: len(daemon.evicted()) == _HOGS, "all in the journal")
+    eventually(lambda: daemon.status()["processes"]["steward"]["waiting_records"] == 0, "all handed over")
+    print(f"steward killed {len(killed)} times beside {_HOGS} evictions")
+
+    assert len(killed) >= 3
+    assert_no_line_is_lost_uncounted_or_written_twice(daemon)
+    assert daemon.stop() == 0
+
+
+def test_hogs_are_evicted_while_the_steward_is_stopped_and_told_once_it_goes_on(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    eventually(lambda: daemon.status()["processes"]["steward"]["pid"], "a steward")
+    (steward,) = steward_pids(daemon)
+    trial.right = {"first", "second", "third"}
+    os.kill(steward, signal.SIGSTOP)
+    try:
+        for name in ("first", "second", "third"):
+            evict(node, name)
+        assert [] == daemon.evictions()
+    finally:
+        os.kill(steward, signal.SIGCONT)
+    eventually(lambda: len(daemon.evicted()) == 3, "all in the journal")
+
+    assert [steward] == steward_pids(daemon)
+    assert_no_line_is_lost_uncounted_or_written_twice(daemon)
+    assert daemon.stop() == 0
+
+
+def test_guard_that_is_killed_is_followed_by_another_though_its_steward_is_stopped(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    trial.right = {"before", "after"}
+    evict(node, "before")
+    eventually(lambda: len(daemon.evicted()) == 1, "the first in the journal")
+    (orphan,) = steward_pids(daemon)
+    os.kill(orphan, signal.SIGSTOP)
+    try:
+        daemon.signal(signal.SIGKILL)
+        daemon.kill()
+        daemon.start()
+        evict(node, "after")
+        eventually(lambda: len(daemon.evicted()) == 2, "the second in the journal")
+        assert [] == [name for name in daemon.status()["problems"] if name.startswith("socket")]
+    finally:
+        os.kill(orphan, signal.SIGCONT)
+    eventually(lambda: not Path(f"/proc/{orphan}").exists(), "the end of what the first guard has left")
+    assert daemon.status()["pods"] == 2
+    assert daemon.stop() == 0
+
+
+def test_daemon_that_can_start_no_steward_evicts_and_ends_as_it_is_asked_to(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import os, sys\nif 'reactor.steward' in sys.orig_argv:\n    os._exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    daemon.configure(HARD)
+    daemon.start()
+    trial.right, trial.needed = {"first", "second"}, 0  # no journal tells of them
+    for name in ("first", "second"):
+        evict(node, name)
+
+    eventually(lambda: "steward: ended with status 3" in daemon.log(), "why there is none")
+    assert [] == daemon.lines()
+    assert daemon.stop() == 0

@@ -1,0 +1,144 @@
+"""What the steward remembers of the journal's lines, and what it tells clients of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from reactor.steward.answers import QuestionError, explanation, name_asked, places_asked, status
+from reactor.steward.recent import RecentRecords
+
+EVICTION = {
+    "pod": "cgroup/hog",
+    "uid": "uid-hog",
+    "signal": "memory.available",
+    "outcome": "ordered",
+    "freed_ns": None,
+}
+
+
+def decision(number: int = 1, time: str = "t", **changed) -> dict:
+    return {"kind": "decision", "id": number, "time": time, "evictions": [], "ranking": [], **changed}
+
+
+def ordered(number: int = 1, time: str = "t", kind: str = "ordered") -> dict:
+    return {"kind": kind, "decision": number, "time": time, "ordered": [EVICTION]}
+
+
+def kill(**changed) -> dict:
+    return {"kind": "oom-kill", "pod": "default/web", "uid": "uid-web", "victim_cgroup": "/x/web", **changed}
+
+
+def taken(*documents: dict) -> RecentRecords:
+    recent = RecentRecords()
+    for document in documents:
+        recent.take(document)
+    return recent
+
+
+def test_last_fifty_decisions_are_kept_with_the_head_of_each_ranking():
+    recent = taken(*(decision(n, ranking=[{}] * 99) for n in range(80)), {"kind": "outcome"}, {})
+
+    assert [one["id"] for one in recent.decisions()] == list(range(30, 80))
+    assert {len(one["ranking"]) for one in recent.decisions()} == {20}
+
+
+def test_order_stands_for_its_decision_until_that_is_written():
+    recent = taken(ordered(), ordered(2, kind="resumed"))
+    assert [one["evictions"] for one in recent.decisions()] == [[EVICTION], [EVICTION]]
+
+    recent.take(decision(evictions=[{**EVICTION, "outcome": "killed"}]))
+    recent.take(ordered())
+    assert [one["evictions"][0]["outcome"] for one in recent.decisions()] == ["killed", "ordered"]
+
+
+def test_outcome_completes_the_latest_decision_of_its_number_that_has_its_pod():
+    outcome = {
+        "kind": "outcome",
+        "decision": 1,
+        "uid": "uid-hog",
+        "outcome": "terminated",
+        "freed_ns": 5,
+        "more": 1,
+    }
+    recent = taken(
+        decision(1, "earlier", evictions=[EVICTION]),
+        decision(1, "now", evictions=[{"uid": "other"}, EVICTION]),
+        decision(1, "other", evictions=[{"uid": "other"}]),
+        outcome,
+    )
+
+    completed = {**EVICTION, "outcome": "terminated", "pod": None, "signal": None, "freed_ns": 5}
+    assert [one["evictions"] for one in recent.decisions()] == [
+        [EVICTION],
+        [{"uid": "other"}, completed],
+        [{"uid": "other"}],
+    ]
+
+
+@pytest.mark.parametrize("evictions", [None, 3, [3, "x", None]])
+def test_decision_whose_evictions_can_not_be_read_is_told_without(evictions):
+    recent = taken(decision(evictions=evictions, threshold="x"), {"kind": "outcome", "decision": 1})
+
+    (told,) = status({"oom_kills": {"counted": {}}, "problems": {}}, recent, {})["decisions"]
+    assert (told["evictions"], told["threshold"]) == ([], None)
+
+
+def test_kills_of_a_pod_are_found_by_name_key_and_uid_and_no_others():
+    recent = taken(kill(), kill(pod=None, uid=None, victim_cgroup="/elsewhere"))
+
+    for name in ("web", "default/web", "uid-web"):
+        assert [one["pod"] for one in recent.oom_kills(name)] == ["default/web"]
+    assert [one["pod"] for one in recent.oom_kills("elsewhere")] == [None]  # gone before it was known
+    assert recent.oom_kills("where") == recent.oom_kills("") == []
+    assert len(recent.oom_kills()) == 2
+    assert len(taken(*[kill()] * 100).oom_kills()) == 20
+
+
+def test_status_has_the_last_ten_and_the_problems_of_both_processes():
+    guard = {"oom_kills": {"counted": {"node": 3}}, "problems": {"brake": "stuck"}, "passes": 7}
+    recent = taken(*(decision(n, str(n), evictions=[EVICTION]) for n in range(12)), *[kill()] * 12)
+
+    document = status(guard, recent, {"journal": "full\x1b[31m"})
+
+    assert [one["id"] for one in document["decisions"]] == list(range(2, 12))
+    assert document["decisions"][0]["evictions"][0]["pod"] == "cgroup/hog"
+    assert (document["oom_kills"]["counted"], len(document["oom_kills"]["recent"])) == ({"node": 3}, 10)
+    assert document["problems"] == {"brake": "stuck", "journal": "full\\x1b[31m"}
+    assert document["passes"] == 7
+
+
+@pytest.mark.parametrize("name", ["hog", "cgroup/hog", "uid-hog"])
+def test_pod_is_found_by_name_key_and_uid(name):
+    places = [
+        {"place": 1, "pod": "cgroup/hog", "uid": "uid-hog"},
+        {"place": 2, "pod": "cgroup/calm", "uid": "u"},
+    ]
+    guard = {"ranking": places, "pods": 2}
+    recent = taken(decision(evictions=[EVICTION], threshold={"available": 50}), decision(2))
+
+    document = explanation(guard, recent, name)
+
+    assert (document["pod"], document["ranking"], document["pods"]) == (name, places[:1], 2)
+    assert [one["threshold"] for one in document["evictions"]] == [{"available": 50}]
+    nobody = explanation(guard, recent, "nobody")
+    assert (nobody["ranking"], nobody["evictions"], nobody["oom_kills"]) == ([], [], [])
+    assert explanation(guard, recent, None)["ranking"] == places
+
+
+def test_pod_is_found_by_its_name_as_it_is_printed():
+    place = {"place": 1, "pod": "cgroup/a\x1b[m", "uid": "u"}
+
+    assert explanation({"ranking": [place]}, RecentRecords(), "a\\x1b[m")["ranking"] == [place]
+
+
+@pytest.mark.parametrize("places", ["many", -1, None, True, 2.5])
+def test_number_of_pods_that_is_none_is_refused_by_name(places):
+    with pytest.raises(QuestionError, match="accepted: a number of pods"):
+        places_asked(places)
+
+
+def test_number_of_pods_is_bounded_and_a_name_is_text_or_nothing():
+    assert (places_asked(7), places_asked(10**30)) == (7, 200)
+    assert (name_asked("x"), name_asked(None)) == ("x", None)
+    with pytest.raises(QuestionError, match="accepted: a pod's name"):
+        name_asked(["x"])

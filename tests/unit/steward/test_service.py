@@ -1,0 +1,194 @@
+"""The steward in this process, over a pair whose other end is the test's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.daemon.listening import listen
+from reactor.daemon.status_socket import ask
+from reactor.link.frames import FrameKind, Message, write_frames
+from reactor.link.orders import Orders
+from reactor.link.requests import REQUEST_BYTES, RequestKind, read_request
+from reactor.model.settings import JournalSettings, RestartLoopSettings
+from reactor.steward.service import serve
+
+STATUS = {"node_cgroup": None, "problems": {}, "parts": [], "oom_kills": {"counted": {}}}
+
+
+class Guard:
+    """The guard's end: keeps what it is told and asked."""
+
+    def __init__(self, directory) -> None:
+        ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)  # noqa: FBT003 - its one argument
+        self.connection = trio.socket.from_stdlib_socket(ours)
+        self.journal = directory / "journal.jsonl"
+        self.socket_path = directory / "s.sock"
+        self.taken: list[tuple[int, int]] = []
+
+    async def send(self, kind: FrameKind, document: object, number: int = 0) -> None:
+        content = json.dumps(document).encode() + b"\n"
+        for frame in write_frames(Message(kind, number, content)):
+            await self.connection.send(frame)
+
+    async def order(self, evictions: int = 3) -> None:
+        orders = Orders(
+            start="now/1",
+            journal=JournalSettings(path=str(self.journal)),
+            metrics_address=None,
+            restart_loop=RestartLoopSettings(evictions=evictions),
+        )
+        await self.send(FrameKind.SETTINGS, orders.document())
+
+    async def line(self, seq: int, document: dict) -> None:
+        await self.send(FrameKind.LINE, {**document, "start": "now/1", "seq": seq}, seq)
+
+    async def answer(self) -> None:
+        """Answer what is asked, until the pair is closed."""
+        while raw := await self.connection.recv(REQUEST_BYTES + 1):
+            request = read_request(raw)
+            if request.kind is RequestKind.TAKEN:
+                self.taken.append((request.number, request.lost))
+            elif request.kind is RequestKind.STATUS:
+                await self.send(FrameKind.ANSWER, {"status": STATUS, "held": None}, request.number)
+
+    async def status(self) -> dict:
+        return await trio.to_thread.run_sync(ask, self.socket_path, {"command": "status"})
+
+    def lines(self) -> list[dict]:
+        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+
+
+@pytest.fixture
+async def guard(nursery, tmp_path):
+    made = Guard(tmp_path)
+    yield made
+    made.connection.close()
+
+
+@asynccontextmanager
+async def steward(guard: Guard):
+    """Run a steward inside the block, which ends with the pair."""
+    with listen(guard.socket_path) as listener, guard.theirs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, guard.theirs, listener.dup())
+            nursery.start_soon(guard.answer)
+            await guard.order()
+            await trio.testing.wait_all_tasks_blocked()
+            guard.theirs.close()  # the steward has its own
+            yield
+            guard.connection.shutdown(socket.SHUT_WR)
+
+
+def decision(number: int, pod: str = "cgroup/loop") -> dict:
+    eviction = {"pod": pod, "uid": "u", "outcome": "killed"}
+    return {"kind": "decision", "id": number, "time": f"2026-01-01T00:0{number}:00Z", "evictions": [eviction]}
+
+
+async def until(true) -> None:
+    with trio.fail_after(10):
+        while not true():  # noqa: ASYNC110 - a plain list
+            await trio.sleep(0.01)
+
+
+async def test_line_is_written_as_it_came_and_said_to_be(guard):
+    async with steward(guard):
+        await guard.line(1, {"kind": "x", "filler": "y" * 100_000})
+        await guard.line(2, {"kind": "x"})
+        await until(lambda: guard.taken and guard.taken[-1][0] == 2)
+
+    assert [line["seq"] for line in guard.lines()] == [1, 2]
+    assert sum(lost for _, lost in guard.taken) == 0
+
+
+async def test_line_that_the_steward_before_has_written_is_taken_and_not_written_again(guard):
+    guard.journal.write_text(
+        '{"kind": "x", "start": "now/1", "seq": 3}\n{"kind": "x", "start": "other", "seq": 9}\n'
+    )
+    async with steward(guard):
+        await guard.line(3, {"kind": "x"})
+        await guard.line(4, {"kind": "x"})
+        await until(lambda: guard.taken and guard.taken[-1][0] == 4)
+
+    assert [(line["start"], line["seq"]) for line in guard.lines()] == [
+        ("now/1", 3),
+        ("other", 9),
+        ("now/1", 4),
+    ]
+
+
+async def test_line_that_can_not_be_written_is_said_to_be_lost_and_is_remembered_all_the_same(
+    guard, tmp_path
+):
+    guard.journal = tmp_path / "in the way" / "journal.jsonl"
+    (tmp_path / "in the way").write_text("")
+    async with steward(guard):
+        await guard.line(1, decision(1))
+        await until(lambda: guard.taken == [(1, 1)])
+        document = await guard.status()
+
+    assert "in the way" in document["problems"]["journal"]
+    assert [one["id"] for one in document["decisions"]] == [1]
+
+
+async def test_what_the_guard_has_said_before_it_ended_is_written(guard):
+    with guard.theirs:
+        await guard.order()
+        await guard.line(1, {"kind": "x"})
+        guard.connection.close()
+        with trio.fail_after(10):
+            await serve(guard.theirs, None)
+
+    assert [line["seq"] for line in guard.lines()] == [1]
+
+
+async def test_restart_loop_is_told_once_each_eviction_counting_once(guard, caplog):
+    guard.journal.write_text(json.dumps({**decision(1), "start": "earlier", "seq": 1}) + "\n")
+    async with steward(guard):
+        for number in (2, 3):
+            await guard.send(FrameKind.NOTE, decision(number))
+            await guard.line(number, decision(number))
+        await until(lambda: guard.taken and guard.taken[-1][0] == 3)
+        problems = (await guard.status())["problems"]
+        assert problems == {}  # the earlier one was long ago
+
+        await guard.send(FrameKind.NOTE, decision(4))
+        await until(lambda: "evicted 3 times" in caplog.text)
+        assert "evicted 3 times" in (await guard.status())["problems"]["restart loop cgroup/loop"]
+        await guard.order(evictions=4)
+        await guard.line(4, decision(4))
+        await until(lambda: guard.taken[-1][0] == 4)
+        assert (await guard.status())["problems"] == {}
+
+    assert 1 == sum(
+        "evicted" in record.message for record in caplog.records if record.levelno == logging.WARNING
+    )
+
+
+async def test_line_that_can_not_be_read_is_written_and_costs_nothing_else(guard):
+    async with steward(guard):
+        await guard.send(FrameKind.LINE, ["no", "document"], 1)
+        await guard.line(2, decision(1))
+        await until(lambda: guard.taken and guard.taken[-1][0] == 2)
+        document = await guard.status()
+
+    assert [one["id"] for one in document["decisions"]] == [1]
+    assert "part lines" in document["problems"]
+
+
+async def test_guard_that_does_not_answer_is_said_to_the_client(guard, autojump_clock):
+    async with steward(guard):
+        with trio.fail_after(60):
+            stream = await trio.open_unix_socket(str(guard.socket_path))
+            async with stream:
+                await stream.send_all(b'{"command": "explain"}\n')
+                answer = json.loads(await stream.receive_some(65536))
+
+    assert "the guard has not answered" in answer["error"]
