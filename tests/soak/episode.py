@@ -152,7 +152,7 @@ class Course:
                 pod = next(
                     (one for one in self.pods.present.values() if one.instance == death.instance), None
                 )
-                if pod is not None:
+                if pod is not None and pod.files:
                     self._files_due.append((now + self.draw.seconds(0.02), pod))
         for due, pod in [one for one in self._files_due if one[0] <= now]:
             pod.forget_files()
