@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"reactor: {printable(str(problem))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever read the output has seen enough (`| head`); what is left in the buffer has nowhere to go.
+        # The reader of the output has closed it (`| head`); what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ReactorError, OSError) as error:

@@ -1,7 +1,7 @@
 """Worker threads, also on a node that has no process id left for them.
 
 A fork bomb takes the last one, and then no thread can be started either (EAGAIN of clone(2)). Trio raises a
-RuntimeError there, which nobody expects and which would end the daemon just when it is needed. Whatever is
+RuntimeError there, which no caller expects and which would end the daemon just when it is needed. Whatever is
 done in threads here may be late, and is to be done all the same.
 """
 

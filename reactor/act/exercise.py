@@ -29,7 +29,7 @@ def exercise(
     """Return None where the path ended the child, else one line that says what went wrong.
 
     The child lives in a cgroup beside the first pod parent (further up while that doesn't exist yet), so
-    that nobody takes it for a pod, and in the hierarchies in which pods of that parent may be mirrored.
+    that it is not taken for a pod, and in the hierarchies in which pods of that parent may be mirrored.
     """
     made: list[Path] = []
     try:

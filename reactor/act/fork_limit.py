@@ -2,7 +2,7 @@
 
 A freezer does the same, but systemd makes no freezer cgroups on v1. Without either, a fork bomb on a slow
 machine was ahead of the signals for 22 s. Source: Documentation/admin-guide/cgroup-v1/pids.rst: a limit below
-the present number ends nobody, and fork(2) fails with EAGAIN.
+the present number ends no process, and fork(2) fails with EAGAIN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIMIT: Final = "pids.max"
 
 @contextmanager
 def without_forks(directory: CgroupDirectory | None, report: Callable[[str], None]) -> Iterator[None]:
-    """Let nobody in the cgroup fork during the body; afterwards it has the limit that it had.
+    """Let no process in the cgroup fork during the body; afterwards it has the limit that it had.
 
     `directory` is the one in the pids controller's hierarchy. Without it (None), or where it refuses, the
     body runs as well; a refusal goes to `report` as one line, except that the cgroup is gone.

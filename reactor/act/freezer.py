@@ -52,7 +52,7 @@ def frozen(
 
 
 def frozen_by_ancestor(tree: CgroupTree, cgroup: str) -> str | None:
-    """Return what keeps a v1 cgroup frozen after it has been thawed: an ancestor that somebody else froze."""
+    """Return what keeps a v1 cgroup frozen after it has been thawed: an ancestor that is frozen itself."""
     if tree.version is not CgroupVersion.V1 or tree.freezer_root is None:
         return None
     path = tree.path(cgroup, "freezer") / "freezer.parent_freezing"

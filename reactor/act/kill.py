@@ -43,7 +43,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 
 _Found = TypeVar("_Found")
-_TERM_ROUNDS: Final = 3  # whoever forks faster than it is asked to end is left for the kill
+_TERM_ROUNDS: Final = 3  # what forks faster than it is asked to end is left for the kill
 _AGAIN_SECONDS: Final = 0.05
 
 
@@ -52,8 +52,8 @@ class KillReport:
     """What one kill did. Instants are CLOCK_MONOTONIC nanoseconds.
 
     `processes` counts those signalled; through v2's cgroup.kill those that were held ready or still to be
-    seen right afterwards, which may be fewer. `is_gone`: nobody was left to be killed, since the cgroup is
-    gone or another has its path. `problems` are one line each: what was refused and did not stop the kill.
+    seen right afterwards, which may be fewer. `is_gone`: no process was left to be killed, since the cgroup
+    is gone or another has its path. `problems` are one line each: what was refused and did not stop the kill.
     """
 
     cgroup: str
@@ -250,8 +250,8 @@ class KillPath:
         """Signal every process, frozen and unable to fork where they fork ahead of us.
 
         Freezing and thawing cost 0.3 ms and hold up the death of who doesn't fork, so the first round goes
-        without: from then on whoever was listed can't fork any more (copy_process() fails with a signal
-        pending), and a round that finds nobody new is the proof that nobody got away.
+        without: from then on a listed process can't fork any more (copy_process() fails with a signal
+        pending), and a round that finds no new one is the proof that none got away.
         """
         if target.directory is None:
             return _Struck(killed_ns=time.monotonic_ns(), count=0, pidfds={}, is_any=False)
@@ -284,7 +284,7 @@ class KillPath:
     def _fire(self, volley: Volley, rounds: int) -> bool:
         """Fire up to so many rounds, those that lack descriptors again with the reserve.
 
-        Returns whether the last one found anybody new.
+        Returns whether the last one found a new process.
         """
         found = False
         for _ in range(rounds):
@@ -298,7 +298,7 @@ class KillPath:
         return found
 
     def _held_still(self, target: Target, problems: list[str]) -> ExitStack:
-        """Return the context in which nobody in the target forks or runs, as far as that can be had."""
+        """Return the context in which no process in the target forks or runs, as far as that can be had."""
         stack = ExitStack()
         pids = self._mirrored(target, "pids", problems, stack)
         freezer = self._mirrored(target, "freezer", problems, stack)

@@ -135,7 +135,7 @@ class Dying:
 
 
 async def wait_empty(target: Target, pidfds: Collection[int]) -> None:
-    """Wait until these processes have exited and nobody else lives in the target. Raises OSError."""
+    """Wait until these processes have exited and no other process lives in the target. Raises OSError."""
     await processes.wait_exited(pidfds)
     while not await target.is_empty():  # noqa: ASYNC110 - v1 has no event for an empty cgroup
         await trio.sleep(_POLL_SECONDS)

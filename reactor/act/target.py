@@ -3,7 +3,7 @@
 From the ranking to the end of the kill a target is one directory, known by its inode: whatever has its path
 by then, a unit that was started again above all, is another pod and not touched.
 Found out at the kill itself the rest takes 0.3 ms of the way from a wake to a kill, so it is got ready for
-whoever is likely to be next. What is ready names processes and cgroups, never a decision.
+the pod that is likely to be next. What is ready names processes and cgroups, never a decision.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Target:
         return [] if self.directory is None else processes_below(self.directory, self.spared)
 
     async def is_empty(self) -> bool:
-        """Return whether nobody lives in it, others going first after every few cgroups. Raises OSError."""
+        """Return whether no process lives in it; others go first after every few cgroups. Raises OSError."""
         if self.directory is None or (not self.spared and _is_unpopulated(self.directory)):
             return True
         failed: list[OSError] = []
@@ -239,7 +239,7 @@ class Target:
 
 
 def populated(tree: CgroupTree, pod: Pod) -> bool:
-    """Return whether anybody lives in a pod's cgroup, but for what a kill spares. Raises as Target.of."""
+    """Return whether a process lives in a pod's cgroup, but for what a kill spares. Raises as Target.of."""
     if pod.cgroup is None:
         return False
     with closing(Target.of(tree, pod)) as target:
@@ -247,7 +247,7 @@ def populated(tree: CgroupTree, pod: Pod) -> bool:
 
 
 def _is_unpopulated(directory: CgroupDirectory) -> bool:
-    """Return whether v2 says that nobody lives in the subtree; False where it says nothing."""
+    """Return whether v2 says that no process lives in the subtree; False where it says nothing."""
     try:
         return b"populated 0\n" in directory.read("cgroup.events")
     except OSError:

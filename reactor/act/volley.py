@@ -1,9 +1,9 @@
-"""One signal for every process of a cgroup, sent as it is found, in rounds until a round finds nobody new.
+"""One signal for every process of a cgroup, sent as it is found, in rounds until a round finds no new one.
 
-Whoever is found first is signalled first: the cgroup's own processes before anything below it is listed, and
-so on breadth first (`kernel.cgroup_directory.walk`). Thousands of cgroups without a process in them, which
-cost a tenant nothing, then delay the end of the round, not the signal.
-What one process, one directory or one call refuses is a line in `problems`, and the others are signalled.
+A process that is found first is signalled first: the cgroup's own processes before anything below it is
+listed, and so on breadth first (`kernel.cgroup_directory.walk`). Thousands of cgroups without a process in
+them, which cost a tenant nothing, then delay the end of the round, not the signal. What one process, one
+directory or one call refuses is a line in `problems`, and the others are signalled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BREADTH: Final = 64
 
 
 class Volley:
-    """Signals everybody in `top` and below, but for `spared` cgroups; processes of `never` are refused.
+    """Signals every process in `top` and below, but for `spared` cgroups; processes of `never` are refused.
 
     `ready` are pidfds by process id that were opened before: who is listed and held needs no second look.
     They are owned from now on. What `held` has at the end, up to HELD pidfds of those signalled, by process
@@ -78,9 +78,9 @@ class Volley:
         return OSError(number, "; ".join(self.problems))
 
     def fire(self) -> bool:
-        """Make a round; return whether it found anybody whom the rounds before had not.
+        """Make a round; return whether it found a process that the rounds before had not.
 
-        What was refused before is tried once more. Raises RefusedError where somebody is found who is never
+        What was refused before is tried once more. Raises RefusedError where a process is found that is never
         to be signalled.
         """
         self.is_in_want = self._is_restless = False

@@ -35,7 +35,7 @@ from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.brake")
 DEADLINE_SECONDS: Final = 3.0
-# What is prepared serves for levels as near as this, and is prepared anew for others that are farther.
+# What is prepared serves for levels as near as this, and is prepared again for others that are farther.
 _NEAR_PERCENT: Final = 1.0
 _REARMED_PERCENT: Final = 0.25
 _END_SECONDS: Final = 2.0
@@ -52,7 +52,7 @@ class _Prepare:
 class Brake:
     """Brakes cgroups, each once in a crossing and for `deadline_seconds` at the most.
 
-    `highs` is for whoever else sets memory.high in this process. All methods are for Trio's thread.
+    `highs` is shared with the memory-high source, which sets memory.high too. All methods are for Trio's thread.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Brake:
 
         `crossed` are the levels in bytes of the hard thresholds crossed, by cgroup. A cgroup whose brake was
         released at its deadline is not braked again before it was below its level. Never blocks; `arm` is
-        to follow once whoever has to die is dead.
+        to follow once the victim is dead.
         """
         if self._token is None:
             return ()
@@ -110,7 +110,7 @@ class Brake:
             file.lower()  # a write of an earlier pass that reclaims still
         for cgroup in self._crossed.keys() - crossed.keys():
             self._release(self._crossed.pop(cgroup), "the threshold is not crossed any more")
-            self._armed.pop(cgroup, None)  # to be prepared anew: the file may have changed hands
+            self._armed.pop(cgroup, None)  # to be prepared again: the file may have changed hands
         for cgroup in crossed.keys() - self._crossed.keys():
             self._begin(cgroup, crossed[cgroup])
         return self._on()

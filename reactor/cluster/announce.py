@@ -37,7 +37,7 @@ _MARGIN_SECONDS: Final = 15.0
 _TOLD_SECONDS: Final = 10.0
 # A pod may be evicted before the server, or a kubelet that is asked every few seconds, has told of it.
 _UNTOLD_SECONDS: Final = 60.0
-# After this long without anybody touching the status, and with the pod's cgroup gone, it is settled.
+# After this long without another write to the status, and with the pod's cgroup gone, it is settled.
 _SETTLED_SECONDS: Final = 30.0
 
 
@@ -147,7 +147,7 @@ class Announcer:
                     break
                 except Exception as error:  # noqa: BLE001
                     # A defect of ours in one must not cost the others; and what it was about stands.
-                    _LOG.exception("pod %s: telling of its eviction failed; begun anew", uid)
+                    _LOG.exception("pod %s: its eviction could not be announced; trying again", uid)
                     self._problems[uid] = f"{type(error).__name__}: {error}"
                     await backoff.pause()
         if not scope.cancelled_caught:
@@ -169,7 +169,7 @@ class Announcer:
             await self._node.take_down(self._announcements[uid])
 
     async def _wait_over(self, uid: str) -> None:
-        """Wait for the pod's end; where nobody tells of it (there was a restart), for its grace period's."""
+        """Wait for the pod's end, or its grace period's where that is not reported (there was a restart)."""
         announcement = self._announcements[uid]
         end = announcement.at_unix_seconds + announcement.grace_period_seconds + _MARGIN_SECONDS
         with trio.move_on_after(max(0.0, end - self._clock_unix_seconds())):
@@ -192,7 +192,7 @@ class Announcer:
             announcement = self._named(uid)
             if announcement is None:
                 if self._is_gone(uid):
-                    return  # and nobody knows its name
+                    return  # and its name is not known
                 await self._look_again()
                 continue
             try:
@@ -284,7 +284,7 @@ class Announcer:
         return known is not None and known.is_evicted
 
     def _named(self, uid: str) -> Announcement | None:
-        """Return the announcement with the pod's name, None where nobody knows it (yet)."""
+        """Return the announcement with the pod's name, None where that is not known (yet)."""
         announcement = self._announcements[uid]
         known = self._pods.known.get(uid)
         if known is not None:

@@ -94,5 +94,5 @@ class AnnouncementFile(KeptFile[tuple[Announcement, ...]]):
 def _parsed(content: bytes, boot_id: str) -> tuple[Announcement, ...]:
     document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
     if document["boot_id"] != boot_id:
-        return ()  # a pod that its kubelet has started since the reboot was evicted by nobody
+        return ()  # a pod that its kubelet has started since the reboot was not evicted
     return tuple(CONVERTER.structure(one, Announcement) for one in document["announcements"])

@@ -58,7 +58,7 @@ class Cleanup:
     async def _delete(self, known: KnownPod) -> None:
         path = pod_path(known.pod.namespace, known.pod.name)
         try:
-            # Nothing of it runs any more, so there is nobody to wait for; podgc does the same.
+            # Nothing of it runs any more, so there is nothing to wait for; podgc does the same.
             await self._client.delete(path, known.api_uid, grace_period_seconds=0)
         except (NotFoundError, ConflictError):
             pass  # gone, or another by that name

@@ -1,4 +1,4 @@
-"""What the container runtime tells of the pods on the node, kept at hand for whoever must not wait for it."""
+"""What the container runtime tells of the pods on the node, kept at hand for callers that must not wait."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     writable layer  the upper directory of the overlay that a container's first process has for its root
     logs            /var/log/pods/NAMESPACE_NAME_UID/CONTAINER
-    volumes         /var/lib/kubelet/pods/UID/volumes/PLUGIN/NAME; a hostPath is charged to nobody, as
+    volumes         /var/lib/kubelet/pods/UID/volumes/PLUGIN/NAME; a hostPath is charged to no pod, as
                     upstream has it: its files are the node's
 
 Paths are the node's: a reactor in a pod sees them where it has them mounted at the same places.

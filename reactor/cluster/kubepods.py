@@ -30,7 +30,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 
 
 class PodCgroup(NamedTuple):
-    """A pod's cgroup; one that is made anew under the same name has another inode.
+    """A pod's cgroup; one that is recreated under the same name has another inode.
 
     A tuple, since a listing lies on the path from a wake to a kill.
     """

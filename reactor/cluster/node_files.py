@@ -1,4 +1,4 @@
-"""What files tell of pods when nobody else does: the kubelet's log directories, static pods' manifests."""
+"""What files tell of pods without API server and runtime: the kubelet's logs, static pods' manifests."""
 
 from __future__ import annotations
 

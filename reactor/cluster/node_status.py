@@ -1,4 +1,4 @@
-"""Keeps the node's conditions and taints as the last pass wants them, against whoever writes over them.
+"""Keeps the node's conditions and taints as the last pass wants them, against other writers.
 
 The kubelet sends its own conditions every ten seconds where they differ, and the cluster's node controller
 takes away pressure taints (NoSchedule) that no condition of the kubelet's stands for: what was overwritten is
@@ -141,7 +141,7 @@ class NodeStatus:
 
     async def _failed(self, error: ApiError, backoff: Backoff) -> None:
         if isinstance(error, ConflictError):
-            # Somebody else wrote in between: what the node is now decides what is to be changed.
+            # Another client wrote in between: what the node is now decides what is to be changed.
             try:
                 self._take_newer(await self._client.get(self._path))
             except ApiError as again:

@@ -1,7 +1,7 @@
 """Pods of a Kubernetes node: those in the kubelet's cgroup tree, each with its spec where one is known.
 
 The tree says who is there; the API server (or the kubelet) and the runtime say what is known of them. Each
-of the two may be gone for as long as it likes: what they told last stands, and a pod of which nobody ever
+of the two may be gone for as long as it likes: what they told last stands, and a pod of which neither ever
 told is ranked by what the node itself shows of it (unspecified.py). Neither is asked here.
 """
 
@@ -144,7 +144,7 @@ class KubernetesPods:
             except FileNotFoundError:
                 continue  # of two cgroup drivers a node has one; or the kubelet has not started yet
             except (OSError, ReactorError) as error:
-                # Out of descriptors, say: the very moment at which somebody may have to be evicted.
+                # Out of descriptors, say: the very moment at which a pod may have to be evicted.
                 problems[parent] = str(error)
                 if listing is not None:
                     listing.spoil()

@@ -1,4 +1,4 @@
-"""The specs of the node's pods, kept in a file for a start at which nobody tells them.
+"""The specs of the node's pods, kept in a file for a start without the API server.
 
 A reactor that begins while the API server is away still knows who is critical, who asked for what and whose
 priority is which, of all pods that ran when it was last told. A spec counts for the pod of its uid and for no
@@ -42,7 +42,7 @@ class RememberedSpecs(KeptFile[Mapping[str, Pod]]):
 
 
 def _document(specs: Mapping[str, Pod]) -> object:
-    # Where a pod's files and cgroups lie is looked for anew.
+    # Where a pod's files and cgroups lie is looked for again.
     pods = [replace(pod, cgroup=None, storage=()) for pod in specs.values()]
     return {"version": _VERSION, "pods": [CONVERTER.unstructure(pod, Pod) for pod in pods]}
 

@@ -78,7 +78,7 @@ class RuntimeKills:
         return self._kills.kill_now(pod) if self._may_live(pod) else None
 
     def _may_live(self, pod: Pod) -> bool:
-        """Return whether anybody is left in the pod, as far as can be told."""
+        """Return whether a process is left in the pod, as far as can be told."""
         try:
             return populated(self._tree, pod)
         except (ReactorError, OSError):

@@ -38,7 +38,7 @@ class RuntimeWatch:
     """Asks the runtime every `interval_seconds` and whenever it is `due`.
 
     `inventory` is what it told last, for as long as it tells nothing new. While it gives no answer it is
-    asked again with a growing pause, found anew where its endpoint is not configured; that is logged when it
+    asked again with a growing pause, found again where its endpoint is not configured; that is logged when it
     begins and when it ends. `on_change` is called when the inventory has changed, `on_filesystems` when
     `filesystems` has: paths on those that hold images and writable layers, as far as they are seen from here.
     """

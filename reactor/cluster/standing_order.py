@@ -58,7 +58,7 @@ class StandingOrder:
     async def run(self) -> None:
         """Return once the pod's cgroup is gone. Never raises; what is refused is logged once.
 
-        A cgroup that is made anew under the same path is no longer the pod that was evicted.
+        A cgroup that is recreated under the same path is no longer the pod that was evicted.
         """
         began = trio.current_time()
         while await self._held_down():

@@ -20,10 +20,10 @@ but for what may be critical, which is never evicted. As critical counts, withou
 
 The first two are none that a tenant can make: uids are the API server's, files and cgroups the kubelet's,
 kube-system the operator's. The other two are, by requests that equal limits. So they count only for as long
-as nobody can tell: a pod that the API server still does not list though it tells of all the others
+as is not known: a pod that the API server still does not list though it tells of all the others
 (`is_unlisted`) was deleted there, and is evicted like any other.
 
-Everybody else can be evicted: a node on which nobody can be is lost with all its pods.
+Every other pod can be evicted: a node on which none can be is lost with all its pods.
 """
 
 from __future__ import annotations

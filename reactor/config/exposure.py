@@ -1,4 +1,4 @@
-"""Whether others could write a configuration: the commands in it are run as whoever runs the daemon."""
+"""Whether others could write a configuration: its commands run as the daemon's user."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def exposed_because(path: Path, found: os.stat_result) -> str | None:
 
 
 def _directory_problem(directory: Path) -> str | None:
-    # Nobody writes through a read-only mount: that is how a ConfigMap lies in a container, with mode 0777.
+    # No user writes through a read-only mount: that is how a ConfigMap lies in a container, with mode 0777.
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
         return None
     found = directory.stat()
-    # In a sticky directory (/tmp) nobody but its owner can replace a file of another's.
+    # In a sticky directory (/tmp) only its owner can replace a file of another user's.
     return _problem(directory, found, may_write=bool(found.st_mode & stat.S_ISVTX))
 
 

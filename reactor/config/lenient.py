@@ -2,7 +2,7 @@
 
 `decode` tells an operator all that is wrong with a document. A pod is its tenant's, and an odd value in it
 must neither hide the pod nor decide anything: a field, an item or a key that can't be read counts as not
-given. Keys that nobody asks for are not looked at.
+given. Keys that are not asked for are not read.
 """
 
 from __future__ import annotations

@@ -186,8 +186,8 @@ def pod(document: PodDocument, *, cgroup: str | None = None) -> Pod:
 def _allocated(spec: _Spec, status: _Status) -> _Spec:
     """Return the spec with the requests that the kubelet has allocated, where the status tells them.
 
-    A wish for more that was not granted counts for nothing: otherwise whoever may resize a pod could exempt
-    it. Source: allocation.Manager, UpdatePodFromAllocation.
+    A wish for more that was not granted counts for nothing: otherwise a tenant who may resize a pod could
+    exempt it. Source: allocation.Manager, UpdatePodFromAllocation.
     """
     statuses = (*status.container_statuses, *status.init_container_statuses)
     allocated = {one.name: one.allocated_resources for one in statuses if one.allocated_resources}

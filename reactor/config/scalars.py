@@ -33,7 +33,7 @@ Priority = NewType("Priority", int)
 
 def _string(raw: Any, _: type) -> str:
     if isinstance(raw, int) and not isinstance(raw, bool):
-        return str(raw)  # a uid of digits that nobody quoted
+        return str(raw)  # a uid of digits that was not quoted
     if not isinstance(raw, str):
         raise Refused(raw, "a string")
     return raw

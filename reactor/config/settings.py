@@ -56,7 +56,7 @@ def load_settings(path: Path) -> Settings:
 def load_configuration(path: Path, *, may_run_commands: bool = False) -> Configuration:
     """Return the settings in a file with its text. Raises ConfigError with every problem in it.
 
-    With `may_run_commands` its commands are to be run: then nobody else may be able to write the file.
+    With `may_run_commands` its commands are to be run: then no other user may be able to write the file.
     """
     try:
         with path.open("rb") as file:

@@ -62,7 +62,7 @@ _CODES: Final = (
 async def call(endpoint: Path, method: str, request: bytes, deadline_seconds: float) -> bytes:
     """Return the answer to a unary call of `/package.Service/Method`.
 
-    Raises RuntimeUnavailableError where nobody answers in time or to the end, RuntimeServiceError where the
+    Raises RuntimeUnavailableError where no answer comes in time or to its end, RuntimeServiceError where the
     runtime answers with an error. Both name the endpoint and the method.
     """
     try:

@@ -140,7 +140,7 @@ class Connections:
                 await self._attend_to(peer)
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass  # the client is gone
-        except Exception as error:  # noqa: BLE001 - what a client asks costs nobody but the client
+        except Exception as error:  # noqa: BLE001 - what a client asks costs only that client
             self._on_failure(error)
         finally:
             self._open.discard(peer)

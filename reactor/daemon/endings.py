@@ -63,7 +63,7 @@ class Endings:
     def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:
         """Do as a new configuration says from now on; return the uids whose evictions are called off by it.
 
-        A dry run kills nobody, also not at the end of a grace period that began before: the pod may have had
+        A dry run kills no pod, also not at the end of a grace period that began before: the pod may have had
         its SIGTERM, the SIGKILL does not follow. All else that is under way goes on as it began.
         """
         self._deadline_seconds = deadline_seconds
@@ -105,9 +105,9 @@ class Endings:
         return self.begin(eviction)
 
     def await_files(self, pod: Pod, flight: InFlight) -> Ending:
-        """Take up an eviction of which only the files are left: its pod ended while nobody watched.
+        """Take up an eviction of which only the files are left: its pod ended while no daemon ran.
 
-        Nobody is killed: whoever lives in a cgroup of that name now is somebody else.
+        No process is killed: a cgroup of that name is another pod's by now.
         """
         _LOG.warning("pod %s: ended meanwhile; its files are awaited", pod.key)
         ending = Ending(eviction=_resumed(pod, flight, 0))

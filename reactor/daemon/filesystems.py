@@ -145,7 +145,7 @@ class FilesystemWatch:
             task_status.started()
 
     async def look(self) -> None:
-        """Observe all the filesystems anew, here and now; without an answer what was seen grows stale."""
+        """Observe all the filesystems again, here and now; without an answer what was seen grows stale."""
         async with trio.open_nursery() as nursery:
             for watched in self._watched:
                 nursery.start_soon(self._look_and_take, watched)
@@ -178,7 +178,7 @@ class FilesystemWatch:
             pause_seconds = watched.filling.pause_seconds(longest_seconds)
             with trio.move_on_after(pause_seconds):
                 await watched.looked.wait()
-                continue  # somebody else looked: the pace may be another now
+                continue  # housekeeping looked: the pace may be another now
             seen = await self._look(watched)
             if seen is None:
                 await trio.sleep(longest_seconds)

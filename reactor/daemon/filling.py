@@ -18,7 +18,7 @@ from reactor.model.thresholds import Observation, Threshold
 _POSSIBLE_RATE: Final = {Resource.EPHEMERAL_STORAGE: 4 << 30, Resource.INODES: 400_000}
 _SHORTEST_AT_REST_SECONDS: Final = 0.5
 _SHORTEST_SECONDS: Final = 0.05
-_WHILE_MET_SECONDS: Final = 1.0  # a threshold can only be crossed anew once its end was seen
+_WHILE_MET_SECONDS: Final = 1.0  # a threshold can only be crossed again once its end was seen
 
 
 class Filling:
@@ -31,7 +31,7 @@ class Filling:
         self._rates: dict[Signal, float] = {}
 
     def take(self, seen: Mapping[Signal, Observation], now_seconds: float) -> None:
-        """Take over what a look showed. A filesystem that has changed its size starts anew."""
+        """Take over what a look showed. A filesystem that has changed its size starts again."""
         elapsed_seconds = now_seconds - self._seen_at_seconds
         rates = {}
         for signal, observation in seen.items():

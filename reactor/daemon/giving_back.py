@@ -29,8 +29,8 @@ Observe = Callable[[], Awaitable[None]]
 class GivingBack:
     """Has the node give back what a decision asks for, until that is enough.
 
-    `observe` looks at the filesystems anew, and leaves what it finds in `observed`; `glance` looks at nothing
-    else. Nothing here raises.
+    `observe` looks at the filesystems again, and leaves what it finds in `observed`; `glance` looks at
+    nothing else. Nothing here raises.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GivingBack:
         self._clock_seconds = clock_seconds
 
     async def run(self, decision: Decision, observe: Observe, glance: Observe) -> tuple[Reclaimed, ...]:
-        """Return what was given back, kind by kind; the filesystems have been observed anew on return.
+        """Return what was given back, kind by kind; the filesystems have been observed again on return.
 
         What would be given back after it was enough stays: an image that is removed in vain has to be
         fetched again. Upstream goes through all of it (reclaimNodeLevelResources).

@@ -78,7 +78,7 @@ class Housekeeping:
             )
 
     async def list_pods(self) -> None:
-        """List the pods anew; those known stay where the list can't be had."""
+        """List the pods again; those known stay where the list can't be had."""
         pods = await self._pods.ask()
         if pods is not None:
             self._passes.found(pods)
@@ -90,5 +90,5 @@ class Housekeeping:
             if what not in self._reported:
                 _LOG.warning("%s: %s", what, why)
         for what in self._reported.keys() - problems.keys():
-            _LOG.info("%s: well again", what)
+            _LOG.info("%s: recovered", what)
         self._reported = problems

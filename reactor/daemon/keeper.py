@@ -41,7 +41,7 @@ class StateKeeper(KeptFile[PolicyState]):
 
 
 def _essence(state: PolicyState) -> tuple[object, ...]:
-    """Return what a restart must not lose; what is observed anew in each pass is not part of it."""
+    """Return what a restart must not lose; what is observed again in each pass is not part of it."""
     return (
         state.conditions,
         state.condition_since,

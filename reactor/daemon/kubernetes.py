@@ -1,6 +1,6 @@
 """The daemon's part in a cluster: everything that talks to the API server, in tasks of its own.
 
-    pods        a watch (or the kubelet's list) into a store that outlives whoever told it
+    pods        a watch (or the kubelet's list) into a store that outlives its source
     evictions   an evicted pod's status and event, until they are there; the pod held down meanwhile
     node        conditions and taints, kept as the last pass wants them; events about the node itself
     arrivals    pods that the node under pressure does not admit
@@ -211,7 +211,7 @@ class Cluster:
             await self._pods.wait()
 
     def _runs(self, uid: str) -> bool:
-        """Return whether a pod is still to run, as far as anybody knows: of what is not known, it is."""
+        """Return whether a pod is still to run; a pod that is not known is."""
         known = self._pods.known(uid)
         if self._evictions.is_announced(uid if known is None else known.api_uid):
             return False

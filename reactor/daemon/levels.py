@@ -98,7 +98,7 @@ class MemoryLevels:
                 )
 
     def _rungs(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
-        """Yield where a level that the page cache has lifted is to be observed anew; see MemoryLevel."""
+        """Yield where a level that the page cache has lifted is to be observed again; see MemoryLevel."""
         crossing_bytes = _crossing_bytes(threshold, seen)
         if crossing_bytes is None or not threshold.is_hard:
             return
@@ -130,7 +130,7 @@ class MemoryLevels:
                 self._counters[cgroup] = MemoryCounters(self._tree, cgroup)
             return self._counters[cgroup].usage_bytes()
         except (OSError, ReactorError):
-            # Not there (yet), or made anew: opened again at the next pass.
+            # Not there (yet), or recreated: opened again at the next pass.
             gone = self._counters.pop(cgroup, None)
             if gone is not None:
                 gone.close()

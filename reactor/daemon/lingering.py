@@ -1,8 +1,8 @@
 """Pods that were evicted for a filesystem's sake and whose files may still be there.
 
-A killed pod's memory comes back by itself; its files go when somebody removes them. Until then what they
-take is credited to the node, although the pod's cgroup may be gone, and nobody else is ended for it; at the
-latest until the eviction's deadline, which bounds it in the policy.
+A killed pod's memory comes back by itself; its files go when the kubelet or its unit removes them. Until then
+what they take is credited to the node, although the pod's cgroup may be gone, and no other pod is evicted for
+it; at the latest until the eviction's deadline, which bounds it in the policy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Lingering:
     def is_freed(self, uid: str, storage: DiskUsage) -> bool:
         """Return whether the pod took something of the filesystems and does so no more; True if not held.
 
-        Of one that is not known to have taken anything nobody can tell. Others are spared meanwhile, so
+        For a pod that is not known to have taken anything this can't be told. Others are spared meanwhile, so
         that not all of them go for what none of them holds.
         """
         pod = self._pods.get(uid)

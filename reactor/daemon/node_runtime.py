@@ -32,7 +32,7 @@ _IMAGES: Final = "images.json"
 
 
 class NodeRuntime:
-    """Made at the start; a reload changes what it goes by where `reclaims` is asked for anew.
+    """Made at the start; a reload changes what it goes by where `reclaims` is asked for again.
 
     `runs` tells whether a pod of a uid is still to run; `on_change` is called when what the runtime tells
     has changed; `told` are those who want to know of image collection.

@@ -1,6 +1,6 @@
 """Word to the service manager: ready, reloading, stopping, alive, and a line for `systemctl status`.
 
-cysystemd costs 1.3 MiB, so it is imported only where somebody listens. Source: sd_notify(3).
+cysystemd costs 1.3 MiB, so it is imported only where a service manager listens. Source: sd_notify(3).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ServiceNotice:
         self._say(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Tell that the configuration is being read anew; the next word is ready."""
+        """Tell that the configuration is being read again; the next word is ready."""
         # Type=notify-reload wants the moment, to know that this answers its own request.
         self._say(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 

@@ -1,4 +1,4 @@
-"""The pods in the order in which they would be evicted now, for whoever watches the daemon all the time.
+"""The pods in the order in which they would be evicted now, for a live view of the daemon.
 
 A thousand pods read at once would keep the loop from a wake for 6 ms. One who looks every second is not
 to cost a kill that: pods are read a few at a time, the loop goes first between them, and the more a look has
@@ -32,7 +32,7 @@ _SHARE: Final = 0.005
 
 
 def ranked_signal(state: PolicyState) -> Signal:
-    """Return the signal for which somebody would have to go now: of the threshold met, else memory."""
+    """Return the signal for which a pod would be evicted now: of the threshold met, else memory."""
     return state.thresholds_met[0].signal if state.thresholds_met else Signal.MEMORY_AVAILABLE
 
 

@@ -89,9 +89,9 @@ class Kills(Protocol):
 class Parts:
     """Everything that one run of the loop is made of.
 
-    `populated` tells whether anybody lives in a pod's cgroup. `brake` and `arm_memory` are given the memory
+    `populated` tells whether a pod's cgroup has processes. `brake` and `arm_memory` are given the memory
     signals as just observed: the one engages and releases the brake and returns what is on, the other arms
-    the memory thresholds anew. `oom_kills` returns the kernel's own kills that nobody was told of yet,
+    the memory thresholds again. `oom_kills` returns the kernel's own kills that were not reported yet,
     without waiting.
     """
 

@@ -1,4 +1,4 @@
-"""The pass: observe fresh, decide, act, arm anew.
+"""The pass: observe fresh, decide, act, re-arm.
 
 From the wake to the kill everything is synchronous and reads nothing but kernel counters: no await, no
 thread, no disk, no log line, no metric, no garbage collection stands between the two. All of that follows.
@@ -103,7 +103,7 @@ class Passes:
         parts.usages.track(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
-        """Make one pass for these wakes; whoever had to die at once is dead on return."""
+        """Make one pass for these wakes; a pod that had to die at once is dead on return."""
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         memory = self._observe(wakes, now_seconds)
@@ -160,7 +160,7 @@ class Passes:
     async def give_back(
         self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None
     ) -> PassRecord:
-        """Have the node give back what a pass asked for, observe anew, and evict if that was not enough.
+        """Have the node give back what a pass asked for, observe again, and evict if that was not enough.
 
         `glance` observes the filesystems alone, where `observe_filesystems` takes longer than that.
         """
@@ -200,7 +200,7 @@ class Passes:
         self.found(self._parts.pods.glance())
 
     def found(self, pods: tuple[Pod, ...]) -> None:
-        """Take over a fresh list of pods; a cgroup that vanished and is listed was made anew."""
+        """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
         if pods != self.known.pods or self._parts.usages.vanished:
             self.known.pods = pods
             self.known.candidates.forget_absent(pods)
@@ -244,7 +244,7 @@ class Passes:
     def _observe_left(self) -> None:
         """Take note of which files in memory, left by evicted pods, are still there.
 
-        Of a pod that lives again and has grown nothing is expected any more: it may have to go anew. Until
+        Of a pod that lives again and has grown nothing is expected any more: it may have to go again. Until
         then a kill would free no more of it than the little that is its own.
         """
         if all(flight.left_bytes is None for flight in self.known.state.in_flight):
@@ -333,14 +333,14 @@ class Passes:
         return memory
 
     def _snapshot(self, wakes: Sequence[Wake], now_seconds: float) -> Snapshot:
-        """Return what is known, with the pods' usage only where somebody may have to be chosen."""
+        """Return what is known, with the pods' usage only where a pod may have to be chosen."""
         signals = self.known.observed.at(now_seconds)
         wanting = resources_wanting(self._settings.thresholds, signals)
         usages: Mapping[str, PodUsage] = {}
         if wanting:
             # A pod that came since the last housekeeping may be the very one.
             self.glance()
-            # Counting processes takes longer; nobody is chosen by them in a pass that memory woke.
+            # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
             counted = Resource.PIDS in wanting and not _only_memory(wakes)
             usages = self._parts.usages.full() if counted else self._parts.usages.memory()
         if not _only_memory(wakes):
@@ -387,7 +387,7 @@ class Passes:
         )
 
     def _present(self) -> Sequence[Pod]:
-        """Return the known pods without those that were gone when they were read: nobody is left to end."""
+        """Return the known pods but those that were gone when they were read: nothing is left to kill."""
         vanished = self._parts.usages.vanished
         pods = self.known.pods
         if vanished:
@@ -397,7 +397,7 @@ class Passes:
     def is_sinking(self) -> bool:
         """Return whether much less is available than at the last pass, of what evictions are slowed down for.
 
-        The node's counters alone are read: this is asked often, where no source would wake anybody.
+        The node's counters alone are read: this is asked often, where no source would wake the loop.
         """
         slowed = {one.signal for one in self.known.state.slowdowns}
         before = self.known.observed.at(self._clock_seconds())
@@ -509,7 +509,7 @@ def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bo
     A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
     giving back its memory others
     may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
-    all: of neither would anybody tell before the ticker. A brake is to be released at once. Where evictions
+    all: of neither does a source tell before the ticker. A brake is to be released at once. Where evictions
     are slowed down it is to be seen soon that the cause is gone, or that the pods grow.
     """
     awaited = (

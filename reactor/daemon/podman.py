@@ -1,7 +1,7 @@
 """The daemon's part with podman on a plain node: its images, watched, and given back before a pod is evicted.
 
 Where there is no socket nothing happens, until there is one. Regular collection by watermarks is not done:
-nobody asked for that on a node that is not a cluster's.
+a node that is not a cluster's has not asked for that.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from reactor.reclaim.podman_images import PodmanImages, PodmanReclaim
 from reactor.reclaim.reclaims import NodeReclaim
 
 _IMAGES: Final = "podman-images.json"
-_LOOK_SECONDS: Final = 300.0  # its unit starts podman anew for each look: 70 ms of a CPU
+_LOOK_SECONDS: Final = 300.0  # its unit starts podman again for each look: 70 ms of a CPU
 
 
 class Podman:
-    """Made at the start; a reload changes what it goes by where `reclaims` is asked for anew.
+    """Made at the start; a reload changes what it goes by where `reclaims` is asked for again.
 
     `description` is what podman calls itself and how many images it has, None where it was not found.
     """

@@ -1,4 +1,4 @@
-"""Modules that Trio and others import and the daemon has no use for, loaded only if somebody uses them.
+"""Modules that Trio and others import and the daemon has no use for, loaded only when they are used.
 
 The TLS of `import trio` alone takes 5 MiB: OpenSSL, and what Python has around it. A daemon that talks to an
 API server uses it and pays for it; no other does.
@@ -14,7 +14,7 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any, Final
 
-# Only what is imported whole (`import ssl`) and not looked into by whoever imports it can be postponed.
+# Only what is imported whole (`import ssl`) and not looked into at its import can be postponed.
 UNUSED: Final = (
     "ssl",  # Trio, prometheus_client
     "hmac",  # Trio's DTLS: 3.5 MiB of OpenSSL by itself

@@ -3,7 +3,7 @@
 The sources wake the loop at early levels too. The pass that follows decides over what it sees, like any
 other; after it the same decision is made once more, over what would be seen at the crossing, and the pods
 that it would evict are got ready (`act.target`). All of that only saves work, never a look: at the crossing
-the node and its pods are read and decided over afresh, and whoever comes first is killed, ready or not.
+the node and its pods are read and decided over afresh, and the first in the ranking is killed, ready or not.
 Half of what it saves is the time to fetch code and counters back into the CPU's caches.
 """
 

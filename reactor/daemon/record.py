@@ -46,7 +46,7 @@ class Ending:
 
     `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
     `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
-    grace period, or it outlived that and there was no pressure any more), `gone` (nobody was left in its
+    grace period, or it outlived that and there was no pressure any more), `gone` (no process was left in its
     cgroup, or another has its path), `failed`, `dry-run`.
 
     Of an eviction for memory, in bytes (None: not observed): `credited_bytes` is the pod's working set when
@@ -184,7 +184,7 @@ class PassRecord:
 
     @property
     def resource(self) -> Resource | None:
-        """Return what was starved, None where nobody was evicted."""
+        """Return what was starved, None where no pod was evicted."""
         return self.decision.evictions[0].resource if self.decision.evictions else None
 
     def _timing(self) -> dict[str, int | None]:

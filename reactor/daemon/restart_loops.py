@@ -1,8 +1,8 @@
 """Restart loops: what is evicted again and again, because it is started again each time.
 
 A unit with Restart=always comes back a tenth of a second after its eviction and grows again. Each eviction
-is right and helps nobody for long: what ends the loop is a limit, or somebody who stops the unit. So the loop
-is recognised by the pod's name, told once as one problem with its count, and counted. Whether the pod is
+is right and does not help for long: what ends the loop is a limit, or an operator who stops the unit. So the
+loop is recognised by the pod's name, told once as one problem with its count, and counted. Whether the pod is
 evicted depends on none of it. On Kubernetes the kubelet's back-off slows such a pod down.
 """
 

@@ -67,7 +67,7 @@ async def obey(
             _LOG.info("%s: ending", name)
             end()
             return
-        _LOG.info("%s: reading %s anew", name, config_path)
+        _LOG.info("%s: reloading %s", name, config_path)
         try:
             # In a thread: parsing takes tens of milliseconds, and the file's disk may hang.
             load = following(partial(load_configuration, may_run_commands=True))

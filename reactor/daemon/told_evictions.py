@@ -77,7 +77,7 @@ class ToldEvictions:
         """Kill again whatever of the pod comes to life; return when its cgroup is gone."""
         ending = self._endings.pop(announcement.uid, None)
         if ending is not None:
-            await ending.ended.wait()  # until then whoever kills it sees to what is left
+            await ending.ended.wait()  # until then the kill path sees to what is left
         announced = Pod(
             name=announcement.name,
             namespace=announcement.namespace,

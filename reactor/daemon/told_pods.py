@@ -56,7 +56,7 @@ class ToldPods:
 
     @property
     def is_heard(self) -> bool:
-        """Return whether whoever tells of pods has told of all of them, and goes on telling."""
+        """Return whether the source of pods has listed all of them, and still reports changes."""
         return self._source.synced.is_set() and self._source.problem is None
 
     @property

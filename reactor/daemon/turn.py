@@ -1,7 +1,7 @@
 """One daemon guards a node; a successor stands by until it is its turn.
 
-Whoever guards holds a lock beside the state file, which the kernel takes away with the process however that
-ends. A successor has everything imported by then, and the state file is its predecessor's last word.
+The guarding daemon holds a lock beside the state file, which the kernel takes away with the process however
+that ends. A successor has everything imported by then, and the state file is its predecessor's last word.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A thread that writes lines for a loop that must never wait for a disk or a pipe.
 
 Why a thread of its own, and why this queue: `SimpleQueue.put` takes no lock that another thread could be
-preempted with, and a write(2) to a full, slow or hung target blocks nobody but the writer. The queue is
+preempted with, and a write(2) to a full, slow or hung target blocks only the writer. The queue is
 bounded by dropping, and what is dropped is counted.
 """
 

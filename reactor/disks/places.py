@@ -34,7 +34,7 @@ _REPORT_SECONDS: Final = 0.5
 
 
 class GivenUpError(Exception):
-    """A look was given up: nobody wants to know any more."""
+    """A look was given up: its answer is not wanted any more."""
 
 
 class Pace:

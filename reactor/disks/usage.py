@@ -213,7 +213,7 @@ class DiskUsage:
     def take(self, report: Report, held: Collection[str] = ()) -> None:
         """Take what the walker reports of a place; of pods whose uid is in `held` it is not believed.
 
-        Such a place is asked about anew, since the walker reports what changed and nothing twice. Raises
+        Such a place is asked about again, since the walker reports what changed and nothing twice. Raises
         MessageError for a place that never was.
         """
         if not 0 < report.place < self._next_number:

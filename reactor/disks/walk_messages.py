@@ -1,7 +1,7 @@
 """What the daemon and the walker say to each other: small messages of fixed form, each a datagram.
 
 The daemon names places by numbers that it never uses twice, and believes nothing of what comes back before
-it was looked at (`read_report`): the walker reads what tenants wrote, and may be anybody's by then.
+it was looked at (`read_report`): the walker reads what tenants wrote, and may be taken over by then.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class _Walker:
     def _report(self, report: Report) -> None:
         try:
             self._daemon.send(write_report(report))
-        except OSError:  # nobody is left to answer
+        except OSError:  # the daemon is gone
             os._exit(0)
 
 

@@ -36,7 +36,7 @@ class BorrowedHighs:
     def put_back_abandoned(self, root: Path) -> list[str]:
         """Put back what daemons that are no more have left anywhere below `root`; return a line for each.
 
-        An attribute counts only on a cgroup of root's or our own: whoever was given a cgroup must not have
+        An attribute counts only on a cgroup of root's or our own: a tenant with a cgroup must not have
         its memory.high lifted by writing one. What a daemon that lives has borrowed is left to it.
         """
         told = []
@@ -65,7 +65,7 @@ def _own_directories(root: Path) -> Iterator[Path]:
     """Yield the directories at and below `root` that belong to root or to us.
 
     Not by os.walk, which recurses, and ends at some 1,000 levels with what called it. Where a path is longer
-    than a path may be (PATH_MAX) nobody of ours has borrowed anything.
+    than a path may be (PATH_MAX) no reactor has borrowed anything.
     """
     waiting = [os.fspath(root)]
     while waiting:

@@ -1,7 +1,7 @@
 """Control groups: where their hierarchies are mounted, their limits, their counters, their processes.
 
 Both versions behind one surface. On v1 each controller is a hierarchy of its own and a cgroup is mirrored
-under the same path in those where somebody made it; on v2 there is one. Hybrid machines count as what the
+under the same path in those where it was made; on v2 there is one. Hybrid machines count as what the
 memory controller is on. Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{memory,cgroups}.rst.
 
 Cgroups are named by their path below the hierarchy's root: "/" is the root, "/reactor-demo/pod-a" a cgroup.
@@ -253,8 +253,8 @@ def processes_below(top: CgroupDirectory, spared: Collection[str] = ()) -> list[
 def lift_cpu_quota(top: CgroupDirectory, version: CgroupVersion) -> int:
     """Take the CPU quotas off a cgroup and what is below it, parents first; return how many that were.
 
-    Whoever may make cgroups could make so many that lifting takes seconds: after the first LIFTED_CGROUPS
-    the rest stay as they are. Raises the first OSError after everything else was lifted.
+    A tenant who may make cgroups could make so many that lifting takes seconds: after the first
+    LIFTED_CGROUPS the rest stay as they are. Raises the first OSError after everything else was lifted.
     """
     name, unlimited = ("cpu.max", b"max") if version is CgroupVersion.V2 else ("cpu.cfs_quota_us", b"-1")
     lifted = 0

@@ -126,7 +126,7 @@ class CgroupDirectory:
     def processes(self) -> list[int]:
         """Return the ids of the processes in this very cgroup, not of those below; none where it is gone.
 
-        The list is opened anew each time: on v1 a descriptor that is read again shows it as it was at the
+        The list is opened again each time: on v1 a descriptor that is read again shows it as it was at the
         first read (cgroup_pidlist_start(), kernel/cgroup/cgroup-v1.c). A threaded cgroup (v2) shows its
         processes in its domain. Raises OSError, and KernelInterfaceError for what is no list of ids.
         """

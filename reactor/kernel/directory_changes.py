@@ -25,7 +25,8 @@ class DirectoryChanges:
             self._fd = libc.open_inotify()
 
     def watch(self, directory: str) -> None:
-        """Watch a directory from now on; harmless when repeated, needed anew for one that was made anew.
+        """Watch a directory from now on; harmless when repeated, needed again for a directory that was
+        recreated.
 
         To be called before it is listed, so that no change falls between. Raises OSError with the path:
         ENOENT, EMFILE and ENOSPC past fs.inotify's limits.

@@ -221,7 +221,7 @@ def _process_events(node: _Node) -> str:
     if b"cn_proc" not in listed:
         raise _Absent("the connector has no cn_proc")
     if "CAP_NET_ADMIN" not in effective_capabilities(node.root / "proc"):
-        # Since 6.6 anybody may bind; asking for the events is refused later all the same.
+        # Since 6.6 every user may bind; asking for the events is refused later all the same.
         raise _Absent("CAP_NET_ADMIN is missing", _ROOT)
     with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)) as connector:
         connector.bind((0, _CN_IDX_PROC))

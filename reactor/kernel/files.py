@@ -23,7 +23,7 @@ _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
 
 
 class KernelFile:
-    """One kernel file, held open and read anew with each `read`. Sets its descriptor to -1 on close.
+    """One kernel file, held open and read again with each `read`. Sets its descriptor to -1 on close.
 
     Raises OSError with the path: ENOENT at construction, ENODEV on read once its cgroup is gone.
     """

@@ -3,10 +3,10 @@
 Past memory.high the cgroup's tasks reclaim and are slowed down, and `high` in memory.events counts up.
 Writing it below the present usage reclaims before the write returns (310 ms seen), unless the kernel heeds
 O_NONBLOCK there (newer than 6.12): call `set` and `put_back` from a worker thread. The new value counts from
-the very begin of the write, which is why nobody has to wait for a write of somebody else here.
+the very begin of the write, so no caller has to wait for another's write here.
 
 A cgroup has one memory.high, and there may be several in this process who want it: the lowest that is
-wanted stands, and whoever puts back leaves what the others want. A daemon that was killed leaves its value
+wanted stands, and putting one back leaves what the others want. A daemon that was killed leaves its value
 behind; what the operator had is remembered in an extended attribute, and the next daemon puts it back.
 """
 
@@ -27,7 +27,7 @@ from reactor.kernel.files import GONE, read_file, with_path
 from reactor.kernel.ready_write import ReadyWrite, padded
 
 # On the cgroup's directory while memory.high is not the operator's: theirs, ours that may be found in the
-# file, and by=PID:START of whoever wrote that.
+# file, and by=PID:START of the process that wrote that.
 _ATTRIBUTE: Final = "user.reactor.memory_high"
 BY: Final = "by="
 
@@ -90,7 +90,7 @@ class BorrowedHigh:
         return self.make_true()
 
     def put_back(self, borrower: str) -> None:
-        """Want nothing any more: the operator's value is put back, unless somebody else wants a lower one.
+        """Want nothing any more: the operator's value is put back, unless another wants a lower one.
 
         Does nothing where nothing was set, or the cgroup is gone.
         """
@@ -139,7 +139,7 @@ class BorrowedHigh:
         """Have the prepared value written at once; return whether that was in order.
 
         One read and no lock: the operator's value is remembered since `prepare`. Not in order is what
-        nobody wants any more, a value other than the prepared one, and a file that has changed since.
+        is not wanted any more, a value other than the prepared one, and a file that has changed since.
         `file` has to `look_again` here after its writes. Raises OSError: ENODEV where the cgroup is gone.
         """
         prepared, wanted_bytes = self._prepared, self._wanted.get(borrower)
@@ -153,7 +153,7 @@ class BorrowedHigh:
 
     def look_again(self) -> None:
         """Put right what a hurried write has left, if it came later than what was wanted next."""
-        with suppress(OSError, ReactorError):  # gone, or somebody's nonsense: then there is nothing of ours
+        with suppress(OSError, ReactorError):  # gone, or not in our form: then there is nothing of ours
             self.make_true()
 
     def _next_write(self) -> str | None:
@@ -182,7 +182,7 @@ class BorrowedHigh:
     def _remember(self, operators: str, *ours: str | None) -> None:
         """Have the attribute name the operator's value and all of ours that may be found in the file.
 
-        A write that is still to come, or one that is prepared, would leave a value that nobody knows of.
+        A write that is still to come, or one that is prepared, would leave a value that is not on record.
         """
         prepared = None if self._prepared is None else self._prepared.text
         known = dict.fromkeys([operators, *ours, prepared, self._hurrying(), *self._on_the_way])

@@ -15,7 +15,7 @@ _UPPER: Final = b"upperdir="
 def parse_upper_directory(raw: bytes) -> str | None:
     """Return the upper directory of the overlay at "/" in a mountinfo, None where no overlay is there.
 
-    The path is as whoever mounted it saw it. Of several mounts on one point the last hides the others.
+    The path is as the mounting process saw it. Of several mounts on one point the last hides the others.
     """
     found = None
     for line in raw.split(b"\n"):

@@ -118,7 +118,7 @@ def fork_sample_program(one_in: int) -> bytes:
 def request(*, listen: bool, token: int) -> bytes:
     """Return the message that asks for events, or for no more of them.
 
-    A listener that leaves without asking for no more keeps the kernel sending to nobody (before 6.6).
+    A listener that leaves without asking for no more keeps the kernel sending for no listener (before 6.6).
     """
     headers = _HEADERS.pack(
         _HEADERS.size + _ACTION.size, _NLMSG_DONE, 0, 0, 0,

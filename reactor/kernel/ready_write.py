@@ -1,8 +1,8 @@
 """A write to a control file that a thread waiting inside the kernel makes, without the interpreter.
 
-The thread sits in splice(2) from a pipe to the file (which control files take since 5.12). Whoever writes to
-the pipe goes on at once; that the file's own write may take long, or that the interpreter's lock has to
-change hands for it (0.3 ms for a few system calls of another thread, measured), is none of their concern.
+The thread sits in splice(2) from a pipe to the file (which control files take since 5.12). A write to
+the pipe returns at once: it waits neither for the file's own write, which may take long, nor for the
+interpreter's lock to change hands (0.3 ms for a few system calls of another thread, measured).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final
 
 from reactor.kernel.scheduling import follow_main_thread, make_normal
 
-_PAUSE_SECONDS: Final = 0.02  # whoever was in a hurry needs the interpreter now
+_PAUSE_SECONDS: Final = 0.02  # the caller was in a hurry and needs the interpreter now
 _LENGTH: Final = 21  # a limit has up to 20 digits
 
 
 def padded(text: str) -> bytes:
     """Return a limit for writing, always of one length; the kernel strips the blanks.
 
-    So one text is told from the next in a pipe, and the file may be any file: nobody finds it empty, or the
-    end of a longer value.
+    So one text is told from the next in a pipe, and the file may be any file: no reader finds it empty, or
+    the end of a longer value.
     """
     return text.ljust(_LENGTH - 1).encode() + b"\n"
 

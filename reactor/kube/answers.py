@@ -79,7 +79,7 @@ def _cause(error: BaseException) -> BaseException | None:
     if isinstance(error, BaseExceptionGroup):
         return error.exceptions[0]
     if error.__cause__ is None and error.args and isinstance(error.args[0], BaseException):
-        return error.args[0]  # the library raises its own kinds anew, each around the first
+        return error.args[0]  # the library raises its own kinds around the first
     return error.__cause__
 
 

@@ -1,7 +1,7 @@
 """Requests to one API server (or one kubelet): JSON in and out, retried where that helps.
 
 What is refused comes as an ApiError that says what the operator can mend. Nothing here waits longer than it
-is told to; whoever needs an answer asks again.
+is told to; a caller that needs an answer asks again.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class ApiClient:
                 yield given
 
     async def aclose(self) -> None:
-        """Close every connection that nobody uses."""
+        """Close every connection that is not in use."""
         for pool in (self._pool, *self._retired):
             if pool is not None:
                 await pool.aclose()
@@ -194,7 +194,7 @@ class ApiClient:
             raise UnreachableError(what, f"{session.server}: {because(error)}") from error
 
     async def _pool_for(self, session: Session) -> httpcore2.AsyncConnectionPool:
-        """Return the pool of a session; one for another TLS context is closed once nobody uses it."""
+        """Return the pool of a session; one for another TLS context is closed once it is not in use."""
         before = self._pool_of
         if self._pool is not None and before is not None and session.tls is before.tls:
             return self._pool

@@ -1,4 +1,4 @@
-"""Credentials that stay good: what a file holds is read anew, since tokens and certificates are renewed.
+"""Credentials that stay good: what a file holds is read again, since tokens and certificates are renewed.
 
 A pod's token lives for about an hour and is replaced in its file at 80 % of that; client-go reads it once a
 minute, and so does this. Everything here that reads runs in a worker thread.
@@ -51,7 +51,7 @@ class Sessions(Protocol):
         """Return it; raise UnauthorizedError where there is none to be had."""
 
     def distrust(self) -> None:
-        """Have everything read anew before the next request: the server did not take what it was shown."""
+        """Have everything read again before the next request: the server did not take what it was shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Credentials:
         self.problem: str | None = None
 
     def distrust(self) -> None:
-        """Have everything read anew before the next request."""
+        """Have everything read again before the next request."""
         self._distrusted = True
 
     async def session(self) -> Session:

@@ -117,7 +117,7 @@ def repeated(count: int, message: str, at_unix_seconds: float) -> dict[str, Any]
 
 
 def event_name(subject: str, *what: str) -> str:
-    """Return a name that is the same for the same event, whoever asks and whenever."""
+    """Return a name that is the same for the same event, at every call."""
     digest = hashlib.sha256("\0".join(what).encode()).hexdigest()[:16]
     return f"{subject[: _NAME_LENGTH - len(digest) - 1].rstrip('-.')}.{digest}"
 

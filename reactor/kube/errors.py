@@ -30,7 +30,7 @@ class BusyError(ApiError):
 
 
 class UnauthorizedError(ApiError):
-    """The credentials are not, or no longer, good (401): worth reading them anew."""
+    """The credentials are not, or no longer, good (401): worth reading them again."""
 
 
 class ForbiddenError(ApiError):
@@ -46,7 +46,7 @@ class ConflictError(ApiError):
 
 
 class ExpiredError(ApiError):
-    """The resource version is too old (410): list anew."""
+    """The resource version is too old (410): list again."""
 
 
 class InvalidError(ApiError):

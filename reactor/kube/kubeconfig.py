@@ -36,7 +36,7 @@ class Access:
     """Where an API server is and how to be let in.
 
     Keys and certificates are PEM, given (`*_pem`) or in a file (`*_path`); files change when what is in
-    them is renewed, and are read anew. `authority` None is the system's.
+    them is renewed, and are read again. `authority` None is the system's.
     """
 
     server: str

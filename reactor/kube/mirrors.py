@@ -1,10 +1,10 @@
 """Which cgroup a pod of the API server's is: the one place that goes by what a tenant may have written of it.
 
-A pod's cgroup bears the pod's uid, a UUID that the API server makes and nobody can choose. The exception is
-a static pod: the kubelet starts it from a file, calls its cgroup by the uid in the manifest or else by the
+A pod's cgroup bears the pod's uid, a UUID that the API server makes and no tenant can choose. The exception
+is a static pod: the kubelet starts it from a file, calls its cgroup by the uid in the manifest or else by the
 manifest's hash, and creates a mirror of it at the API server, which has a uid of its own and never runs.
 
-Anybody who may create pods may annotate them as they like. So a mirror is one that looks in every respect as
+A tenant who may create pods may annotate them freely. So a mirror is one that looks in every respect as
 the kubelet makes it (pkg/kubelet/pod/mirror_client.go, pkg/kubelet/config/common.go):
 
     annotations   kubernetes.io/config.mirror and kubernetes.io/config.hash are there and equal
@@ -12,7 +12,7 @@ the kubelet makes it (pkg/kubelet/pod/mirror_client.go, pkg/kubelet/config/commo
     name          ends in -NODE
 
 Even so it can be forged by a tenant who knows the node's uid: the admission plugin NodeRestriction binds
-kubelets and nobody else. A forged one is deleted by the kubelet within seconds and never runs; and it may
+kubelets only. A forged one is deleted by the kubelet within seconds and never runs; and it may
 claim no cgroup that is another pod's by its uid, and none that another mirror claims (see PodStore).
 
 The kubelet's own list has no mirrors, but the static pods as they run. It writes config.source itself over

@@ -185,7 +185,7 @@ def taints_patch(
 ) -> dict[str, Any] | None:
     """Return the merge patch after which the node's taints are as wanted; None where nothing is to change.
 
-    A taint that somebody else has set counts as set, and is not the reactor's to remove. The list is
+    A taint that was set by others counts as set, and is not the reactor's to remove. The list is
     replaced as a whole, so the patch names the version that it was read at: a change in between makes the
     server refuse it (409).
     """

@@ -1,6 +1,6 @@
 """Objects that are larger than any the API server stores: known by their names, and passed over otherwise.
 
-Nobody but an aggregated or a false server sends such. One of them must not cost the list of all the others,
+Only an aggregated or a false server sends such. One of them must not cost the list of all the others,
 and a pod must not vanish from it by being large: it is there without a spec.
 """
 

@@ -1,4 +1,4 @@
-"""The pods of this node by the uids of their cgroups, as last told; losing whoever tells them forgets none.
+"""The pods of this node by the uids of their cgroups, as last told; losing their source forgets none.
 
 No field of one pod changes what is known of another. What a tenant writes makes a pod critical in no other
 way than by a priority, which the API server's admission grants; mirrors.py says whom it takes for a mirror.
@@ -130,7 +130,7 @@ def read_pod(
     if origin is PodOrigin.KUBELET and pod.critical_because is None:
         pod = replace(pod, critical_because=static_because(metadata, annotations, node_name))
     return KnownPod(
-        # The very same spec, where it is equal: whoever holds it need not look at it again.
+        # The very same spec, where it is equal: a holder need not look at it again.
         pod=before.pod if before is not None and before.pod == pod else pod,
         api_uid=metadata.uid,
         claim=mirror_claim(metadata, annotations, node_name) if origin is PodOrigin.API else None,
@@ -156,7 +156,8 @@ class PodStore:
 
     A pod is known by the uid of its cgroup: its own, but for a mirror pod the static pod's. A mirror's claim
     counts only where no other pod has that uid, no other mirror claims it, and all pods have been listed; of
-    two claims neither counts, and each of those mirrors is a pod like any other, which changes nobody's spec.
+    two claims neither counts, and each of those mirrors is a pod like any other, which changes no other pod's
+    spec.
 
     The mappings that it gives out never change: a worker thread may read them.
     """
@@ -246,7 +247,7 @@ class PodStore:
             self._resolve()
 
     def _resolve(self) -> None:
-        """Find anew which cgroup is whose, and tell."""
+        """Find again which cgroup is whose, and tell."""
         known = dict(self._told)
         contested: dict[str, str] = {}
         for uid, mirrors in self._claims().items():

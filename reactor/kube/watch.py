@@ -1,8 +1,8 @@
 """One collection followed for as long as the program lives: listed, then watched from where the list ended.
 
 The watch is resumed from the last version seen (bookmarks move it on where nothing changes); where the server
-has forgotten that version (410) the collection is listed anew. Documents are handed on one by one and kept by
-nobody here. Source: kubernetes.io/docs/reference/using-api/api-concepts, client-go's reflector.
+has forgotten that version (410) the collection is listed again. Documents are handed on one by one and not
+kept here. Source: kubernetes.io/docs/reference/using-api/api-concepts, client-go's reflector.
 """
 
 from __future__ import annotations

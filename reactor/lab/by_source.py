@@ -91,7 +91,7 @@ def _alone(source: str, *, name: str = "", **section: Any) -> Contender:
 
 
 def _poll(name: str, interval: str) -> Contender:
-    # At real-time priority it would leave a slow machine's CPUs to nobody else.
+    # At real-time priority it would leave no CPU of a slow machine to the others.
     section = {"sources": _ALL_OFF, "housekeepingInterval": interval, "realtime": {"fifoPriority": 0}}
     return Contender(name=name, source=TICKER, section=section)
 

@@ -1,4 +1,4 @@
-"""Whether this machine is one to measure on now: room for a virtual node, and nobody short of memory."""
+"""Whether this machine is one to measure on now: room for a virtual node, and no task short of memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_machine(proc: Path = Path("/proc")) -> None:
 
 
 def memory_pressure_percent(proc: Path = Path("/proc")) -> float:
-    """Return how much of the last ten seconds some task was stalled for memory; 0 where nobody counts."""
+    """Return how much of the last ten seconds some task was stalled for memory; 0 where it is not known."""
     with suppress(OSError):
         found = re.search(r"^some avg10=([0-9.]+)", (proc / "pressure/memory").read_text(), re.MULTILINE)
         return float(found[1]) if found else 0.0

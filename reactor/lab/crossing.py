@@ -54,7 +54,7 @@ class Run:
     def to_loop_ms(self) -> float:
         """Return from the crossing to the loop awake and about to observe: the same instant for every source.
 
-        A source's own is not: eBPF's is taken in the kernel, at the crossing, before anybody is awake.
+        A source's own is not: eBPF's is taken in the kernel, at the crossing, before the loop is awake.
         """
         return (self.timing["started_ns"] - (self.times.crossed_ns or 0)) / 1e6
 
@@ -97,7 +97,7 @@ class Crossings:
         """Have one evicted. Raises RefusedError where anything else happens, or nothing."""
         run = self.run_if_seen(rate_bytes, _TIMEOUT_SECONDS)
         if run is None:
-            raise RefusedError(f"a run failed: evicted nobody; the daemon's log ends:\n{self._log()}")
+            raise RefusedError(f"a run failed: no pod was evicted; the daemon's log ends:\n{self._log()}")
         return run
 
     def run_if_seen(self, rate_bytes: int, timeout_seconds: float) -> Run | None:
@@ -109,7 +109,7 @@ class Crossings:
                 return None
             times = running.times()
         run = self._checked(times, decision)
-        time.sleep(_SETTLE_SECONDS)  # the falling usage wakes the daemon once more, to arm anew
+        time.sleep(_SETTLE_SECONDS)  # the falling usage wakes the daemon once more, to arm again
         return run
 
     def _checked(self, times: HogTimes, decision: Mapping[str, Any]) -> Run:

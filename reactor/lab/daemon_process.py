@@ -116,7 +116,7 @@ class DaemonProcess:
         return found[1]
 
     def next_eviction(self, timeout_seconds: float) -> Mapping[str, Any] | None:
-        """Return the next decision in the journal that evicts somebody, None where none comes in time.
+        """Return the next decision in the journal that evicts a pod, None where none comes in time.
 
         The daemon writes it when its pods have ended, so its timing is complete.
         """

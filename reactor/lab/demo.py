@@ -69,7 +69,7 @@ class Story:
         if self.times.crossed_ns is None:
             wrong.append("the hog never crossed the threshold")
         if self.evicted != (HOG,):
-            wrong.append(f"evicted: {', '.join(self.evicted) or 'nobody'}, instead of {HOG}")
+            wrong.append(f"evicted: {', '.join(self.evicted) or 'no pod'}, instead of {HOG}")
         wrong += [
             f"{name} did not survive" for name, lives in self.alive.items() if not lives and name != HOG
         ]
@@ -98,7 +98,7 @@ def demo() -> int:
     except (ReactorError, OSError) as error:
         print(f"reactor demo: {error}", file=sys.stderr)
         return EXIT_CANNOT
-    # Only now: rich costs 50 ms that nobody wants to wait for on an error, and the node is gone by then.
+    # Only now: rich costs 50 ms, which an error must not wait for, and the node is gone by then.
     from reactor.lab.timeline import show  # noqa: PLC0415
 
     show(story)

@@ -1,7 +1,7 @@
 """The floor under every latency: a C program that waits for the same event and kills, and does nothing else.
 
-Its times are taken as everybody's: by the allocator and the observer. What a daemon takes on the same machine
-in the same minutes, divided by this, says how much of it is the daemon's own.
+Its times are taken as every contestant's: by the allocator and the observer. What a daemon takes on the same
+machine in the same minutes, divided by this, says how much of it is the daemon's own.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _armed(node: VirtualNode, wait: Wait, level_bytes: int) -> Iterator[tuple[li
     elif wait.mode == "memcg":
         yield [str(directory), str(level_bytes)], ()
     else:
-        # Nobody crosses a threshold in step with a poller: the first look is at any point of its round.
+        # A crossing is not in step with a poller: the first look is at any point of its round.
         phase_ms = random.randint(0, wait.interval_ms)  # noqa: S311
         yield [str(node.usage_path()), str(level_bytes), str(wait.interval_ms), str(phase_ms)], ()
 

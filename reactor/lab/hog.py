@@ -96,7 +96,7 @@ class Hog:
     def _watermark_bytes(self) -> int:
         """Return the kernel's own record of the most that the node used; 0 where there is none.
 
-        That of v2 can't be begun anew before 6.12, so it is the pod's, which is as new as the pod.
+        That of v2 can't be reset before 6.12, so it is the pod's, which is as new as the pod.
         """
         if path := _watermark_path(self._node):
             return int(read_file(path))
@@ -114,7 +114,7 @@ def hog(
     *,
     armed: Callable[[Sequence[int]], object] = lambda _: None,
 ) -> Iterator[Hog]:
-    """Start a hog in the pod, which is as new as the hog, and end it if nobody did.
+    """Start a hog in the pod, which is as new as the hog, and end it if it still runs.
 
     `armed` is called with the PIDs of the hog and its canary before the hog begins. Raises RefusedError
     where the canary and the observer don't get ready.

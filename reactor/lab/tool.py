@@ -41,7 +41,7 @@ class Record:
     """The eight 64-bit words through which the tool reports; they outlive its death.
 
     A file that we have touched first, so that its page is charged to us and not to a pod. `directory` is to
-    outlive whoever reports there.
+    outlive the process that reports there.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -71,7 +71,7 @@ class Record:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._memory.close()  # the file stays: somebody may be on the way to open it
+        self._memory.close()  # the file stays: a process may be about to open it
 
 
 def _cache_directory() -> Path:

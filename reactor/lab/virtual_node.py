@@ -31,7 +31,7 @@ _CLEAN_UP_SECONDS: Final = 20.0
 _PRIORITY_ATTRIBUTE: Final = "reactor.priority"
 # $$ stays the same across exec, so the command is in its cgroups from its first instruction on. The daemon's
 # protection from the OOM killer, where we have it, is not the pods'. In another namespace of processes $$
-# names somebody else in our /proc, self does not.
+# names another process in our /proc, self does not.
 _ENTER: Final = (
     "echo 0 > /proc/self/oom_score_adj; "
     'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
@@ -53,7 +53,7 @@ class VirtualNode:
 
     def __enter__(self) -> Self:
         for directory in self._directories(self.cgroup, _CONTROLLERS):
-            if directory.exists():  # somebody else's: cleaning up would end what is in it
+            if directory.exists():  # not ours: cleaning up would end what is in it
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
         _delegate(self.tree, "/")
         self._made = True

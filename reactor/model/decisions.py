@@ -171,7 +171,7 @@ class PolicyState:
 class Decision:
     """What one pass decided.
 
-    Where `reclaim` is not empty, the caller runs it, observes anew and asks `policy.after_reclaim` for the
+    Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
     rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts
     nobody in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to
     be begun now, and its end told by the state (`is_over`). `slowdowns` are those in force, `unhelpful` the

@@ -1,4 +1,4 @@
-"""A wake carries only why: the loop observes anew before it decides."""
+"""A wake carries only why: the loop observes again before it decides."""
 
 from __future__ import annotations
 

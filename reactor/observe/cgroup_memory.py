@@ -26,7 +26,7 @@ class MemoryReading:
 
 
 class CgroupMemory:
-    """One cgroup's counters and limits, held open; opened anew where the cgroup was removed and made again.
+    """One cgroup's counters and limits, held open; opened again where the cgroup was removed and made again.
 
     Reading raises OSError (with the path; ENOENT where the cgroup doesn't exist now), KernelInterfaceError
     for content that makes no sense, RefusedError for a path that is not plain.

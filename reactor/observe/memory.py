@@ -82,9 +82,9 @@ class NodeMemory:
         )
 
     def look_at_machine(self) -> None:
-        """Read anew how much memory the machine has.
+        """Read again how much memory the machine has.
 
-        A node with a counter of its own needs nothing else of /proc/meminfo, which the kernel adds up anew
+        A node with a counter of its own needs nothing else of /proc/meminfo, which the kernel adds up again
         for each reader (30 us of a pass), and this changes only where memory is plugged in.
         """
         self._machine_bytes = self._machine().total_bytes

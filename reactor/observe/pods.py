@@ -95,7 +95,7 @@ class PodObserver:
     def track(self, pods: Sequence[Pod]) -> None:
         """Observe these pods from now on: open what is new, close what is not among them.
 
-        Of a pod without a cgroup nothing can be read. One whose cgroup was made anew is opened anew.
+        Of a pod without a cgroup nothing can be read. One whose cgroup was recreated is opened again.
         """
         wanted = {pod.uid: pod.cgroup for pod in pods if pod.cgroup is not None}
         for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:

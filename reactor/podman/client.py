@@ -15,7 +15,7 @@ from reactor.errors import PodmanError
 from reactor.podman.http import request
 
 _API: Final = "/v4.0.0/libpod"
-_ANSWER_SECONDS: Final = 15.0  # its unit starts it anew for us as a rule
+_ANSWER_SECONDS: Final = 15.0  # its unit usually starts it for each request
 _REMOVAL_SECONDS: Final = 60.0
 _NOT_FOUND: Final = 404
 _LONGEST_WHY: Final = 500

@@ -29,7 +29,7 @@ class Answer:
 async def request(endpoint: str, method: str, target: str, deadline_seconds: float) -> Answer:
     """Return the answer to a request without a body.
 
-    Raises PodmanError: no socket, nobody behind it, too late, no HTTP, more than 8 MiB.
+    Raises PodmanError: no socket, no answer, too late, no HTTP, more than 8 MiB.
     """
     try:
         with trio.fail_after(deadline_seconds):

@@ -1,4 +1,4 @@
-"""Thresholds that guard nobody, or would evict everybody: named here, in words for an operator.
+"""Thresholds that guard nothing, or would evict every pod: named here, in words for an operator.
 
 Which of them are never acted on is decided where thresholds are held against observations (thresholds.py).
 """

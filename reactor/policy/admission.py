@@ -26,7 +26,7 @@ def admit(pod: Pod, conditions: Sequence[NodeCondition]) -> Admission:
     """Return whether the pod may start under these conditions.
 
     Critical pods always may. Memory pressure alone keeps out only BestEffort pods that don't tolerate its
-    taint; any other condition keeps out everybody. Source: managerImpl.Admit.
+    taint; any other condition keeps out every pod. Source: managerImpl.Admit.
     """
     if not conditions or pod.critical_because is not None:
         return Admission(admitted=True)

@@ -84,7 +84,7 @@ def after_reclaim(
     """Return the decision once the node has given back what it could.
 
     `after` is what was observed then (None: it could not be read). Where no threshold at all is met any
-    more, grace periods ignored and minimum reclaims added, nobody is evicted.
+    more, grace periods ignored and minimum reclaims added, no pod is evicted.
     Source: reclaimNodeLevelResources.
     """
     if after is not None:

@@ -31,7 +31,7 @@ def images_to_collect(
     """Return the images that regular garbage collection removes, in order of removal.
 
     First those unused for longer than the maximum age; the time before `watched_since_seconds` doesn't
-    count, since nobody knows what was used then. Then, where the image filesystem is used at or above the
+    count, since what was used then is not known. Then, where the image filesystem is used at or above the
     high watermark, as many more as bring it down to the low one.
     Source: image_gc_manager.go, freeOldImages and GarbageCollect.
     """
@@ -94,7 +94,7 @@ def _for_space(
 
 
 def _in_removal_order(images: Iterable[Image]) -> list[Image]:
-    """Return the images that nobody holds: never used first, then least recently used, then oldest."""
+    """Return the images that nothing holds: never used first, then least recently used, then oldest."""
     return sorted(
         (image for image in images if not image.in_use and not image.pinned),
         key=lambda image: (_or_never(image.last_used_seconds), _or_never(image.first_detected_seconds)),

@@ -1,4 +1,4 @@
-"""Evictions whose resource is still coming back: nobody else is ended for it meanwhile.
+"""Evictions whose resource is still coming back: no other pod is evicted for it meanwhile.
 
 The kubelet picks a second victim while the first is still giving back its memory
 (kubernetes/kubernetes#43166). Here what a dying pod still holds is credited to the node, until it is gone
@@ -101,7 +101,7 @@ def deferral(
     evicting: Mapping[str, tuple[Pod, PodUsage | None]],
     now_seconds: float,
 ) -> str | None:
-    """Return why nobody is to be evicted for this threshold now, None where somebody is.
+    """Return why no pod is to be evicted for this threshold now, None where one is.
 
     `evicting` holds the pods in flight, by uid, with their present usage.
     """
@@ -143,7 +143,7 @@ def _awaited(
         credit += left
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
     if not credit and RESOURCE[threshold.signal] in _ON_DISK:
-        # Files go some time after their pod, when somebody removes them: nobody knows yet what it brought.
+        # Files go some time after their pod, when they are removed: what it brought is not known yet.
         return f"in flight: {', '.join(names)} was ended, and what that gives back is not known yet"
     # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
     if is_met(threshold, credited, with_minimum_reclaim=True):

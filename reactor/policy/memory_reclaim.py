@@ -3,7 +3,7 @@
 The first eviction goes by upstream's arithmetic. What it leaves behind may be page cache and slab of a cgroup
 that is dead: no pod's any more, and yet charged above it. Evicting others brings none of it back; a reclaim
 does, in a fraction of a second. So where the memory outside the pods would be enough, a reclaim comes before
-the next eviction: for a moment, not again for a while, and it delays nobody's end where the shortage grows.
+the next eviction: for a moment, not again for a while, and it delays no eviction where the shortage grows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reclaim_wanted(
 ) -> MemoryReclaim | None:
     """Return the reclaim that is to be made before a pod is evicted for this threshold, None where none is.
 
-    `pods` are those that may be ranked: what one that has ended left behind counts as nobody's.
+    `pods` are those that may be ranked: what a pod that has ended left behind belongs to no pod.
     """
     if not settings.reclaims_memory or threshold.signal not in MEMORY_SIGNALS:
         return None
@@ -59,7 +59,7 @@ def reclaim_wanted(
 def reclaim_awaited(
     state: PolicyState, threshold: Threshold, seen: Observation, now_seconds: float
 ) -> str | None:
-    """Return why nobody is to be evicted yet for a reclaim's sake, None where somebody may be."""
+    """Return why no pod is to be evicted yet for a reclaim's sake, None where one may be."""
     reclaim = state.memory_reclaim
     if reclaim is None or not is_reclaiming(state, now_seconds):
         return None

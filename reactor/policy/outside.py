@@ -16,7 +16,7 @@ def memory_outside_pods(
     `seen` is one of the memory signals: the node's, or that of all pods together (then it is what lies in
     the pods' parents beside them). `used` is by uid. A pod that is dying counts with what it still holds,
     and one in `gone` (by uid) may be unobserved because its cgroup is not there any more. None where the
-    memory of any other pod was not observed: then nobody can tell what is outside.
+    memory of any other pod was not observed: then what is outside is not known.
 
     The node and its pods are read one after the other. Where the node is read first, a pod that grows
     meanwhile only makes the answer too small; one that shrinks makes it too big.

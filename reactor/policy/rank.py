@@ -16,7 +16,7 @@ def rank(
     """Return the pods in the order in which they would be evicted; those that never are, last.
 
     Memory, disk and inodes: pods above their request, then lower priority, then more usage above the
-    request. Nobody requests inodes, so a pod that uses any is above its request. Processes: lower priority,
+    request. No pod requests inodes, so a pod that uses any is above its request. Processes: lower priority,
     then more processes. A pod without any statistics comes first, for processes first among its priority;
     a number that its statistics lack counts as none used. Ties keep the order given. `used` is by uid.
     Source: rankMemoryPressure, rankDiskPressureFunc, rankPIDPressure.

@@ -126,7 +126,7 @@ def is_slowed_anew(before: PolicyState, state: PolicyState) -> bool:
 
 
 def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> str | None:
-    """Return why nobody is to be killed for this threshold yet, None where somebody may be."""
+    """Return why no pod is to be killed for this threshold yet, None where one may be."""
     if not is_hard_memory(threshold):
         return None
     for one in state.slowdowns:

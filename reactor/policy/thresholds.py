@@ -83,7 +83,7 @@ def thresholds_with_fresh_statistics(
     observations: Mapping[Signal, Observation],
     observed_at: Mapping[Signal, float | None],
 ) -> tuple[Threshold, ...]:
-    """Return the thresholds whose signal was observed anew since `observed_at`, the pass before.
+    """Return the thresholds whose signal was observed again since `observed_at`, the pass before.
 
     An observation without a time is as fresh as the pass.
     """

@@ -39,7 +39,7 @@ def is_unreadable(used: PodUsage | None, resource: Resource) -> bool:
 def _filesystems(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
     """Yield what is charged to the pod on the signal's filesystem, by where it lies in this layout.
 
-    Images are charged to nobody. Source: buildSignalToRankFunc.
+    Images are charged to no pod. Source: buildSignalToRankFunc.
     """
     counts_writable_layers, counts_logs_and_volumes = _charged(signal, layout)
     for container in used.containers:

@@ -134,7 +134,7 @@ async def _ended(pid: int, timeout_seconds: float) -> tuple[int | None, bool]:
             in_time = True
     finally:
         if not in_time:
-            # The process has not been waited for, so nobody else can have its id.
+            # The process has not been waited for, so no other can have its id.
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             with trio.move_on_after(_DYING_SECONDS, shield=True):

@@ -55,7 +55,7 @@ class EmptyDirs:
     async def empty(self, pod: Pod) -> tuple[str, ...]:
         """Empty a pod's emptyDirs and return what went wrong, in a thread: a disk may take its time.
 
-        Where somebody lives in the pod's cgroup again, its files are theirs and stay.
+        Where processes live in the pod's cgroup again, its files are theirs and stay.
         """
         paths = tuple(empty_dirs(pod))
         if paths and self._lives(pod):

@@ -1,4 +1,4 @@
-"""Unused images, removed before a pod is evicted and by regular collection, whoever keeps them.
+"""Unused images, removed before a pod is evicted and by regular collection, for every store of images.
 
 Source: image_gc_manager.go.
 """
@@ -24,13 +24,13 @@ from reactor.threads import in_thread
 
 
 class ImageStore(Protocol):
-    """Whoever keeps images: a container runtime, podman."""
+    """A store of images: a container runtime, podman."""
 
     async def images(self) -> tuple[ListedImage, ...]:
         """List what is there. Raises ReactorError."""
 
     async def remove(self, image_id: str) -> None:
-        """Remove an image that was listed, unless somebody uses it by now. Raises ReactorError."""
+        """Remove an image that was listed, unless it is in use by now. Raises ReactorError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Collected:
 
 
 class ImageReclaim:
-    """Removes images that nobody uses. `watched_since` is when looking at them began, by the Unix clock."""
+    """Removes unused images. `watched_since` is when looking at them began, by the Unix clock."""
 
     def __init__(self, store: ImageStore, history: ImageHistory, gc: ImageGcSettings) -> None:
         self._store = store

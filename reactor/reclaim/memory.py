@@ -78,7 +78,7 @@ class CgroupReclaim:
         return freed_bytes
 
     def _empty(self, cgroup: str) -> int:
-        """Reclaim all that a dead cgroup of v1 still holds; what may be in use by somebody stays as it is."""
+        """Reclaim all that a dead cgroup of v1 still holds; what may be in use stays as it is."""
         if self._tree.processes(cgroup):
             return 0
         before_bytes = self._usage_bytes(cgroup)

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from reactor.errors import ReactorError
 from reactor.model.signals import Filesystem, Reclaim
 
-MOST_SECONDS: Final = 60.0  # then somebody has to be evicted, whatever is still to be had from a runtime
+MOST_SECONDS: Final = 60.0  # then a pod has to be evicted, whatever is still to be had from a runtime
 LATE: Final = f"not done within {MOST_SECONDS:g} s"
 _SHOWN: Final = 3
 

@@ -36,7 +36,7 @@ class ContainerReclaim:
     """Removes dead containers with their logs, and sandboxes that are down, the oldest first.
 
     Of a pod that is still to run (`runs`) the youngest sandbox and the `kept` youngest dead ones of each
-    container stay: a kubelet that misses them would make the sandbox anew and run the container once more,
+    container stay: a kubelet that misses them would make the sandbox again and run the container once more,
     be it one that has done its work. Source: kuberuntime_gc.go.
 
     `layers` are paths on the filesystems on which writable layers lie.

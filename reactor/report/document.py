@@ -76,7 +76,7 @@ class Section:
 class Report:
     """A whole report. `facts` stand at its top: when, where and with what it was measured.
 
-    `summary` is what somebody reads who reads no further.
+    `summary` is for a reader who reads no further.
     """
 
     title: str

@@ -1,6 +1,6 @@
 """The reactor's own journal to a scenario's steps: what each decision saw, whom it ranked, OOM kills.
 
-The journal holds the decisions that were news, and pods only where somebody was to be chosen; so the steps
+The journal holds the decisions that were news, and pods only where one was to be chosen; so the steps
 are fewer than the passes were, and a pod is known from the first time that it was ranked.
 """
 
@@ -74,7 +74,7 @@ def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _is_wanted(document: Mapping[str, Any]) -> bool:
-    """Tell whether it is a decision, or an OOM kill at the node's own limit: others tell of somebody else."""
+    """Return whether it is a decision, or an OOM kill at the node's own limit."""
     if document.get("kind") == _OOM_KILL:
         return bool(document.get("scope") == OomScope.NODE)
     return document.get("kind") == "decision"

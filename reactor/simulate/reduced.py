@@ -1,6 +1,6 @@
 """What a recording keeps of pods and statistics: the fields that a decision depends on, and nothing else.
 
-No environment, no image, no label of anybody's pods gets into the file.
+No environment, no image, no label of a pod gets into the file.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Chain:
     """Keeps the first of the steps going that this node has; steps that come first are preferred.
 
     `allowed` is what the configuration says of each by name; `left` what remains without any. `kind` is of
-    the wake that is given when a step has failed: whatever was crossed while nobody watched is for the loop
+    the wake that is given when a step has failed: whatever was crossed while no step watched is for the loop
     to find.
     """
 

@@ -69,7 +69,7 @@ class EbpfOom:
                 self._probe = None
 
     def take_now(self) -> Sequence[OomKill] | None:
-        """Return the kills that nobody was told of yet; they are told of soon. None while nothing watches.
+        """Return the kills that were not reported yet; they are reported soon. None while nothing watches.
 
         For a pass that is about to choose a victim: the records lie in memory, to look for them takes no
         system call.

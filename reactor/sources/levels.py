@@ -1,4 +1,4 @@
-"""Armed memory levels: what the loop asks to be woken at, and when a watch has to be registered anew."""
+"""Armed memory levels: what the loop asks to be woken at, and when a watch has to be registered again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MemoryLevel:
     it is None there is only the usage to go by. An early level lies `place_ahead` rungs (1: the farthest)
     ahead of the crossing: its wake is for getting ready, and nothing is crossed there. FLOOR and BRIM are
     early levels for another reason: a level that the page cache has lifted is stale as soon as that is
-    gone, and no event tells of it. At the floor (capacity - threshold) the level is observed anew by a pass
+    gone, and no event tells of it. At the floor (capacity - threshold) the level is observed again by a pass
     before usage can have reached any lower one, and at the brim, close to the capacity, once more.
     """
 

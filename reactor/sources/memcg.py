@@ -49,7 +49,7 @@ class _Watch:
 
     def drain(self) -> None:
         """Take what the kernel signalled, so that the descriptor is quiet until the next crossing."""
-        # An early one is never spent: that would have it registered anew with each page of cache.
+        # An early one is never spent: that would have it registered again with each page of cache.
         self.fired = not self.level.is_early
         with suppress(BlockingIOError):
             os.eventfd_read(self.event_fd)

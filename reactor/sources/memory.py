@@ -47,8 +47,8 @@ class MemoryStep(Step, Protocol):
 class MemorySource:
     """Arms the levels it is given with the best that this node has.
 
-    `highs` are shared with whoever else sets memory.high. `steps` and `hints` replace the chain and what
-    runs beside it; steps that come first are preferred.
+    `highs` are shared with the brake, which sets memory.high too. `steps` and `hints` replace the chain and
+    what runs beside it; steps that come first are preferred.
     """
 
     def __init__(

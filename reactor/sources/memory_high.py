@@ -10,7 +10,7 @@ The kernel tells of no event when usage has met a level before the write of memo
 may look just where usage dips below a level that it is held at. So usage is looked at after each write, and
 while a level stays met the loop is woken again.
 
-systemd writes its own memory.high whenever it realizes a cgroup anew: after a daemon-reload, with the next
+systemd writes its own memory.high whenever it realizes a cgroup again: after a daemon-reload, with the next
 unit that starts in the slice. So the file itself is watched as well, and the level set again. Where the
 brake (`reactor.brake.brake`) holds the same file lower, that is what stands, until it lets go.
 """
@@ -46,11 +46,11 @@ LOOK_SECONDS: Final = 0.02
 # After how long the loop is woken again for levels that stay met: twice as long each time.
 _AGAIN_SECONDS: Final = 1.0
 _AGAIN_AT_MOST_SECONDS: Final = 10.0
-# How often somebody who keeps on writing memory.high is answered.
+# How often another writer of memory.high is answered.
 _ANSWER_SECONDS: Final = 0.1
 # memory.high holds usage at the level, not past it, and the counters lag by the kernel's batches.
 _SLACK_BYTES: Final = 1 << 20
-_PASSED_BYTES: Final = -1  # at the level itself nobody is ended yet: `available < threshold`
+_PASSED_BYTES: Final = -1  # at the level itself no pod is evicted yet: `available < threshold`
 
 
 class MemoryHigh:
@@ -195,7 +195,7 @@ class _Guard:
                     await self._release()
 
     async def _answer_writes(self, writes_fd: int) -> None:
-        """Have the level set anew when somebody else has written memory.high."""
+        """Have the level set again when another process has written memory.high."""
         while True:
             await trio.lowlevel.wait_readable(writes_fd)
             with suppress(BlockingIOError):
@@ -225,7 +225,7 @@ class _Guard:
         return counters.usage_bytes() + _SLACK_BYTES >= following.level_bytes
 
     async def _wait_for_event(self, events_fd: int) -> bool:
-        """Wait until memory.events changes, and return True, or until the next level is to be set anew."""
+        """Wait until memory.events changes, and return True, or until the next level is to be set again."""
         with trio.move_on_after(CALM_SECONDS if self._met or not self._standing else float("inf")):
             async with trio.open_nursery() as nursery:
 
@@ -259,7 +259,7 @@ class _Guard:
     def _note_past(self, counters: MemoryCounters) -> bool:
         """Wake the loop for levels that are met and were not, again once they are passed, and while they are.
 
-        Where usage is held at a level the pass may find it a page short, and end nobody; once the brake is
+        Where usage is held at a level the pass may find it a page short, and evict no pod; once the brake is
         off it goes on. Returns whether a hard level is met.
         """
         usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.inactive_file_bytes()

@@ -3,7 +3,7 @@
     ebpf-oom       each kill at once, with its victim and the cgroup whose limit was met
     oom-counters   how many there were, looked at with the housekeeping
 
-A kill at a limit that reactor guards is a crossing that nobody was told of in time: it wakes the loop. What
+A kill at a limit that reactor guards is a crossing that no source reported in time: it wakes the loop. What
 the victim gives back is to be waited for, so a kill is made known to the passes before any pass is woken by
 it, and a pass that is about to choose a victim asks for kills that are not told yet (`take_now`).
 """
@@ -66,7 +66,7 @@ class OomSource:
             wakes,
             board,
             kind=WakeKind.MEMORY,
-            left="nobody counts them",
+            left="OOM kills are not counted",
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

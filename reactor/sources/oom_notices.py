@@ -35,7 +35,7 @@ class OomNotices:
         self._held: dict[str, _Notice] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a notice for each guarded cgroup until cancelled; one made anew is registered anew."""
+        """Keep a notice for each guarded cgroup until cancelled; a recreated one is registered again."""
         try:
             await self._hold()
             task_status.started()

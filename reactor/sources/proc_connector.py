@@ -105,7 +105,7 @@ class ProcConnector:
                     )
                 self._events = events
                 armed(self._detail())
-                self._wake()  # for what was forked while nobody listened
+                self._wake()  # for what was forked while the socket was closed
                 await self._keep_waiting(events)
             finally:
                 self._events = None

@@ -82,7 +82,7 @@ class PsiHint:
                 windows: list[str] = []
                 for path in self._paths():
                     fd, window_us = _open(path, self._stall_us)
-                    # Its end waits for an RCU grace period: 12 to 30 ms in which nobody would see a wake.
+                    # Its end waits for an RCU grace period: 12 to 30 ms in which no wake would be seen.
                     owned.callback(close_behind, fd)
                     # Trio waits for EPOLLIN, which these files always have.
                     epoll.register(fd, select.EPOLLPRI)

@@ -24,7 +24,7 @@ class Wakes:
         self._attend: Callable[[tuple[Wake, ...]], None] | None = None
 
     def attend_at_once(self, attend: Callable[[tuple[Wake, ...]], None]) -> None:
-        """Have memory wakes attended to inside `notify`, before anybody else gets to run.
+        """Have memory wakes attended to inside `notify`, before any other task runs.
 
         Through the waiting task they come 0.12 ms later: it has to be scheduled first. `attend` is given all
         that is pending; it must not raise. `wait` then returns, empty, so that its caller can see what has

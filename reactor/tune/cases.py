@@ -108,7 +108,7 @@ def chosen(cases: Sequence[Case], assume: Assume, huge_pages: str) -> Case:
     """Return the case that the threshold is for. Raises RefusedError where it can't be told.
 
     One allocator is the fastest that can be had without asking for more: also what the history has seen,
-    and huge pages where the kernel gives them to everybody.
+    and huge pages where the kernel gives them to every process.
     """
     if assume is Assume.ONE:
         kinds = {Assume.ONE, Assume.SEEN} | ({Assume.HUGE} if huge_pages == "always" else set())

@@ -126,7 +126,7 @@ def _conclude(
         for problem in measured.problems:
             print(f"reactor tune: {problem}", file=sys.stderr)
         return EXIT_FAILED
-    # Only now: rich costs time that nobody wants to wait for on an error.
+    # Only now: rich costs time, which an error must not wait for.
     from reactor.tune.show import show  # noqa: PLC0415
 
     said = None if options.config is None else verdict(settings, found, history)

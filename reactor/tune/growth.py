@@ -54,7 +54,7 @@ def _plan(
 
 @contextmanager
 def growth_node(tree: CgroupTree, name: str) -> Iterator[VirtualNode]:
-    """Make a virtual node that nobody guards and that no run fills."""
+    """Make a virtual node that no daemon guards and that no run fills."""
     with VirtualNode(tree, CAPACITY_BYTES, name) as node:
         yield node
 

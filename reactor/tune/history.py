@@ -3,7 +3,7 @@
 The journal holds the decisions that were news, and an eviction's is written when its pod is gone: they are
 put into order by their times. MemoryPressure comes into force with the first threshold that is crossed, a
 soft one before its grace period, and goes the transition period after the last. So how fast memory went is
-known where somebody was evicted within ten minutes of that: what became unavailable in between, over the
+known where a pod was evicted within ten minutes of that: what became unavailable in between, over the
 time in between. It is a mean: the fastest moment was no slower.
 """
 
@@ -49,7 +49,7 @@ class Crossing:
 class History:
     """What journals tell. `unread` counts lines that are none of a journal's.
 
-    `spells_seconds` are how long memory was short and then was not, with nobody evicted for it;
+    `spells_seconds` are how long memory was short and then was not, without an eviction;
     `terminated_seconds` how long softly evicted pods took to end by themselves, `killed_after_grace` how many
     did not. `missed` are the kernel's own kills for want of memory on the node.
     """

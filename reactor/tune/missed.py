@@ -72,7 +72,7 @@ def _covers(
 
 def _general(settings: Settings, found: Recommendation, history: History) -> Iterator[str]:
     if settings.dry_run:
-        yield "dryRun is on: nobody is evicted at all"
+        yield "dryRun is on: no pod is evicted at all"
     if history.missed:
         yield f"the kernel's OOM killer has ended {history.missed} processes for want of memory on the node"
     if settings.brake is BrakeMode.HARD and not found.node.can_brake:

@@ -12,8 +12,8 @@ from reactor.tune.measured import Growth
 class Pace:
     """`bursts` are (seconds, bytes) of runs that began from nothing; `sustained_bytes` a second go on after.
 
-    A burst lasts no longer than it was measured: a small allocator that ran while nobody else wanted its CPU
-    says little about the next second.
+    A burst lasts no longer than it was measured: a small allocator that ran while no other task wanted its
+    CPU says little about the next second.
     """
 
     sustained_bytes: float

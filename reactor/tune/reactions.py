@@ -86,7 +86,7 @@ class Reactions:
         """Yield up to `runs` reactions, None for a crossing that was let be, as long as `go_on` allows.
 
         To be closed, which ends what it has started. Raises RefusedError where the daemon doesn't come up or
-        ends somebody else.
+        evicts another pod.
         """
         with ExitStack() as stack:
             node = stack.enter_context(bench_node(self._tree, self._tool, self._pods))

@@ -22,7 +22,7 @@ from reactor.workloads.fence import Fence
 from reactor.workloads.unchanged import Unchanged
 
 NAMESPACE: Final = "cgroup"
-# Far above what anybody gives by hand, below what counts as critical.
+# Far above what operators give by hand, below what counts as critical.
 _AVOID_PRIORITY: Final = 1_000_000
 # How long a new cgroup may still be written to by who made it, and how many of them a glance reads again: who
 # can make thousands is not to make it long.
@@ -31,7 +31,7 @@ _MOST_READ_AGAIN: Final = 8
 
 
 class _Found(NamedTuple):
-    """A cgroup as a directory listing shows it; a name that is made anew has another inode, hence uid.
+    """A cgroup as a directory listing shows it; a recreated one has another inode, hence uid.
 
     A tuple, since a listing of 1000 lies on the path from a wake to a kill.
     """
@@ -97,7 +97,7 @@ class CgroupPods:
             except FileNotFoundError:
                 found[parent] = ()  # holds no pod (yet)
             except (OSError, ReactorError) as error:
-                # Out of descriptors, say: the very moment at which somebody may have to be evicted.
+                # Out of descriptors, say: the very moment at which a pod may have to be evicted.
                 problems[parent] = str(error)
                 if listing is not None:
                     listing.spoil()

@@ -6,7 +6,7 @@
         reactor/cgroup: /system.slice/database.service   # or: reactor/unit: database.service
 
 Where its files lie, other annotations tell (storage.py). The specs are for reactor's eyes only; what runs in
-the cgroup is started by somebody else.
+something else starts the cgroup.
 """
 
 from __future__ import annotations

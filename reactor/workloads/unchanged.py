@@ -1,4 +1,4 @@
-"""A listing of cgroups that is made anew only where one was added or removed since.
+"""A listing of cgroups that is made again only where one was added or removed since.
 
 Listing 3 pods takes 0.12 ms of the way from a wake to a kill, 110 take three times as long; asking the kernel
 whether anything has changed takes 5 us however many there are.
@@ -35,7 +35,7 @@ class Unchanged(Generic[_Listing]):
         return found
 
     def watch(self, directory: str) -> None:
-        """Have the listing made anew once the directory changes, or comes to be."""
+        """Have the listing made again once the directory changes, or comes to be."""
         wanted = directory
         try:
             while True:

@@ -379,7 +379,7 @@ def test_many_reloads_leave_no_descriptor_and_no_memory_behind(
     daemon.start()
     for count in range(1, 31):
         daemon.signal(signal.SIGHUP)
-        eventually(lambda expected=count: daemon.log().count("anew") == expected, "a reload")
+        eventually(lambda expected=count: daemon.log().count("reloading") == expected, "a reload")
         if count == 10:  # the first few warm caches up
             time.sleep(0.5)
             descriptors, rss_mib = daemon.descriptors(), daemon.rss_mib()

@@ -1,9 +1,9 @@
 """Directories of pinned programs and maps below /sys/fs/bpf/reactor, each locked by the daemon that uses it.
 
-A lock (flock) goes with its process, so a directory that nobody has locked was left by one that was killed:
+A lock (flock) goes with its process, so an unlocked directory was left by a process that was killed:
 it is taken over where it holds the very same programs, and removed where it doesn't. Taking over spares a
-node that is short of memory the compiler. What this process has taken stays pinned, for whoever in it asks
-again, and is removed when it ends by itself.
+node that is short of memory the compiler. What this process has taken stays pinned, for the next part of it
+that asks again, and is removed when it ends by itself.
 
 bpffs has no names with a dot in them. Source: kernel/bpf/inode.c.
 """

@@ -50,7 +50,7 @@ class Watched(IntEnum):
 class Level:
     """Fires at `fire` and above; again at doubling distances while the value rises, `step` being the first.
 
-    Fires at `fire` anew once a value below `rearm` was seen. `told` is a value that user space knows of
+    Fires at `fire` again once a value below `rearm` was seen. `told` is a value that user space knows of
     already (None: none): the next one to fire is `step` above it. All in pages or tasks.
     """
 

@@ -13,7 +13,7 @@ BTF: Final = Path("/sys/kernel/btf/vmlinux")
 LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
 NO_BTF: Final = f"no {BTF}: this kernel was built without CONFIG_DEBUG_INFO_BTF"
 
-_LOCKED_DOWN: Final = "the kernel is locked down (confidentiality), and shows nobody its memory"
+_LOCKED_DOWN: Final = "the kernel is locked down (confidentiality), and shows its memory to no process"
 # The verifier's last words are statistics, and its own account of the program's states.
 _STATISTICS: Final = re.compile(r"processed \d+ insns|peak_states|stack depth|verification time")
 # From 7.3 on a report for people follows, of some twenty lines, which begins so.
@@ -37,7 +37,7 @@ def has_btf(path: Path = BTF) -> bool:
 
 
 def locked_down(path: Path = LOCKDOWN) -> bool:
-    """Return whether the kernel lets nobody read its memory, root neither."""
+    """Return whether the kernel lets no process read its memory, root's neither."""
     try:
         return "[confidentiality]" in path.read_text()
     except OSError:

@@ -34,7 +34,7 @@ _KEYS: Final = ("about", "courses", "contestants", "left_out", "heats", "traces"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line asks for; empty lists of names are everybody and everything."""
+    """What the command line asks for; an empty list of names is all of them."""
 
     results: Path
     rounds: int
@@ -65,7 +65,7 @@ def race(wanted: Wanted) -> int:
         return _publish(found, wanted.results)
     except KeyboardInterrupt:
         return _told("interrupted; everything is cleaned up", 130)
-    except BrokenPipeError:  # whoever reads the table has seen enough; all is stored
+    except BrokenPipeError:  # the reader of the table has closed it; all is stored
         raise
     except (ReactorError, OSError) as error:
         return _told(error, 1)

@@ -149,7 +149,7 @@ class Track:
         path = self.directory / "cached"
         if not path.exists():
             path.write_bytes(bytes(course.cache_bytes))
-        _drop_cache(path)  # whoever reads it next is charged for it
+        _drop_cache(path)  # the next reader is charged for it
         stack.callback(_drop_cache, path)
         cgroup = self.node.add_pod(_CACHE_POD)
         stack.callback(self.node.remove_pod, cgroup)
@@ -169,7 +169,7 @@ class Track:
             write_file(self._watermark_path(), "0")
 
     def _watermark_bytes(self) -> int:
-        """Return the kernel's own record of the most that was used; 0 on v2, where it can't be begun anew."""
+        """Return the kernel's own record of the most that was used; 0 on v2, where it can't be reset."""
         return int(read_file(self._watermark_path())) if self.node.tree.version is CgroupVersion.V1 else 0
 
     def _watermark_path(self) -> Path:

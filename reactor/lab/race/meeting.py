@@ -1,4 +1,4 @@
-"""Rounds of heats: every contestant has its turn in each, in another order, on a node made anew for it."""
+"""Rounds of heats: every contestant has its turn in each, in another order, on a node made again for it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Meeting:
     def run(
         self, contestants: Sequence[Contestant], courses: Sequence[Course], rounds: int, heats_a_turn: int
     ) -> None:
-        """Have everybody run everything."""
+        """Have every contestant run every course."""
         heats = rounds * heats_a_turn * sum(one.runs(course) for one in contestants for course in courses)
         _say(f"{heats} heats, about {heats * _HEAT_SECONDS / 60:.0f} minutes on an idle machine")
         for number in range(1, rounds + 1):

@@ -52,7 +52,7 @@ def limits(version: CgroupVersion) -> list[Contestant]:
         Contestant(
             name=KERNEL,
             role=Role.FLOOR,
-            settings="nobody at work: the node's limit is where the others have their threshold",
+            settings="no daemon at work: the node's limit is where the others have their threshold",
             enter=_kernel,
             # It would give the cache back instead of killing, and there is no crossing to count from.
             runs=lambda course: not course.has_cache,

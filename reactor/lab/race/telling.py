@@ -22,7 +22,7 @@ _OVERVIEW: Final = "Crossing to kill, ms, p50 / max"
 _SPREAD: Final = "p50 / p99 / max"
 _LINES: Final = "The usage is that of each contestant's heat that is nearest to its median."
 _HOW: Final = (
-    """Everybody guards the same virtual node, with the same threshold, against the same C program that
+    """Every contestant guards the same virtual node, with the same threshold, against the same C program that
     allocates; they take turns in every round, in another order each time.""",
     """The crossing is the instant before the allocator touches the page that takes the node's usage to the
     level. The kill is when the kernel tells that a thread of an allocator dies, before its memory is torn

@@ -2,9 +2,9 @@
 
 A crossing begins when a swept signal falls below one of its thresholds, or has nothing left at all (of
 memory the kernel's OOM killer says so, too), and lasts until that is over, the minimum reclaim included. It
-is missed where nothing was left before anybody was evicted (or the node gave back enough), and where
-somebody was due to go and nobody could. A recording goes on as if nothing had been done, so within one
-crossing a pod counts once, however often it would be chosen.
+is missed where nothing was left before a pod was evicted (or the node gave back enough), and where
+an eviction was due and no pod could be evicted. A recording goes on as if nothing had been done, so within
+one crossing a pod counts once, however often it would be chosen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALLIED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The counts. Every crossing was answered, missed, or recovered by itself while nobody was due to go.
+    """The counts. Every crossing was answered, missed, or recovered by itself while no eviction was due.
 
     `lead_seconds` is the shortest time from an eviction to the moment when nothing was left; None where that
     never came, or never after an eviction. `first_eviction_seconds` is since the scenario's start.
@@ -155,7 +155,7 @@ class Tally:
         return any(one.signal in seen and is_met(one, seen[one.signal]) for one in self._thresholds)
 
     def _is_given_back(self, decision: Decision) -> bool:
-        """Return whether the node's own reclaim was enough: it ran, and after it nobody was ranked."""
+        """Return whether the node's own reclaim was enough: it ran, and after it no pod was ranked."""
         return (
             decision.acted_on is not None
             and decision.acted_on.signal in self._signals

@@ -110,7 +110,7 @@ def report_of(axes: Sequence[Axis], rows: Sequence[Swept], speed: Speed) -> Repo
         },
         summary=[
             "A recording goes on as it did: what an eviction would have changed afterwards is not in it.",
-            "A crossing is missed where nothing was left before anybody was evicted, or nobody could be.",
+            "A crossing is missed where nothing was left before a pod was evicted, or no pod could be.",
         ],
         sections=[
             Section(heading="What each threshold does", paragraphs=note, figures=figures),

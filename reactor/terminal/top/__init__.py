@@ -1,6 +1,6 @@
 """`reactor top`: how the node stands, every second, on a terminal.
 
-    live     asks the daemon and shows what it answers, until somebody quits
+    live     asks the daemon and shows what it answers, until the user quits
     screen   a terminal by curses; plain where there is none that can be drawn on
     frame    what is shown, as lines of text with styles; pure, as are all below
     sections its tables: signals, pods, sources, events

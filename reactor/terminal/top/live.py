@@ -36,7 +36,7 @@ class TopOptions:
 
 
 def top(options: TopOptions) -> int:
-    """Show how the node stands until somebody quits, and return the exit status.
+    """Show how the node stands until the user quits, and return the exit status.
 
     With `once` it prints one frame. Raises NoDaemonError then, where there is no daemon.
     """
@@ -65,7 +65,7 @@ def watch(
     interval_seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Look and show in turn, each time `interval_seconds` after the time before, until somebody quits."""
+    """Look and show in turn, each time `interval_seconds` after the time before, until the user quits."""
     due = clock()
     while True:
         view.look()

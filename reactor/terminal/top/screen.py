@@ -30,11 +30,11 @@ class Screen(Protocol):
     """Shows frames."""
 
     def show(self, draw: Draw, seconds: float) -> bool:
-        """Show what `draw` returns for a width and height, for so long; False once somebody quits."""
+        """Show what `draw` returns for a width and height, for so long; False once the user quits."""
 
 
 class CursesScreen:
-    """The whole terminal, drawn anew also while it is being resized."""
+    """The whole terminal, redrawn also while it is being resized."""
 
     def __init__(self, window: curses.window, *, with_colours: bool, clock: Callable[[], float]) -> None:
         self._window = window
@@ -117,7 +117,7 @@ def can_move() -> bool:
         return False
     try:
         curses.setupterm()
-    except curses.error:  # TERM is not set, or nobody here knows it
+    except curses.error:  # TERM is not set, or not known here
         return False
     return curses.tigetstr("cup") is not None
 

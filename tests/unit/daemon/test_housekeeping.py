@@ -158,4 +158,4 @@ async def test_problem_that_ends_is_said(nursery, make_loop, make_housekeeping, 
         await wakes.wait()
 
     said = [one.getMessage() for one in caplog.records if one.getMessage().startswith("/pod")]
-    assert said == ["/pod: unreadable", "/pod: well again"]
+    assert said == ["/pod: unreadable", "/pod: recovered"]
