@@ -52,7 +52,8 @@ class _Prepare:
 class Brake:
     """Brakes cgroups, each once in a crossing and for `deadline_seconds` at the most.
 
-    `highs` is shared with the memory-high source, which sets memory.high too. All methods are for Trio's thread.
+    `highs` is shared with the memory-high source, which sets memory.high too. All methods are for Trio's
+    thread.
     """
 
     def __init__(

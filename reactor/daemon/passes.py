@@ -41,7 +41,7 @@ from reactor.policy import (
     thresholds_met,
 )
 from reactor.policy.memory_reclaim import is_reclaiming
-from reactor.policy.storm import is_hard_memory, is_slowed_anew
+from reactor.policy.storm import is_hard_memory, is_newly_slowed
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
@@ -118,7 +118,7 @@ class Passes:
         observed_ns = time.monotonic_ns()
         before = self.known.state
         self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
-        if is_slowed_anew(before, self.known.state):
+        if is_newly_slowed(before, self.known.state):
             # In two observations, or not at all: what a process had that ended after the node was read and
             # before its pod was looks as if it were outside the pods.
             memory = self._observe(wakes, now_seconds)

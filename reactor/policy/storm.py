@@ -114,7 +114,7 @@ def with_slowdowns(
     return replace(state, slowdowns=tuple(slowdowns.values()), hard_memory_kills=kills), unhelpful
 
 
-def is_slowed_anew(before: PolicyState, state: PolicyState) -> bool:
+def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
     """Return whether evictions are slowed down, by what was observed, that were not before."""
     if not state.slowdowns:
         return False

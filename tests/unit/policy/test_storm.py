@@ -11,7 +11,7 @@ from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide, record_eviction
 from reactor.policy.in_flight import still_in_flight
-from reactor.policy.storm import is_slowed_anew
+from reactor.policy.storm import is_newly_slowed
 
 from . import strategies as draw
 
@@ -452,10 +452,10 @@ def test_what_is_observed_slows_down_anew_and_a_rate_does_not():
         )
 
     outside, unhelpful, rate = SlowReason.OUTSIDE_PODS, SlowReason.UNHELPFUL, SlowReason.RATE
-    assert is_slowed_anew(state(), state(outside))
-    assert is_slowed_anew(state(rate, outside), state(unhelpful))
-    assert not is_slowed_anew(state(outside), state(outside, rate))
-    assert not is_slowed_anew(state(outside), state())
+    assert is_newly_slowed(state(), state(outside))
+    assert is_newly_slowed(state(rate, outside), state(unhelpful))
+    assert not is_newly_slowed(state(outside), state(outside, rate))
+    assert not is_newly_slowed(state(outside), state())
 
 
 def test_kills_are_forgotten_after_a_while():
