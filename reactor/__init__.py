@@ -5,19 +5,32 @@ Read it in the order of one pass:
     sources/    a kernel event or the ticker wakes the loop and says why
     daemon/     the nursery and the loop: observe, decide, act, journal
     observe/    fresh counters of the node and of its pods
+    workloads/  the pods of a plain node: cgroups, manifests
     policy/     the decision: a pure function of configuration, state, observations, pods and now
-    act/        the kill path, node-level reclaim
-    workloads/  where pods come from: cgroups, manifests
+    act/        the kill path
+    brake/      memory.high against a hog that outruns the kill
 
-    model/      the words that all of them share
+What may be late, hang or die:
+
+    disks/      filesystems, and what pods take of them
+    reclaim/    what the node gives back before a pod is evicted
+    cluster/    Kubernetes: which pods there are, and what the cluster is told
+
+What all of them share:
+
+    model/      the words
     config/     documents (KubeletConfiguration, v1.Pod, reactor's own section) to those words
     kernel/     typed bindings and pure parsers, one module a kernel interface
+    kube/ cri/ podman/    protocol clients, without policy
     threads.py  work for a worker thread, which waits where none can be started
-    simulate/   the same decision under a virtual clock
+
+For people:
+
+    commands/ terminal/ doctor/    the command line, its tables, what the node offers
+    simulate/ tune/ report/        the same decision under a virtual clock; thresholds from measurements
     lab/        a virtual node in a cgroup: demo and benchmarks
 
-Imports go one way: cli -> daemon, simulate, lab -> sources, observe, workloads, act -> kernel ->
-config, policy -> model -> errors. import-linter holds it (pyproject.toml).
+Imports go one way, from the commands down to the words; import-linter holds it (pyproject.toml).
 """
 
 __version__ = "0.1.0"

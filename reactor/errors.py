@@ -1,4 +1,4 @@
-"""Every exception that reactor raises on purpose; the type says who can mend it."""
+"""Exceptions that several packages share; the type says who can mend what is wrong."""
 
 from __future__ import annotations
 

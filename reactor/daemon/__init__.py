@@ -9,12 +9,11 @@
     record        one pass as it is journaled; wording: in words
     recorder      what is kept of a pass: journal, log, metrics, the last decisions
     state, keeper what survives a restart
-    status, show  what `reactor status` and `reactor explain` are told, and how they print it
+    status        what `reactor status` and `reactor explain` are told
     order         the present order of eviction, for `reactor top`
     kubernetes    what talks to the API server: pods, node, evictions; parts of its own, never in the way
     connections   clients of the status socket and the metrics endpoint (http), at a bounded price
     postponed     what Trio and others import and the daemon never uses: left unloaded
-    doctor        `reactor doctor`, its parts in doctor_*
 
 Nothing here but passes and what it calls is on the way from a wake to a kill.
 """

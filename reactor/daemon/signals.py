@@ -1,4 +1,4 @@
-"""The signals that the daemon obeys, at whatever moment they come."""
+"""SIGHUP reloads the configuration, SIGTERM and SIGINT end the daemon, at whatever moment they come."""
 
 from __future__ import annotations
 

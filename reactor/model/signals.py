@@ -1,4 +1,7 @@
-"""Eviction signals and what each stands for. Source: pkg/kubelet/eviction/{helpers,api/types}.go."""
+"""Signals, and the resources, conditions, filesystems and reclaims that belong to them.
+
+Source: pkg/kubelet/eviction/{helpers,api/types}.go.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wake carries only why: the loop observes again before it decides."""
+"""Wakes, which carry only why since the loop observes before it decides, and how the sources stand."""
 
 from __future__ import annotations
 

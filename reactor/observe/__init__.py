@@ -1,1 +1,1 @@
-"""Kernel and runtime to observations."""
+"""Counters of the kernel to observations: the node's, its pods', and what kinds of memory are in use."""

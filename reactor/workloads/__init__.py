@@ -1,1 +1,1 @@
-"""Where pods come from."""
+"""The pods of a plain node: child cgroups of the configured parents, with manifests and attributes."""
