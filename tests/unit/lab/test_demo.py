@@ -58,7 +58,7 @@ def test_a_defended_node_has_no_shortcomings() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"decision": None}, "evicted: nobody"),
+        ({"decision": None}, "evicted: no pod"),
         ({"decision": {**DECISION, "evictions": [{"pod": "cgroup/web", "processes": None}]}}, "evicted: web"),
         ({"alive": {"database": True, "web": False, HOG: False}}, "web did not survive"),
         ({"alive": {"database": True, "web": True, HOG: True}}, f"{HOG} is still alive"),
