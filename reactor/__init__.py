@@ -15,6 +15,7 @@ What may be late, hang or die:
     disks/      filesystems, and what pods take of them
     reclaim/    what the node gives back before a pod is evicted
     cluster/    Kubernetes: which pods there are, and what the cluster is told
+    steward/    the second process: journal, status, metrics; link/ is what lies between the two
 
 What all of them share:
 
