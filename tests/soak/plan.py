@@ -96,7 +96,7 @@ class Draw:
 
     def rules(self) -> Rules:
         """Draw the node's capacity and thresholds."""
-        capacity_bytes = self._random.choice((96, 128, 192)) * MIB
+        capacity_bytes = self._random.choice((96, 96, 112, 128, 192)) * MIB
         return self.other_rules(Rules(capacity_bytes=capacity_bytes, hard_bytes=0))
 
     def other_rules(self, rules: Rules) -> Rules:
@@ -177,7 +177,7 @@ class Draw:
         return self._random.choices(list(weights), weights=list(weights.values()))[0]
 
     def _rate(self) -> int:
-        mib = self._random.choices((0, 1000, 200, 50, 10, 1), weights=(45, 20, 18, 10, 5, 2))[0]
+        mib = self._random.choices((0, 1000, 200, 50, 10, 1), weights=(46, 20, 18, 10, 5, 1))[0]
         return mib * MIB
 
     def _disturbances(self, *, may_crash: bool) -> list[Disturbed]:
