@@ -1,0 +1,154 @@
+"""The documentation against the code: links lead somewhere, and what the pages name exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from reactor.config import section
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    page
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"))
+    if page.name != "CHANGELOG.md" and ".pytest_cache" not in page.parts  # earlier versions had other files
+)
+PAGES += [ROOT / "tests/kube/README.md", ROOT / "tests/upstream/README.md"]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+# Annotations and conditions of pods and nodes; "reactor" is their prefix.
+NOT_PATHS = {f"reactor/{name}" for name in ("cgroup", "unit", "volumes", "rootfs", "logs", "taints")}
+NOT_PATHS |= {f"reactor/{name}Pressure" for name in ("Memory", "Disk", "PID")}
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
+_PATH = re.compile(r"`((?:reactor|tests|docs|deploy|bpf|vagrant)/[\w./-]+)`")
+_METRIC = re.compile(r"\b(reactor_[a-z_]+)\b")
+_SUFFIX = re.compile(r"_(total|bucket|sum|count|info)$")
+_MADE = re.compile(r"^reactor/kernel/bpf/compiled/")  # by `make bpf`
+
+
+def _slug(heading: str) -> str:
+    """Return the anchor that a heading has in Markdown as GitHub and GitLab show it."""
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip()).lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def _anchors(page: Path) -> set[str]:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    return {_slug(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    dead = []
+    for link in _LINK.findall(text):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            dead.append(link)
+
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_each_file_that_a_page_names_exists(page: Path) -> None:
+    named = set(_PATH.findall(_FENCE.sub("", page.read_text(encoding="utf-8")))) - NOT_PATHS
+
+    assert [path for path in sorted(named) if not (_MADE.match(path) or (ROOT / path).exists())] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_each_make_target_that_a_page_names_exists(page: Path) -> None:
+    makefiles = [ROOT / "Makefile", *ROOT.glob("*/*.mk"), *ROOT.glob("tests/*/*.mk")]
+    rules = "\n".join(path.read_text(encoding="utf-8") for path in makefiles)
+    targets = set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE))
+    named = re.findall(r"(?:`|^|\$ )make ([a-z][a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert set(named) - targets == set()
+
+
+def _metrics_in_code() -> set[str]:
+    """Return the metrics' names; one that is put together ends in an underscore."""
+    found = set()
+    for path in (ROOT / "reactor").rglob("*.py"):
+        found |= set(re.findall(r'"(reactor_[a-z_]+)["{]', path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_each_metric_is_documented() -> None:
+    page = (ROOT / "docs/operations/metrics.md").read_text(encoding="utf-8")
+
+    assert sorted(name for name in _metrics_in_code() if f"`{name}" not in page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_each_metric_that_a_page_names_exists(page: Path) -> None:
+    in_code = _metrics_in_code()
+    unknown = set()
+    for name in _METRIC.findall(page.read_text(encoding="utf-8")):
+        is_made_up = any(name.startswith(prefix) for prefix in in_code if prefix.endswith("_"))
+        if not is_made_up and not {name, _SUFFIX.sub("", name)} & in_code:
+            unknown.add(name)
+
+    assert unknown - {"reactor_daemon", "reactor_kubeconfig"} == set()  # names in the tests
+
+
+def _keys(of: Any, prefix: str = "") -> Iterator[str]:
+    hints = get_type_hints(of)
+    for one in dataclasses.fields(of):
+        words = one.name.split("_")
+        key = prefix + one.metadata.get("key", words[0] + "".join(word.capitalize() for word in words[1:]))
+        nested = [kind for kind in (hints[one.name], *_alternatives(hints[one.name])) if _is_nested(kind)]
+        if nested and key != "kubernetes":
+            yield from _keys(nested[0], f"{key}.")
+        else:
+            yield key
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return tuple(getattr(hint, "__args__", ()))
+
+
+def _is_nested(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == section.__name__
+
+
+def test_each_key_of_the_section_is_documented() -> None:
+    page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    keys = {*_keys(section.Section), *_keys(section.Kubernetes)}
+
+    assert sorted(key for key in keys if f"`{key}`" not in page) == []
+
+
+def test_each_page_is_reached_from_the_readme() -> None:
+    reached, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+        targets = [(page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(text)]
+        left += [target for target in targets if target.suffix == ".md" and target.exists()]
+
+    assert sorted(str(page.relative_to(ROOT)) for page in set(PAGES) - reached) == []
+
+
+def test_help_names_the_commands_that_the_pages_use() -> None:
+    """What follows `reactor` in a console block is a command of its command line."""
+    help_text = subprocess.run(
+        [sys.executable, "-m", "reactor", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    commands = set(re.findall(r"^    ([a-z]+) ", help_text, re.MULTILINE))
+    used = set()
+    for page in PAGES:
+        used |= set(re.findall(r"^\$ (?:sudo )?reactor ([a-z]+)", page.read_text("utf-8"), re.MULTILINE))
+
+    assert used - commands == set()
