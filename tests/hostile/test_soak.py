@@ -8,19 +8,28 @@ from pathlib import Path
 import pytest
 
 from soak.__main__ import main
+from tests.support.trials import Trial
+
+pytestmark = pytest.mark.suite("soak")
 
 CROSSINGS = 100
 
 
 @pytest.mark.usefixtures("tool")
 def test_no_wrong_victim_and_no_missed_crossing_among_a_hundred_with_everything_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = main(["--time", "10m", "--crossings", str(CROSSINGS), "--output", str(tmp_path)])
 
     printed = capsys.readouterr().out
     (stored,) = tmp_path.glob("soak-*.json")
     figures = json.loads(stored.read_text())
+    trial.rounds = figures["crossings"]
+    trial.add(
+        evictions=figures["kills"],
+        wrong_victims=figures["wrong_victims"],
+        guard_ends=figures["unexplained_daemon_deaths"],
+    )
     assert (status, figures["wrong_victims"], figures["missed_crossings"]) == (0, 0, 0), printed
     assert figures["crossings"] >= CROSSINGS
     assert figures["kills"] > 0

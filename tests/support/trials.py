@@ -59,6 +59,8 @@ class Trial:
     skipped: bool = False
     _innocents: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _dead_innocents: int = 0
+    _evictions: int = 0
+    _wrong_victims: int = 0
 
     def must_live(self, processes: Iterable[subprocess.Popen[bytes]]) -> None:
         """Count each of these as a wrong victim where it is dead when the trial is judged."""
@@ -77,6 +79,16 @@ class Trial:
         self._dead_innocents += sum(process.poll() is not None for process in self._innocents)
         self._innocents.clear()
 
+    def add(self, *, evictions: int, wrong_victims: int, guard_ends: int) -> None:
+        """Add what another judge has found."""
+        self._evictions += evictions
+        self._wrong_victims += wrong_victims
+        self.guard_ends += guard_ends
+
+    @property
+    def evictions(self) -> int:
+        return len(self.evicted) + self._evictions
+
     @property
     def is_clean(self) -> bool:
         return not (self.wrong_victims or self.storms or self.guard_ends)
@@ -86,7 +98,7 @@ class Trial:
         """Return how many died who should have lived, by the guard's word or by the kernel's."""
         if self.futile_at_most is not None:
             return 0
-        return max(len(self._others()), self._dead_innocents)
+        return max(len(self._others()), self._dead_innocents) + self._wrong_victims
 
     @property
     def futile_evictions(self) -> int:
@@ -169,7 +181,7 @@ def _sums(trials: Sequence[Trial]) -> dict[str, int]:
         "tests": lambda _: 1,
         "failed": lambda trial: trial.failed,
         "trials": lambda trial: trial.rounds,
-        "evictions": lambda trial: len(trial.evicted),
+        "evictions": lambda trial: trial.evictions,
         "wrong_victims": lambda trial: trial.wrong_victims,
         "futile_evictions": lambda trial: trial.futile_evictions,
         "storms": lambda trial: trial.storms,

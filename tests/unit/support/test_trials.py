@@ -91,6 +91,13 @@ def test_a_guard_that_ended_unasked_is_not_clean(trial: Trial) -> None:
     assert not trial.is_clean
 
 
+def test_what_another_judge_has_found_is_added(trial: Trial) -> None:
+    trial.judge(["hog"])
+    trial.add(evictions=10, wrong_victims=1, guard_ends=0)
+    assert (11, 1) == (trial.evictions, trial.wrong_victims)
+    assert not trial.is_clean
+
+
 def test_tables_take_the_place_of_those_before_them(tmp_path: Path) -> None:
     figures, document = tmp_path / "figures.json", tmp_path / "document.md"
     figures.write_text(json.dumps(FIGURES))
