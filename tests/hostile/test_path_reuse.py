@@ -15,12 +15,12 @@ from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, PAUSE, hold
 from tests.support.trials import Trial
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.suite("path reuse")
 
 ROUNDS = 6
-GRACE_SECONDS = 1
+GRACE_SECONDS = round(PATIENCE)
 # Takes memory, and notes a SIGTERM instead of ending by it. Waited for, since a handler of Python's that is
 # called for just before pause() runs only after it.
 ASKED = """
