@@ -7,11 +7,12 @@ server would: it lists these pods, and keeps its watches open.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,11 @@ def document(
 
 
 @contextmanager
-def api_server(pods: list[dict[str, Any]]) -> Iterator[str]:
-    """Serve the pods and their node, and yield the URL."""
+def api_server(pods: list[dict[str, Any]], turned: threading.Event | None = None) -> Iterator[str]:
+    """Serve the pods and their node, and yield the URL; once it has `turned` all answers are garbage."""
     node = {"metadata": {"name": NODE, "uid": "uid-node", "resourceVersion": "5"}, "spec": {}, "status": {}}
     over = threading.Event()
+    has_turned = turned or threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -60,12 +62,15 @@ def api_server(pods: list[dict[str, Any]]) -> Iterator[str]:
         def do_GET(self) -> None:
             address = urlsplit(self.path)
             items = pods if address.path.endswith("/pods") else [node]
-            if "watch" in parse_qs(address.query):
+            if has_turned.is_set():
+                self.spoil()
+            elif "watch" in parse_qs(address.query):
                 self.send_response(200)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
-                over.wait()
-                self.close_connection = True
+                while not over.wait(0.1) and not has_turned.is_set():
+                    pass
+                self.spoil()
             else:
                 self.answer({"metadata": {"resourceVersion": "5"}, "items": items})
 
@@ -75,6 +80,11 @@ def api_server(pods: list[dict[str, Any]]) -> Iterator[str]:
 
         def do_POST(self) -> None:
             self.do_PATCH()
+
+        def spoil(self) -> None:
+            self.close_connection = True
+            with suppress(OSError):
+                self.wfile.write(os.urandom(1 << 16))
 
         def answer(self, body: object) -> None:
             raw = json.dumps(body).encode()
@@ -153,6 +163,27 @@ def test_the_hog_is_evicted_and_the_critical_pod_lives_whatever_the_hogs_tenant_
         assert critical.poll() is None
         evicted = {one["pod"] for line in daemon.evictions() for one in line["evictions"]}
         assert {"shop/hog"} == evicted
+        assert 0 == daemon.stop()
+
+
+def test_what_was_known_of_the_pods_stands_when_their_server_answers_garbage(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
+) -> None:
+    inside = pods_of_a_kubelet(node)
+    critical = node.spawn(inside[OTHER], hold(260))
+    trial.right.add("hog")
+    trial.must_live([critical])
+    turned = threading.Event()
+    pods = [document("hog", HOG), document("critical", OTHER, priority=2_000_001_000)]
+    with api_server(pods, turned) as url:
+        start(daemon, node, kubeconfig(tmp_path, url))
+        turned.set()
+        eventually(lambda: not daemon.status()["kubernetes"]["watches"]["pods"], "the watch is lost", 60)
+        victim = node.spawn(inside[HOG], hold(170))
+        assert -signal.SIGKILL == victim.wait(20 * PATIENCE)
+        eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+        assert ["hog"] == daemon.evicted()
+        assert critical.poll() is None
         assert 0 == daemon.stop()
 
 
