@@ -6,21 +6,16 @@ import signal
 
 import pytest
 
-from reactor.kernel.oom import own_kills
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, hold
+from tests.support.this_machine import oom_killed_in
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.suite("storms")
 
 INNOCENTS = ("one", "two", "three")
-
-
-def killed_in(node: VirtualNode, cgroup: str) -> int:
-    with node.tree.open(cgroup) as directory:
-        return own_kills(directory)
 
 
 def test_innocents_outlive_a_victim_of_the_kernels_that_gives_back_slowly(
@@ -41,7 +36,7 @@ def test_innocents_outlive_a_victim_of_the_kernels_that_gives_back_slowly(
     node.tree.set_cpu_quota(hog, 4000)  # 4 ms of CPU in 100: what it held comes back within seconds
     try:
         other = node.spawn(node.add_pod("other"), hold(180))
-        eventually(lambda: killed_in(node, hog) == 1, "the kernel kills the largest")
+        eventually(lambda: oom_killed_in(node, hog) == 1, "the kernel kills the largest")
     finally:
         daemon.signal(signal.SIGCONT)
     passes = daemon.status()["passes"]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.oom import own_kills
 from reactor.lab.virtual_node import VirtualNode
 from reactor.sources.catalogue import MEMCG_EVENTFD
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB
+from tests.support.this_machine import oom_killed_in
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
@@ -60,8 +60,7 @@ def test_hog_is_evicted_before_the_limit_after_the_cache_that_lifted_the_level_h
         assert -signal.SIGKILL == process.wait(30 * PATIENCE)
         eventually(lambda: bool(daemon.evictions()), "the eviction is in the journal")
         assert ["hog"] == daemon.evicted()
-        with node.tree.open(hog) as directory:
-            assert 0 == own_kills(directory)
+        assert 0 == oom_killed_in(node, hog)
         assert highest_bytes() < (512 - 32) * MIB
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import parse_field
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode
 
@@ -66,3 +68,10 @@ def remove_cgroup(directory: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def oom_killed_in(node: VirtualNode, cgroup: str) -> int:
+    """Return how many of a cgroup's own processes the kernel's OOM killer has killed."""
+    name = "memory.events.local" if node.tree.version is CgroupVersion.V2 else "memory.oom_control"
+    with node.tree.open(cgroup) as directory:
+        return parse_field(directory.read(name), b"oom_kill", f"{directory.cgroup}/{name}")
