@@ -23,6 +23,7 @@ pytestmark = pytest.mark.suite("storms")
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 # As many times longer as a slow machine takes for everything else, so that it is not over before it is seen.
 PAUSE = {"unhelpfulEvictionPause": f"{10 * PATIENCE:g}s"}
+WRITER_PAUSE_SECONDS = 0.002 * (PATIENCE - 1)  # after each MiB: an emulated guard is that much slower, too
 INNOCENTS = 12
 PASSES = 30
 RESTARTS = 3  # more of them would reach the node's limit
@@ -39,11 +40,12 @@ for _ in range(int(sys.argv[1])):
 signal.pause()
 """
 WRITER = """
-import signal, sys
+import signal, sys, time
 with open(sys.argv[1], "wb") as file:
     for _ in range(int(sys.argv[2])):
         file.write(b"1" * (1 << 20))
         file.flush()
+        time.sleep(float(sys.argv[3]))
 signal.pause()
 """
 SHARED = """
@@ -136,7 +138,7 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
     trial.right |= {"writer", "hog"}
     with tmpfs(tmp_path / "tmpfs") as mounted:
         file = mounted / "file"
-        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310))
+        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310, WRITER_PAUSE_SECONDS))
         eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
         daemon.start()
         assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
@@ -145,7 +147,7 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
         after_passes(daemon, PASSES)
 
         assert INNOCENTS == alive(innocents)
-        assert ["writer"] == daemon.evicted()
+        eventually(lambda: ["writer"] == daemon.evicted(), "the eviction in the journal")
         (line,) = daemon.evictions()
         (eviction,) = line["evictions"]
         assert eviction["credited_bytes"] > 200 * MIB
@@ -177,14 +179,16 @@ def test_writer_to_a_tmpfs_that_is_started_again_each_time_costs_no_innocent(
     daemon.start()
     with tmpfs(tmp_path / "tmpfs") as mounted:
         for number in range(RESTARTS):
-            writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, mounted / str(number), 300))
+            writer = node.spawn(
+                node.add_pod("pods/writer"), python(WRITER, mounted / str(number), 300, WRITER_PAUSE_SECONDS)
+            )
             assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
             node.remove_pod(f"{pods}/writer")
 
         status = after_passes(daemon, 5)
 
         assert INNOCENTS == alive(innocents)
-        assert ["writer"] * RESTARTS == daemon.evicted()
+        eventually(lambda: ["writer"] * RESTARTS == daemon.evicted(), "all evictions in the journal")
         assert status["slowdowns"]
         assert status["oom_kills"]["recent"] == []
 
@@ -200,7 +204,7 @@ def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(
     trial.right |= {"writer", "hog"}
     with tmpfs(tmp_path / "tmpfs") as mounted:
         file = mounted / "file"
-        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 280))
+        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 280, WRITER_PAUSE_SECONDS))
         eventually(lambda: file.exists() and file.stat().st_size == 280 * MIB, "a file of 280 MiB")
         daemon.start()
         assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
@@ -209,7 +213,7 @@ def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(
         hog = node.spawn(node.add_pod("pods/hog"), python(LEAK, 300, 0))
 
         assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
-        assert ["writer", "hog"] == daemon.evicted()
+        eventually(lambda: ["writer", "hog"] == daemon.evicted(), "both evictions in the journal")
         assert INNOCENTS == alive(innocents)
         assert daemon.status()["oom_kills"]["recent"] == []
 
@@ -224,12 +228,13 @@ def test_crash_amid_a_storm_forgets_nothing_of_it(
     trial.right |= {"writer"}
     with tmpfs(tmp_path / "tmpfs") as mounted:
         file = mounted / "file"
-        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310))
+        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310, WRITER_PAUSE_SECONDS))
         eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
         daemon.start()
         assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
         eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
-        eventually(lambda: "slowdowns" in (daemon.directory / "state.json").read_text(), "a saved state")
+        state = daemon.directory / "state.json"
+        eventually(lambda: state.exists() and "slowdowns" in state.read_text(), "a saved state")
 
         daemon.kill()
         daemon.start()
@@ -280,7 +285,7 @@ def test_locked_memory_comes_back_like_any_other(
     status = after_passes(daemon, 2)
 
     assert INNOCENTS == alive(innocents)
-    assert ["one", "two"] == daemon.evicted()
+    eventually(lambda: ["one", "two"] == daemon.evicted(), "both evictions in the journal")
     assert status["slowdowns"] == []
 
 
