@@ -166,6 +166,7 @@ class Machine:
             "--durations=10",
             f"--override-ini=timeout={180 * _SUITE_PATIENCE}",
             "-pno:cacheprovider",
+            "--basetemp=/var/tmp/reactor-suites",  # on a disk: /tmp may be a tmpfs, whose files are memory
         ]
         result = self._tested(
             f"cd {checkout} && sudo rm -f {_FIGURES} && sudo env {environment}", [*options, *arguments]
