@@ -24,6 +24,7 @@ What all of them share:
     kernel/     typed bindings and pure parsers, one module a kernel interface
     kube/ cri/ podman/    protocol clients, without policy
     threads.py  work for a worker thread, which waits where none can be started
+    lean_imports.py    imports without what they bring along
 
 For people:
 

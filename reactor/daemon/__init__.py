@@ -13,7 +13,6 @@
     order         the present order of eviction, for `reactor top`
     kubernetes    what talks to the API server: pods, node, evictions; parts of its own, never in the way
     connections   clients of the status socket and the metrics endpoint (http), at a bounded price
-    postponed     what Trio and others import and the daemon never uses: left unloaded
 
 Nothing here but passes and what it calls is on the way from a wake to a kill.
 """

@@ -8,11 +8,9 @@ from here.
 
 from __future__ import annotations
 
-import sys
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
+
+from reactor.lean_imports import HollowModule, replaced
 
 _UNUSED: Final[tuple[str, ...]] = (
     "gzip",
@@ -25,26 +23,7 @@ _UNUSED: Final[tuple[str, ...]] = (
 )
 
 
-class _Unused(types.ModuleType):
-    """A module in which every name is an empty class."""
-
-    def __getattr__(self, name: str) -> type:
-        return type(name, (), {})
-
-
-@contextmanager
-def _without_servers() -> Iterator[None]:
-    present = {name: sys.modules[name] for name in _UNUSED if name in sys.modules}
-    sys.modules.update({name: _Unused(name) for name in _UNUSED})
-    try:
-        yield
-    finally:
-        for name in _UNUSED:
-            del sys.modules[name]
-        sys.modules.update(present)
-
-
-with _without_servers():
+with replaced({name: HollowModule(name) for name in _UNUSED}):
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.core import (
         CounterMetricFamily,

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel import _libc_ffi
+from reactor.lean_imports import bare_package, replaced
 
 MAXIMUM_SAMPLE: Final = 1 << 12
 _NETLINK_CONNECTOR: Final = 11
@@ -157,27 +158,14 @@ def _marshal() -> Any:
 
     The package's `__init__` imports all of it, 12 MiB of memory, and the sockets that stand beside the
     marshal bring asyncio, multiprocessing and TLS, 3 more. What is imported in their absence does not stay
-    in sys.modules: who imports pyroute2 itself gets it whole.
+    in sys.modules: an import of pyroute2 itself gets it whole.
     """
     package = "pyroute2"
-    present = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
-    if not present:
-        sys.modules[package] = _placeholder(package)
+    if package in sys.modules:
+        return importlib.import_module("pyroute2.netlink.connector.cn_proc").ProcEventMarshal()
+    with replaced({package: bare_package(package)}, package=package):
         marshal = importlib.import_module("pyroute2.netlink.marshal").Marshal
         sockets = types.ModuleType("pyroute2.netlink.nlsocket")
         vars(sockets).update(Marshal=marshal, NetlinkSocket=object)
         sys.modules[sockets.__name__] = sockets
-    try:
         return importlib.import_module("pyroute2.netlink.connector.cn_proc").ProcEventMarshal()
-    finally:
-        if not present:
-            for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-                del sys.modules[name]
-
-
-def _placeholder(name: str) -> types.ModuleType:
-    """Return an empty package in place of one whose `__init__` is not to run."""
-    spec = importlib.util.find_spec(name)
-    package = types.ModuleType(name)
-    package.__path__ = list(spec.submodule_search_locations or ()) if spec else []
-    return package

@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from reactor.daemon.postponed import UNUSED, postpone
+from reactor.lean_imports import UNUSED, postpone
 
 postpone(UNUSED)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from reactor.daemon.postponed import postpone
+from reactor.lean_imports import HollowModule, bare_package, postpone, replaced
 
 LOADED = """
 import sys
-from reactor.daemon.postponed import UNUSED, postpone
+from reactor.lean_imports import UNUSED, postpone
 postpone(UNUSED)
 def loaded():
     return [name for name in (*UNUSED, "asyncio") if "__builtins__" in vars(sys.modules.get(name, sys))]
@@ -92,3 +92,38 @@ assert b"xn--rksmrgs-5wao1o" == idna.encode("r\\xe4ksm\\xf6rg\\xe5s")
 assert ipaddress.ip_address("127.0.0.1").is_loopback
 """
     )
+
+
+def test_what_stands_in_is_found_by_imports_in_the_block_and_by_none_after_it(lazy: Path) -> None:
+    (lazy / "reactor_lazy_large.py").write_text("size = 'large'\n")
+    (lazy / "reactor_lazy_user.py").write_text("from reactor_lazy_large import Server\n")
+    with replaced({"reactor_lazy_large": HollowModule("reactor_lazy_large")}):
+        import reactor_lazy_user  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    assert isinstance(reactor_lazy_user.Server, type)
+    import reactor_lazy_large  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    assert "large" == reactor_lazy_large.size
+
+
+def test_of_a_bare_package_nothing_stays_and_another_import_gets_it_whole(lazy: Path) -> None:
+    (lazy / "reactor_lazy_whole").mkdir()
+    (lazy / "reactor_lazy_whole" / "__init__.py").write_text("is_whole = True\n")
+    (lazy / "reactor_lazy_whole" / "part.py").write_text("value = 1\n")
+    package = "reactor_lazy_whole"
+    with replaced({package: bare_package(package)}, package=package):
+        from reactor_lazy_whole import part  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        assert not hasattr(sys.modules[package], "is_whole")
+    assert 1 == part.value
+    assert not [name for name in sys.modules if name.startswith(package)]
+    import reactor_lazy_whole  # noqa: PLC0415
+
+    assert reactor_lazy_whole.is_whole
+
+
+def test_a_module_that_was_there_before_is_there_again(lazy: Path) -> None:
+    before = sys.modules["json"]
+    with replaced({"json": HollowModule("json")}, package="json"):
+        assert before is not sys.modules["json"]
+    assert before is sys.modules["json"]

@@ -1,14 +1,16 @@
-"""Modules that Trio and others import and the daemon has no use for, loaded only when they are used.
+"""Imports without what they bring along: modules that others import and a process has no use for.
 
-The TLS of `import trio` alone takes 5 MiB: OpenSSL, and what Python has around it. A daemon that talks to an
-API server uses it and pays for it; no other does.
+`postpone` has a module loaded only when it is used. The TLS of `import trio` alone takes 5 MiB: OpenSSL, and
+what Python has around it. A process that talks to an API server uses it and pays for it; no other does.
+`replaced` has imports find something smaller in a module's place for a while.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
@@ -56,3 +58,40 @@ def postpone(names: Iterable[str]) -> None:
         module.__class__ = _Postponed
         vars(module)["_postponed_loader"] = spec.loader
         sys.modules[name] = module
+
+
+@contextmanager
+def replaced(stand_ins: Mapping[str, ModuleType], *, package: str | None = None) -> Iterator[None]:
+    """Have imports in the block find these modules by their names; after it sys.modules is as it was before.
+
+    What the block imported of `package` does not stay either: another import of it gets it whole.
+    """
+    names = stand_ins.keys()
+    before = {name: module for name, module in sys.modules.items() if name in names or _is_in(name, package)}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name in names or _is_in(name, package)]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _is_in(name: str, package: str | None) -> bool:
+    return package is not None and name.partition(".")[0] == package
+
+
+class HollowModule(ModuleType):
+    """A module in which every name is an empty class."""
+
+    def __getattr__(self, name: str) -> type:
+        """Return an empty class."""
+        return type(name, (), {})
+
+
+def bare_package(name: str) -> ModuleType:
+    """Return a package whose modules can be imported, without what its `__init__` would import."""
+    spec = find_spec(name)
+    package = ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations or ()) if spec else []
+    return package
