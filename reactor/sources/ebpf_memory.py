@@ -8,18 +8,17 @@ watched, so that page cache does not move its levels at all.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
-from reactor.kernel.bpf.loaders import absent_because, open_memory_probe
+from reactor.kernel.bpf.loaders import open_memory_probe
 from reactor.kernel.bpf.records import LEVELS_PER_WATCH, Level
-from reactor.kernel.cgroup import CgroupTree, MemoryCounters
-from reactor.kernel.procfs import PROC, read_meminfo
+from reactor.kernel.cgroup import MemoryCounters
+from reactor.kernel.procfs import read_meminfo
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import WakeKind
@@ -34,7 +33,6 @@ from reactor.sources.levels import (
     needs_rearming,
     with_room_for,
 )
-from reactor.sources.wakes import SourceBoard, Wakes
 
 # While the working set stays past the same thresholds, reclaim wakes the loop again at this distance only.
 _REPEAT_SECONDS: Final = 0.1
@@ -135,35 +133,19 @@ class EbpfMemory(EbpfSource[MemoryProbe, _Levels]):
 
     name = EBPF
     kind = WakeKind.MEMORY
+    bpf_object = "memory"
     on_v1 = "the memory controller is on cgroup v1, which has thresholds of its own"
     without_levels = "no levels"
-
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        board: SourceBoard,
-        loader: EbpfLoader = EbpfLoader.AUTO,
-        *,
-        open_probe: Callable[[], MemoryProbe] | None = None,
-        absent: Callable[[], str | None] | None = None,
-        proc: Path = PROC,
-    ) -> None:
-        # The compiler of BCC is ended when the daemon ends, or is given another configuration.
-        interrupt = trio.from_thread.check_cancelled
-        super().__init__(
-            tree,
-            wakes,
-            board,
-            open_probe=open_probe or partial(open_memory_probe, loader, interrupt=interrupt),
-            absent=absent or partial(absent_because, "memory", loader),
-        )
-        self._proc = proc
 
     def arm(self, levels: Sequence[MemoryLevel]) -> None:
         """Watch these levels and no others. Returns at once; arming goes on behind it."""
         by_cgroup = levels_by_cgroup(levels)
         self._want({cgroup: with_room_for(found, LEVELS_PER_WATCH) for cgroup, found in by_cgroup.items()})
+
+    @staticmethod
+    def _load(loader: EbpfLoader) -> MemoryProbe:
+        # The compiler of BCC is ended when the daemon ends, or is given another configuration.
+        return open_memory_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
     async def _begin(self, probe: MemoryProbe, cgroup: str, watch_id: int) -> _MemoryWatch:
         if cgroup == MACHINE:

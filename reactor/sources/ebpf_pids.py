@@ -10,15 +10,13 @@ import errno
 import os
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
-from reactor.kernel.bpf.loaders import absent_because, open_tasks_probe
+from reactor.kernel.bpf.loaders import open_tasks_probe
 from reactor.kernel.bpf.records import Level
-from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.procfs import PROC, read_task_count
+from reactor.kernel.procfs import read_task_count
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import WakeKind
@@ -26,7 +24,6 @@ from reactor.sources.catalogue import EBPF_PIDS
 from reactor.sources.ebpf_probe import WatchProbe, of_probe
 from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch
 from reactor.sources.process_levels import ProcessLevels
-from reactor.sources.wakes import SourceBoard, Wakes
 
 # On the way from a threshold to the limit the loop is told at doubling distances from this share on.
 _STEPS_TO_LIMIT: Final = 16
@@ -78,47 +75,30 @@ class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
 
     name = EBPF_PIDS
     kind = WakeKind.PROCESSES
+    bpf_object = "processes"
     on_v1 = "the memory controller is on cgroup v1: eBPF would be loaded for this alone"
     without_levels = "no threshold on pid.available"
     any_signal = Signal.PID_AVAILABLE
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        wakes: Wakes,
-        board: SourceBoard,
-        loader: EbpfLoader = EbpfLoader.AUTO,
-        *,
-        open_probe: Callable[[], TasksProbe] | None = None,
-        absent: Callable[[], str | None] | None = None,
-        proc: Path = PROC,
-    ) -> None:
-        interrupt = trio.from_thread.check_cancelled
-        super().__init__(
-            tree,
-            wakes,
-            board,
-            open_probe=open_probe or partial(open_tasks_probe, loader, interrupt=interrupt),
-            absent=absent or partial(absent_because, "processes", loader),
-        )
-        self._proc = proc
-        self._is_known = trio.Event()
-
     def expect(self, levels: ProcessLevels | None) -> None:
         """Watch at these thresholds. Returns at once; what is not known leaves the watch as it is."""
         if levels is not None:
-            self._is_known.set()
             self._want({levels.cgroup: levels} if levels.thresholds else {})
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch as every such source; load nothing before there is a threshold."""
-        await self._is_known.wait()
+        await self._is_told.wait()
         if not self._wanted:
             armed(self.without_levels)
         while not self._wanted:
             self._moved = trio.Event()
             await self._moved.wait()
         await super().watch(armed)
+
+    @staticmethod
+    def _load(loader: EbpfLoader) -> TasksProbe:
+        # The compiler of BCC is ended when the daemon ends, or is given another configuration.
+        return open_tasks_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
     async def _begin(self, probe: TasksProbe, cgroup: str, watch_id: int) -> _TasksWatch:
         address = 0

@@ -11,14 +11,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import ClassVar, Final, Generic, TypeVar
 
 import trio
 
 from reactor.errors import ReactorError
+from reactor.kernel.bpf.loaders import absent_because
 from reactor.kernel.bpf.records import Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.procfs import PROC
+from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.attempts import failure_text
@@ -92,12 +97,13 @@ class EbpfWatch(ABC, Generic[_Wanted]):
 class EbpfSource(ABC, Generic[_Probe, _Wanted]):
     """Wakes the loop when a counter crosses a level upwards; a wake's time is that of the crossing itself.
 
-    `open_probe` loads the programs; it and the probe's `counters` are called in a worker thread. `absent`
-    returns why they can't be loaded, None where the kernel is to be asked.
+    `loader` makes the programs of `bpf_object`. `open_probe` loads them; it and the probe's `counters` are
+    called in a worker thread. `absent` returns why that can't be, None where the kernel is to be asked.
     """
 
     name: ClassVar[str]
     kind: ClassVar[WakeKind]
+    bpf_object: ClassVar[str]
     on_v1: ClassVar[str]
     without_levels: ClassVar[str]
     any_signal: ClassVar[Signal | None] = None
@@ -107,20 +113,29 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
         tree: CgroupTree,
         wakes: Wakes,
         board: SourceBoard,
+        loader: EbpfLoader = EbpfLoader.AUTO,
         *,
-        open_probe: Callable[[], _Probe],
-        absent: Callable[[], str | None],
+        open_probe: Callable[[], _Probe] | None = None,
+        absent: Callable[[], str | None] | None = None,
+        proc: Path = PROC,
     ) -> None:
         self._tree = tree
         self._wakes = wakes
         self._board = board
-        self._open_probe = open_probe
-        self._absent = absent
+        self._open_probe = open_probe or partial(self._load, loader)
+        self._absent = absent or partial(absent_because, self.bpf_object, loader)
+        self._proc = proc
         self._wanted: Mapping[str, _Wanted] = {}
+        self._is_told = trio.Event()
         self._watches: dict[str, EbpfWatch[_Wanted]] = {}
         self._refused: dict[str, str] = {}
         self._next_id = 1
         self._moved = trio.Event()
+
+    @staticmethod
+    @abstractmethod
+    def _load(loader: EbpfLoader) -> _Probe:
+        """Return the probe, attached. Called in a worker thread. Raises BpfError."""
 
     @abstractmethod
     async def _begin(self, probe: _Probe, cgroup: str, watch_id: int) -> EbpfWatch[_Wanted]:
@@ -141,6 +156,7 @@ class EbpfSource(ABC, Generic[_Probe, _Wanted]):
     def _want(self, wanted: Mapping[str, _Wanted]) -> None:
         """Watch what is wanted of each cgroup and no others. Returns at once; arming goes on behind it."""
         self._wanted = wanted
+        self._is_told.set()
         if self._is_stale():
             self._moved.set()
 
