@@ -8,7 +8,7 @@
     housekeeping  what may hang: filesystems and the list of pods, in worker threads
     record        one pass as it is journaled; wording: in words
     recorder      what is kept of a pass: journal, log, metrics, the last decisions
-    state, keeper what survives a restart
+    state         what survives a restart
     status        what `reactor status` and `reactor explain` are told
     order         the present order of eviction, for `reactor top`
     kubernetes    what talks to the API server: pods, node, evictions; parts of its own, never in the way

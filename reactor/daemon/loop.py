@@ -29,7 +29,6 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
 from reactor.brake.brake import Brake, put_back_abandoned
-from reactor.daemon.keeper import StateKeeper
 from reactor.daemon.last_good import LastGoodFile
 from reactor.daemon.listening import NoDaemonError, listen, remove
 from reactor.daemon.memory_holders import memory_held
@@ -97,8 +96,7 @@ class Daemon:
         self._known = Known(observed=Observed(stale_seconds=0.0))
         self._tally = Tally()
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
-        self._state_file = StateFile(Path(settings.state_path))
-        self._keeper = StateKeeper(self._state_file, self._tally.count_state_failure)
+        self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
         self._last_good = last_good
         self._restart_loop = settings.restart_loop
         self._brake = Brake(tree)
@@ -291,7 +289,7 @@ class Daemon:
             self._problems["socket"] = f"no status to be had: {error}"
 
     def _restore(self) -> None:
-        problem = restore(self._state_file, self._known)
+        problem = restore(self._keeper, self._known)
         if problem is not None:
             self._problems["state file"] = problem
         self._keeper.show(self._known.state)

@@ -8,6 +8,7 @@ After a reboot nothing in the file is true any more: no process that it speaks o
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -17,10 +18,11 @@ from typing import Final
 import cattrs
 
 from reactor.errors import ReactorError
-from reactor.kernel.small_file import document_of, read
+from reactor.kernel.small_file import KeptFile, document_of, read
 from reactor.model.decisions import PolicyState
 from reactor.model.thresholds import Threshold
 
+_LOG: Final = logging.getLogger("reactor.state")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20  # 1,000 evictions in flight stay far below; more is not a file of ours
@@ -34,18 +36,27 @@ def _boottime_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class StateFile:
-    """The policy's state at `path`. The clocks are arguments, so that a test can be its own boot."""
+class StateFile(KeptFile[PolicyState]):
+    """Keeps the policy's state at `path`, where something changed that a restart needs.
+
+    `on_failure` is called for each write that failed. The clocks are arguments, so that a test can be its own
+    boot.
+    """
 
     def __init__(
         self,
         path: Path,
+        on_failure: Callable[[], None] = lambda: None,
         *,
         clock_seconds: Callable[[], float] = time.monotonic,
         boottime_seconds: Callable[[], float] = _boottime_seconds,
         boot_id: Path = BOOT_ID,
     ) -> None:
+        failure = "state: not saved, a restart would forget it"
+        super().__init__(path, self.document, failure, _LOG, on_failure=on_failure)
         self.path = path
+        self._latest = PolicyState()
+        self._saved = _essence(self._latest)
         self._clock_seconds = clock_seconds
         self._boottime_seconds = boottime_seconds
         self._boot_id = boot_id
@@ -82,9 +93,41 @@ class StateFile:
             got = f"{type(error).__name__}: {error}"
             raise StateError(f"{self.path}: got {got}; accepted: what reactor {_VERSION} wrote") from error
 
+    def show(self, state: PolicyState, *, in_any_case: bool = False) -> None:
+        """Have the state saved soon if it matters; with `in_any_case` also where only instants moved on."""
+        self._latest = state
+        if _essence(state) != self._saved or (in_any_case and state != PolicyState()):
+            super().show(state)
+
+    def flush(self) -> None:
+        """Save the last state shown, here and now: the daemon ends."""
+        self._save_shown()
+
+    def _save_shown(self) -> None:
+        self.save(self._latest)  # also one that did not matter any more: the file may have the one before
+
+    def save(self, state: PolicyState) -> bool:
+        """Save this state, here and now; return whether that went well. Blocks on the disk."""
+        is_saved = super().save(state)
+        if is_saved:
+            self._saved = _essence(state)
+        return is_saved
+
     def _drift_seconds(self, saved_clock_seconds: float, saved_boottime_seconds: float) -> float:
         elapsed = self._boottime_seconds() - saved_boottime_seconds
         return self._clock_seconds() - (saved_clock_seconds + elapsed)
+
+
+def _essence(state: PolicyState) -> tuple[object, ...]:
+    """Return what a restart must not lose; what is observed again in each pass is not part of it."""
+    return (
+        state.conditions,
+        state.condition_since,
+        state.first_observed,
+        state.thresholds_met,
+        state.in_flight,
+        state.evicted_at,
+    )
 
 
 def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
