@@ -215,8 +215,8 @@ KNOWN: Final = (
             "available) count as unobserved."
         ),
         reason=(
-            "Upstream evicts for them (kubernetes/kubernetes#52386). A victim is never chosen for the "
-            "observer's fault."
+            "Upstream evicts for them (kubernetes/kubernetes#52386). An error of the observer must not "
+            "choose a victim."
         ),
         kinds=("met:", "conditions", "outcome:"),
         area="absurd-statistics",
@@ -226,12 +226,12 @@ KNOWN: Final = (
         name="minimum-after-reclaim",
         whose=NEWER,
         rule=(
-            "After a node-level reclaim a pod is spared only where no threshold is met with its minimum "
+            "After a node-level reclaim a pod is spared only if no threshold is met with its minimum "
             "reclaim added."
         ),
         reason=(
-            "1.20 looks without the minimum reclaim, and so evicts in the next pass what it spared in this "
-            "one."
+            "1.20 compares without the minimum reclaim, and so evicts in the next pass what it spared in "
+            "this one."
         ),
         kinds=("outcome:",),
         flag=True,
@@ -251,10 +251,8 @@ KNOWN: Final = (
     Known(
         name="message",
         whose=NEWER,
-        rule=(
-            "An eviction's message tells the threshold and what was available, and each container's request."
-        ),
-        reason="1.20 tells the resource and the containers alone.",
+        rule=("An eviction's message names the threshold, what was available, and each container's request."),
+        reason="1.20 names only the resource and the containers.",
         kinds=("message-",),
         compared=True,
     ),
@@ -262,7 +260,7 @@ KNOWN: Final = (
         name="oom-score",
         whose=NEWER,
         rule=(
-            "A Guaranteed container's `oom_score_adj` is -997, a Burstable one's 3 at the least; of critical "
+            "A Guaranteed container's `oom_score_adj` is -997, a Burstable one's at least 3; of critical "
             "pods only node-critical ones have a Guaranteed one's."
         ),
         reason="1.20 has -998 and 2, and spares every critical pod.",
@@ -273,7 +271,7 @@ KNOWN: Final = (
         name="default-inodes",
         whose=NEWER,
         rule="`imagefs.inodesFree: 5%` is among the default thresholds.",
-        reason="1.20 does not watch the image filesystem's inodes unless asked to.",
+        reason="1.20 does not watch the image filesystem's inodes unless a threshold is configured.",
         kinds=("met:imagefs.inodesFree", "conditions", "outcome:"),
         area="default-inodes",
         amend=_write_defaults,
@@ -291,7 +289,7 @@ KNOWN: Final = (
         name="imagefs-inodes",
         whose=NEWER,
         rule="Inodes of the image filesystem are observed whether or not its bytes are.",
-        reason="1.20 takes them for unobserved where the bytes are missing.",
+        reason="In 1.20 they count as unobserved if the bytes are missing.",
         kinds=("met:imagefs.inodesFree", "conditions", "outcome:"),
         area="imagefs-inodes",
         flag=True,
@@ -312,7 +310,7 @@ KNOWN: Final = (
         name="hugepages",
         whose=NEWER,
         rule="An `emptyDir` in huge pages is not charged to a pod's disk usage.",
-        reason="It lies in memory; 1.20 leaves out `medium: Memory` alone.",
+        reason="It lies in memory; 1.20 leaves out only `medium: Memory`.",
         kinds=("outcome:",),
         area="hugepages",
         amend=_keep_huge_pages_off_the_disk,
@@ -329,7 +327,7 @@ KNOWN: Final = (
     Known(
         name="pod-level",
         whose=NEWER,
-        rule="Requests of a pod as a whole stand for those of its containers, and decide its QoS class.",
+        rule="Requests of a pod as a whole replace those of its containers, and decide its QoS class.",
         reason="1.20 has no pod-level resources.",
         kinds=("outcome:", "admit"),
         area="pod-level",
@@ -338,9 +336,7 @@ KNOWN: Final = (
     Known(
         name="storage-told",
         whose=NEWER,
-        rule=(
-            "A pod's limit of local storage is held against the `ephemeral-storage` that its statistics tell."
-        ),
+        rule=("A pod's limit of local storage is compared with the `ephemeral-storage` in its statistics."),
         reason="1.20 adds up containers and volumes itself.",
         kinds=("outcome:",),
         area="storage-told",
@@ -371,10 +367,10 @@ KNOWN: Final = (
     Known(
         name="inodes-without-request",
         whose=OURS,
-        rule="Inodes are ordered by how many a pod uses; its request of ephemeral storage has no part in it.",
+        rule="Inodes are ordered by how many a pod uses; its request of ephemeral storage does not count.",
         reason=(
-            "Upstream subtracts the request's bytes from the inodes, so that a big request spares whoever "
-            "fills the inodes."
+            "Upstream subtracts the request's bytes from the inodes, so that a big request spares the pod "
+            "that fills the inodes."
         ),
         kinds=("outcome:ranking:nodefs.inodesFree", "outcome:ranking:imagefs.inodesFree"),
         area="inode-request",
@@ -392,7 +388,7 @@ KNOWN: Final = (
     Known(
         name="whole-bytes",
         whose=OURS,
-        rule="A pod's requests are whole bytes: what is left over a byte is cut off after adding them up.",
+        rule="A pod's requests are whole bytes: the sum is cut to whole bytes.",
         reason=(
             "Usage is in whole bytes; only pods whose usage above the request differs by less than a byte "
             "change places."
