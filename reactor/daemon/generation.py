@@ -61,12 +61,16 @@ _RECLAIMS, _MEMORY_RECLAIMS = "reclaim", "memory reclaim"  # jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lasting:
-    """What outlives a generation: what is known, what is under way, and what restarts its parts."""
+    """What outlives a generation: what is known, what is under way, and what restarts its parts.
+
+    `clock_seconds` is the clock of all that is known: a virtual one in tests.
+    """
 
     known: Known
     endings: Endings
     brake: Brake
     supervisor: Supervisor
+    clock_seconds: Callable[[], float] = time.monotonic
 
 
 class Generation:
@@ -85,8 +89,9 @@ class Generation:
         self.settings = settings
         self.board = SourceBoard(_report)
         self.wakes = Wakes()
+        self._clock_seconds = lasting.clock_seconds
         self._node = NodeObserver(tree, settings)
-        self._usages = PodObserver(tree)
+        self._usages = PodObserver(tree, clock_seconds=self._clock_seconds)
         self._levels = MemoryLevels(tree, settings)
         self._brake = lasting.brake
         if settings.brake is BrakeMode.HARD:
@@ -119,6 +124,7 @@ class Generation:
             lasting.endings,
             known,
             dry_run=settings.dry_run,
+            clock_seconds=self._clock_seconds,
         )
         lasting.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
@@ -132,6 +138,7 @@ class Generation:
             timeout_seconds=_HANGING_SECONDS,
             on_layout=on_layout,
             on_filling=partial(self.storage.due, urgent=True),
+            clock_seconds=self._clock_seconds,
         )
         self.housekeeping = Housekeeping(
             self.parts,
@@ -250,7 +257,9 @@ class Generation:
     async def _woken(self) -> Sequence[Wake]:
         """Return why to look: what the sources say, or what nobody but the loop itself can know of."""
         state = self.passes.known.state
-        wait_seconds = look_again_seconds(state, time.monotonic(), is_braking=bool(self._brake.reading().on))
+        wait_seconds = look_again_seconds(
+            state, self._clock_seconds(), is_braking=bool(self._brake.reading().on)
+        )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
         while True:
             glance_seconds = min(until_seconds, trio.current_time() + _GLANCE_SECONDS)
@@ -258,7 +267,7 @@ class Generation:
                 return await self.wakes.wait()
             if trio.current_time() >= until_seconds or self.passes.is_sinking():
                 break
-        ended = grace_period_ended(state, time.monotonic())
+        ended = grace_period_ended(state, self._clock_seconds())
         if ended - MEMORY_SIGNALS:
             self.housekeeping.due()  # they are acted on only when they have been looked at anew
         source = _GRACE_PERIOD if ended else _EVICTION

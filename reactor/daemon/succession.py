@@ -45,6 +45,7 @@ class Outliving:
     cluster: Cluster | None
     podman: Podman | None
     supervisor: Supervisor
+    clock_seconds: Callable[[], float] = time.monotonic
 
 
 class Succession:
@@ -180,6 +181,7 @@ class Succession:
                 endings=endings,
                 brake=outliving.brake,
                 supervisor=outliving.supervisor,
+                clock_seconds=outliving.clock_seconds,
             ),
             self._adopt_layout,
             self._on_oom_kill,
@@ -212,7 +214,7 @@ class Succession:
         )
         records = supervisor.jobs(nursery, "records")
         pods = {pod.uid: pod for pod in known.pods}
-        now_seconds = time.monotonic()
+        now_seconds = self._outliving.clock_seconds()
         for flight in flights:
             if flight not in known.state.in_flight or flight.left_bytes is not None:
                 continue

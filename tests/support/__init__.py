@@ -7,6 +7,9 @@
 - `daemon`       `reactor run` as a process of its own, and waiting until so many of its passes have gone by
 - `mounting`     filesystems in image files
 - `disks`        a virtual node whose disk is one of them
+- `kubelet_tree` a kubelet's cgroups and files, as directories
+- `trials`       what the suites of hostile neighbours count
+- `node_in_files` a virtual node as a directory tree, whose pods are processes that a kill does end
 - `part_faults`  failures of the daemon's parts, at the moment that a test wants
 - `api_faults`   an API server that answers as a test says
 
