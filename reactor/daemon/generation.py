@@ -76,7 +76,7 @@ class Lasting:
 class Generation:
     """Owns its observers' descriptors until `close`. Makes its passes over what is known."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is connected to
         self,
         settings: Settings,
         tree: CgroupTree,
@@ -85,8 +85,11 @@ class Generation:
         on_oom_kill: Callable[[OomKill], None] = lambda _: None,
         pods: PodList | None = None,
         reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
+        *,
+        arming_seconds: float = _ARMING_SECONDS,
     ) -> None:
         self.settings = settings
+        self._arming_seconds = arming_seconds
         self.board = SourceBoard(_report)
         self.wakes = Wakes()
         self._clock_seconds = lasting.clock_seconds
@@ -186,7 +189,7 @@ class Generation:
 
     async def _wait_armed(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
         """Wait for a moment until memory is watched, and look at it meanwhile: nobody else would tell."""
-        with trio.move_on_after(_ARMING_SECONDS):
+        with trio.move_on_after(self._arming_seconds):
             while True:
                 with trio.move_on_after(_GLANCE_SECONDS):
                     await self._memory.wait_armed()

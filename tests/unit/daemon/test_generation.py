@@ -53,7 +53,7 @@ async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeT
             brake=Brake(fake.tree),
             supervisor=supervisor,
         )
-        generation = Generation(SETTINGS, fake.tree, lasting)
+        generation = Generation(SETTINGS, fake.tree, lasting, arming_seconds=60.0)
 
         async def cross_once_it_is_quiet() -> None:
             seen = -1
@@ -61,10 +61,12 @@ async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeT
                 seen = len(records)
                 await trio.sleep(0.1)
             fake.counters("/node", usage_bytes=500 * MIB, inactive_file_bytes=0)
+            while not any(record.decision.evictions for record in records):  # noqa: ASYNC110 - a plain list
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
 
         nursery.start_soon(cross_once_it_is_quiet)
         await nursery.start(generation.run, records.append)
-        nursery.cancel_scope.cancel()
     generation.close()
     kills.close()
 
