@@ -247,10 +247,8 @@ class Course:
     def _judged(
         self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool
     ) -> Outcome:
-        canaries = {death.instance for death in self.stage.deaths if death.who == "canary"}
-        present = self.pods.present.values()
-        dying = [pod.instance for pod in present if pod.instance in canaries or self.stage.is_dying(pod.slot)]
-        self.stage.wait(lambda: all(map(self.stage.is_dead, dying)), _DYING_SECONDS)
+        # Asked anew each time: a canary may have died while the others were waited for.
+        self.stage.wait(lambda: all(map(self.stage.is_dead, self._dying())), _DYING_SECONDS)
         next_since = self.stage.sample(on=True) - 1
         deaths = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "canary"}
         actors = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "actor"}
@@ -272,6 +270,7 @@ class Course:
             away=list(self._away),
             unresolved=self._unresolved,
         )
+        self.stage.wait(lambda: all(self.stage.is_dead(kill.instance) for kill in kills), _DYING_SECONDS)
         # Only the daemon knows whether it looked while the minimum reclaim was there, too.
         self._unresolved = self._unresolved or bool(kills)
         verdict = judge(episode)
@@ -289,6 +288,11 @@ class Course:
         self._clear(hogs, outcome)
         self._since = next_since
         return outcome
+
+    def _dying(self) -> list[int]:
+        canaries = {death.instance for death in self.stage.deaths if death.who == "canary"}
+        present = self.pods.present.values()
+        return [pod.instance for pod in present if pod.instance in canaries or self.stage.is_dying(pod.slot)]
 
     def _gone_ns(self, instance: int) -> int | None:
         """Return when a killed pod had given back what it can; None where it has not."""
