@@ -26,10 +26,10 @@ from typing import Final, TypeVar
 import trio
 
 from reactor.act import processes
+from reactor.act.cpu_boost import boost_cpu
 from reactor.act.exercise import exercise
 from reactor.act.fork_limit import without_forks
 from reactor.act.freezer import frozen, frozen_by_ancestor
-from reactor.act.hurry import hurry
 from reactor.act.processes import NO_DESCRIPTORS, Reserve
 from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, ReapReport, wait_empty
 from reactor.act.release import MemoryRelease
@@ -209,7 +209,7 @@ class KillPath:
             if not struck.is_any and not _exists(target, problems):
                 processes.close_all(struck.pidfds.values())
                 return _gone(target, started_ns)
-            self._hurry(target, problems)
+            self._boost_cpu(target, problems)
             self._hold(pod, target, struck)
         finally:
             target.close()
@@ -319,11 +319,11 @@ class KillPath:
             stack.enter_context(mirror)
         return mirror
 
-    def _hurry(self, target: Target, problems: list[str]) -> None:
+    def _boost_cpu(self, target: Target, problems: list[str]) -> None:
         try:
             with ExitStack() as stack:
                 directory = self._mirrored(target, "cpu", problems, stack)
-                self._twice(lambda: hurry(directory, self._tree.version))
+                self._twice(lambda: boost_cpu(directory, self._tree.version))
         except OSError as error:
             problems.append(f"not given more of the CPU: {error}")
 

@@ -3,7 +3,7 @@
     pods        a watch (or the kubelet's list) into a store that outlives its source
     evictions   an evicted pod's status and event, until they are there; the pod held down meanwhile
     node        conditions and taints, kept as the last pass wants them; events about the node itself
-    arrivals    pods that the node under pressure does not admit
+    admission   pods that the node under pressure does not admit
 
 Nothing here is on the way to a kill: the loop only leaves notes. The supervisor restarts a part that fails.
 """
@@ -19,19 +19,19 @@ from typing import Any, Final
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.cluster.arrivals import Arrivals
+from reactor.cluster.admission_guard import AdmissionGuard
 from reactor.cluster.cleanup import Cleanup
 from reactor.cluster.kubepods import may_be_api_uid
 from reactor.cluster.node_events import NodeEvents
 from reactor.cluster.node_status import NodeStatus
 from reactor.cluster.pods import KubernetesPods
+from reactor.daemon.eviction_reports import EvictionReports
 from reactor.daemon.image_watch import Observed, Told
 from reactor.daemon.node_runtime import NodeRuntime
 from reactor.daemon.parts import PodList
+from reactor.daemon.pod_specs import PodSpecs, session_read
 from reactor.daemon.record import Ending, PassRecord
 from reactor.daemon.supervisor import Nursery, Part, Supervisor, report
-from reactor.daemon.told_evictions import ToldEvictions
-from reactor.daemon.told_pods import ToldPods, session_read
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
@@ -59,7 +59,7 @@ class Cluster:
         self.node_name = node_name(self._kubernetes)
         self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=session_read)
         client = self._client = ApiClient(self._credentials)
-        self._pods = ToldPods(settings, client, self.node_name, self._pods_changed)
+        self._pods = PodSpecs(settings, client, self.node_name, self._pods_changed)
         self._node = NodeStatus(
             client, self.node_name, self._kubernetes.role, on_uid=self._pods.store.node_is
         )
@@ -76,7 +76,7 @@ class Cluster:
             on_change=lambda: self._on_pods(),  # noqa: PLW0108
             told=Told(not_enough=self._events.free_disk_space_failed, failed=self._events.image_gc_failed),
         )
-        self._evictions = ToldEvictions(
+        self._evictions = EvictionReports(
             settings,
             client,
             self.node_name,
@@ -85,7 +85,7 @@ class Cluster:
             self.runtime,
             present=lambda: self._present(),  # noqa: PLW0108
         )
-        self._arrivals = Arrivals(self._pods.store, self._evictions.announce, time.time)
+        self._admission = AdmissionGuard(self._pods.store, self._evictions.announce, time.time)
         self._supervisor = supervisor
 
     @property
@@ -223,7 +223,7 @@ class Cluster:
     def _pods_changed(self) -> None:
         self.runtime.watch.due()
         if not self._settings.dry_run:
-            self._arrivals.look(self._conditions)
+            self._admission.look(self._conditions)
         self._on_pods()
 
 

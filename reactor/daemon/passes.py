@@ -15,8 +15,8 @@ from typing import Final
 
 from reactor.daemon.candidates import Candidates
 from reactor.daemon.endings import Endings
-from reactor.daemon.giving_back import GivingBack, Observe
 from reactor.daemon.lingering import ON_DISK, Lingering
+from reactor.daemon.node_reclaimer import NodeReclaimer, Observe
 from reactor.daemon.observed import PROCESS_SIGNALS, Observed, resources_wanting
 from reactor.daemon.oom_victims import OomVictims, pod_in
 from reactor.daemon.parts import Parts
@@ -98,7 +98,7 @@ class Passes:
         self._endings = endings
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
-        self._giving_back = GivingBack(settings, parts.reclaims, known.observed, clock_seconds)
+        self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
         self._is_ready = False
         parts.usages.track(known.pods)
 
@@ -168,7 +168,7 @@ class Passes:
         if self._dry_run:
             await observe_filesystems()
         else:
-            reclaimed = await self._giving_back.run(
+            reclaimed = await self._node_reclaimer.run(
                 asked.decision, observe_filesystems, glance or observe_filesystems
             )
             self.known.reclaimed = reclaimed or self.known.reclaimed

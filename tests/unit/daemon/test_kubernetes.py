@@ -15,11 +15,11 @@ import pytest
 import trio
 
 from reactor.act.kill import KillPath
+from reactor.daemon.eviction_reports import api_uid
 from reactor.daemon.kubernetes import Cluster, node_name
 from reactor.daemon.optional import cluster_of
 from reactor.daemon.record import Ending, PassRecord, StageTimes
 from reactor.daemon.supervisor import Supervisor
-from reactor.daemon.told_evictions import api_uid
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion

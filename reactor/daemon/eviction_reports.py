@@ -1,4 +1,4 @@
-"""What the cluster is told of evictions, and what is done on the node until it has understood."""
+"""Evictions reported to the cluster, and what is done on the node until the kubelet has understood."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from reactor.model.settings import Settings
 _ANNOUNCEMENTS: Final = "announcements.json"
 
 
-class ToldEvictions:
-    """Announces evictions; the announcer's hands on the node (OnNode). `present` lists the node's pods."""
+class EvictionReports:
+    """Reports evictions; what the announcer does on the node (OnNode). `present` lists the node's pods."""
 
     def __init__(
         self,

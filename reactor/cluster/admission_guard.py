@@ -14,8 +14,8 @@ from reactor.model.signals import NodeCondition
 from reactor.policy import admit
 
 
-class Arrivals:
-    """Looks at each pod once, when it is first told of; those of the first list were there before us."""
+class AdmissionGuard:
+    """Checks each pod once, when it is first listed; those of the first list were there before."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ _PATIENCE: Final = Patience(every_seconds=0.05, most_looks=20, still_looks=2)
 Observe = Callable[[], Awaitable[None]]
 
 
-class GivingBack:
+class NodeReclaimer:
     """Has the node give back what a decision asks for, until that is enough.
 
     `observe` looks at the filesystems again, and leaves what it finds in `observed`; `glance` looks at

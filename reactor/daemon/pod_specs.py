@@ -1,4 +1,4 @@
-"""What is told of the node's pods: by the API server, or the kubelet in its place, and before a restart."""
+"""The specs of the node's pods: from the API server, the kubelet in its place, and before a restart."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SPECS: Final = "pods.json"
 _KUBELET_SECONDS: Final = 5.0
 
 
-class ToldPods:
-    """Hears of pods and keeps what it heard. `on_change` is called when there is something new.
+class PodSpecs:
+    """Follows the node's pods and keeps their specs. `on_change` is called when there is something new.
 
     `client` asks the API server; for the kubelet there is another one.
     """

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reactor.act.hurry import hurry
+from reactor.act.cpu_boost import boost_cpu
 from reactor.kernel.cgroup_files import CgroupVersion
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def test_quota_goes_from_all_of_the_cgroup_and_it_outweighs_its_siblings(
         fake.file(cgroup, name, "2\n", "cpu")
         fake.tree.set_cpu_quota(cgroup, 1000)
     with fake.tree.open("/pods/a", "cpu") as directory:
-        hurry(directory, version)
+        boost_cpu(directory, version)
     assert [most, "2\n", "2\n"] == [
         fake.read(cgroup, name, "cpu") for cgroup in ("/pods/a", "/pods/a/container", "/pods/b")
     ]
@@ -37,8 +37,8 @@ def test_where_there_is_no_cgroup_weight_or_controller_there_is_nothing_to_do(
     fake = make_tree(CgroupVersion.V1)
     fake.add("/pods/a")  # without cpu.shares
     with fake.tree.open("/pods/a", "cpu") as directory:
-        hurry(directory, CgroupVersion.V1)
-    hurry(None, CgroupVersion.V1)
+        boost_cpu(directory, CgroupVersion.V1)
+    boost_cpu(None, CgroupVersion.V1)
     assert not (fake.directory("/pods/a", "cpu") / "cpu.shares").exists()
 
 
@@ -48,5 +48,5 @@ def test_what_is_refused_is_raised(make_tree: FakeTreeMaker) -> None:
     (fake.directory("/pods/a", "cpu") / "cpu.shares").mkdir()
     fake.tree.set_cpu_quota("/pods/a", 1000)
     with fake.tree.open("/pods/a", "cpu") as directory, pytest.raises(IsADirectoryError):
-        hurry(directory, CgroupVersion.V1)
+        boost_cpu(directory, CgroupVersion.V1)
     assert 0 == fake.tree.lift_cpu_quota("/pods/a")  # lifted all the same

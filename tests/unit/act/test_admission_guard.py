@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import trio
 
+from reactor.cluster.admission_guard import AdmissionGuard
 from reactor.cluster.announcements import Announcement
-from reactor.cluster.arrivals import Arrivals
 from reactor.cluster.cleanup import Cleanup
 from reactor.kube.pods import PodStore
 from reactor.model.signals import NodeCondition
@@ -23,7 +23,7 @@ class _Node:
     def __init__(self, *names: str) -> None:
         self.refused: list[Announcement] = []
         self.store = PodStore()
-        self.arrivals = Arrivals(self.store, self.refused.append, lambda: 60.0)
+        self.arrivals = AdmissionGuard(self.store, self.refused.append, lambda: 60.0)
         self.list(*names)
 
     def list(self, *names: str) -> None:
@@ -90,7 +90,7 @@ def test_pods_of_the_first_list_were_there_before_us() -> None:
 def test_before_the_first_list_nobody_is_refused() -> None:
     refused: list[Announcement] = []
     store = PodStore()
-    arrivals = Arrivals(store, refused.append, lambda: 60.0)
+    arrivals = AdmissionGuard(store, refused.append, lambda: 60.0)
     store.take(pod_document("early", status=_PENDING))
     arrivals.look([_DISK])
     store.listed()

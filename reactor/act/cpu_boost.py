@@ -1,4 +1,4 @@
-"""Letting the dying have the CPU: they free their memory themselves, in their quota and at their weight.
+"""CPU for killed processes: they free their memory themselves, in their quota and at their weight.
 
 On two busy CPUs freeing 400 MiB takes 25 ms of CPU time; at a weight of 2, which is what the kubelet gives to
 BestEffort pods, that was 13.6 s of time, and with 1 % of quota 1 GiB was not back after a minute. Where
@@ -18,7 +18,7 @@ from reactor.kernel.files import GONE, with_path
 _WEIGHT: Final = {CgroupVersion.V1: ("cpu.shares", b"262144"), CgroupVersion.V2: ("cpu.weight", b"10000")}
 
 
-def hurry(directory: CgroupDirectory | None, version: CgroupVersion) -> None:
+def boost_cpu(directory: CgroupDirectory | None, version: CgroupVersion) -> None:
     """Lift the CPU quotas in a cgroup, and have it outweigh its siblings. Raises OSError where refused.
 
     `directory` is the one in the cpu controller's hierarchy; without it (None) there is nothing to do.
