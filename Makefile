@@ -32,7 +32,6 @@ lint: setup ## Format and lint rules
 
 types: setup ## mypy, strict
 	$(BIN)/mypy --no-error-summary
-	MYPYPATH=tests $(BIN)/mypy --no-error-summary --package soak
 
 imports: setup ## Import directions
 	$(BIN)/lint-imports --no-cache
@@ -65,7 +64,7 @@ hostile-figures: ## Write the figures of test-hostile, and of FIGURES="…" afte
 
 SOAK ?= 30m
 soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1)
-	PYTHONPATH=tests $(BIN)/python -m soak --time $(SOAK) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline
 	$(BIN)/reactor bench

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.__main__ import main
+from tests.soak.__main__ import main
 from tests.support.trials import Trial
 
 pytestmark = pytest.mark.suite("soak")

@@ -1,4 +1,4 @@
-"""`python -m soak`: the run, its table and its figures."""
+"""`python -m tests.soak`: the run, its table and its figures."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any, Final
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.lab.virtual_node import VirtualNode, ended_by_signals
-from soak.disagreement import Evidence
-from soak.episode import Course, Outcome
-from soak.figures import Figures
-from soak.guarded import Guarded
-from soak.oracle import Spec
-from soak.plan import KINDS, Draw, PodPlan
-from soak.pods import Pods, write_manifests
-from soak.stage import Stage, StageError
+from tests.soak.disagreement import Evidence
+from tests.soak.episode import Course, Outcome
+from tests.soak.figures import Figures
+from tests.soak.guarded import Guarded
+from tests.soak.oracle import Spec
+from tests.soak.plan import KINDS, Draw, PodPlan
+from tests.soak.pods import Pods, write_manifests
+from tests.soak.stage import Stage, StageError
 
 _CROSSINGS_A_ROUND: Final = 25
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}

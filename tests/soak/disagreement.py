@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from soak.episode import Outcome
-from soak.oracle import WRONG_POD, Episode, Judged, Rules, Sample
+from tests.soak.episode import Outcome
+from tests.soak.oracle import WRONG_POD, Episode, Judged, Rules, Sample
 
 _AROUND: Final = 12
 _OF_ALL: Final = 60

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from soak.guarded import Guarded
-from soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge
-from soak.plan import FAST_RATES, MIB, CrossingPlan, Disturbance, Disturbed, Draw, HogPlan, PodPlan
-from soak.pods import Pods, Present
-from soak.stage import Stage, StageError
+from tests.soak.guarded import Guarded
+from tests.soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge
+from tests.soak.plan import FAST_RATES, MIB, CrossingPlan, Disturbance, Disturbed, Draw, HogPlan, PodPlan
+from tests.soak.pods import Pods, Present
+from tests.soak.stage import Stage, StageError
 
 _APPROACH_SECONDS: Final = 0.05
 _NEAREST_BYTES: Final = MIB

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from soak.episode import Outcome
-from soak.guarded import Measured
-from soak.slope import Slope, slope
+from tests.soak.episode import Outcome
+from tests.soak.guarded import Measured
+from tests.soak.slope import Slope, slope
 
 # How much the median of the last quarter may lie above the first one's, over the longest life of one daemon.
 TOLERANCE: Final = {"descriptors": 2.0, "threads": 1.0, "rss_kib": 1024.0}

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from soak.oracle import Rules
-from soak.stage import StageError
+from tests.soak.oracle import Rules
+from tests.soak.stage import StageError
 
 _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from typing import Final
 
-from soak.oracle import Rules, Spec
+from tests.soak.oracle import Rules, Spec
 
 MIB: Final = 1 << 20
 FAST_RATES: Final = frozenset({200 * MIB, 1000 * MIB})

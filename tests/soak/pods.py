@@ -16,9 +16,9 @@ from typing import Final
 
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
-from soak.oracle import Life
-from soak.plan import MANIFESTED, PodPlan
-from soak.stage import SLOTS, Stage, StageError
+from tests.soak.oracle import Life
+from tests.soak.plan import MANIFESTED, PodPlan
+from tests.soak.stage import SLOTS, Stage, StageError
 
 _GONE_SECONDS: Final = 10.0
 _IN_FILES: Final = frozenset("tfF")

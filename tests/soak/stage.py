@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from reactor.lab.tool import compiled_tool
-from soak.oracle import Counters, Sample
+from tests.soak.oracle import Counters, Sample
 
 SLOTS: Final = 32
 _HEADER_WORDS: Final = 64
@@ -64,7 +64,7 @@ class Stage:
             )
         )
         usage_name, key = self.names
-        tool = compiled_tool("stage", "soak")
+        tool = compiled_tool("stage", "tests.soak")
         self._process = subprocess.Popen(
             [
                 str(tool),

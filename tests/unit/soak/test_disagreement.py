@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from soak.disagreement import Evidence, against, scenario_of
-from soak.episode import Outcome
-from soak.oracle import Counters, Episode, Kill, Life, Rules, Sample, Spec, judge
-from soak.plan import Disturbance
+from tests.soak.disagreement import Evidence, against, scenario_of
+from tests.soak.episode import Outcome
+from tests.soak.oracle import Counters, Episode, Kill, Life, Rules, Sample, Spec, judge
+from tests.soak.plan import Disturbance
 
 MIB = 1 << 20
 MS = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.oracle import (
+from tests.soak.oracle import (
     MISSED_NS,
     Counters,
     Episode,

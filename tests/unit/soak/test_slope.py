@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from soak.figures import Figures, percentile
-from soak.guarded import Measured
-from soak.slope import slope
+from tests.soak.figures import Figures, percentile
+from tests.soak.guarded import Measured
+from tests.soak.slope import slope
 
 
 def test_slope_of_a_line_is_its_rise_in_an_hour() -> None:
