@@ -2,8 +2,7 @@
 
     endpoint.py   where the runtime's socket is
     client.py     the calls, typed; which version of the interface the runtime speaks
-    requests.py   what is asked, by the interface's field numbers
-    messages.py   what is answered, likewise
+    messages.py   what is asked and answered, by the interface's field numbers
     channel.py    one call: HTTP/2 through h2 on a connection of its own, with a deadline
     wire.py       protobuf's wire format to frozen dataclasses and back
 

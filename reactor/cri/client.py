@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Literal, TypeVar
 
-from reactor.cri import messages, requests
+from reactor.cri import messages
 from reactor.cri.channel import call
 from reactor.cri.endpoint import socket_path
 from reactor.cri.messages import (
     POD_UID_LABEL,
     Container,
+    ContainerFilter,
     Image,
     ImageFilesystems,
     ImageSpec,
     Sandbox,
+    SandboxFilter,
 )
-from reactor.cri.requests import ContainerFilter, SandboxFilter
 from reactor.cri.wire import Message, WireError
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
@@ -59,41 +60,41 @@ class RuntimeClient:
     async def sandboxes(self, pod_uid: str | None = None) -> tuple[Sandbox, ...]:
         """Return every sandbox, or those of one pod."""
         asked = None if pod_uid is None else SandboxFilter(label_selector=_of_pod(pod_uid))
-        request = requests.ListSandboxesRequest(filter=asked)
+        request = messages.ListSandboxesRequest(filter=asked)
         return (await self._runtime("ListPodSandbox", request, messages.Sandboxes)).items
 
     async def sandbox_info(self, sandbox_id: str) -> str:
         """Return what the runtime says of a sandbox beside its status: JSON, "" where it says nothing."""
-        request = requests.SandboxStatusRequest(sandbox_id=sandbox_id, verbose=True)
+        request = messages.SandboxStatusRequest(sandbox_id=sandbox_id, verbose=True)
         answer = await self._runtime("PodSandboxStatus", request, messages.SandboxStatusAnswer)
         return answer.info.get("info", "")
 
     async def stop_sandbox(self, sandbox_id: str) -> None:
         """Kill what still runs in a sandbox and take it down; one that is down or gone is no error."""
-        request = requests.SandboxRequest(sandbox_id=sandbox_id)
+        request = messages.SandboxRequest(sandbox_id=sandbox_id)
         with _gone_is_fine():
             await self._runtime("StopPodSandbox", request, messages.Empty, REMOVAL_DEADLINE_SECONDS)
 
     async def remove_sandbox(self, sandbox_id: str) -> None:
         """Remove a sandbox with its containers; one that is gone is no error."""
-        request = requests.SandboxRequest(sandbox_id=sandbox_id)
+        request = messages.SandboxRequest(sandbox_id=sandbox_id)
         with _gone_is_fine():
             await self._runtime("RemovePodSandbox", request, messages.Empty, REMOVAL_DEADLINE_SECONDS)
 
     async def containers(self, pod_uid: str | None = None) -> tuple[Container, ...]:
         """Return every container, dead ones included, or those of one pod."""
         asked = None if pod_uid is None else ContainerFilter(label_selector=_of_pod(pod_uid))
-        request = requests.ListContainersRequest(filter=asked)
+        request = messages.ListContainersRequest(filter=asked)
         return (await self._runtime("ListContainers", request, messages.Containers)).containers
 
     async def container_status(self, container_id: str) -> messages.ContainerStatusAnswer:
         """Return how a container stands."""
-        request = requests.ContainerRequest(container_id=container_id)
+        request = messages.ContainerRequest(container_id=container_id)
         return await self._runtime("ContainerStatus", request, messages.ContainerStatusAnswer)
 
     async def stop_container(self, container_id: str, grace_period_seconds: int) -> None:
         """Have a container end, and killed after its grace period; return when it has ended or is gone."""
-        request = requests.StopContainerRequest(
+        request = messages.StopContainerRequest(
             container_id=container_id, timeout_seconds=grace_period_seconds
         )
         deadline_seconds = grace_period_seconds + _STOP_MARGIN_SECONDS
@@ -102,7 +103,7 @@ class RuntimeClient:
 
     async def remove_container(self, container_id: str) -> None:
         """Remove a container with its writable layer; one that is gone is no error."""
-        request = requests.ContainerRequest(container_id=container_id)
+        request = messages.ContainerRequest(container_id=container_id)
         with _gone_is_fine():
             await self._runtime("RemoveContainer", request, messages.Empty, REMOVAL_DEADLINE_SECONDS)
 
@@ -112,7 +113,7 @@ class RuntimeClient:
 
     async def remove_image(self, image_id: str) -> None:
         """Remove an image; one that is gone is no error."""
-        request = requests.ImageRequest(image=ImageSpec(image=image_id))
+        request = messages.ImageRequest(image=ImageSpec(image=image_id))
         with _gone_is_fine():
             await self._image("RemoveImage", request, messages.Empty, REMOVAL_DEADLINE_SECONDS)
 

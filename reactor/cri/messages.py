@@ -1,4 +1,4 @@
-"""What the runtime answers, by the field numbers of its api.proto, as far as reactor uses them.
+"""What the runtime is asked and answers, by the field numbers of its api.proto, as far as reactor uses them.
 
 They are the same in runtime.v1 and in runtime.v1alpha2; newer fields are simply absent in what an old
 runtime sends. Instants are nanoseconds of the Unix clock. Source: kubernetes/cri-api, pkg/apis/runtime/v1.
@@ -187,3 +187,68 @@ class ImageFilesystems(Message):
 
     image_filesystems: tuple[FilesystemUsage, ...] = messages(1, FilesystemUsage)
     container_filesystems: tuple[FilesystemUsage, ...] = messages(2, FilesystemUsage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxFilter(Message):
+    """Which sandboxes are meant; empty: all."""
+
+    label_selector: Mapping[str, str] = text_map(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListSandboxesRequest(Message):
+    """Asks for sandboxes."""
+
+    filter: SandboxFilter | None = message(1, SandboxFilter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRequest(Message):
+    """Names a sandbox: to be stopped, to be removed."""
+
+    sandbox_id: str = text(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStatusRequest(Message):
+    """Asks how a sandbox stands; `verbose`: and for what the runtime has to say besides."""
+
+    sandbox_id: str = text(1)
+    verbose: bool = flag(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerFilter(Message):
+    """Which containers are meant; empty: all."""
+
+    label_selector: Mapping[str, str] = text_map(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListContainersRequest(Message):
+    """Asks for containers."""
+
+    filter: ContainerFilter | None = message(1, ContainerFilter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRequest(Message):
+    """Names a container: to be removed, its status to be told."""
+
+    container_id: str = text(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopContainerRequest(Message):
+    """Names a container to be stopped; after `timeout_seconds` it is killed."""
+
+    container_id: str = text(1)
+    timeout_seconds: int = signed(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest(Message):
+    """Names an image to be removed."""
+
+    image: ImageSpec | None = message(1, ImageSpec)

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from reactor.doctor.kubernetes import kubernetes_features
-from reactor.doctor.podman import podman_features
-from reactor.doctor.runtime import runtime_feature
+from reactor.doctor.runtime import podman_features, runtime_feature
 from reactor.doctor.thresholds import absurd_on_this_machine
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe

@@ -1,4 +1,4 @@
-"""`reactor doctor` on the container runtime: found or missing, and what it calls itself."""
+"""`reactor doctor` on what keeps containers: the container runtime, and podman's images."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Final
 
 import trio
 
-from reactor.errors import ReactorError, extra_remedy
+from reactor.errors import PodmanError, ReactorError, extra_remedy
 from reactor.kernel.features import Feature
 from reactor.model.settings import Settings
+from reactor.podman.client import PodmanClient
+from reactor.podman.socket import DEFAULT_SOCKET, find_socket
 
-NAME: Final = "container runtime"
+RUNTIME: Final = "container runtime"
+PODMAN: Final = "podman images"
 _SECONDS: Final = 5.0
 
 
@@ -23,7 +26,7 @@ def runtime_feature(settings: Settings) -> Feature:
     if endpoint is None:
         needed = settings.kubernetes is not None
         return Feature(
-            name=NAME,
+            name=RUNTIME,
             available=False,
             detail="no socket where one is known to be"
             + ("" if needed else "; a plain Linux node needs none"),
@@ -32,20 +35,47 @@ def runtime_feature(settings: Settings) -> Feature:
             else "",
         )
     try:
-        return Feature(name=NAME, available=True, detail=trio.run(_described, endpoint))
+        return Feature(name=RUNTIME, available=True, detail=trio.run(_runtime, endpoint))
     except ImportError:
         return Feature(
-            name=NAME, available=False, detail=f"not asked: {endpoint}", remedy=extra_remedy("kubernetes")
+            name=RUNTIME, available=False, detail=f"not asked: {endpoint}", remedy=extra_remedy("kubernetes")
         )
     except (ReactorError, trio.TooSlowError) as error:
         remedy = "start it, or name its socket in reactor.runtime.endpoint; root is needed to ask it"
         why = str(error) or f"no answer within {_SECONDS:g} s: {endpoint}"
-        return Feature(name=NAME, available=False, detail=why, remedy=remedy)
+        return Feature(name=RUNTIME, available=False, detail=why, remedy=remedy)
 
 
-async def _described(endpoint: str) -> str:
+async def _runtime(endpoint: str) -> str:
     from reactor.cri.client import RuntimeClient, described  # noqa: PLC0415
 
     client = RuntimeClient(endpoint)
     with trio.fail_after(_SECONDS):
         return described(await client.version(), client)
+
+
+def podman_features(settings: Settings) -> tuple[Feature, ...]:
+    """Return whether podman answers, which is asked for some seconds; nothing on a Kubernetes node."""
+    if settings.kubernetes is not None:
+        return ()
+    if not settings.podman:
+        return (Feature(name=PODMAN, available=False, detail="switched off in the configuration"),)
+    endpoint = find_socket(settings.podman_socket)
+    if endpoint is None:
+        remedy = "if podman is used here: systemctl enable --now podman.socket, or reactor.podman.socket"
+        return (
+            Feature(name=PODMAN, available=False, detail=f"no socket at {DEFAULT_SOCKET}", remedy=remedy),
+        )
+    try:
+        detail = trio.run(_podman, PodmanClient(endpoint))
+    except (PodmanError, trio.TooSlowError) as error:
+        why = str(error) or f"no answer within {_SECONDS:g} s: {endpoint}"
+        remedy = "start it, or name its socket in reactor.podman.socket; root is needed to ask it"
+        return (Feature(name=PODMAN, available=False, detail=why, remedy=remedy),)
+    return (Feature(name=PODMAN, available=True, detail=detail),)
+
+
+async def _podman(client: PodmanClient) -> str:
+    with trio.fail_after(_SECONDS):
+        info = await client.info()
+        return f"podman {info.version} at {client.endpoint}, {len(await client.images())} images"

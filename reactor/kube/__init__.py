@@ -2,7 +2,7 @@
 
 kubeconfig    a kubeconfig, or what a pod is given, to the way in
 credentials   TLS and a token that stay good: what their files hold is read again
-client        one request, retried where that helps; answers, errors, rules: what a refusal comes to
+client        one request, retried where that helps; answers, errors: what a refusal comes to
 watch         list and watch of one collection, in bounded memory; listing: a list as it arrives
 kubelet       the node's pods from the kubelet itself
 pods          the pods of this node by uid, which outlive their source

@@ -23,9 +23,8 @@ from reactor.policy.in_flight import candidates, deferral, evictions_left, still
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
 from reactor.policy.messages import node_message
-from reactor.policy.minimum_victim import small_ones_passed_over
 from reactor.policy.oom_victims import still_dying
-from reactor.policy.rank import rank
+from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
 from reactor.policy.storm import is_hard_memory, with_slowdowns
 from reactor.policy.thresholds import (

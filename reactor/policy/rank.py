@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from reactor.model.decisions import RankedPod
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.usage import is_unreadable, usage
 
 
@@ -67,3 +69,24 @@ def _order_by_processes(place: RankedPod) -> tuple[bool, bool, int, bool, int]:
         amount is not None,
         0 if amount is None else -amount,
     )
+
+
+def small_ones_passed_over(
+    ranking: Sequence[RankedPod], minimum: ThresholdValue, threshold: Threshold, seen: Observation
+) -> tuple[RankedPod, ...]:
+    """Return the ranking with the pods that hold less than the minimum behind the others that may go.
+
+    A share is one of what is missing to the threshold and its minimum reclaim. Where no pod holds as much
+    the ranking stays as it was. A pod without statistics keeps its place, and so does one whose usage could
+    not be read, which is behind all others.
+    """
+    minimum_bytes = minimum.of(threshold.missing(seen))
+    first, small, last = [], [], []
+    for place in ranking:
+        if place.unreadable or not place.evictable:
+            last.append(place)
+        elif place.usage is None or place.usage >= minimum_bytes:
+            first.append(place)
+        else:
+            small.append(replace(place, is_passed_over=True))
+    return (*first, *small, *last) if first else tuple(ranking)

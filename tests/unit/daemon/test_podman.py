@@ -9,7 +9,7 @@ import trio.testing
 
 from reactor.daemon.podman import Podman
 from reactor.daemon.supervisor import Supervisor
-from reactor.doctor.podman import podman_features
+from reactor.doctor.runtime import podman_features
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Reclaim
 
