@@ -78,6 +78,30 @@ def test_a_thousand_silent_connections_take_few_descriptors_and_no_eviction(
     assert {} == {name: why for name, why in daemon.status()["problems"].items() if name.startswith("part")}
 
 
+def test_half_closed_connections_are_answered_or_closed_upon_and_cost_no_eviction(
+    node: VirtualNode, daemon: RunningDaemon, port: int
+) -> None:
+    """Those that are done with asking get their answer; those that ask half a question hold nothing."""
+    before = len(daemon.descriptors())
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with ExitStack() as open_sockets:
+        for number in range(300):
+            client = open_sockets.enter_context(socket.create_connection(("127.0.0.1", port), 30 * PATIENCE))
+            asked = whole if number % 100 == 0 else whole[: number % len(whole)]
+            client.sendall(asked)
+            client.shutdown(socket.SHUT_WR)
+            if asked == whole:
+                answer = b""
+                while more := client.recv(4096):
+                    answer += more
+                assert answer.startswith(b"HTTP/1.1 200")
+                assert answer.endswith(b"ok\n")
+        victim = node.spawn(node.add_pod("hog"), hold(470))
+        assert -signal.SIGKILL == victim.wait(20 * PATIENCE)
+        eventually(lambda: get(port, "/healthz") == b"ok\n", "health among half-closed connections")
+        eventually(lambda: len(daemon.descriptors()) - before <= 8, "half-closed connections closed upon")
+
+
 def test_scrapers_at_full_speed_take_a_small_share_of_a_cpu_and_no_eviction(
     node: VirtualNode, daemon: RunningDaemon, port: int
 ) -> None:
