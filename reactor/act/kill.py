@@ -17,6 +17,7 @@ quota lifted it was in 0.3 s. Lifted after the signal it helps as much, and the 
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -45,6 +46,11 @@ from reactor.model.pods import Pod
 _Found = TypeVar("_Found")
 _TERM_ROUNDS: Final = 3  # what forks faster than it is asked to end is left for the kill
 _AGAIN_SECONDS: Final = 0.05
+_AT_ONCE: Final = (
+    256  # cgroups of one pod that are gone over before others have their turn: some milliseconds
+)
+_PIECE: Final = 64
+_LOOSE_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +74,15 @@ class KillReport:
 class _Struck:
     """What the signals did: when the last was sent, to how many, pidfds of some by process id.
 
-    `is_any` is False where there was nothing that a signal could be sent to.
+    `is_any` is False where there was nothing that a signal could be sent to. `is_cut`: there are so many
+    cgroups that the rest of them is left to reap.
     """
 
     killed_ns: int
     count: int
     pidfds: dict[int, int]
     is_any: bool
+    is_cut: bool = False
 
 
 class KillPath:
@@ -86,6 +94,7 @@ class KillPath:
         self._untouchable = Untouchable(tree)
         self.guard(pod_parents)
         self._dying = Dying()
+        self._unfinished: set[Key] = set()
         self._release = MemoryRelease()
         self._reserve = Reserve()
 
@@ -123,6 +132,7 @@ class KillPath:
     def kill_now(self, pod: Pod) -> KillReport:
         """Send SIGKILL to everything in the pod's cgroup and return when it is sent; reap waits for the end.
 
+        Of thousands of cgroups on v1 reap signals the rest, too, which would hold up everybody else here.
         Raises RefusedError for a pod that reactor must not touch, OSError where nothing of it could be
         signalled. A cgroup that is gone, or another's by now, is a kill of zero processes.
         """
@@ -142,6 +152,7 @@ class KillPath:
         if target is not None:
             try:
                 with trio.move_on_after(deadline_seconds):
+                    await self._finish(pod, target, problems)
                     freed_ns = await self._dying.wait_gone(
                         _key(pod), target, lambda: self._kill_again(pod, target), problems
                     )
@@ -176,7 +187,7 @@ class KillPath:
                 target.directory, signal.SIGTERM, spared=target.spared, never=self._untouchable.pids
             )
             try:
-                self._fire(volley, _TERM_ROUNDS)
+                await self._fire_in_pieces(volley, _TERM_ROUNDS)
                 with trio.move_on_after(grace_period_seconds):
                     await self._wait_empty(target, volley)
                     return None
@@ -211,6 +222,8 @@ class KillPath:
                 return _gone(target, started_ns)
             self._boost_cpu(target, problems)
             self._hold(pod, target, struck)
+            if struck.is_cut:
+                self._unfinished.add(_key(pod))
         finally:
             target.close()
         return KillReport(
@@ -263,39 +276,70 @@ class KillPath:
             never=self._untouchable.pids,
         )
         try:
-            self._fire(volley, 1)
-            if self._fire(volley, 1):
+            self._fire(volley, 1, _AT_ONCE)
+            if not volley.is_cut and self._fire(volley, 1):
                 with self._held_still(target, problems):
                     while self._fire(volley, 1):
                         pass
         except BaseException:
             processes.close_all(volley.held.values())
             raise
-        if volley.problems and not volley.sent and not is_any_dead:
+        if volley.problems and not volley.sent and not is_any_dead and not volley.is_cut:
             raise volley.error
         problems += volley.problems
         return _Struck(
             killed_ns=time.monotonic_ns(),
             count=volley.sent,
             pidfds=volley.held,
-            is_any=is_any_dead or volley.sent > 0,
+            is_any=is_any_dead or volley.is_cut or volley.sent > 0,
+            is_cut=volley.is_cut,
         )
 
-    def _fire(self, volley: Volley, rounds: int) -> bool:
+    async def _finish(self, pod: Pod, target: Target, problems: dict[str, None]) -> None:
+        """Signal the rest of a pod that has too many cgroups for one go, in pieces. Raises RefusedError.
+
+        Those who fork ahead of that are held still for a round without a pause.
+        """
+        if _key(pod) not in self._unfinished or target.directory is None:
+            return
+        self._unfinished.discard(_key(pod))
+        found: list[str] = []
+        volley = Volley(target.directory, signal.SIGKILL, spared=target.spared, never=self._untouchable.pids)
+        try:
+            if await self._fire_in_pieces(volley, _LOOSE_ROUNDS):
+                with self._held_still(target, found):
+                    while self._fire(volley, 1):
+                        pass
+        finally:
+            processes.close_all(volley.held.values())
+        problems |= dict.fromkeys((*found, *volley.problems))
+
+    def _fire(self, volley: Volley, rounds: int, most_cgroups: int = sys.maxsize) -> bool:
         """Fire up to so many rounds, those that lack descriptors again with the reserve.
 
         Returns whether the last one found a new process.
         """
         found = False
         for _ in range(rounds):
-            found = volley.fire()
+            found = volley.fire(most_cgroups)
             if volley.is_in_want:
                 volley.narrow()
                 with self._reserve.lent():
-                    found |= volley.fire()
+                    found |= volley.fire(most_cgroups)
             if not found:
                 break
         return found
+
+    async def _fire_in_pieces(self, volley: Volley, rounds: int) -> bool:
+        """Fire as `_fire` does, others having their turn after every few cgroups."""
+        for _ in range(rounds):
+            for _ in volley.pieces(_PIECE):
+                await trio.lowlevel.checkpoint()
+            if volley.is_in_want:
+                self._fire(volley, 1)
+            if not volley.is_restless:
+                return False
+        return True
 
     def _held_still(self, target: Target, problems: list[str]) -> ExitStack:
         """Return the context in which no process in the target forks or runs, as far as that can be had."""
@@ -353,8 +397,10 @@ class KillPath:
             return self._checked(pod)
         return Target(directory.cgroup, directory, pod.spared_cgroups)
 
-    def _kill_again(self, pod: Pod, target: Target) -> Sequence[str]:
-        return self._kill(pod, self._given(target), time.monotonic_ns()).problems
+    async def _kill_again(self, pod: Pod, target: Target) -> Sequence[str]:
+        problems = dict.fromkeys(self._kill(pod, self._given(target), time.monotonic_ns()).problems)
+        await self._finish(pod, target, problems)
+        return tuple(problems)
 
     def _given(self, target: Target) -> Target:
         """Return the same target by a descriptor of its own. Raises OSError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,7 +82,7 @@ class Dying:
         self,
         key: Key,
         target: Target,
-        kill_again: Callable[[], Sequence[str]],
+        kill_again: Callable[[], Awaitable[Sequence[str]]],
         problems: dict[str, None],
     ) -> int:
         """Return when the last of a pod's processes had ended, in ns on CLOCK_MONOTONIC.
@@ -110,7 +110,7 @@ class Dying:
         self,
         key: Key,
         target: Target,
-        kill_again: Callable[[], Sequence[str]],
+        kill_again: Callable[[], Awaitable[Sequence[str]]],
         problems: dict[str, None],
     ) -> None:
         patience_ends = trio.current_time() + _STRAGGLER_INTERVAL_SECONDS
@@ -124,7 +124,7 @@ class Dying:
                     return
                 if trio.current_time() >= patience_ends:
                     if not is_empty:
-                        problems |= dict.fromkeys(kill_again())
+                        problems |= dict.fromkeys(await kill_again())
                     patience_ends = trio.current_time() + _STRAGGLER_INTERVAL_SECONDS
                 else:
                     await trio.sleep(_POLL_SECONDS)  # v1 has no event for an empty cgroup

@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Final
 
@@ -29,8 +30,9 @@ class Volley:
 
     `ready` are pidfds by process id that were opened before: who is listed and held needs no second look.
     They are owned from now on. What `held` has at the end, up to HELD pidfds of those signalled, by process
-    id, is the caller's to close. `sent` counts signals. `is_in_want`: in the last round a call failed for
-    want of descriptors.
+    id, is the caller's to close. `sent` counts signals. Of the last round, `is_restless` tells whether it
+    found anybody whom the rounds before had not, `is_in_want` whether a call failed for want of descriptors,
+    `is_cut` whether it ended before all cgroups were gone over.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class Volley:
         self.sent = 0
         self.held: dict[int, int] = {}
         self.is_in_want = False
+        self.is_restless = False
+        self.is_cut = False
         self._top = top
         self._number = number
         self._spared = frozenset(spared)
@@ -55,7 +59,6 @@ class Volley:
         self._seen: set[int] = set()
         self._refused: dict[int, OSError] = {}
         self._unlisted: dict[str, Exception] = {}
-        self._is_restless = False
 
     @property
     def problems(self) -> list[str]:
@@ -77,23 +80,30 @@ class Volley:
         number = next((error.errno for error in errors if isinstance(error, OSError)), errno.EIO)
         return OSError(number, "; ".join(self.problems))
 
-    def fire(self) -> bool:
-        """Make a round; return whether it found a process that the rounds before had not.
+    def fire(self, most_cgroups: int = sys.maxsize) -> bool:
+        """Make a round over so many cgroups at the most; return whether it was restless.
 
-        What was refused before is tried once more. Raises RefusedError where a process is found that is never
+        What was refused before is tried once more. Raises RefusedError where somebody is found who is never
         to be signalled.
         """
-        self.is_in_want = self._is_restless = False
+        with closing(self.pieces(most_cgroups)) as pieces:
+            self.is_cut = next(pieces, False) is None
+        return self.is_restless
+
+    def pieces(self, cgroups: int) -> Generator[None, None, None]:
+        """Make a round that stops, to be continued, after every so many cgroups. Raises as `fire`."""
+        self.is_in_want = self.is_restless = self.is_cut = False
         self._unlisted.clear()
         rounds = walk(self._top, self._note, spared=self._spared, held=self._breadth)
         try:
             with closing(rounds) as directories:
-                for directory in directories:
+                for count, directory in enumerate(directories, 1):
                     self._signal_in(directory)
+                    if count % cgroups == 0:
+                        yield
         finally:
             close_all(self._ready.values())  # of those who are not in the cgroup any more
             self._ready.clear()
-        return self._is_restless
 
     def narrow(self) -> None:
         """Need as few descriptors as can be from now on: to signal is worth more than to wait by event."""
@@ -125,7 +135,7 @@ class Volley:
                 continue
             if pid not in self._seen:
                 self._seen.add(pid)
-                self._is_restless = True
+                self.is_restless = True
             ready = self._ready.pop(pid, None)
             if ready is None or not self._send(pid, ready):  # the id is another's by now
                 waiting.append(pid)
@@ -159,7 +169,7 @@ class Volley:
                     self._send(pid, fd)
                 else:
                     close_descriptor(fd)
-                    self._is_restless = True  # ended, or moved to another cgroup of these
+                    self.is_restless = True  # ended, or moved to another cgroup of these
         finally:
             close_all(pidfds.values())
 
