@@ -176,3 +176,22 @@ def test_the_cgroups_own_processes_are_signalled_before_anything_below_it_is_lis
     volleys[0].fire()
     processes.close_all(volleys[0].held.values())
     assert [1] == sent_before_listing
+
+
+@pytest.mark.parametrize("most_cgroups", [1, 2, 3])
+def test_a_round_that_is_cut_says_so_and_one_in_pieces_finds_the_rest(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]], most_cgroups: int
+) -> None:
+    for name, child in zip(("", "one", "one/inner"), sleepers, strict=True):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "cgroup.procs").write_text(f"{child.pid}\n")
+    with CgroupDirectory.open(str(tmp_path), "/") as top:
+        volley = Volley(top, signal.SIGKILL)
+        assert volley.fire(most_cgroups)
+        assert (most_cgroups, True) == (volley.sent, volley.is_cut)
+        assert 3 // most_cgroups == len(list(volley.pieces(most_cgroups)))
+        assert (3, most_cgroups < 3, False) == (volley.sent, volley.is_restless, volley.is_cut)
+        assert not volley.fire(4)
+        assert not volley.is_cut
+    processes.close_all(volley.held.values())
+    assert [-signal.SIGKILL] * 3 == [child.wait(5) for child in sleepers]
