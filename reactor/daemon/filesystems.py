@@ -1,4 +1,4 @@
-"""Watches the filesystems: each from a task and a thread of its own, as often as it fills.
+"""Watches the filesystems, in the steward: each from a task and a thread of its own, as often as it fills.
 
 A look that hangs makes no other one stale. What a look shows is taken over where it matters: where a
 threshold comes to be met or ceases to be, or a signal to be known. The rest only sets the pace, so that a
@@ -18,7 +18,6 @@ import trio
 
 from reactor.daemon.bounded import Bounded
 from reactor.daemon.filling import Filling
-from reactor.daemon.observed import Observed
 from reactor.disks.filesystems import SIGNALS, Look, Survey, observations
 from reactor.kernel.filesystem import Mount
 from reactor.model.settings import Settings
@@ -27,7 +26,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.policy.thresholds import absurdities, thresholds_met
 from reactor.sources.catalogue import FILESYSTEMS
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import SourceBoard
 
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _NEAR_SECONDS: Final = 30.0
@@ -43,6 +42,20 @@ class Filesystems(Protocol):
 
     def survey(self, real_paths: Mapping[Filesystem, str]) -> Survey:
         """Find out where the paths lie; raises OSError."""
+
+
+class Takes(Protocol):
+    """Is given what was seen."""
+
+    def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
+        """Take over what was just seen of the signals asked for; one that is absent is unknown now."""
+
+
+class Notified(Protocol):
+    """Is woken."""
+
+    def notify(self, *wakes: Wake) -> None:
+        """Leave wakes; never blocks."""
 
 
 class _Watched:
@@ -93,8 +106,8 @@ class FilesystemWatch:
         self,
         observer: Filesystems,
         settings: Settings,
-        observed: Observed,
-        wakes: Wakes,
+        observed: Takes,
+        wakes: Notified,
         board: SourceBoard,
         *,
         timeout_seconds: float,

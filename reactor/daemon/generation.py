@@ -16,7 +16,6 @@ from reactor.act.target import populated
 from reactor.brake.brake import Brake
 from reactor.brake.braking import Braking
 from reactor.daemon.endings import Endings
-from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.housekeeping import Housekeeping
 from reactor.daemon.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.daemon.memory_reclaiming import MemoryReclaiming
@@ -24,9 +23,10 @@ from reactor.daemon.parts import Parts, PodList
 from reactor.daemon.passes import Known, Passes, grace_period_ended, look_again_seconds
 from reactor.daemon.record import PassRecord, Reclaimed
 from reactor.daemon.recorder import OnPass
+from reactor.daemon.steward import StewardLink
 from reactor.daemon.storage import StorageWatch
 from reactor.daemon.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
-from reactor.disks.filesystems import FilesystemObserver
+from reactor.daemon.told_disks import ToldFilesystems
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
@@ -36,7 +36,6 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
-from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.memory import CgroupReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
 from reactor.sources.catalogue import TICKER
@@ -70,6 +69,7 @@ class Lasting:
     endings: Endings
     brake: Brake
     supervisor: Supervisor
+    steward: StewardLink
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -113,7 +113,7 @@ class Generation:
             node=self._node,
             usages=self._usages,
             pods=pods or Workloads(tree, settings),
-            reclaims=Reclaims({Reclaim.COMMANDS: CommandReclaim(settings.reclaim), **(reclaims or {})}),
+            reclaims=Reclaims(reclaims),
             populated=partial(populated, tree),
             brake=self._heed_brake,
             arm_memory=self._arm,
@@ -132,8 +132,8 @@ class Generation:
         lasting.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
         self.storage = StorageWatch(known, supervisor=lasting.supervisor)
-        self.filesystems = FilesystemWatch(
-            FilesystemObserver(settings),
+        self.filesystems = ToldFilesystems(
+            lasting.steward,
             settings,
             known.observed,
             self.wakes,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from reactor.daemon.bounded import Bounded
-from reactor.daemon.filesystems import FilesystemWatch
 from reactor.daemon.parts import Parts
 from reactor.daemon.passes import Passes
 from reactor.daemon.storage import StorageWatch
@@ -21,6 +20,17 @@ _LOG: Final = logging.getLogger("reactor.housekeeping")
 HOUSEKEEPING: Final = "housekeeping"
 
 
+class Filesystems(Protocol):
+    """Observes the filesystems."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What can't be observed, and why."""
+
+    async def look(self) -> None:
+        """Observe all of them now, or let what was seen grow stale."""
+
+
 class Housekeeping:
     """Looks when it is `due`, tells the passes what it found, and wakes the loop to decide over it."""
 
@@ -28,7 +38,7 @@ class Housekeeping:
         self,
         parts: Parts,
         passes: Passes,
-        filesystems: FilesystemWatch,
+        filesystems: Filesystems,
         storage: StorageWatch,
         wakes: Wakes,
         *,

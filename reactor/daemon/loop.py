@@ -38,7 +38,6 @@ from reactor.daemon.oom import OomKills
 from reactor.daemon.optional import cluster_of
 from reactor.daemon.order import EvictionOrder
 from reactor.daemon.passes import Known
-from reactor.daemon.podman import Podman
 from reactor.daemon.reading import Reading
 from reactor.daemon.record import Ending, PassRecord
 from reactor.daemon.record_queue import RecordQueue
@@ -55,7 +54,6 @@ from reactor.daemon.undisturbed import undisturbed
 from reactor.daemon.wording import instant
 from reactor.errors import ConfigError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.link.orders import Orders
 from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
@@ -98,7 +96,6 @@ class Daemon:
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
         self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
         self._last_good = last_good
-        self._restart_loop = settings.restart_loop
         self._brake = Brake(tree)
         self._notice = ServiceNotice()
         self._recorder = Recorder(
@@ -121,15 +118,16 @@ class Daemon:
         self._ending = self.supervisor.hook("end")
         self._kills = KillPath(tree, settings.pod_parents)
         self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
-        self._podman = Podman(settings, self.supervisor) if self._cluster is None else None
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
+        self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
+        self._steward_scope = trio.CancelScope(shield=True)
         outliving = Outliving(
             tree=tree,
             known=self._known,
             brake=self._brake,
             kills=self._kills,
             cluster=self._cluster,
-            podman=self._podman,
+            steward=self._steward,
             supervisor=self.supervisor,
         )
         self._succession = Succession(
@@ -141,8 +139,6 @@ class Daemon:
             self._tally.count_oom_kill,
             self._succession.glance_at_pods,
         )
-        self._steward = StewardLink(self._lines, self._answers(), self._orders, self._answering.failed)
-        self._steward_scope = trio.CancelScope(shield=True)
 
     @property
     def _settings(self) -> Settings:
@@ -157,7 +153,6 @@ class Daemon:
             raise NoDaemonError("the daemon is starting: ask again")
         problems = {**self._problems, **generation.housekeeping.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
-        problems |= {} if self._podman is None else self._podman.problems
         brake = self._brake.reading()
         kept = {
             "journal": self._lines.problem,
@@ -189,9 +184,7 @@ class Daemon:
 
     @property
     def _runtime_description(self) -> str | None:
-        if self._cluster is not None:
-            return self._cluster.runtime.watch.state.description
-        return None if self._podman is None else self._podman.description
+        return None if self._cluster is None else self._cluster.runtime.watch.state.description
 
     def reload(self, settings: Settings) -> None:
         """Go on with another configuration: what is known and under way stays."""
@@ -203,8 +196,6 @@ class Daemon:
         self._notice.reloading()
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._succession.begin(dataclasses.replace(settings, **kept))
-        self._restart_loop = settings.restart_loop
-        self._steward.reorder()
 
     def refuse_reload(self, error: Exception) -> None:
         """Keep the present configuration, and say so."""
@@ -298,8 +289,6 @@ class Daemon:
         def keep(name: str, part: Part, *, ends: bool = False) -> None:
             nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
 
-        if self._podman is not None:
-            nursery.start_soon(self._podman.run)
         keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
         keep("state file", self._keeper.run)
         if self._last_good is not None:
@@ -338,16 +327,6 @@ class Daemon:
         if self._cluster is not None:
             with self._cluster_notes.guard():
                 self._cluster.oom_killed(kill)
-
-    def _orders(self) -> Mapping[str, Any]:
-        """Return what the steward works by."""
-        settings = self._settings
-        return Orders(
-            start=self._lines.start,
-            journal=settings.journal,
-            metrics_address=settings.metrics_address,
-            restart_loop=self._restart_loop,
-        ).document()
 
     def _answers(self) -> Mapping[RequestKind, Answer]:
         """Return what the steward may ask for."""

@@ -34,13 +34,10 @@ from reactor.text import printable
 
 
 class FilesystemsView(Protocol):
-    """Tells how the filesystems lie and fill."""
+    """Tells how the filesystems lie; the steward knows more of them."""
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-
-    def seconds_to(self, threshold: Threshold) -> float | None:
-        """Return when a threshold is reached at the present rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +192,12 @@ def _threshold(
 ) -> dict[str, Any]:
     amount = None if seen is None else int(threshold.value.of(seen.capacity))
     since = view.known.state.first_observed.get(threshold)
-    left_seconds = view.filesystems.seconds_to(threshold)
     return {
         "threshold": str(threshold),
         "kind": "hard" if threshold.is_hard else "soft",
         "amount": amount,
         "margin": None if seen is None or amount is None else seen.available - amount,
-        "reached_in_seconds": None if left_seconds is None else round(left_seconds, 3),
+        "reached_in_seconds": None,  # of disks, which the steward knows
         "grace_period_seconds": threshold.grace_period_seconds,
         "met": threshold in view.known.state.thresholds_met,
         "absurd": seen is not None and seen.absurdity is None and threshold.is_absurd_at(seen.capacity),

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -19,14 +22,19 @@ from reactor.daemon.record_queue import RecordQueue, encode
 from reactor.daemon.steward_process import COMMAND, StewardError, StewardProcess
 from reactor.errors import ReactorError
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
+from reactor.link.orders import Orders, write_orders
+from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
 from reactor.link.requests import (
     QUESTIONS,
-    REQUEST_BYTES,
+    ReclaimOver,
     Request,
     RequestError,
     RequestKind,
+    Space,
     read_request,
 )
+from reactor.model.settings import Settings
+from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.sources.attempts import Pace
 
 _LOG: Final = logging.getLogger("reactor.steward")
@@ -39,25 +47,46 @@ _REQUESTS_PER_SECOND: Final = 100.0
 # A question costs about a millisecond, and makes way for the loop.
 _QUESTIONS_AT_ONCE: Final = 8
 _QUESTIONS_PER_SECOND: Final = 20.0
+_MOST_QUESTIONS: Final = 32
 _MOST_ANSWERS: Final = 4
+_OLDEST_NS: Final = 60 * 10**9
+# A layout is another one where an operator has mounted something; each means that all sources are armed anew.
+_LAYOUTS_AT_ONCE: Final = 3
+_LAYOUTS_SECONDS: Final = 60.0
 _FAILED: Final = {"error": "internal error; see the log"}
 
 Answer = Callable[[Request], Awaitable[Mapping[str, Any]]]
 
 
+class DiskNews(Protocol):
+    """Is told what the steward sees of the filesystems."""
+
+    def space(self, space: Space) -> None:
+        """Take over what is left of filesystems."""
+
+    def wake(self) -> None:
+        """Make a pass: a threshold has come to be met, or ceased to be."""
+
+    def filling(self) -> None:
+        """Take note that a threshold is near."""
+
+    def lies_as(self, layout: Layout) -> None:
+        """Take note of the layout that the devices show."""
+
+
 class StewardLink:
     """Keeps one steward after the other; `run` is a part of the daemon, from one steward's start to its end.
 
-    `orders` is what each steward is told first, and again after `reorder`. `on_failure` is given what an
-    answer has failed with. `pid` is the present steward's, None without; `starts` counts them, and `refused`
-    the requests that were none.
+    Each steward is told the orders first: `start` and `settings`, until `order` gives others. `on_failure`
+    is given what an answer has failed with. `pid` is the present steward's, None without; `starts` counts
+    them, and `refused` the requests that were none.
     """
 
     def __init__(
         self,
         records: RecordQueue,
         answers: Mapping[RequestKind, Answer],
-        orders: Callable[[], Mapping[str, Any]],
+        settings: Settings,
         on_failure: Callable[[Exception], None],
         *,
         command: Sequence[str] = COMMAND,
@@ -70,7 +99,11 @@ class StewardLink:
         self.problem: str | None = None
         self._records = records
         self._answers = answers
-        self._orders = orders
+        self._orders = Orders(start=records.start, number=0, settings=settings)
+        self._news: DiskNews | None = None
+        self._session: _Session | None = None
+        self._asked = 0
+        self._layouts_at: deque[float] = deque(maxlen=_LAYOUTS_AT_ONCE)
         self._on_failure = on_failure
         self._command = command
         self._silent_seconds = silent_seconds
@@ -101,9 +134,30 @@ class StewardLink:
         with trio.move_on_after(_END_SECONDS):
             await self._records.wait_empty()
 
-    def reorder(self) -> None:
-        """Tell the steward anew what it works by."""
+    def order(self, settings: Settings, news: DiskNews) -> None:
+        """Have the steward work by these settings; `news` is told what it sees by them."""
+        self._orders = replace(self._orders, number=self._orders.number + 1, settings=settings)
+        self._news = news
         self._reordered.set()
+
+    def forget(self, news: DiskNews) -> None:
+        """Tell these no more of what the steward sees."""
+        if self._news is news:
+            self._news = None
+
+    async def look(self, timeout_seconds: float) -> bool:
+        """Have all filesystems observed now; return whether that was done in time."""
+        with trio.move_on_after(timeout_seconds), suppress(StewardError):
+            await self._ask(FrameKind.LOOK, {})
+            return True
+        return False
+
+    async def reclaim(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimOver:
+        """Have something given back. Raises StewardError where the steward ends meanwhile."""
+        over = await self._ask(FrameKind.RECLAIM, {"kind": kind, "filesystems": sorted(filesystems)})
+        if not isinstance(over, ReclaimOver):
+            raise StewardError("steward: answers a reclaim with something else")
+        return over
 
     def document(self) -> dict[str, Any]:
         """Return how it stands, as plain JSON values."""
@@ -117,21 +171,30 @@ class StewardLink:
 
     async def _serve(self, connection: trio.socket.SocketType) -> str:
         """Return why this steward is to be replaced, nothing where it has ended."""
-        session = _Session(connection)
+        session = self._session = _Session(connection)
         self._reordered = trio.Event()
-        with suppress(OSError):  # it has ended already, which is found out below
-            await session.send(self._order())
         why = ""
-        async with trio.open_nursery() as nursery:
-            calls = (self._send_orders, self._send_records, self._receive, _Session.send_answers)
-            for call in calls:
-                nursery.start_soon(_until_over, partial(call, session), nursery.cancel_scope)
-            why = await self._notice_silence()
-            nursery.cancel_scope.cancel()
+        try:
+            with suppress(OSError):  # it has ended already, which is found out below
+                await session.send(self._order())
+            async with trio.open_nursery() as nursery:
+                for call in (
+                    self._send_orders,
+                    self._send_records,
+                    self._receive,
+                    self._answer_questions,
+                    _Session.send_answers,
+                ):
+                    nursery.start_soon(_until_over, partial(call, session), nursery.cancel_scope)
+                why = await self._notice_silence()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._session = None
+            session.close()
         return why
 
     def _order(self) -> Message:
-        return Message(FrameKind.SETTINGS, 0, encode(self._orders()))
+        return Message(FrameKind.ORDERS, self._orders.number, write_orders(self._orders))
 
     async def _send_orders(self, session: _Session) -> None:
         while True:
@@ -144,9 +207,9 @@ class StewardLink:
             await session.send(await self._records.next())
 
     async def _receive(self, session: _Session) -> None:
-        while raw := await session.connection.recv(REQUEST_BYTES + 1):
+        while raw := await session.connection.recv(LONGEST_REQUEST + 1):
             await self._requests_pace.turn()
-            await self._obey(raw, session)
+            self._obey(raw, session)
 
     async def _notice_silence(self) -> str:
         """Return what is to be said of a steward that was not heard of for too long, once that is so."""
@@ -159,17 +222,65 @@ class StewardLink:
             is_late = left_seconds <= 0
             await trio.sleep(_READING_SECONDS if is_late else left_seconds)
 
-    async def _obey(self, raw: bytes, session: _Session) -> None:
+    async def _ask(self, kind: FrameKind, document: Mapping[str, Any]) -> Request | ReclaimOver:
+        """Return what the steward answers. Raises StewardError where there is none, or it ends meanwhile."""
+        session = self._session
+        if session is None:
+            raise StewardError("steward: there is none at present")
+        self._asked += 1
+        return await session.ask(Message(kind, self._asked, encode(document)))
+
+    def _obey(self, raw: bytes, session: _Session) -> None:
         """Do what a datagram asks for; one that asks for nothing that can be is counted and dropped."""
         try:
             request = read_request(raw)
-            if request.kind is RequestKind.TAKEN:
-                self._records.taken(request.number, request.lost)
+            if isinstance(request, Space):
+                self._take_space(request)
+            elif isinstance(request, ReclaimOver):
+                session.answered(request)
+            else:
+                self._do(request, session)
         except RequestError as error:
             self._refuse(error)
             return
         self._heard_seconds = trio.current_time()
+
+    def _do(self, request: Request, session: _Session) -> None:
+        """Do what a request asks for. Raises RequestError where that can't be."""
         if request.kind in QUESTIONS:
+            session.asked(request)
+        elif request.kind is RequestKind.TAKEN:
+            self._records.taken(request.number, request.lost)
+        elif request.kind is RequestKind.LOOKED:
+            session.answered(request)
+        elif request.kind is RequestKind.LAYOUT:
+            self._take_layout(request)
+        elif self._news is not None and request.kind is RequestKind.DISK_WAKE:
+            self._news.wake()
+        elif self._news is not None and request.kind is RequestKind.FILLING:
+            self._news.filling()
+
+    def _take_space(self, space: Space) -> None:
+        age_ns = time.monotonic_ns() - space.at_ns
+        if not 0 <= age_ns <= _OLDEST_NS or space.order > self._orders.number:
+            raise RequestError(
+                f"got an observation of order {space.order}, {age_ns / 1e9:.3f} s old; accepted: of orders "
+                f"that were given, 0 to {_OLDEST_NS / 1e9:g} s old"
+            )
+        if self._news is not None and space.order == self._orders.number:
+            self._news.space(space)
+
+    def _take_layout(self, request: Request) -> None:
+        if self._news is None or request.number != self._orders.number:
+            return
+        now = trio.current_time()
+        if len(self._layouts_at) == _LAYOUTS_AT_ONCE and now - self._layouts_at[0] < _LAYOUTS_SECONDS:
+            raise RequestError(f"got a layout; accepted: {_LAYOUTS_AT_ONCE} in {_LAYOUTS_SECONDS:g} s")
+        self._layouts_at.append(now)
+        self._news.lies_as(request.layout)
+
+    async def _answer_questions(self, session: _Session) -> None:
+        async for request in session.questions:
             await self._questions_pace.turn()
             answer = Message(FrameKind.ANSWER, request.number, await self._answer(request))
             await session.answers.send(answer)
@@ -198,14 +309,46 @@ class _Session:
 
     def __init__(self, connection: trio.socket.SocketType) -> None:
         self.connection = connection
+        self._asking, self.questions = trio.open_memory_channel[Request](_MOST_QUESTIONS)
         self.answers, self._answered = trio.open_memory_channel[Message](_MOST_ANSWERS)
         self._sending = trio.Lock()
+        self._awaited: dict[int, trio.MemorySendChannel[Request | ReclaimOver]] = {}
 
     async def send(self, message: Message) -> None:
         """Send a message; wait where the steward does not read. Raises OSError where it has ended."""
         async with self._sending:
             for frame in write_frames(message):
                 await self.connection.send(frame)
+
+    async def ask(self, message: Message) -> Request | ReclaimOver:
+        """Send a message of one frame and return what is answered. Raises StewardError without an answer."""
+        send, receive = trio.open_memory_channel[Request | ReclaimOver](1)
+        self._awaited[message.number] = send
+        try:
+            await self.send(message)
+            return await receive.receive()
+        except (OSError, trio.EndOfChannel) as error:
+            raise StewardError("steward: has ended meanwhile") from error
+        finally:
+            self._awaited.pop(message.number, None)
+
+    def answered(self, answer: Request | ReclaimOver) -> None:
+        """Pass an answer on. One that is not awaited any more is dropped."""
+        send = self._awaited.pop(answer.number, None)
+        if send is not None:
+            send.send_nowait(answer)
+
+    def asked(self, question: Request) -> None:
+        """Take a question. Raises RequestError where too many wait already."""
+        try:
+            self._asking.send_nowait(question)
+        except trio.WouldBlock as error:
+            raise RequestError(f"got a question; accepted: {_MOST_QUESTIONS} at a time") from error
+
+    def close(self) -> None:
+        """Tell those who wait for an answer that there will be none."""
+        for send in self._awaited.values():
+            send.close()
 
     async def send_answers(self) -> None:
         """Send the answers that are made, until cancelled."""

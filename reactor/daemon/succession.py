@@ -15,9 +15,10 @@ from reactor.brake.brake import Brake
 from reactor.daemon.endings import Endings
 from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.passes import Known
-from reactor.daemon.podman import Podman
 from reactor.daemon.record import Ending, PassRecord
+from reactor.daemon.steward import StewardLink
 from reactor.daemon.supervisor import Nursery, Supervisor
+from reactor.daemon.told_disks import StewardReclaim
 from reactor.errors import split_failure
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import InFlight
@@ -26,7 +27,7 @@ from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, Reclaim
 from reactor.reclaim.empty_dirs import EmptyDirs
-from reactor.reclaim.reclaims import NodeReclaim
+from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
 
 if TYPE_CHECKING:
     from reactor.daemon.kubernetes import Cluster
@@ -43,7 +44,7 @@ class Outliving:
     brake: Brake
     kills: KillPath
     cluster: Cluster | None
-    podman: Podman | None
+    steward: StewardLink
     supervisor: Supervisor
     clock_seconds: Callable[[], float] = time.monotonic
 
@@ -181,6 +182,7 @@ class Succession:
                 endings=endings,
                 brake=outliving.brake,
                 supervisor=outliving.supervisor,
+                steward=outliving.steward,
                 clock_seconds=outliving.clock_seconds,
             ),
             self._adopt_layout,
@@ -190,11 +192,18 @@ class Succession:
         )
 
     def _reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
-        """Return what whoever keeps images and containers on this node can give back."""
-        cluster, podman = self._outliving.cluster, self._outliving.podman
+        """Return what this node can give back: by commands, and by what keeps its images and containers."""
+        link, cluster = self._outliving.steward, self._outliving.cluster
+        found: dict[Reclaim, NodeReclaim] = {}
+        commands = sum(map(len, settings.reclaim.commands.values()))
+        if commands:
+            most_seconds = MOST_SECONDS + commands * settings.reclaim.timeout_seconds
+            found[Reclaim.COMMANDS] = StewardReclaim(link, Reclaim.COMMANDS, most_seconds=most_seconds)
         if cluster is not None:
-            return cluster.runtime.reclaims(settings)
-        return {} if podman is None else podman.reclaims(settings)
+            return {**found, **cluster.runtime.reclaims(settings)}
+        if settings.podman:
+            found[Reclaim.IMAGES] = StewardReclaim(link, Reclaim.IMAGES, most_seconds=2 * MOST_SECONDS)
+        return found
 
     def _exercise(self) -> None:
         if self.settings.dry_run:

@@ -23,16 +23,20 @@ class FrameError(ReactorError):
 
 
 class FrameKind(IntEnum):
-    """What a document is. Each is JSON, encoded by the guard."""
+    """What a document is. Each is JSON, but for the orders."""
 
-    SETTINGS = 1
-    """What the steward works by (`Orders`); the first one is what it starts with."""
+    ORDERS = 1
+    """What the steward works by (`reactor.link.orders`); the first ones are what it starts with."""
     LINE = 2
     """A line of the journal, in its place `number`; kept by the guard until it is taken."""
     NOTE = 3
     """A decision as it stands while its line is not written yet."""
     ANSWER = 4
     """The answer to the request of this `number`."""
+    LOOK = 5
+    """All filesystems are to be observed now; answered by LOOKED with this `number`."""
+    RECLAIM = 6
+    """`kind` is to be given back on `filesystems`; answered by a ReclaimOver with this `number`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,8 @@ class Assembly:
         version, kind, is_last, reserved, number = _HEADER.unpack_from(raw)
         if version != VERSION or reserved:
             raise FrameError(f"got version {version}; accepted: {VERSION}")
-        if not FrameKind.SETTINGS <= kind <= FrameKind.ANSWER:
-            raise FrameError(f"got kind {kind}; accepted: {FrameKind.SETTINGS:d} to {FrameKind.ANSWER:d}")
+        if not FrameKind.ORDERS <= kind <= FrameKind.RECLAIM:
+            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.RECLAIM:d}")
         of = (FrameKind(kind), number)
         if self._of not in {None, of}:
             raise FrameError(f"got a frame of {of} within {self._of}")

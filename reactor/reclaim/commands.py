@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import signal
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -118,6 +119,9 @@ def _spawn(command: Command, errors_fd: int) -> int:
     )
     with suppress(OSError):  # it has ended already
         Path(f"/proc/{pid}/oom_score_adj").write_text("0")  # the daemon's own score is not for others
+    with suppress(OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))  # nor is the steward's bound
     return pid
 
 

@@ -39,7 +39,8 @@ def _become_ordinary() -> None:
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("0")
     threading.stack_size(_STACK_BYTES)
-    resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, most))  # commands are given theirs back
 
 
 def _end_soon() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
 from reactor.errors import ReactorError
 from reactor.link.frames import FRAME_BYTES, Assembly, FrameKind, Message
-from reactor.link.requests import Request, RequestKind, write_request
+from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, write_request
 
 _ALIVE_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 4.0
 _BETWEEN_TAKEN_SECONDS: Final = 0.02
+_MOST_OUTGOING: Final = 64
 
 
 class GuardError(ReactorError):
@@ -26,7 +28,9 @@ class Guard:
 
     def __init__(self, connection: trio.socket.SocketType, take: Callable[[Message], None]) -> None:
         self._connection = connection
-        self._sending = trio.Lock()
+        self._outgoing, self._to_send = trio.open_memory_channel[Request | Space | ReclaimOver](
+            _MOST_OUTGOING
+        )
         self._take = take
         self._asked = 0
         self._waiting: dict[int, trio.MemorySendChannel[bytes]] = {}
@@ -42,7 +46,7 @@ class Guard:
         self._waiting[number] = send
         try:
             with trio.move_on_after(_ANSWER_SECONDS):
-                await self._send(Request(kind=kind, number=number, places=places))
+                await self.say(Request(kind=kind, number=number, places=places))
                 document: dict[str, Any] = json.loads(await receive.receive())
                 if "error" in document:
                     raise GuardError(document["error"])
@@ -78,7 +82,7 @@ class Guard:
     async def say_alive(self) -> None:
         """Say now and then that the loop runs, until cancelled."""
         while True:
-            await self._send(Request(kind=RequestKind.ALIVE))
+            await self.say(Request(kind=RequestKind.ALIVE))
             await trio.sleep(_ALIVE_SECONDS)
 
     async def say_taken(self) -> None:
@@ -87,12 +91,22 @@ class Guard:
             await self._has_taken.wait()
             self._has_taken = trio.Event()
             lost, self._lost = self._lost, 0
-            await self._send(Request(kind=RequestKind.TAKEN, number=self._taken_up_to, lost=lost))
+            await self.say(Request(kind=RequestKind.TAKEN, number=self._taken_up_to, lost=lost))
             await trio.sleep(_BETWEEN_TAKEN_SECONDS)
 
-    async def _send(self, request: Request) -> None:
-        try:
-            async with self._sending:
+    async def say(self, request: Request | Space | ReclaimOver) -> None:
+        """Say something in its turn."""
+        await self._outgoing.send(request)
+
+    def tell(self, request: Request | Space) -> None:
+        """Say something in its turn, or not at all where the guard does not read."""
+        with suppress(trio.WouldBlock):
+            self._outgoing.send_nowait(request)
+
+    async def send(self) -> None:
+        """Send what is said, until cancelled."""
+        async for request in self._to_send:
+            try:
                 await self._connection.send(write_request(request))
-        except (BrokenPipeError, ConnectionResetError):  # heard of in `hear`
-            await trio.sleep_forever()
+            except (BrokenPipeError, ConnectionResetError):  # heard of in `hear`
+                await trio.sleep_forever()

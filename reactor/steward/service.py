@@ -1,6 +1,7 @@
 """The steward's loop: lines into the journal, answers to clients, and what it remembers of both.
 
 hear            what the guard says
+    filesystems     followed for the guard; what is to be given back of them
 journal         a thread writes it; the guard is told what is written
 status socket   status, explain, top: asked of the guard, completed here
 metrics         scrapes and health, asked of the guard
@@ -33,9 +34,10 @@ from reactor.daemon.supervisor import Supervisor
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
-from reactor.link.orders import Orders
+from reactor.link.orders import Orders, read_orders
 from reactor.link.requests import RequestKind
 from reactor.steward.answers import explanation, name_asked, places_asked, status
+from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
 from reactor.steward.recent import RecentRecords, evictions_of
 from reactor.threads import NameLookups, in_thread, limit_threads
@@ -44,6 +46,7 @@ _LOG: Final = logging.getLogger("reactor.steward")
 _REMEMBERED: Final = 100
 _REMEMBERING_SECONDS: Final = 3.0
 _HOLDERS_SECONDS: Final = 0.5
+_MOST_ASKED: Final = 32
 _SHOWN_PODS: Final = 40
 
 
@@ -75,6 +78,8 @@ class _Steward:
         self._seen: set[tuple[object, object]] = set()
         self._loops: RestartLoops | None = None
         self._metrics = Metrics()
+        self._disks: Disks | None = None
+        self._asking, self._asked = trio.open_memory_channel[Message](_MOST_ASKED)
         self._supervisor = Supervisor()
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
@@ -92,7 +97,7 @@ class _Steward:
             if self._listener is not None:
                 self._listener.close()
             if self._early and self._orders is not None:  # the guard ended before the journal's end was read
-                path = Path(self._orders.journal.path)
+                path = Path(self._orders.settings.journal.path)
                 self._go_on_from(read_tail(path, _REMEMBERED), self._orders)
             if self._journal is not None:
                 self._journal.close()
@@ -104,13 +109,19 @@ class _Steward:
             raise AssertionError("ordered without orders")
 
         keep = self._supervisor.keep
+        nursery.start_soon(self._guard.send)
         nursery.start_soon(self._guard.say_alive)
         nursery.start_soon(self._guard.say_taken)
-        if orders.metrics_address is not None:
+        settings = orders.settings
+        self._disks = Disks(self._guard, self._supervisor, orders)
+        nursery.start_soon(keep, "filesystems", self._disks.run)
+        nursery.start_soon(self._disks.run_podman)
+        nursery.start_soon(self._do_asked, self._disks)
+        if settings.metrics_address is not None:
             metrics = partial(
                 serve_metrics,
                 self._metrics.registry,
-                orders.metrics_address,
+                settings.metrics_address,
                 self._is_alive,
                 self._scrapes.failed,
                 refresh=self._refresh,
@@ -124,7 +135,7 @@ class _Steward:
         """Read the journal's end, then begin with what goes on from there; its disk may hang."""
         documents: tuple[Document, ...] = ()
         with trio.move_on_after(_REMEMBERING_SECONDS):
-            path = Path(orders.journal.path)
+            path = Path(orders.settings.journal.path)
             documents = await in_thread(read_tail, path, _REMEMBERED, abandon_on_cancel=True)
         self._go_on_from(documents, orders)
 
@@ -141,22 +152,38 @@ class _Steward:
         self._seen.update(map(_key, decisions))
         if self._loops is not None:
             self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
-        self._journal = Journal(orders.journal)
+        self._journal = Journal(orders.settings.journal)
         self._journal.start()
         for message in early:
             self._take_record(message)
 
     def _take(self, message: Message) -> None:
-        if message.kind is FrameKind.SETTINGS:
-            self._orders = Orders.of(json.loads(message.content))
-            if self._loops is None:
-                self._loops = RestartLoops(self._orders.restart_loop)
-            self._loops.settings = self._orders.restart_loop
-            self._ordered.set()
+        if message.kind is FrameKind.ORDERS:
+            self._take_orders(read_orders(message.content))
+        elif message.kind in {FrameKind.LOOK, FrameKind.RECLAIM}:
+            with suppress(trio.WouldBlock):
+                self._asking.send_nowait(message)
         elif self._early is not None:
             self._early.append(message)
         else:
             self._take_record(message)
+
+    def _take_orders(self, orders: Orders) -> None:
+        if self._loops is None:
+            self._loops = RestartLoops(orders.settings.restart_loop)
+        self._loops.settings = orders.settings.restart_loop
+        self._orders = orders
+        if self._disks is not None:
+            with self._lines.guard():
+                self._disks.order(orders)
+        self._ordered.set()
+
+    async def _do_asked(self, disks: Disks) -> None:
+        """Do what the guard asks for, one thing beside the other: commands take long."""
+        async with trio.open_nursery() as nursery:
+            jobs = self._supervisor.jobs(nursery, "disks")
+            async for message in self._asked:
+                jobs.start_soon(disks.do, message)
 
     def _take_record(self, message: Message) -> None:
         if message.kind is FrameKind.LINE:
@@ -217,6 +244,9 @@ class _Steward:
         problems = {} if self._loops is None else self._loops.problems(time.time())
         if self._journal is not None and self._journal.problem is not None:
             problems["journal"] = self._journal.problem
+        if self._disks is not None:
+            problems |= self._disks.problems
+            guard = self._disks.completed(dict(guard))
         document = status(guard, self._recent, {**problems, **self._supervisor.problems})
         parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
         return {**document, "parts": parts}

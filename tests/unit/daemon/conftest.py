@@ -252,13 +252,10 @@ class FakeLoop:
 
 
 class FakeFilesystems:
-    """A node whose nodefs reaches its thresholds in five seconds."""
+    """A node whose filesystems the steward observes."""
 
     def document(self):
         return {"layout": "single", "layout_by_devices": "single", "filesystems": []}
-
-    def seconds_to(self, threshold):
-        return 5.0 if threshold.signal is Signal.NODEFS_AVAILABLE else None
 
 
 def observation(available: int, capacity: int = 512 * MIB) -> Observation:

@@ -14,6 +14,8 @@ from reactor.daemon.generation import Generation, Lasting
 from reactor.daemon.observed import Observed
 from reactor.daemon.passes import Known
 from reactor.daemon.record import PassRecord
+from reactor.daemon.record_queue import RecordQueue
+from reactor.daemon.steward import StewardLink
 from reactor.daemon.supervisor import Supervisor
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
@@ -52,6 +54,7 @@ async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeT
             endings=endings,
             brake=Brake(fake.tree),
             supervisor=supervisor,
+            steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
         )
         generation = Generation(SETTINGS, fake.tree, lasting, arming_seconds=60.0)
 

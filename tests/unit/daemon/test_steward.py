@@ -7,8 +7,10 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -19,16 +21,31 @@ from hypothesis import strategies as st
 from reactor.daemon.listening import AnotherDaemonError, listen
 from reactor.daemon.record_queue import RecordQueue
 from reactor.daemon.status_socket import ask
-from reactor.daemon.steward import StewardLink
+from reactor.daemon.steward import StewardLink, _Session
 from reactor.daemon.steward_process import COMMAND, StewardError
 from reactor.daemon.supervisor import Supervisor
 from reactor.errors import ReactorError
-from reactor.link.orders import Orders
-from reactor.link.requests import QUESTIONS, REQUEST_BYTES, Request, RequestKind, write_request
-from reactor.model.settings import JournalSettings, RestartLoopSettings
+from reactor.link.requests import (
+    QUESTIONS,
+    ReclaimOver,
+    Request,
+    RequestKind,
+    Space,
+    write_request,
+)
+from reactor.model.settings import JournalSettings, ReclaimSettings, Settings
+from reactor.model.signals import Filesystem, Layout, Reclaim
 
 STATUS = {
-    "status": {"node_cgroup": None, "problems": {}, "parts": [], "oom_kills": {"counted": {}}},
+    "status": {
+        "node_cgroup": None,
+        "runtime": None,
+        "problems": {},
+        "parts": [],
+        "sources": [],
+        "signals": [],
+        "oom_kills": {"counted": {}},
+    },
     "held": None,
 }
 
@@ -49,16 +66,16 @@ class Guard:
         self.asked: list[Request] = []
         self.fails_with: Exception | None = None
         self.supervisor = Supervisor()
-        orders = Orders(
-            start="now/1",
+        self.settings = Settings(
             journal=JournalSettings(path=str(self.journal)),
             metrics_address=None,
-            restart_loop=RestartLoopSettings(),
+            state_path=str(directory / "state.json"),
+            podman=False,
         )
         self.link = StewardLink(
             self.records,
             dict.fromkeys(QUESTIONS, self._answer),
-            orders.document,
+            self.settings,
             self.failures.append,
             command=command,
             silent_seconds=silent_seconds,
@@ -83,6 +100,25 @@ class Guard:
             yield
             await self.link.finish()
             nursery.cancel_scope.cancel()
+
+
+class News:
+    """Keeps what the guard is told of the disks."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def space(self, space: Space) -> None:
+        self.heard.append(space)
+
+    def wake(self) -> None:
+        self.heard.append("wake")
+
+    def filling(self) -> None:
+        self.heard.append("filling")
+
+    def lies_as(self, layout: Layout) -> None:
+        self.heard.append(layout)
 
 
 async def until(true: Callable[[], object], seconds: float = 20.0) -> None:
@@ -206,9 +242,10 @@ async def test_steward_that_asks_without_end_is_answered_at_a_bounded_pace(tmp_p
         await until(lambda: guard.asked)
         await trio.sleep(1.0)
         asked = len(guard.asked)
+        assert "at a time" in guard.link.problem
 
-    assert asked <= 8 + 20 * 2
-    assert guard.link.refused == 0
+    assert asked <= 8 + 20 * 3
+    assert guard.link.starts == 1
 
 
 async def test_steward_that_is_stopped_is_replaced_and_gets_what_the_one_before_did_not_take(tmp_path):
@@ -272,39 +309,136 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
 @given(
     datagrams=st.lists(
         st.one_of(
-            st.binary(max_size=REQUEST_BYTES + 2),
+            st.binary(max_size=60),
             st.builds(
                 lambda kind, tail: bytes((1, kind)) + tail,
-                st.integers(0, 9),
-                st.binary(min_size=REQUEST_BYTES - 2, max_size=REQUEST_BYTES - 2),
+                st.integers(0, 15),
+                st.one_of(st.binary(min_size=22, max_size=22), st.binary(min_size=46, max_size=46)),
             ),
             st.builds(
-                lambda number, lost: write_request(Request(kind=RequestKind.TAKEN, number=number, lost=lost)),
+                lambda kind, number, lost: write_request(Request(kind=kind, number=number, lost=lost)),
+                st.sampled_from(RequestKind),
                 st.integers(0, 6),
                 st.integers(0, 6),
             ),
+            st.builds(
+                lambda order, age, available: write_request(
+                    Space(
+                        order=order,
+                        filesystems=(Filesystem.NODEFS,),
+                        at_ns=max(0, time.monotonic_ns() - age),
+                        available_bytes=available,
+                        capacity_bytes=10,
+                    )
+                ),
+                st.integers(0, 2),
+                st.integers(-(10**9), 10**11),
+                st.integers(0, 20),
+            ),
+            st.builds(
+                lambda number, lines: write_request(ReclaimOver(number=number, did=tuple(lines))),
+                st.integers(0, 6),
+                st.lists(st.text(max_size=300), max_size=20),
+            ),
+            st.binary(max_size=20).map(lambda some: some * 500),
         ),
         max_size=10,
     )
 )
 def test_whatever_the_steward_sends_raises_nothing_and_loses_no_line_uncounted(tmp_path, datagrams):
-    class Session:
-        def __init__(self) -> None:
-            self.answers, self.answered = trio.open_memory_channel(100)
-
     async def main() -> None:
-        guard = Guard(tmp_path)
-        for _ in range(4):
-            guard.records.write(dict)
-        for _ in range(3):
-            await guard.records.next()
-        for raw in datagrams:
-            await guard.link._obey(raw, Session())
+        guard, news = Guard(tmp_path), News()
+        guard.link.order(guard.settings, news)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            session = _Session(trio.socket.from_stdlib_socket(ours.dup()))
+            for _ in range(4):
+                guard.records.write(dict)
+            for _ in range(3):
+                await guard.records.next()
+            for raw in datagrams:
+                guard.link._obey(raw, session)
+            session.connection.close()
         records = guard.records
         assert len(records) + records.written + records.lost == 4
-        assert guard.link.refused + len(guard.asked) <= len(datagrams)
+        assert guard.link.refused + len(news.heard) <= len(datagrams)
 
     trio.run(main)
+
+
+async def test_observation_that_is_too_old_of_the_future_or_of_orders_never_given_is_refused(tmp_path):
+    guard, news = Guard(tmp_path), News()
+    guard.link.order(guard.settings, news)
+    now_ns = time.monotonic_ns()
+    for order, at_ns, is_taken in (
+        (1, now_ns, True),
+        (0, now_ns, False),
+        (2, now_ns, False),
+        (1, now_ns - 61 * 10**9, False),
+        (1, now_ns + 10**12, False),
+    ):
+        space = Space(order=order, filesystems=(Filesystem.NODEFS,), at_ns=max(0, at_ns))
+        before = len(news.heard)
+        guard.link._obey(write_request(space), _Session(None))
+        assert (len(news.heard) > before) is is_taken
+
+    assert guard.link.refused == 3  # what was seen by earlier orders is only late
+
+
+async def test_layouts_are_adopted_at_a_bounded_rate(tmp_path, autojump_clock):
+    guard, news = Guard(tmp_path), News()
+    guard.link.order(guard.settings, news)
+    told = write_request(Request(kind=RequestKind.LAYOUT, number=1, places=2))
+    for _ in range(10):
+        guard.link._obey(told, _Session(None))
+    assert (news.heard, guard.link.refused) == ([Layout.DEDICATED] * 3, 7)
+
+    await trio.sleep(61)
+    guard.link._obey(told, _Session(None))
+    assert len(news.heard) == 4
+
+
+async def test_filesystems_are_observed_by_the_steward_and_what_it_gives_back_is_told(tmp_path):
+    guard, news = Guard(tmp_path), News()
+    done = tmp_path / "done"
+    reclaim = ReclaimSettings(commands={Filesystem.NODEFS: (("/bin/touch", str(done)), ("/bin/false",))})
+    guard.link.order(replace(guard.settings, reclaim=reclaim), news)
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        assert await guard.link.look(20)
+        over = await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        nothing = await guard.link.reclaim(Reclaim.IMAGES, [Filesystem.NODEFS])
+
+    assert done.exists()
+    assert (over.did, over.problems) == ((f"/bin/touch {done}", "/bin/false"), ("/bin/false: exit status 1",))
+    assert nothing.did is None
+    seen = next(one for one in news.heard if isinstance(one, Space))
+    assert seen.capacity_bytes > seen.available_bytes > 0
+    assert guard.link.refused == 0
+
+
+async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_is_waited_for(tmp_path):
+    guard = Guard(tmp_path)
+    with trio.fail_after(1):
+        assert not await guard.link.look(20)
+        with pytest.raises(StewardError, match="none at present"):
+            await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+
+
+async def test_reclaim_during_which_the_steward_ends_is_an_error(tmp_path):
+    guard = Guard(tmp_path, fake("time.sleep(1000)"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.link._session is not None)
+        nursery.start_soon(_kill_soon, guard.link.pid)
+        with pytest.raises(StewardError, match="ended meanwhile"):
+            await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        nursery.cancel_scope.cancel()
+
+
+async def _kill_soon(pid: int) -> None:
+    await trio.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_socket_of_a_guard_that_is_gone_is_replaced_though_its_steward_still_has_it(tmp_path):

@@ -21,6 +21,8 @@ from reactor.brake.brake import Brake
 from reactor.daemon.observed import Observed
 from reactor.daemon.passes import Known
 from reactor.daemon.record import Ending, PassRecord
+from reactor.daemon.record_queue import RecordQueue
+from reactor.daemon.steward import StewardLink
 from reactor.daemon.succession import Outliving, Succession
 from reactor.daemon.supervisor import Nursery, Supervisor
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -80,7 +82,7 @@ class Guarded:
             brake=self.brake,
             kills=self.kills,
             cluster=None,
-            podman=None,
+            steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
             supervisor=Supervisor(),
             clock_seconds=trio.current_time,
         )

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -14,12 +15,20 @@ import trio.testing
 from reactor.daemon.listening import listen
 from reactor.daemon.status_socket import ask
 from reactor.link.frames import FrameKind, Message, write_frames
-from reactor.link.orders import Orders
-from reactor.link.requests import REQUEST_BYTES, RequestKind, read_request
-from reactor.model.settings import JournalSettings, RestartLoopSettings
+from reactor.link.orders import Orders, write_orders
+from reactor.link.requests import LONGEST_BYTES, Request, RequestKind, read_request
+from reactor.model.settings import JournalSettings, RestartLoopSettings, Settings
 from reactor.steward.service import serve
 
-STATUS = {"node_cgroup": None, "problems": {}, "parts": [], "oom_kills": {"counted": {}}}
+STATUS = {
+    "node_cgroup": None,
+    "runtime": None,
+    "problems": {},
+    "parts": [],
+    "sources": [{"name": "filesystems", "health": "armed", "detail": "observed by the steward"}],
+    "signals": [],
+    "oom_kills": {"counted": {}},
+}
 
 
 class Guard:
@@ -32,28 +41,37 @@ class Guard:
         self.journal = directory / "journal.jsonl"
         self.socket_path = directory / "s.sock"
         self.taken: list[tuple[int, int]] = []
+        self.number = 0
+        self.heard: list[object] = []
 
     async def send(self, kind: FrameKind, document: object, number: int = 0) -> None:
         content = json.dumps(document).encode() + b"\n"
         for frame in write_frames(Message(kind, number, content)):
             await self.connection.send(frame)
 
-    async def order(self, evictions: int = 3) -> None:
-        orders = Orders(
-            start="now/1",
+    async def order(self, evictions: int = 3, **more) -> None:
+        self.number += 1
+        settings = Settings(
             journal=JournalSettings(path=str(self.journal)),
             metrics_address=None,
+            state_path=str(self.journal.with_name("state.json")),
+            podman=False,
             restart_loop=RestartLoopSettings(evictions=evictions),
         )
-        await self.send(FrameKind.SETTINGS, orders.document())
+        orders = Orders(start="now/1", number=self.number, settings=replace(settings, **more))
+        for frame in write_frames(Message(FrameKind.ORDERS, self.number, write_orders(orders))):
+            await self.connection.send(frame)
 
     async def line(self, seq: int, document: dict) -> None:
         await self.send(FrameKind.LINE, {**document, "start": "now/1", "seq": seq}, seq)
 
     async def answer(self) -> None:
         """Answer what is asked, until the pair is closed."""
-        while raw := await self.connection.recv(REQUEST_BYTES + 1):
+        while raw := await self.connection.recv(LONGEST_BYTES + 1):
             request = read_request(raw)
+            self.heard.append(request)
+            if not isinstance(request, Request):
+                continue
             if request.kind is RequestKind.TAKEN:
                 self.taken.append((request.number, request.lost))
             elif request.kind is RequestKind.STATUS:

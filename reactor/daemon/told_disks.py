@@ -1,0 +1,126 @@
+"""The filesystems as the steward observes them, and what it can give back of them.
+
+The guard looks at no filesystem itself: one that hangs would hang whoever looks. What it was told grows stale
+where the steward is gone, and counts as unknown then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import trio
+
+from reactor.daemon.observed import Observed
+from reactor.daemon.steward import StewardLink
+from reactor.disks.filesystems import SIGNALS
+from reactor.link.requests import Space
+from reactor.model.settings import Settings
+from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.reclaim.reclaims import ReclaimReport
+from reactor.sources.catalogue import FILESYSTEMS
+from reactor.sources.wakes import SourceBoard, Wakes
+
+_LATE: Final = "the steward does not answer: what was seen before grows stale"
+
+
+class ToldFilesystems:
+    """Takes what the steward observes into `observed`, and wakes the loop where it says that this matters.
+
+    `on_layout` is told where the devices show another layout than the one in force; `on_filling` where a
+    threshold is near at the present rate.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it is connected to
+        self,
+        link: StewardLink,
+        settings: Settings,
+        observed: Observed,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        timeout_seconds: float,
+        on_layout: Callable[[Layout], None],
+        on_filling: Callable[[], None],
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._observed = observed
+        self._wakes = wakes
+        self._board = board
+        self._timeout_seconds = timeout_seconds
+        self._on_layout = on_layout
+        self._on_filling = on_filling
+        self._clock_seconds = clock_seconds
+        self.problems: dict[str, str] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Have the steward follow the filesystems by these settings, until cancelled."""
+        self._link.order(self._settings, self)
+        task_status.started()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._link.forget(self)
+
+    async def look(self) -> None:
+        """Have all the filesystems observed now; without an answer what was seen grows stale."""
+        if await self._link.look(self._timeout_seconds):
+            self.problems.pop("filesystems", None)
+            self._board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
+        else:
+            self.problems["filesystems"] = _LATE
+            self._board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)
+
+    def document(self) -> dict[str, Any]:
+        """Return how the filesystems lie, as far as the guard knows, as plain JSON values."""
+        return {"layout": self._settings.eviction.layout, "layout_by_devices": None, "filesystems": []}
+
+    def space(self, space: Space) -> None:
+        """Take over what is left of filesystems."""
+        signals = [signal for filesystem in space.filesystems for signal in SIGNALS[filesystem]]
+        seen: dict[Signal, Observation] = {}
+        for filesystem in space.filesystems:
+            bytes_signal, inodes_signal = SIGNALS[filesystem]
+            if space.available_bytes is not None and space.capacity_bytes is not None:
+                seen[bytes_signal] = Observation(
+                    available=space.available_bytes, capacity=space.capacity_bytes
+                )
+            if space.inodes_free is not None and space.inodes is not None:
+                seen[inodes_signal] = Observation(available=space.inodes_free, capacity=space.inodes)
+        age_seconds = max(0, time.monotonic_ns() - space.at_ns) / 1e9
+        self._observed.take(signals, seen, self._clock_seconds() - age_seconds)
+
+    def wake(self) -> None:
+        """Have a pass made."""
+        self._board.count_wake(FILESYSTEMS)
+        self._wakes.notify(Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns()))
+
+    def filling(self) -> None:
+        """Take note that a threshold is near: it may soon matter which pods take how much."""
+        self._on_filling()
+
+    def lies_as(self, layout: Layout) -> None:
+        """Adopt the layout that the devices show, where none is configured."""
+        if layout is not self._settings.eviction.layout and layout in self._settings.by_layout:
+            self._on_layout(layout)
+
+
+class StewardReclaim:
+    """What the steward gives back of one kind; see NodeReclaim."""
+
+    def __init__(self, link: StewardLink, kind: Reclaim, *, most_seconds: float) -> None:
+        self._link = link
+        self._kind = kind
+        self._most_seconds = most_seconds
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        """Have it given back, and return when that is done. Raises StewardError."""
+        with trio.move_on_after(self._most_seconds):
+            over = await self._link.reclaim(self._kind, filesystems)
+            return None if over.did is None else ReclaimReport(did=over.did, problems=over.problems)
+        return ReclaimReport(problems=(f"not done within {self._most_seconds:g} s",))

@@ -1,0 +1,190 @@
+"""The disks: the steward observes the filesystems for the guard, and gives back what it is asked for.
+
+Commands and podman are the steward's to call: what they answer, and how long, costs the guard nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import trio
+
+from reactor.daemon.filesystems import FilesystemWatch
+from reactor.daemon.podman import Podman
+from reactor.daemon.supervisor import Supervisor
+from reactor.disks.filesystems import SIGNALS, FilesystemObserver
+from reactor.errors import ReactorError
+from reactor.link.frames import FrameKind, Message
+from reactor.link.orders import Orders
+from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
+from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import SourceHealth, Wake
+from reactor.reclaim.commands import CommandReclaim
+from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
+from reactor.sources.catalogue import FILESYSTEMS
+from reactor.sources.wakes import SourceBoard
+from reactor.steward.guard import Guard
+
+_LOG: Final = logging.getLogger("reactor.filesystems")
+_TIMEOUT_SECONDS: Final = 5.0
+
+
+class Disks:
+    """Follows the filesystems by the orders in force."""
+
+    def __init__(self, guard: Guard, supervisor: Supervisor, orders: Orders) -> None:
+        self._guard = guard
+        self._supervisor = supervisor
+        self._orders = orders
+        self._podman = None if orders.settings.kubernetes is not None else Podman(orders.settings, supervisor)
+        self._commands = CommandReclaim(orders.settings.reclaim)
+        self._scope = trio.CancelScope()
+        self._told = _Told(guard, orders)
+        self._watch = self._watched()
+        self._reclaims = self._reclaimed()
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong at present, each in one line."""
+        return {**self._watch.problems, **({} if self._podman is None else self._podman.problems)}
+
+    def order(self, orders: Orders) -> None:
+        """Go on by other orders."""
+        if orders.settings.reclaim != self._orders.settings.reclaim:
+            self._commands = CommandReclaim(orders.settings.reclaim)
+        self._orders = orders
+        self._told = _Told(self._guard, orders)
+        self._watch = self._watched()
+        self._reclaims = self._reclaimed()
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Follow the filesystems, until cancelled."""
+        while True:
+            with trio.CancelScope() as self._scope:
+                await self._watch.run()
+
+    async def run_podman(self) -> None:
+        """Watch podman's images, until cancelled."""
+        if self._podman is not None:
+            await self._podman.run()
+
+    async def do(self, message: Message) -> None:
+        """Do what the guard asks for, and say when it is done."""
+        if message.kind is FrameKind.LOOK:
+            await self._watch.look()
+            await self._guard.say(Request(kind=RequestKind.LOOKED, number=message.number))
+            return
+        asked = json.loads(message.content)
+        try:
+            report = await self._reclaims.run(
+                Reclaim(asked["kind"]), [Filesystem(name) for name in asked["filesystems"]]
+            )
+        except (ReactorError, OSError) as error:
+            report = ReclaimReport(problems=(str(error),))
+        over = ReclaimOver(number=message.number)
+        if report is not None:
+            over = ReclaimOver(number=message.number, did=report.did, problems=report.problems)
+        await self._guard.say(over)
+
+    def completed(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a status with what the steward knows of the disks."""
+        state = self._told.board.state(FILESYSTEMS)
+        left = {
+            str(threshold): seconds
+            for threshold in self._orders.settings.eviction.thresholds
+            if (seconds := self._watch.seconds_to(threshold)) is not None
+        }
+        lies = self._watch.document()
+        return {
+            **document,
+            "runtime": document["runtime"] or (None if self._podman is None else self._podman.description),
+            "layout_by_devices": lies["layout_by_devices"],
+            "filesystems": lies["filesystems"],
+            "sources": [_detailed(source, state.detail) for source in document["sources"]],
+            "signals": [
+                {
+                    **signal,
+                    "source": signal["source"] and _detailed(signal["source"], state.detail),
+                    "thresholds": [
+                        {**one, "reached_in_seconds": _rounded(left.get(one["threshold"]))}
+                        for one in signal["thresholds"]
+                    ],
+                }
+                for signal in document["signals"]
+            ],
+        }
+
+    def _watched(self) -> FilesystemWatch:
+        settings, told = self._orders.settings, self._told
+        return FilesystemWatch(
+            FilesystemObserver(settings),
+            settings,
+            told,
+            told,
+            told.board,
+            timeout_seconds=_TIMEOUT_SECONDS,
+            on_layout=told.layout,
+            on_filling=told.filling,
+        )
+
+    def _reclaimed(self) -> Reclaims:
+        by_kind: dict[Reclaim, NodeReclaim] = {Reclaim.COMMANDS: self._commands}
+        if self._podman is not None:
+            by_kind |= self._podman.reclaims(self._orders.settings)
+        return Reclaims(by_kind)
+
+
+class _Told:
+    """Tells the guard what the watch of one set of orders finds; `board` has how the watch stands."""
+
+    def __init__(self, guard: Guard, orders: Orders) -> None:
+        self.board = SourceBoard()
+        self._guard = guard
+        self._order = orders.number
+
+    def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
+        """Tell what was just seen of the signals asked for: those of filesystems in one place."""
+        filesystems = tuple(one for one in Filesystem if SIGNALS[one][0] in asked)
+        in_bytes, in_inodes = (seen.get(signal) for signal in SIGNALS[filesystems[0]])
+        self._guard.tell(
+            Space(
+                order=self._order,
+                filesystems=filesystems,
+                at_ns=min(int(now_seconds * 1e9), time.monotonic_ns()),
+                available_bytes=None if in_bytes is None else int(in_bytes.available),
+                capacity_bytes=None if in_bytes is None else int(in_bytes.capacity),
+                inodes_free=None if in_inodes is None else int(in_inodes.available),
+                inodes=None if in_inodes is None else int(in_inodes.capacity),
+            )
+        )
+
+    def notify(self, *wakes: Wake) -> None:
+        """Wake the guard's loop."""
+        if wakes:
+            self._guard.tell(Request(kind=RequestKind.DISK_WAKE))
+
+    def filling(self) -> None:
+        """Tell that a threshold is near."""
+        self._guard.tell(Request(kind=RequestKind.FILLING))
+
+    def layout(self, layout: Layout) -> None:
+        """Tell the layout that the devices show."""
+        number = layout_number(layout)
+        self._guard.tell(Request(kind=RequestKind.LAYOUT, number=self._order, places=number))
+
+
+def _detailed(source: Mapping[str, Any], detail: str) -> Mapping[str, Any]:
+    """Return how a source stands; that of filesystems with the steward's words, where all is well."""
+    if source["name"] != FILESYSTEMS or source["health"] != SourceHealth.ARMED or not detail:
+        return source
+    return {**source, "detail": detail}
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
