@@ -132,7 +132,7 @@ class KillPath:
     def kill_now(self, pod: Pod) -> KillReport:
         """Send SIGKILL to everything in the pod's cgroup and return when it is sent; reap waits for the end.
 
-        Of thousands of cgroups on v1 reap signals the rest, too, which would hold up everybody else here.
+        Of thousands of cgroups on v1 reap signals the rest, too, which would hold up all other pods here.
         Raises RefusedError for a pod that reactor must not touch, OSError where nothing of it could be
         signalled. A cgroup that is gone, or another's by now, is a kill of zero processes.
         """

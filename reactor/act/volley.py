@@ -28,11 +28,11 @@ _BREADTH: Final = 64
 class Volley:
     """Signals every process in `top` and below, but for `spared` cgroups; processes of `never` are refused.
 
-    `ready` are pidfds by process id that were opened before: who is listed and held needs no second look.
-    They are owned from now on. What `held` has at the end, up to HELD pidfds of those signalled, by process
-    id, is the caller's to close. `sent` counts signals. Of the last round, `is_restless` tells whether it
-    found anybody whom the rounds before had not, `is_in_want` whether a call failed for want of descriptors,
-    `is_cut` whether it ended before all cgroups were gone over.
+    `ready` are pidfds by process id that were opened before: a process that is listed and held needs no
+    second look. They are owned from now on. What `held` has at the end, up to HELD pidfds of those signalled,
+    by process id, is the caller's to close. `sent` counts signals. Of the last round, `is_restless` tells
+    whether it found a process that the rounds before had not, `is_in_want` whether a call failed for want of
+    descriptors, `is_cut` whether it ended before all cgroups were gone over.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Volley:
     def fire(self, most_cgroups: int = sys.maxsize) -> bool:
         """Make a round over so many cgroups at the most; return whether it was restless.
 
-        What was refused before is tried once more. Raises RefusedError where somebody is found who is never
-        to be signalled.
+        What was refused before is tried once more. Raises RefusedError where a process is found that is
+        never to be signalled.
         """
         with closing(self.pieces(most_cgroups)) as pieces:
             self.is_cut = next(pieces, False) is None

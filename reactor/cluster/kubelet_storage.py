@@ -72,7 +72,7 @@ class KubeletStorage:
         The runtime mounts it before the container's own code runs, but that code may mount another over it,
         in a user namespace of its own too, and name any directory of the node there. So this is the tenant's
         word, for the tenant's own pod alone: it can understate what the pod has written to its layer, until
-        the disk is full of it, or claim a tree that is not its own. Nobody else's number changes, nothing is
+        the disk is full of it, or claim a tree that is not its own. No other pod's number changes, nothing is
         written to or removed from the path, and the walker's bounds of time and memory hold for it.
         """
         try:

@@ -48,9 +48,9 @@ class _Known(NamedTuple):
 class KubernetesPods:
     """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
 
-    `specs`, by the uids of cgroups, and `runtime` return what is known at present, without waiting for
-    anybody; `all_told` whether whoever tells of specs has told of all and goes on telling. A pod keeps the
-    spec that it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
+    `specs`, by the uids of cgroups, and `runtime` return what is known at present, without waiting;
+    `all_told` whether the source of specs has listed all and still reports changes. A pod keeps the spec that
+    it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
     """
 
     def __init__(

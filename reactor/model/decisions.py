@@ -173,7 +173,7 @@ class Decision:
 
     Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
     rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts
-    nobody in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to
+    no pod in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to
     be begun now, and its end told by the state (`is_over`). `slowdowns` are those in force, `unhelpful` the
     kills that have just turned out not to help.
     """

@@ -27,9 +27,9 @@ def record_oom_kill(
 ) -> PolicyState:
     """Return the state after the kernel has killed; `uid` is the victim's pod.
 
-    A kill at a pod's own limit brings the node nothing that it could not have had before, and anybody who
-    runs a pod can cause one: it is not waited for. Nor is a second kill of which nothing is known while a
-    first is waited for: the kernel may go on killing, and that must not put off an eviction for good.
+    A kill at a pod's own limit brings the node nothing that it could not have had before, and every
+    tenant can cause one: it is not waited for. Nor is a second kill of which nothing is known while a first
+    is waited for: the kernel may go on killing, and that must not put off an eviction for good.
     """
     if kill.scope is OomScope.OWN_LIMIT:
         return state

@@ -155,8 +155,8 @@ class CgroupPods:
     def _pod(self, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
         """Return the pod in a cgroup, None where it is gone since it was listed.
 
-        One that can't be read stays as it was known; one that never could be is spared, since nobody knows
-        what it asked for or whether it may be ended.
+        One that can't be read stays as it was known; one that never could be is spared, since what it
+        asked for and whether it may be evicted are not known.
         """
         try:
             directory = f"{found.parent_directory}/{os.path.basename(found.cgroup)}"
