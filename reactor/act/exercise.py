@@ -66,7 +66,7 @@ def _kill_child(kill_path: KillPath, cgroup: str, directories: Sequence[Path]) -
         report = kill_path.kill_now(Pod(name="exercise", namespace="reactor", uid="exercise", cgroup=cgroup))
         if not _exited(child_fd):
             return (
-                f"kill path: a child of our own outlived SIGKILL; {'; '.join(report.problems) or 'no errors'}"
+                f"kill path: a test process survived SIGKILL; {'; '.join(report.problems) or 'no errors'}"
             )
         return f"kill path: {'; '.join(report.problems)}" if report.problems else None
     finally:

@@ -71,7 +71,7 @@ class RuntimeKills:
                 await self._stop_containers(pod, grace_period_seconds)
                 stopped = True
             except ReactorError as error:
-                _LOG.warning("pod %s: its processes are asked to end instead: %s", pod.key, error)
+                _LOG.warning("pod %s: sending SIGTERM to its processes instead: %s", pod.key, error)
         left_seconds = grace_period_seconds - (trio.current_time() - began)
         if not stopped and left_seconds > 0:
             return await self._kills.terminate(pod, left_seconds)
@@ -122,9 +122,9 @@ async def stop_sandboxes(client: Client, pod_uid: str) -> None:
                         await client().stop_sandbox(sandbox.id)
             except ReactorError as error:
                 if backoff.is_first:
-                    _LOG.warning("pod %s: its sandbox is not down yet: %s", pod_uid, error)
+                    _LOG.warning("pod %s: its sandbox is not stopped yet: %s", pod_uid, error)
                 await backoff.pause()
             else:
                 return
     if scope.cancelled_caught:
-        _LOG.warning("pod %s: its sandbox is left to the kubelet", pod_uid)
+        _LOG.warning("pod %s: stopping its sandbox is left to the kubelet", pod_uid)

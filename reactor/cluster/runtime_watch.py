@@ -114,7 +114,7 @@ class RuntimeWatch:
         """Take over how it stands; a change of heart is logged, the same trouble in other words is not."""
         if (state.problem is None) != (self.state.problem is None):
             if state.problem is not None:
-                _LOG.warning("%s; what it told last stands", state.problem)
+                _LOG.warning("%s; its last answers stay in force", state.problem)
             else:
                 _LOG.info("answers again: %s", state.description)
         elif state.description != self.state.description:

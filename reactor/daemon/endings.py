@@ -76,7 +76,7 @@ class Endings:
             if ending.outcome != "ordered":
                 continue  # its grace period is over, and so is the pod
             ending.outcome = CALLED_OFF
-            ending.add_problems("a dry run was configured in its grace period; SIGTERM had been sent")
+            ending.add_problems("a dry run was configured in its grace period, after SIGTERM")
             scope.cancel()
             called_off.append(uid)
             _LOG.warning("pod %s: eviction called off: a dry run was configured", ending.eviction.pod.key)
@@ -109,7 +109,7 @@ class Endings:
 
         No process is killed: a cgroup of that name is another pod's by now.
         """
-        _LOG.warning("pod %s: ended meanwhile; its files are awaited", pod.key)
+        _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
         ending = Ending(eviction=_resumed(pod, flight, 0))
         self._nursery.start_soon(self._await_files, ending)
         return ending

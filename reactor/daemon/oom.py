@@ -24,9 +24,9 @@ _LOG: Final = logging.getLogger("reactor.oom")
 KIND: Final = "oom-kill"
 _SAYS: Final = {
     OomScope.NODE: "the kernel's OOM killer was faster than us",
-    OomScope.OWN_LIMIT: "at a limit of its own, which is the kernel's to hold",
-    OomScope.ABOVE_NODE: "what lies above the guarded node has run out",
-    OomScope.UNKNOWN: "at whose limit the kernel's counters do not tell",
+    OomScope.OWN_LIMIT: "at the limit of a pod or container, not for the node's sake",
+    OomScope.ABOVE_NODE: "memory ran out above the guarded node",
+    OomScope.UNKNOWN: "the kernel's counters do not say at whose limit",
 }
 
 Document = Mapping[str, Any]

@@ -121,7 +121,8 @@ class _Record:
         lately = trio.current_time() - self._failed_at < RECOVERED_SECONDS
         health = PartHealth.RUNNING if self.health is PartHealth.FAILED and not lately else self.health
         if self.last_error is not None and (lately or health is PartHealth.RESTARTING):
-            problem = f"{health}: {self.last_error} ({self.restarts} failures; see the log)"
+            times = "1 failure" if self.restarts == 1 else f"{self.restarts} failures"
+            problem = f"{health} after {times}: {self.last_error}; see the log"
         return PartState(
             name=self.name,
             health=health,
@@ -153,7 +154,7 @@ class Hook:
 
     def failed(self, error: Exception) -> None:
         """Note a failure that was caught elsewhere."""
-        self._record.failed(error, PartHealth.FAILED, "the daemon goes on without")
+        self._record.failed(error, PartHealth.FAILED, "the daemon continues without it")
 
 
 class Jobs:

@@ -32,7 +32,7 @@ async def turn(state_path: Path, *, stand_by: bool) -> AsyncIterator[None]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        _LOG.warning("no lock against a second daemon: %s", error)
+        _LOG.warning("a second daemon would not be noticed: %s", error)
         yield
         return
     try:
@@ -57,4 +57,4 @@ async def _take(fd: int, path: Path, *, stand_by: bool) -> None:
     # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting without
     # a descriptor to hold what it may get.
     await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
-    _LOG.info("it is our turn")
+    _LOG.info("the other daemon has ended: taking over")

@@ -75,7 +75,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
         if verbose and feature.log:
             screen.print(f"log of {feature.name}:\n{feature.log}")
     if not works:
-        screen.print("reactor can't guard this node: without a memory controller there are no pods to end")
+        screen.print("reactor can't guard this node: the cgroup memory controller is missing")
     return 0 if works else 1
 
 

@@ -196,7 +196,7 @@ class PodStore:
     def problems(self) -> Mapping[str, str]:
         """Return which pods can't be read, or claim another's cgroup, and why."""
         found = {
-            f"pod {known.pod.key}": f"what can't be read counts as not given: {known.unreadable_because}"
+            f"pod {known.pod.key}": f"unreadable fields count as missing: {known.unreadable_because}"
             for known in self._known.values()
             if known.unreadable_because is not None
         }

@@ -178,7 +178,7 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]
     killed = after(", killed", woke_ns, eviction["killed_ns"])
-    freed = after(", given back", woke_ns, eviction["freed_ns"])
+    freed = after(", freed", woke_ns, eviction["freed_ns"])
     screen.say(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
     if eviction.get("credited_bytes") is not None and eviction.get("returned_bytes") is not None:
         credited, returned = (
