@@ -74,6 +74,19 @@ def test_each_make_target_that_a_page_names_exists(page: Path) -> None:
     assert set(named) - targets == set()
 
 
+def test_the_way_from_a_wake_to_the_kill_is_drawn_as_it_is() -> None:
+    """Each line names a file and, but for the first, a function of it or a method of a class of it."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    drawn = page.partition("## From a wake to the kill")[2].split("```")[1]
+    steps = re.findall(r"^(reactor/\S+\.py) +(?:(\w+)\.)?(\w+)  ", drawn, re.MULTILINE)
+
+    assert len(steps) == len(drawn.strip().splitlines()) - 1
+    for path, owner, name in steps:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^ *(?:async )?def {name}\b", text, re.MULTILINE), f"{path}: {name}"
+        assert not owner or re.search(rf"^class {owner}\b", text, re.MULTILINE), f"{path}: {owner}"
+
+
 def _metrics_in_code() -> set[str]:
     """Return the metrics' names; one that is put together ends in an underscore."""
     found = set()
