@@ -65,9 +65,7 @@ def _kill_child(kill_path: KillPath, cgroup: str, directories: Sequence[Path]) -
             (directory / "cgroup.procs").write_text(str(child))
         report = kill_path.kill_now(Pod(name="exercise", namespace="reactor", uid="exercise", cgroup=cgroup))
         if not _exited(child_fd):
-            return (
-                f"kill path: a test process survived SIGKILL; {'; '.join(report.problems) or 'no errors'}"
-            )
+            return f"kill path: a test process survived SIGKILL; {'; '.join(report.problems) or 'no errors'}"
         return f"kill path: {'; '.join(report.problems)}" if report.problems else None
     finally:
         kill_path.close()

@@ -293,7 +293,11 @@ class Announcer:
 
     async def _failed(self, uid: str, error: ApiError, backoff: Backoff) -> None:
         if uid not in self._problems:
-            _LOG.warning("eviction of %s: not reported to the API server yet: %s", self._announcements[uid].name or uid, error)
+            _LOG.warning(
+                "eviction of %s: not reported to the API server yet: %s",
+                self._announcements[uid].name or uid,
+                error,
+            )
         self._problems[uid] = str(error)
         await backoff.pause(error.retry_after_seconds if isinstance(error, BusyError) else None)
 
@@ -308,7 +312,9 @@ class Announcer:
             pending = {one.uid for one in self.pending}
             told = (uid for uid in self._announcements if uid not in pending)
             uid = next(told, next(iter(self._announcements)))
-            _LOG.warning("more than %d evictions to report to the API server: pod %s is left out", _LIMIT, uid)
+            _LOG.warning(
+                "more than %d evictions to report to the API server: pod %s is left out", _LIMIT, uid
+            )
             self._drop(uid)
 
     def _drop(self, uid: str) -> None:

@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
 def _check(options: argparse.Namespace) -> int:
     settings = settings_in(options.file)
     _warn_where_commands_are_refused(options.file)
+    _warn_where_no_pod_can_be_evicted(settings, options.file)
     count = len(settings.eviction.thresholds)
     _warn_where_nothing_brakes(settings, options.file)
     _warn_of_absurd_thresholds(settings, options.file)
@@ -47,6 +48,12 @@ def _warn_where_commands_are_refused(path: Path) -> None:
         load_configuration(path, may_run_commands=True)
     except ConfigError as error:
         print(f"reactor: {path}: reactor run refuses it here: {error}", file=sys.stderr)
+
+
+def _warn_where_no_pod_can_be_evicted(settings: Settings, path: Path) -> None:
+    if not settings.pod_parents:
+        why = "empty: no pod can be evicted (set it, or reactor.nodeCgroup, or reactor.kubernetes)"
+        print(f"reactor: {path}: reactor.pods.parents: {why}", file=sys.stderr)
 
 
 def _warn_of_absurd_thresholds(settings: Settings, path: Path) -> None:

@@ -72,6 +72,25 @@ def test_right_configuration_exits_0_and_names_its_thresholds(tmp_path, capsys):
     assert "memory.available<100Mi" in capsys.readouterr().out
 
 
+def test_a_configuration_by_which_no_pod_can_be_evicted_is_right_and_named(tmp_path, capsys):
+    without = tmp_path / "without.yaml"
+    without.write_text("evictionHard: {memory.available: 100Mi}\n")
+
+    assert main(["config", "check", str(without)]) == 0
+
+    assert "reactor.pods.parents: empty: no pod can be evicted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("section", ["{nodeCgroup: /node}", "{pods: {parents: [/node]}}", "{kubernetes: {}}"])
+def test_a_configuration_by_which_pods_can_be_evicted_is_not_warned_of(section, tmp_path, capsys):
+    right = tmp_path / "right.yaml"
+    right.write_text(f"evictionHard: {{memory.available: 1}}\nreactor: {section}\n")
+
+    assert main(["config", "check", str(right)]) == 0
+
+    assert "no pod can be evicted" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["status"], ["explain", "pod"]])
 def test_without_a_daemon_status_and_explain_say_so_and_exit_1(command, tmp_path, capsys):
     assert main([*command, "--socket", str(tmp_path / "nobody.sock")]) == 1
