@@ -274,7 +274,7 @@ async def test_another_pod_of_the_same_name_is_left_alone(tmp_path: Path) -> Non
         run.node.let_go.set()
         run.announcer.announce(announcement())
         await until(lambda: bool(server.events))
-        await trio.sleep(0.1)
+        await until(lambda: "uid mismatch" in run.announcer.problems.get("eviction of web", ""))
         assert "Running" == run.status()["phase"]
 
 
