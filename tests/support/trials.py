@@ -239,13 +239,37 @@ def _total(suites: Iterable[dict[str, int]]) -> dict[str, int]:
     return {name: sum(sums[name] for sums in listed) for name in _COUNTS}
 
 
+def merged(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs, those on one machine as one run."""
+    by_machine: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        key = json.dumps(run["machine"])
+        before = by_machine.get(key)
+        by_machine[key] = run if before is None else _joined(before, run)
+    return list(by_machine.values())
+
+
+def _joined(before: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    suites = dict(before["suites"])
+    for suite, sums in run["suites"].items():
+        others = suites.get(suite, {})
+        suites[suite] = {name: count + others.get(name, 0) for name, count in sums.items()}
+    return {
+        **run,
+        "seconds": before["seconds"] + run["seconds"],
+        "load": {"before": before["load"]["before"], "after": run["load"]["after"]},
+        "suites": dict(sorted(suites.items())),
+        "unclean": [*before["unclean"], *run["unclean"]],
+    }
+
+
 def with_tables(document: str, runs: Sequence[dict[str, Any]]) -> str:
-    """Return a document with these runs' tables between its marks. Raises ValueError without marks."""
+    """Return a document with a table for each machine between its marks. Raises ValueError without marks."""
     before, begin, rest = document.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not (begin and end):
         raise ValueError(f"no {_BEGIN} and {_END}")
-    tables = "\n\n".join("\n".join(table(figures)) for figures in runs)
+    tables = "\n\n".join("\n".join(table(figures)) for figures in merged(runs))
     return f"{before}{begin}\n{tables}\n{end}{after}"
 
 
