@@ -50,7 +50,9 @@ def decode(raw: object, cls: type[T], *, root: str = "") -> T:
     try:
         return CONVERTER.structure(raw, cls)
     except RecursionError as error:
-        problem = Problem(path=root or "document", got="endless nesting", accepted="a document with an end")
+        problem = Problem(
+            path=root or "document", got="endless nesting", accepted="a document of finite depth"
+        )
         raise ConfigError([problem]) from error
     except Exception as error:
         if not isinstance(error, (BaseExceptionGroup, BaseValidationError, Refused, ForbiddenExtraKeysError)):

@@ -72,7 +72,7 @@ def load_configuration(path: Path, *, may_run_commands: bool = False) -> Configu
         raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
     if exposed is not None:
         accepted = (
-            "with commands: a file and a directory of root or of who runs reactor that no other may write"
+            "a file and directory that belong to root or the daemon's user, and no other user may write"
         )
         raise ConfigError([Problem(path="reactor.reclaim", got=exposed, accepted=accepted)])
     return Configuration(settings=settings, text=text)

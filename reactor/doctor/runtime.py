@@ -28,8 +28,7 @@ def runtime_feature(settings: Settings) -> Feature:
         return Feature(
             name=RUNTIME,
             available=False,
-            detail="no socket where one is known to be"
-            + ("" if needed else "; a plain Linux node needs none"),
+            detail="no socket at the known paths" + ("" if needed else "; a plain Linux node needs none"),
             remedy=f"set reactor.runtime.endpoint; looked for: {', '.join(KNOWN_ENDPOINTS)}"
             if needed
             else "",

@@ -135,7 +135,7 @@ def _eventfd(node: _Node) -> str:
             os.close(usage_fd)
     finally:
         os.close(event_fd)  # this takes the threshold away again
-    return "a threshold on the root was taken"
+    return "a threshold on the root was accepted"
 
 
 def _memory_high(node: _Node) -> str:
@@ -173,7 +173,7 @@ def _pressure(node: _Node) -> str:
 
 def _bpf(_: _Node) -> str:
     os.close(libc.make_map())
-    return "a map was made"
+    return "a map was created"
 
 
 def _btf(node: _Node) -> str:
@@ -225,7 +225,7 @@ def _process_events(node: _Node) -> str:
         raise _Absent("CAP_NET_ADMIN is missing", _ROOT)
     with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)) as connector:
         connector.bind((0, _CN_IDX_PROC))
-    return "the connector can be listened to"
+    return "the connector accepts listeners"
 
 
 def _mrelease(_: _Node) -> str:
@@ -257,13 +257,13 @@ def _realtime(_: _Node) -> str:
     except OSError as error:
         raise with_path(error, "sched_setscheduler(SCHED_FIFO)") from None
     os.sched_setscheduler(0, policy, parameters)
-    return "SCHED_FIFO was taken"
+    return "SCHED_FIFO was accepted"
 
 
 def _memory_lock(_: _Node) -> str:
     libc.mlockall(libc.MCL_CURRENT | libc.MCL_ONFAULT)
     libc.munlockall()
-    return "mlockall was taken"
+    return "mlockall was accepted"
 
 
 _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
