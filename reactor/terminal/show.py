@@ -166,9 +166,9 @@ def _oom_kills(kills: Iterable[Mapping[str, Any]]) -> Table:
 
 def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     threshold = eviction["threshold"] or {}
-    dry = " (dry run: it was not)" if eviction["dry_run"] else ""
-    when = f"{eviction['time']}, decision {eviction['id']}{dry}"
-    screen.say(f"{eviction['pod']} was evicted at {when}: {eviction['message']}")
+    what = "would have been evicted (dry run)" if eviction["dry_run"] else "was evicted"
+    when = f"{eviction['time']}, decision {eviction['id']}"
+    screen.say(f"{eviction['pod']} {what} at {when}: {eviction['message']}")
     if threshold:
         unit = Resource(eviction["resource"])
         screen.say(
@@ -177,9 +177,9 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
         )
     sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]
-    killed = after(", killed", woke_ns, eviction["killed_ns"])
-    freed = after(", freed", woke_ns, eviction["freed_ns"])
-    screen.say(f"  woken by {sources}; {eviction['outcome']}{killed}{freed}")
+    killed, freed = (after(what, woke_ns, eviction[f"{what}_ns"]) for what in ("killed", "freed"))
+    outcome = "" if killed.startswith(eviction["outcome"]) else eviction["outcome"]
+    screen.say(f"  woken by {sources}; {', '.join(filter(None, (outcome, killed, freed)))}")
     if eviction.get("credited_bytes") is not None and eviction.get("returned_bytes") is not None:
         credited, returned = (
             amount_text(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")
