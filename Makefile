@@ -87,7 +87,7 @@ bench-simulate: setup ## Measure how many passes over 110 pods the simulator mak
 bench-disk: setup ## Measure how soon a full disk is answered and what counting a million files costs (root, minutes)
 	$(BIN)/python -m reactor.lab.bench_disk
 
-lock: setup ## Resolve the dependencies anew into constraints.txt
+lock: setup ## Resolve the dependencies again, into constraints.txt
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --extra kubernetes --extra report --extra dev --output-file constraints.txt pyproject.toml
 

@@ -9,5 +9,5 @@ test-upstream: setup ## The policy against the kubelet's own code on 20,000 rand
 test-upstream-mutants: setup ## Whether test-upstream sees faults that are put into the policy (MUTANTS="--only rank")
 	oracle=$$(tests/upstream/build-oracle.sh); $(DIFFERENTIAL) mutants --oracle "$$oracle" $(MUTANTS)
 
-policy-page: setup ## Make the list of deliberate differences in docs/policy.md anew
+policy-page: setup ## Make the list of deliberate differences in docs/policy.md again
 	$(DIFFERENTIAL) policy-page

@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument(
             "--jobs", default=cores(), type=int, help="how many run at once; default: the cores"
         )
-    page = commands.add_parser("policy-page", help="make the list of differences in docs/policy.md anew")
+    page = commands.add_parser("policy-page", help="make the list of differences in docs/policy.md again")
     page.set_defaults(command=_policy_page)
     return parser
 
