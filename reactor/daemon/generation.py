@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +52,11 @@ _HANGING_SECONDS: Final = 5.0
 _RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
 _ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
 _GLANCE_SECONDS: Final = 0.005  # while evictions are slowed down, or no source is armed yet: 1 % of a CPU
+# Near a hard threshold: page cache that goes while the pods grow lets cgroup v1's usage stand still, and a
+# level that stays crossed tells nothing of a pod that comes and grows then.
+_NEAR_GLANCE_SECONDS: Final = 0.01
 _EVICTION: Final = "eviction"
+_GLANCE: Final = "glance"
 _RECLAIM: Final = "reclaim"
 _GRACE_PERIOD: Final = "grace-period"
 _ARMING: Final = "arming"
@@ -194,7 +199,7 @@ class Generation:
                 with trio.move_on_after(_GLANCE_SECONDS):
                     await self._memory.wait_armed()
                     return
-                if self.passes.has_crossed():
+                if self.passes.has_sunk():
                     wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
                     self._attend(nursery, on_pass, (wake,))
 
@@ -264,16 +269,24 @@ class Generation:
             state, self._clock_seconds(), is_braking=bool(self._brake.reading().on)
         )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
+        glance_seconds = math.inf
+        if state.slowdowns:
+            glance_seconds = _GLANCE_SECONDS
+        elif self.passes.is_near:
+            glance_seconds = _NEAR_GLANCE_SECONDS
+        source = _EVICTION
         while True:
-            glance_seconds = min(until_seconds, trio.current_time() + _GLANCE_SECONDS)
-            with trio.CancelScope(deadline=glance_seconds if state.slowdowns else until_seconds):
+            with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + glance_seconds)):
                 return await self.wakes.wait()
-            if trio.current_time() >= until_seconds or self.passes.is_sinking():
+            if trio.current_time() >= until_seconds:
+                break
+            if self.passes.has_sunk():
+                source = _GLANCE
                 break
         ended = grace_period_ended(state, self._clock_seconds())
         if ended - MEMORY_SIGNALS:
             self.housekeeping.due()  # they are acted on only when they have been looked at anew
-        source = _GRACE_PERIOD if ended else _EVICTION
+        source = _GRACE_PERIOD if ended else source
         return (Wake(source=source, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
 
     def gone(self, uid: str) -> bool:

@@ -394,28 +394,29 @@ class Passes:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
         return pods
 
-    def is_sinking(self) -> bool:
-        """Return whether much less is available than at the last pass, of what evictions are slowed down for.
+    @property
+    def is_near(self) -> bool:
+        """Return whether memory was near a hard threshold at the last pass, or below it."""
+        return self._is_ready
 
-        The node's counters alone are read: this is asked often, where no source would wake the loop.
+    def has_sunk(self) -> bool:
+        """Return whether memory has become shorter in a way that is worth a pass.
+
+        Either a threshold is met that was not at the last pass, or of one that was, a hard one, much less is
+        available: a level that stays crossed wakes the loop once, and where no pod could be evicted then, or
+        only one in a while, another may have come. The node's counters alone are read: this is asked often.
         """
-        slowed = {one.signal for one in self.known.state.slowdowns}
-        before = self.known.observed.at(self._clock_seconds())
         now = self._parts.node.memory()
+        known = self.known.state.first_observed
+        if any(threshold not in known for threshold in thresholds_met(self._settings.thresholds, now)):
+            return True
+        before = self.known.observed.at(self._clock_seconds())
         return any(
             before[threshold.signal].available - now[threshold.signal].available
             > threshold.value.of(now[threshold.signal].capacity) // _SUNK_SHARE
             for threshold in self.known.state.thresholds_met
-            if threshold.signal in slowed and threshold.signal in before and threshold.signal in now
+            if is_hard_memory(threshold) and threshold.signal in before and threshold.signal in now
         )
-
-    def has_crossed(self) -> bool:
-        """Return whether a memory threshold is met that was not at the last pass.
-
-        The node's counters alone are read: this is asked often, while no source watches them.
-        """
-        met = thresholds_met(self._settings.thresholds, self._parts.node.memory())
-        return any(threshold not in self.known.state.first_observed for threshold in met)
 
     def weigh(self, ending: Ending) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""

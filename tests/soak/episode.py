@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.soak.guarded import Guarded
-from tests.soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge
+from tests.soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge, soft_met_ns
 from tests.soak.plan import FAST_RATES, MIB, CrossingPlan, Disturbance, Disturbed, Draw, HogPlan, PodPlan
 from tests.soak.pods import Pods, Present
 from tests.soak.stage import Stage, StageError
@@ -60,6 +60,7 @@ class Course:
     _since: int = 0
     _refused: bool = False
     _unresolved: bool = False
+    _soft_met_ns: int | None = None
 
     def begin(self) -> None:
         """Begin to sample."""
@@ -67,6 +68,7 @@ class Course:
         self._since = self.stage.sample(on=True)
         self._all_rules = [self.rules]
         self._unresolved = False  # of a threshold that is not configured any more
+        self._soft_met_ns = None
 
     def run(self, plan: CrossingPlan) -> Outcome:
         """Have it happen, and judge it."""
@@ -269,10 +271,12 @@ class Course:
             crossed_ns=self.stage.crossed_ns,
             away=list(self._away),
             unresolved=self._unresolved,
+            soft_met_ns=self._soft_met_ns,
         )
         self.stage.wait(lambda: all(self.stage.is_dead(kill.instance) for kill in kills), _DYING_SECONDS)
         # Only the daemon knows whether it looked while the minimum reclaim was there, too.
         self._unresolved = self._unresolved or bool(kills)
+        self._soft_met_ns = soft_met_ns(episode)
         verdict = judge(episode)
         outcome = Outcome(
             episode=episode,

@@ -119,7 +119,8 @@ class Rules:
 class Episode:
     """What happened. `rules` are all that may have been in force; `away` when there was no daemon to act.
 
-    `unresolved` says that an earlier threshold may still have been short of its minimum reclaim.
+    `unresolved` says that an earlier threshold may still have been short of its minimum reclaim,
+    `soft_met_ns` since when the soft one may have been met for the daemon (None: not before).
     """
 
     samples: Sequence[Sample]
@@ -129,6 +130,7 @@ class Episode:
     crossed_ns: int | None = None
     away: Sequence[tuple[int, int]] = ()
     unresolved: bool = False
+    soft_met_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,11 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
         wrong = None  # the samples were overwritten: nothing can be said
     elif kill.instance not in right:
         wrong = WRONG_POD
-    is_unseen = wrong is not None and not life.spec.is_critical and _is_blind(episode.samples, kill)
+    # One that is so young that no sample has it: how much it used is not known here.
+    is_unsampled = wrong == WRONG_POD and kill.instance not in present
+    is_unseen = is_unsampled or (
+        wrong is not None and not life.spec.is_critical and _is_blind(episode.samples, kill)
+    )
     return Judged(
         kill=kill,
         acceptable=right,
@@ -296,7 +302,7 @@ def _reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> tuple[int,
             )
             if began_ns <= kill.at_ns
             and _lasts(
-                _met_since(episode, rules, began_ns, resolved_bytes) if is_soft else began_ns,
+                _met_since(episode, rules, began_ns) if is_soft else began_ns,
                 ended_ns,
                 grace_ns,
                 kill,
@@ -309,24 +315,30 @@ def _reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> tuple[int,
     return None
 
 
-def _met_since(episode: Episode, rules: Rules, at_ns: int, reclaim_bytes: int | None) -> int:
-    """Return since when the soft threshold was met without a break at an instant, nothing credited.
+def soft_met_ns(episode: Episode) -> int | None:
+    """Return since when the soft threshold may have been met for the daemon, after an episode; see there."""
+    began = [_met_since(episode, rules, None) for rules in episode.rules]
+    return min((at_ns for at_ns in began if at_ns is not None), default=None)
 
-    A kill does not begin its grace period anew: the threshold goes on being met until the memory is back.
+
+def _met_since(episode: Episode, rules: Rules, at_ns: int | None) -> int | None:
+    """Return since when the soft threshold may have been met for the daemon, `at_ns` where not before.
+
+    Only the daemon knows whether it looked while enough was available: what ends a grace period is that it
+    has seen that, at the latest when it next looks at everything. A kill does not end it.
     """
-    return min(
-        (
-            began_ns
-            for began_ns, ended_ns, _ in _short(episode, rules, (), is_soft=True, reclaim_bytes=reclaim_bytes)
-            if began_ns <= at_ns <= ended_ns
-        ),
-        default=at_ns,
-    )
+    began = [began_ns for began_ns, _, _ in _short(episode, rules, (), is_soft=True, reclaim_bytes=None)]
+    before = [at_ns, episode.soft_met_ns, *began]
+    return min((one for one in before if one is not None and (at_ns is None or one <= at_ns)), default=at_ns)
 
 
-def _lasts(began_ns: int, ended_ns: int, grace_ns: int, kill: Kill) -> bool:
+def _lasts(began_ns: int | None, ended_ns: int, grace_ns: int, kill: Kill) -> bool:
     """Tell whether shortness explains a kill: it lasted the grace period, and had not ended long before."""
-    return kill.at_ns - began_ns >= grace_ns and kill.at_ns - ended_ns < _SAME_CROSSING_NS
+    return (
+        began_ns is not None
+        and kill.at_ns - began_ns >= grace_ns
+        and kill.at_ns - ended_ns < _SAME_CROSSING_NS
+    )
 
 
 def _short(

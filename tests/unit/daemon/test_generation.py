@@ -1,4 +1,4 @@
-"""A generation while no source watches the memory yet: at the start, and at each reload."""
+"""A generation that no source wakes: at the start and at each reload, and near a threshold."""
 
 from __future__ import annotations
 
@@ -39,8 +39,12 @@ SETTINGS = Settings(
 )
 
 
-async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeTree) -> None:
-    fake.add("/node", usage_bytes=100 * MIB)
+async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> list[PassRecord]:
+    """Return the passes over a node of 512 MiB that none of its sources watches, until it has crossed.
+
+    It uses `from_bytes` at first, and nearly all once the generation has nothing more to do.
+    """
+    fake.add("/node", usage_bytes=from_bytes)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
     if fake.tree.version is CgroupVersion.V2:
@@ -56,7 +60,7 @@ async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeT
             supervisor=supervisor,
             steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
         )
-        generation = Generation(SETTINGS, fake.tree, lasting, arming_seconds=60.0)
+        generation = Generation(SETTINGS, fake.tree, lasting, arming_seconds=arming_seconds)
 
         async def cross_once_it_is_quiet() -> None:
             seen = -1
@@ -70,9 +74,21 @@ async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeT
 
         nursery.start_soon(cross_once_it_is_quiet)
         await nursery.start(generation.run, records.append)
+        await trio.sleep_forever()
     generation.close()
     kills.close()
+    return records
 
+
+async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeTree) -> None:
+    records = await guard(fake, from_bytes=100 * MIB, arming_seconds=60.0)
     (crossed,) = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["arming"]
+    assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
+
+
+async def test_memory_that_is_near_its_threshold_is_looked_at_where_no_source_tells(fake: FakeTree) -> None:
+    records = await guard(fake, from_bytes=400 * MIB, arming_seconds=0.0)
+    (crossed,) = [record for record in records if record.decision.evictions]
+    assert [wake.source for wake in crossed.wakes] == ["glance"]
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]

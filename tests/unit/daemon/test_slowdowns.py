@@ -120,25 +120,39 @@ async def test_memory_that_outlives_its_pod_is_said_and_spares_the_others(make_l
     assert ("uid-hog", 300 * MIB) == (unhelpful["uid"], unhelpful["credited_bytes"])
 
 
-async def test_sinking_is_much_less_than_at_the_last_pass_of_what_is_slowed_down(
+async def test_memory_has_sunk_where_much_less_is_available_than_at_the_last_pass_below_a_threshold(
     make_loop, make_pod, observation
 ):
     loop = make_loop(unhelpful_eviction_pause_seconds=10.0)
     loop.have(make_pod("calm"), working_set_bytes=4 * MIB)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(95 * MIB)}
-    loop.passes.make([WAKE])  # an eviction, and nothing is slowed down
+    loop.passes.make([WAKE])
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(20 * MIB)}
-    assert not loop.passes.is_sinking()
+    assert loop.passes.has_sunk()
 
     loop.passes.make([WAKE])
     assert loop.known.state.slowdowns
-    assert not loop.passes.is_sinking()
+    assert not loop.passes.has_sunk()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(14 * MIB)}
-    assert not loop.passes.is_sinking()
+    assert not loop.passes.has_sunk()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(13 * MIB)}
-    assert loop.passes.is_sinking()
+    assert loop.passes.has_sunk()
     loop.node.memory_seen = {}
-    assert not loop.passes.is_sinking()
+    assert not loop.passes.has_sunk()
+
+
+async def test_memory_has_sunk_where_a_threshold_is_met_that_was_not_at_the_last_pass(make_loop, observation):
+    loop = make_loop()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(130 * MIB)}
+    loop.passes.make([WAKE])
+    assert loop.passes.is_near
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB)}
+    assert not loop.passes.has_sunk()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB - 1)}
+    assert loop.passes.has_sunk()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
+    loop.passes.make([WAKE])
+    assert not loop.passes.is_near
 
 
 async def test_what_came_back_is_what_the_node_says(make_loop, make_pod, observation):

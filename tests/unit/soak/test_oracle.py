@@ -22,6 +22,7 @@ from tests.soak.oracle import (
     acceptable,
     judge,
     place,
+    soft_met_ns,
 )
 
 MIB = 1 << 20
@@ -298,6 +299,27 @@ def test_grace_period_is_not_begun_anew_by_a_kill_that_was_not_enough() -> None:
 
     assert second(60).wrong is None
     assert second(40).wrong is not None
+
+
+def test_soft_threshold_that_was_met_before_may_not_have_ended_for_the_daemon() -> None:
+    """It looks when it is woken: that enough was available for a moment is seen by the oracle alone."""
+    rules = replace(RULES, soft_bytes=25 * MIB, soft_grace_ns=50 * MS)
+    samples = [
+        *(sample(at, {HOG: 72, SMALL: 5}) for at in range(20)),
+        *(sample(at, {HOG: 69, SMALL: 5}) for at in range(20, 80)),
+        *(sample(at, {HOG: 72, SMALL: 5}) for at in range(80, 120)),
+    ]
+    again = episode(samples, [kill(HOG, 82)], rules=[rules])
+    assert only(again).wrong is None
+    later = replace(again, samples=samples[20:])
+    assert only(later).wrong is not None
+    assert only(replace(later, soft_met_ns=soft_met_ns(replace(again, kills=())))).wrong is None
+    assert soft_met_ns(episode(samples[20:80], rules=[rules])) is None
+
+
+def test_victim_so_young_that_no_sample_has_it_is_not_called_wrong() -> None:
+    judged = only(episode(CROSSED, [kill(9, 3)], lives=[life(9, born_ms=1.5)]))
+    assert (None, True) == (judged.wrong, judged.is_unseen)
 
 
 def test_either_of_two_configurations_may_be_in_force_at_a_reload() -> None:
