@@ -154,9 +154,18 @@ class StewardLink:
 
     async def reclaim(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimOver:
         """Have something given back. Raises StewardError where the steward ends meanwhile."""
-        over = await self._ask(FrameKind.RECLAIM, {"kind": kind, "filesystems": sorted(filesystems)})
+        return await self._ask_until_over(
+            FrameKind.RECLAIM, {"kind": kind, "filesystems": sorted(filesystems)}
+        )
+
+    async def empty(self, path: str, cgroup: str | None) -> ReclaimOver:
+        """Have an emptyDir emptied. Raises StewardError where the steward ends meanwhile."""
+        return await self._ask_until_over(FrameKind.EMPTY, {"path": path, "cgroup": cgroup})
+
+    async def _ask_until_over(self, kind: FrameKind, document: Mapping[str, Any]) -> ReclaimOver:
+        over = await self._ask(kind, document)
         if not isinstance(over, ReclaimOver):
-            raise StewardError("steward: answers a reclaim with something else")
+            raise StewardError(f"steward: answers {kind.name} with something else")
         return over
 
     def document(self) -> dict[str, Any]:

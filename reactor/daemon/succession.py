@@ -18,7 +18,7 @@ from reactor.daemon.passes import Known
 from reactor.daemon.record import Ending, PassRecord
 from reactor.daemon.steward import StewardLink
 from reactor.daemon.supervisor import Nursery, Supervisor
-from reactor.daemon.told_disks import StewardReclaim
+from reactor.daemon.told_disks import StewardEmptying, StewardReclaim
 from reactor.errors import split_failure
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import InFlight
@@ -26,7 +26,6 @@ from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, Reclaim
-from reactor.reclaim.empty_dirs import EmptyDirs
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
 
 if TYPE_CHECKING:
@@ -241,7 +240,7 @@ class Succession:
         emptying = self._outliving.known.lingering.emptying
         emptying.add(pod.uid)
         try:
-            return await EmptyDirs(self._outliving.tree).empty(pod)
+            return await StewardEmptying(self._outliving.steward).empty(pod)
         finally:
             emptying.discard(pod.uid)
             if self.present is not None:

@@ -1,4 +1,4 @@
-"""The filesystems as the steward observes them, and what it can give back of them.
+"""The filesystems as the steward observes them, what it can give back of them, and the files that it removes.
 
 The guard looks at no filesystem itself: one that hangs would hang whoever looks. What it was told grows stale
 where the steward is gone, and counts as unknown then.
@@ -7,15 +7,18 @@ where the steward is gone, and counts as unknown then.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
 from reactor.daemon.observed import Observed
 from reactor.daemon.steward import StewardLink
+from reactor.daemon.steward_process import StewardError
 from reactor.disks.filesystems import SIGNALS
 from reactor.link.requests import Space
+from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
@@ -24,6 +27,8 @@ from reactor.reclaim.reclaims import ReclaimReport
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard, Wakes
 
+_MOST_SECONDS: Final = 900.0
+_AGAIN_SECONDS: Final = 1.0
 _LATE: Final = "the steward does not answer: what was seen before grows stale"
 
 
@@ -108,6 +113,34 @@ class ToldFilesystems:
         """Adopt the layout that the devices show, where none is configured."""
         if layout is not self._settings.eviction.layout and layout in self._settings.by_layout:
             self._on_layout(layout)
+
+
+class StewardEmptying:
+    """Has the steward empty the emptyDirs of pods that have ended: tenants may make millions of files."""
+
+    def __init__(self, link: StewardLink) -> None:
+        self._link = link
+
+    async def empty(self, pod: Pod) -> tuple[str, ...]:
+        """Empty a pod's emptyDirs; return what went wrong. Where a steward ends, the next one is asked."""
+        problems = []
+        for path in empty_dirs(pod):
+            why = await self._empty(path, pod.cgroup)
+            problems += [] if why is None else [f"{path} was not emptied: {why}"]
+        return tuple(problems)
+
+    async def _empty(self, path: str, cgroup: str | None) -> str | None:
+        with trio.move_on_after(_MOST_SECONDS):
+            while True:
+                with suppress(StewardError):
+                    return "; ".join((await self._link.empty(path, cgroup)).problems) or None
+                await trio.sleep(_AGAIN_SECONDS)
+        return f"not done within {_MOST_SECONDS:g} s"
+
+
+def empty_dirs(pod: Pod) -> Iterator[str]:
+    """Return the paths of a pod's emptyDirs that are not the kubelet's to remove."""
+    return (place.path for place in pod.storage if place.ends_with_pod)
 
 
 class StewardReclaim:

@@ -37,6 +37,8 @@ class FrameKind(IntEnum):
     """All filesystems are to be observed now; answered by LOOKED with this `number`."""
     RECLAIM = 6
     """`kind` is to be given back on `filesystems`; answered by a ReclaimOver with this `number`."""
+    EMPTY = 7
+    """The emptyDir at `path`, whose pod had `cgroup`, is to be emptied; answered as RECLAIM is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class Assembly:
         version, kind, is_last, reserved, number = _HEADER.unpack_from(raw)
         if version != VERSION or reserved:
             raise FrameError(f"got version {version}; accepted: {VERSION}")
-        if not FrameKind.ORDERS <= kind <= FrameKind.RECLAIM:
-            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.RECLAIM:d}")
+        if not FrameKind.ORDERS <= kind <= FrameKind.EMPTY:
+            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.EMPTY:d}")
         of = (FrameKind(kind), number)
         if self._of not in {None, of}:
             raise FrameError(f"got a frame of {of} within {self._of}")

@@ -22,7 +22,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -31,7 +30,6 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.filesystem import wait_given_back
 from reactor.kernel.libc import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, openat2
 from reactor.kernel.scheduling import following
-from reactor.model.pods import Pod
 from reactor.threads import in_thread
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -52,30 +50,20 @@ class EmptyDirs:
     def __init__(self, tree: CgroupTree) -> None:
         self._tree = tree
 
-    async def empty(self, pod: Pod) -> tuple[str, ...]:
-        """Empty a pod's emptyDirs and return what went wrong, in a thread: a disk may take its time.
+    async def empty(self, path: str, cgroup: str | None) -> str | None:
+        """Empty an emptyDir and return what went wrong, in a thread: a disk may take its time.
 
-        Where processes live in the pod's cgroup again, its files are theirs and stay.
+        Where processes live in the pod's cgroup again, the files are theirs and stay.
         """
-        paths = tuple(empty_dirs(pod))
-        if paths and self._lives(pod):
-            return ("its volumes were not emptied: it runs again",)
-        problems: list[str] = []
-        for path in paths:
-            found = await in_thread(following(_emptied), path, abandon_on_cancel=True)
-            problems += [f"{path} was not emptied: {found}"] if found is not None else []
-        return tuple(problems)
+        if self._lives(cgroup):
+            return "it runs again"
+        return await in_thread(following(_emptied), path, abandon_on_cancel=True)
 
-    def _lives(self, pod: Pod) -> bool:
+    def _lives(self, cgroup: str | None) -> bool:
         try:
-            return pod.cgroup is not None and bool(self._tree.processes(pod.cgroup))
+            return cgroup is not None and bool(self._tree.processes(cgroup))
         except (OSError, ReactorError):
             return False
-
-
-def empty_dirs(pod: Pod) -> Iterator[str]:
-    """Return the paths of a pod's emptyDirs that are not the kubelet's to remove."""
-    return (place.path for place in pod.storage if place.ends_with_pod)
 
 
 def _emptied(path: str) -> str | None:

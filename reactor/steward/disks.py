@@ -1,4 +1,4 @@
-"""The disks: the steward observes the filesystems for the guard, and gives back what it is asked for.
+"""The disks: the steward observes the filesystems for the guard, and removes and reclaims as it is asked.
 
 Commands and podman are the steward's to call: what they answer, and how long, costs the guard nothing.
 """
@@ -18,6 +18,7 @@ from reactor.daemon.podman import Podman
 from reactor.daemon.supervisor import Supervisor
 from reactor.disks.filesystems import SIGNALS, FilesystemObserver
 from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
 from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
@@ -25,6 +26,7 @@ from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, Wake
 from reactor.reclaim.commands import CommandReclaim
+from reactor.reclaim.empty_dirs import EmptyDirs
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
@@ -81,6 +83,11 @@ class Disks:
             await self._guard.say(Request(kind=RequestKind.LOOKED, number=message.number))
             return
         asked = json.loads(message.content)
+        if message.kind is FrameKind.EMPTY:
+            why = await self._empty(asked["path"], asked["cgroup"])
+            problems = () if why is None else (why,)
+            await self._guard.say(ReclaimOver(number=message.number, did=(), problems=problems))
+            return
         try:
             report = await self._reclaims.run(
                 Reclaim(asked["kind"]), [Filesystem(name) for name in asked["filesystems"]]
@@ -119,6 +126,13 @@ class Disks:
                 for signal in document["signals"]
             ],
         }
+
+    @staticmethod
+    async def _empty(path: str, cgroup: str | None) -> str | None:
+        try:
+            return await EmptyDirs(CgroupTree.discover()).empty(path, cgroup)
+        except (ReactorError, OSError) as error:
+            return str(error)
 
     def _watched(self) -> FilesystemWatch:
         settings, told = self._orders.settings, self._told

@@ -160,7 +160,7 @@ class _Steward:
     def _take(self, message: Message) -> None:
         if message.kind is FrameKind.ORDERS:
             self._take_orders(read_orders(message.content))
-        elif message.kind in {FrameKind.LOOK, FrameKind.RECLAIM}:
+        elif message.kind in {FrameKind.LOOK, FrameKind.RECLAIM, FrameKind.EMPTY}:
             with suppress(trio.WouldBlock):
                 self._asking.send_nowait(message)
         elif self._early is not None:

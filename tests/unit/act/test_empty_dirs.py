@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reactor.config.pod import pod_from_document
+from reactor.daemon.told_disks import empty_dirs
 from reactor.model.pods import Pod, StorageKind, StoragePlace
-from reactor.reclaim.empty_dirs import EmptyDirs, empty_directory, empty_dirs
+from reactor.reclaim.empty_dirs import EmptyDirs, empty_directory
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -38,26 +39,31 @@ def pod(tmp_path: Path) -> Pod:
     return dataclasses.replace(found, storage=tuple(places))
 
 
+async def emptied(fake: FakeTree, pod: Pod) -> None:
+    """Empty all that is to be emptied of a pod."""
+    for path in empty_dirs(pod):
+        assert None is await EmptyDirs(fake.tree).empty(path, pod.cgroup)
+
+
 async def test_emptydir_of_a_pod_is_emptied_and_nothing_else(
     fake: FakeTree, pod: Pod, tmp_path: Path
 ) -> None:
     fake.add("/batch")
-    assert () == await EmptyDirs(fake.tree).empty(pod)
+    await emptied(fake, pod)
     assert [] == os.listdir(tmp_path / "scratch")
     assert (tmp_path / "data/deep/file").exists()
     assert (tmp_path / "main/deep/file").exists()
 
 
 async def test_pod_whose_cgroup_is_gone_is_emptied_too(fake: FakeTree, pod: Pod, tmp_path: Path) -> None:
-    assert () == await EmptyDirs(fake.tree).empty(pod)
+    await emptied(fake, pod)
     assert [] == os.listdir(tmp_path / "scratch")
 
 
 async def test_pod_that_runs_again_keeps_its_files(fake: FakeTree, pod: Pod, tmp_path: Path) -> None:
     fake.add("/batch")
     fake.file("/batch", "cgroup.procs", "42\n")
-    (problem,) = await EmptyDirs(fake.tree).empty(pod)
-    assert "runs again" in problem
+    assert "it runs again" == await EmptyDirs(fake.tree).empty(str(tmp_path / "scratch"), pod.cgroup)
     assert (tmp_path / "scratch/deep/file").exists()
 
 

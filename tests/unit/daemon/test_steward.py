@@ -24,6 +24,7 @@ from reactor.daemon.status_socket import ask
 from reactor.daemon.steward import StewardLink, _Session
 from reactor.daemon.steward_process import COMMAND, StewardError
 from reactor.daemon.supervisor import Supervisor
+from reactor.daemon.told_disks import StewardEmptying
 from reactor.errors import ReactorError
 from reactor.link.requests import (
     QUESTIONS,
@@ -33,6 +34,7 @@ from reactor.link.requests import (
     Space,
     write_request,
 )
+from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace
 from reactor.model.settings import JournalSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
 
@@ -415,6 +417,27 @@ async def test_filesystems_are_observed_by_the_steward_and_what_it_gives_back_is
     seen = next(one for one in news.heard if isinstance(one, Space))
     assert seen.capacity_bytes > seen.available_bytes > 0
     assert guard.link.refused == 0
+
+
+async def test_emptydirs_are_emptied_by_the_steward_and_by_the_next_where_it_ends_meanwhile(tmp_path):
+    guard = Guard(tmp_path)
+    volume = tmp_path / "volume\udcff"
+    (volume / "deep").mkdir(parents=True)
+    (volume / "deep" / "file").write_text("x")
+    places = [
+        StoragePlace(kind=StorageKind.VOLUME, name=name, path=str(path), ends_with_pod=True)
+        for name, path in (("a", volume), ("b", tmp_path / "none"))
+    ]
+    pod = Pod(
+        name="p", namespace="n", uid="u", priority=0, qos_class=QosClass.BEST_EFFORT, storage=tuple(places)
+    )
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        os.kill(guard.link.pid, signal.SIGKILL)
+        with trio.fail_after(20):
+            assert () == await StewardEmptying(guard.link).empty(pod)
+
+    assert [] == os.listdir(volume)
 
 
 async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_is_waited_for(tmp_path):
