@@ -1,6 +1,8 @@
 """Lines of the journal on their way to the steward, which writes them: kept here until it says that it has.
 
-    waiting     not encoded yet; bounded, and what does not fit is lost and counted
+    waiting     not encoded yet, since that takes a while; bounded, and what does not fit is lost and counted.
+                Where many wait, the others are encoded at once, with the head of their ranking alone: what
+                they are made from holds all pods of that moment
     kept        encoded, sent or to be sent; sent again to the next steward where one ends before it took them
 
 Nothing here waits for the steward: `write` never blocks and never raises.
@@ -22,6 +24,7 @@ from reactor.link.requests import RequestError
 
 _LOG: Final = logging.getLogger("reactor.journal")
 _MOST_WAITING: Final = 256
+_MOST_UNMADE: Final = 32
 _MOST_KEPT: Final = 64
 _MOST_KEPT_BYTES: Final = 1 << 20
 
@@ -33,11 +36,12 @@ Ranking = Callable[[], Iterable[Sequence[Document]]]
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is to be encoded; `seq` is a line's place in the journal, None of a note."""
+    """What is to be encoded, or is in `content`; `seq` is a line's place in the journal, None of a note."""
 
     seq: int | None
     make: Make
     ranking: Ranking | None = None
+    content: bytes | None = None
 
 
 class RecordQueue:
@@ -73,12 +77,15 @@ class RecordQueue:
         if len(self._waiting) >= _MOST_WAITING:
             self._lose("its queue is full: the steward does not take them", 1)
             return False
-        self._put(_Entry(self._seq, make, ranking))
+        if len(self._waiting) < _MOST_UNMADE:
+            self._put(_Entry(self._seq, make, ranking))
+        else:
+            self._put_made(self._seq, make, ranking)
         return True
 
     def note(self, make: Make) -> None:
         """Queue what is not for the journal; it is dropped where there is no room."""
-        if len(self._waiting) < _MOST_WAITING:
+        if len(self._waiting) < _MOST_UNMADE:
             self._put(_Entry(None, make))
 
     def restart(self) -> None:
@@ -129,6 +136,19 @@ class RecordQueue:
         while len(self):
             await self._changed.wait()
 
+    def _put_made(self, seq: int, make: Make, ranking: Ranking | None) -> None:
+        """Queue a line that is made here and now, of a long ranking the head."""
+        try:
+            document = {**make(), "start": self.start, "seq": seq}
+            if ranking is not None:
+                document |= {"ranking": next(iter(ranking()), []), "ranking_is_cut": True}
+            content = encode(document)
+        except Exception:  # noqa: BLE001 - whatever one line holds, the next is written
+            _LOG.exception("journal: a line was lost")
+            self.lost += 1
+        else:
+            self._put(_Entry(seq, dict, content=content))
+
     def _put(self, entry: _Entry) -> None:
         self._waiting.append(entry)
         self._wake()
@@ -145,6 +165,8 @@ class RecordQueue:
 
     async def _encoded(self, entry: _Entry) -> Message | None:
         """Return an entry as it is sent; None where it can't be made, which is a defect of ours."""
+        if entry.content is not None:
+            return Message(FrameKind.LINE, entry.seq or 0, entry.content)
         try:
             place = {} if entry.seq is None else {"start": self.start, "seq": entry.seq}
             content = await _encode({**entry.make(), **place}, entry.ranking)

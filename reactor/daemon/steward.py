@@ -20,6 +20,7 @@ import trio
 
 from reactor.daemon.record_queue import RecordQueue, encode
 from reactor.daemon.steward_process import COMMAND, StewardError, StewardProcess
+from reactor.daemon.supervisor import RECOVERED_SECONDS
 from reactor.errors import ReactorError
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
 from reactor.link.orders import Orders, write_orders
@@ -96,7 +97,8 @@ class StewardLink:
         self.pid: int | None = None
         self.starts = 0
         self.refused = 0
-        self.problem: str | None = None
+        self._refused_at = float("-inf")
+        self._refused_last = ""
         self._records = records
         self._answers = answers
         self._orders = Orders(start=records.start, number=0, settings=settings)
@@ -112,6 +114,13 @@ class StewardLink:
         self._is_ending = False
         self._requests_pace = Pace(burst=_REQUESTS_AT_ONCE, per_second=_REQUESTS_PER_SECOND)
         self._questions_pace = Pace(burst=_QUESTIONS_AT_ONCE, per_second=_QUESTIONS_PER_SECOND)
+
+    @property
+    def problem(self) -> str | None:
+        """Return that requests were refused lately, None where none was."""
+        if trio.current_time() - self._refused_at >= RECOVERED_SECONDS:
+            return None
+        return f"{self.refused} requests refused; the last: {self._refused_last}"
 
     async def run(self) -> None:
         """Start a steward and serve it until it ends. Raises StewardError then, and OSError without one."""
@@ -307,10 +316,10 @@ class StewardLink:
         return content
 
     def _refuse(self, error: RequestError) -> None:
-        self.refused += 1
         if self.problem is None:
             _LOG.error("steward: a request is refused: %s", error)
-        self.problem = f"{self.refused} requests refused; the last: {error}"
+        self.refused += 1
+        self._refused_at, self._refused_last = trio.current_time(), str(error)
 
 
 class _Session:

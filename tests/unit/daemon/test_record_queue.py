@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 
 import pytest
 import trio
@@ -103,6 +105,32 @@ async def test_note_is_sent_once_has_no_place_and_is_nothing_to_wait_for(autojum
     records.restart()
     assert await _sent(records) == []
     assert len(records) == 0
+
+
+async def test_where_many_wait_the_others_hold_no_pods_but_the_head_of_their_ranking(autojump_clock):
+    class Pods:
+        """What a decision is made from."""
+
+        def document(self):
+            return {"kind": "decision", "ranking": []}
+
+        def ranking(self):
+            return [[{"n": 1}] * 32, [{"n": 2}] * 32]
+
+    records, held = RecordQueue("now/1"), []
+    for _ in range(100):
+        pods = Pods()
+        held.append(weakref.ref(pods))
+        records.write(pods.document, pods.ranking)
+    records.write(lambda: {"n": 1 // 0}, None)
+    del pods
+    gc.collect()
+
+    assert sum(one() is not None for one in held) == 32
+    lines = await _sent(records)
+    assert [len(line["ranking"]) for line in lines] == [64] * 32 + [32] * 32
+    assert ["ranking_is_cut" in line for line in lines] == [False] * 32 + [True] * 32
+    assert records.lost == 1
 
 
 async def test_loop_goes_first_while_a_long_ranking_is_encoded(nursery):
