@@ -20,6 +20,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Trials(config.getoption("--figures", None)))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test here without a suite: `make test-hostile` would leave it out."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("suite") is None:
+            raise pytest.UsageError(f"{item.nodeid}: marked with no suite (pytest.mark.suite)")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failure when it happens: a whole run takes long, and its machine may be lost before the end."""
