@@ -18,7 +18,7 @@ from tests.support.processes import hold
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.suite("peers")
+pytestmark = pytest.mark.suite("crash-only")
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 _HOGS = 20
