@@ -29,6 +29,7 @@ from reactor.sources.wakes import SourceBoard, Wakes
 
 _MOST_SECONDS: Final = 900.0
 _AGAIN_SECONDS: Final = 1.0
+_BETWEEN_WAKES_SECONDS: Final = 0.1
 _LATE: Final = "the steward does not answer: what was seen before grows stale"
 
 
@@ -61,6 +62,7 @@ class ToldFilesystems:
         self._on_layout = on_layout
         self._on_filling = on_filling
         self._clock_seconds = clock_seconds
+        self._is_to_wake = trio.Event()
         self.problems: dict[str, str] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -68,7 +70,14 @@ class ToldFilesystems:
         self._link.order(self._settings, self)
         task_status.started()
         try:
-            await trio.sleep_forever()
+            while True:
+                await self._is_to_wake.wait()
+                self._is_to_wake = trio.Event()
+                self._board.count_wake(FILESYSTEMS)
+                self._wakes.notify(
+                    Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
+                )
+                await trio.sleep(_BETWEEN_WAKES_SECONDS)
         finally:
             self._link.forget(self)
 
@@ -101,9 +110,8 @@ class ToldFilesystems:
         self._observed.take(signals, seen, self._clock_seconds() - age_seconds)
 
     def wake(self) -> None:
-        """Have a pass made."""
-        self._board.count_wake(FILESYSTEMS)
-        self._wakes.notify(Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns()))
+        """Have a pass made, however often this is asked for: a few a second."""
+        self._is_to_wake.set()
 
     def filling(self) -> None:
         """Take note that a threshold is near: it may soon matter which pods take how much."""

@@ -56,6 +56,8 @@ def main(arguments: list[str]) -> None:
     try:
         with socket.socket(fileno=os.dup(0)) as guard:
             listener = socket.socket(fileno=int(arguments[0])) if arguments else None
+            if listener is not None:
+                listener.set_inheritable(False)
             trio.run(serve, guard, listener, _end_soon)
     finally:
         log.close()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -178,10 +179,23 @@ async def test_questions_wait_while_there_is_no_steward_and_are_answered_by_the_
     with listen(path) as guard.link.listener:
         async with guard.kept():
             assert (await trio.to_thread.run_sync(ask, path, {"command": "status"}))["parts"]
+            assert not _inherited(guard.link.pid)
             os.kill(guard.link.pid, signal.SIGKILL)
             document = await trio.to_thread.run_sync(ask, path, {"command": "status"})
             assert document["decisions"] == []
     assert [RequestKind.STATUS] * 2 == [request.kind for request in guard.asked]
+
+
+def _inherited(pid: int) -> list[str]:
+    """Return the descriptors but for the standard ones that a child of this process would have."""
+    found = [
+        (number, Path(f"/proc/{pid}/fdinfo/{number}").read_text()) for number in os.listdir(f"/proc/{pid}/fd")
+    ]
+    return [
+        number
+        for number, text in found
+        if int(number) > 2 and not int(text.split("flags:")[1].split()[0], 8) & os.O_CLOEXEC
+    ]
 
 
 @pytest.mark.parametrize(
