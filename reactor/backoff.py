@@ -1,4 +1,4 @@
-"""Growing pauses between attempts."""
+"""Growing pauses between attempts, and a pace that lets no more than so many turns pass."""
 
 from __future__ import annotations
 
@@ -58,3 +58,19 @@ class Backoff:
     ) -> None:
         """Wait for the next pause; see `next_seconds`."""
         await trio.sleep(self.next_seconds(at_least_seconds, last_seconds=last_seconds))
+
+
+class Pace:
+    """Lets `burst` turns pass at once and `per_second` of them in the long run."""
+
+    def __init__(self, *, burst: int, per_second: float) -> None:
+        self._burst_seconds = burst / per_second
+        self._turn_seconds = 1 / per_second
+        self._paid_until = float("-inf")
+
+    async def turn(self) -> None:
+        """Take one turn; wait where too many were taken lately."""
+        now = trio.current_time()
+        self._paid_until = max(self._paid_until, now - self._burst_seconds) + self._turn_seconds
+        if self._paid_until > now:
+            await trio.sleep_until(self._paid_until)

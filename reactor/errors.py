@@ -101,3 +101,17 @@ def split_failure(error: BaseException) -> tuple[Exception | None, BaseException
         failures, rest = error.split(Exception)
         return failures, rest
     return None, error
+
+
+def first_failure(error: BaseException) -> BaseException:
+    """Return an error; of a group, its first member."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def failure_text(error: BaseException) -> str:
+    """Return an error as one line; of a group, its first member's."""
+    error = first_failure(error)
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (OSError, ReactorError)) and text else f"{type(error).__name__}: {text}"

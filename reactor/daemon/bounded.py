@@ -8,9 +8,8 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from reactor.errors import ReactorError
+from reactor.errors import ReactorError, failure_text
 from reactor.kernel.scheduling import following
-from reactor.sources.attempts import failure_text
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.housekeeping")

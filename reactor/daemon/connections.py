@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from reactor.sources.attempts import Pace
+from reactor.backoff import Pace
 
 _REQUEST_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 5.0

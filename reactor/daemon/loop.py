@@ -52,14 +52,13 @@ from reactor.daemon.supervisor import Nursery, Part, Supervisor
 from reactor.daemon.tally import Tally
 from reactor.daemon.undisturbed import undisturbed
 from reactor.daemon.wording import instant
-from reactor.errors import ConfigError
+from reactor.errors import ConfigError, failure_text
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import WakeKind
-from reactor.sources.attempts import failure_text
 from reactor.threads import NameLookups
 
 _LOG: Final = logging.getLogger("reactor.daemon")

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from reactor.backoff import Pace
 from reactor.daemon.record_queue import RecordQueue, encode
 from reactor.daemon.steward_process import COMMAND, StewardError, StewardProcess
 from reactor.daemon.supervisor import RECOVERED_SECONDS
@@ -36,7 +37,6 @@ from reactor.link.requests import (
 )
 from reactor.model.settings import Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
-from reactor.sources.attempts import Pace
 
 _LOG: Final = logging.getLogger("reactor.steward")
 # It says that it lives every 5 s; what starts beside a node's full load takes its time.

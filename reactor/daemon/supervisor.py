@@ -25,8 +25,7 @@ from typing import Any, Final, Protocol, TypeVarTuple
 import trio
 
 from reactor.backoff import Backoff
-from reactor.errors import ReactorError, split_failure
-from reactor.sources.attempts import failure_text, first_failure
+from reactor.errors import ReactorError, failure_text, first_failure, split_failure
 
 _LOG: Final = logging.getLogger("reactor.parts")
 _FIRST_PAUSE_SECONDS: Final = 0.1

@@ -1,4 +1,4 @@
-"""Trying again: how long to wait, how often to act, what to say of a failure."""
+"""Attempts of a source, made again and again: how long to wait between them, what the board says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from reactor.backoff import Backoff
-from reactor.errors import BpfError, ReactorError, split_failure
+from reactor.errors import BpfError, failure_text, first_failure, split_failure
 from reactor.model.wakes import SourceHealth
 from reactor.sources.wakes import SourceBoard
 
@@ -46,38 +46,8 @@ class AttemptBackoff:
         await self._backoff.pause(last_seconds=longest)
 
 
-class Pace:
-    """Lets `burst` turns pass at once and `per_second` of them in the long run."""
-
-    def __init__(self, *, burst: int, per_second: float) -> None:
-        self._burst_seconds = burst / per_second
-        self._turn_seconds = 1 / per_second
-        self._paid_until = float("-inf")
-
-    async def turn(self) -> None:
-        """Take one turn; wait where too many were taken lately."""
-        now = trio.current_time()
-        self._paid_until = max(self._paid_until, now - self._burst_seconds) + self._turn_seconds
-        if self._paid_until > now:
-            await trio.sleep_until(self._paid_until)
-
-
-def first_failure(error: BaseException) -> BaseException:
-    """Return an error; of a group, its first member."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _is_refusal(error: BaseException | None) -> bool:
     return error is not None and isinstance(first_failure(error), BpfError)
-
-
-def failure_text(error: BaseException) -> str:
-    """Return an error as one line; of a group, its first member's."""
-    error = first_failure(error)
-    text = " ".join(str(error).split())
-    return text if isinstance(error, (OSError, ReactorError)) and text else f"{type(error).__name__}: {text}"
 
 
 async def keep_trying(

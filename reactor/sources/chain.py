@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.errors import split_failure
+from reactor.errors import failure_text, split_failure
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
-from reactor.sources.attempts import AttemptBackoff, failure_text
+from reactor.sources.attempts import AttemptBackoff
 from reactor.sources.wakes import SourceBoard, Wakes
 
 # How long the next step waits for the first attempt of the one before: programs are loaded in 0.1 s, but

@@ -15,8 +15,8 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
+from reactor.backoff import Pace
 from reactor.kernel.bpf.records import CounterAddresses, Level, WatchRecord
-from reactor.sources.attempts import Pace
 from reactor.threads import in_thread
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")

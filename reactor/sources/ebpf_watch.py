@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 import trio
 
-from reactor.errors import ReactorError
+from reactor.errors import ReactorError, failure_text
 from reactor.kernel.bpf.loaders import absent_because
 from reactor.kernel.bpf.records import Level, RecordKind, WatchRecord
 from reactor.kernel.cgroup import CgroupTree
@@ -26,7 +26,6 @@ from reactor.kernel.procfs import PROC
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.attempts import failure_text
 from reactor.sources.ebpf_probe import WatchProbe, opened, take_records
 from reactor.sources.wakes import SourceBoard, Wakes
 

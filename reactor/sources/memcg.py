@@ -16,12 +16,12 @@ from typing import Final
 
 import trio
 
+from reactor.backoff import Pace
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memcg_events import register_usage_level
 from reactor.kernel.scheduling import following
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.attempts import Pace
 from reactor.sources.catalogue import MEMCG_EVENTFD
 from reactor.sources.levels import LevelKey, MemoryLevel, describe_levels, needs_rearming
 from reactor.sources.wakes import SourceBoard, Wakes

@@ -16,13 +16,13 @@ from typing import Final
 
 import trio
 
+from reactor.backoff import Pace
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.memcg_events import register_reclaim
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
-from reactor.sources.attempts import Pace
 from reactor.sources.catalogue import MEMCG_RECLAIM
 from reactor.sources.levels import MemoryLevel, levels_by_cgroup
 from reactor.sources.wakes import SourceBoard, Wakes

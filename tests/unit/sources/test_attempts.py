@@ -5,9 +5,10 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.errors import BpfError
+from reactor.backoff import Pace
+from reactor.errors import BpfError, failure_text
 from reactor.model.wakes import SourceHealth
-from reactor.sources.attempts import AttemptBackoff, Pace, failure_text, keep_trying
+from reactor.sources.attempts import AttemptBackoff, keep_trying
 from reactor.sources.wakes import SourceBoard
 
 

@@ -9,14 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.errors import BpfError
+from reactor.errors import BpfError, failure_text
 from reactor.kernel.bpf.records import Level, RecordKind
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake
-from reactor.sources.attempts import failure_text
 from reactor.sources.catalogue import EBPF
 from reactor.sources.ebpf_memory import EbpfMemory
 from reactor.sources.levels import MemoryLevel
