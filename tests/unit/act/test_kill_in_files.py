@@ -1,0 +1,271 @@
+"""The kill path on cgroups that are directories, whose processes are real: who dies, and who does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import trio
+
+from reactor.act.kill import KillPath
+from reactor.errors import RefusedError
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pods import Pod
+from tests.support.processes import PAUSE
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree, FakeTreeMaker
+
+STUBBORN: Final = (
+    "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(flush=True)\nsignal.pause()"
+)
+CONTROLLERS: Final = ("memory", "pids", "cpu", "freezer")
+
+
+class Cgroups:
+    """Cgroups below /pods; each lists those of its processes that live, once `settle` was called."""
+
+    def __init__(self, fake: FakeTree) -> None:
+        self.fake = fake
+        self._living: dict[str, list[subprocess.Popen[bytes]]] = {}
+        fake.add("/pods")
+
+    def add(self, cgroup: str, processes: int = 0) -> list[subprocess.Popen[bytes]]:
+        """Make a cgroup of so many processes."""
+        self.fake.add(cgroup)
+        return [self._enter(cgroup, subprocess.Popen(PAUSE)) for _ in range(processes)]
+
+    def add_stubborn(self, cgroup: str) -> subprocess.Popen[bytes]:
+        """Have a process that ignores SIGTERM in a cgroup."""
+        process = subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE)
+        assert process.stdout
+        process.stdout.readline()
+        return self._enter(cgroup, process)
+
+    def settle(self) -> None:
+        """Have the cgroups list nobody who has ended."""
+        for cgroup, processes in self._living.items():
+            living = [process.pid for process in processes if process.poll() is None]
+            for controller in CONTROLLERS:
+                self.fake.file(cgroup, "cgroup.procs", "".join(f"{pid}\n" for pid in living), controller)
+
+    async def keep_settling(self) -> None:
+        while True:
+            self.settle()
+            await trio.sleep(0.01)
+
+    def end(self) -> None:
+        for process in (one for processes in self._living.values() for one in processes):
+            process.kill()
+            process.communicate()
+
+    def _enter(self, cgroup: str, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        self._living.setdefault(cgroup, []).append(process)
+        self.settle()
+        return process
+
+
+def of(cgroup: str | None, **more: object) -> Pod:
+    return Pod(name="pod", namespace="test", uid="1", cgroup=cgroup, **more)
+
+
+def ends(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    return [process.wait(20) for process in processes]
+
+
+@pytest.fixture
+def cgroups(fake: FakeTree) -> Iterator[Cgroups]:
+    made = Cgroups(fake)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def v2(make_tree: FakeTreeMaker) -> Iterator[Cgroups]:
+    made = Cgroups(make_tree(CgroupVersion.V2))
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def kills(cgroups: Cgroups) -> Iterator[KillPath]:
+    with closing(KillPath(cgroups.fake.tree, ("/pods",))) as path:
+        yield path
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_everybody_in_the_pod_is_killed_however_deep_and_nobody_beside_it(
+    cgroups: Cgroups, kills: KillPath, *, prepared: bool
+) -> None:
+    victims = [*cgroups.add("/pods/pod", 1), *cgroups.add("/pods/pod/a", 2), *cgroups.add("/pods/pod/a/b", 1)]
+    (beside,) = cgroups.add("/pods/other", 1)
+    if prepared:
+        kills.get_ready([of("/pods/pod")])
+    report = kills.kill_now(of("/pods/pod"))
+    assert [-signal.SIGKILL] * 4 == ends(victims)
+    assert (4, False) == (report.processes, report.is_gone)
+    assert report.started_ns <= report.killed_ns
+    assert beside.poll() is None
+
+
+def test_what_a_pod_spares_lives(cgroups: Cgroups, kills: KillPath) -> None:
+    (pause,) = cgroups.add("/pods/pod/sandbox", 1)
+    victims = cgroups.add("/pods/pod/container", 2)
+    kills.kill_now(of("/pods/pod", spared_cgroups=("/pods/pod/sandbox",)))
+    assert [-signal.SIGKILL] * 2 == ends(victims)
+    assert pause.poll() is None
+
+
+def test_where_there_is_cgroup_kill_the_pods_own_is_written_and_no_other(v2: Cgroups) -> None:
+    for cgroup in ("/pods", "/pods/pod", "/pods/pod/a", "/pods/other"):
+        v2.add(cgroup)
+        v2.fake.file(cgroup, "cgroup.kill", "")
+    with closing(KillPath(v2.fake.tree, ("/pods",))) as kills:
+        kills.kill_now(of("/pods/pod"))
+    written = {
+        cgroup: v2.fake.read(cgroup, "cgroup.kill") for cgroup in ("/pods", "/pods/pod", "/pods/other")
+    }
+    assert {"/pods": "", "/pods/pod": "1", "/pods/other": ""} == written
+
+
+def test_where_something_is_spared_cgroup_kill_of_all_the_others_is_written(v2: Cgroups) -> None:
+    for cgroup in ("/pods/pod", "/pods/pod/sandbox", "/pods/pod/a", "/pods/pod/b"):
+        v2.add(cgroup)
+        v2.fake.file(cgroup, "cgroup.kill", "")
+    with closing(KillPath(v2.fake.tree, ("/pods",))) as kills:
+        kills.kill_now(of("/pods/pod", spared_cgroups=("/pods/pod/sandbox",)))
+    written = [v2.fake.read(f"/pods/pod{name}", "cgroup.kill") for name in ("", "/sandbox", "/a", "/b")]
+    assert ["", "", "1", "1"] == written
+
+
+@pytest.mark.parametrize(
+    "cgroup", [None, "/pods", "/elsewhere/pod", "/pods/../elsewhere/pod", "/podsand/pod"]
+)
+async def test_pod_that_is_not_inside_the_parents_is_refused_in_each_way_of_ending_it(
+    cgroups: Cgroups, kills: KillPath, cgroup: str | None
+) -> None:
+    living = [
+        *cgroups.add("/pods/pod", 1),
+        *cgroups.add("/elsewhere/pod", 1),
+        *cgroups.add("/podsand/pod", 1),
+    ]
+    kills.get_ready([of(cgroup)])
+    with pytest.raises(RefusedError):
+        kills.kill_now(of(cgroup))
+    with pytest.raises(RefusedError):
+        await kills.terminate(of(cgroup), 0.0)
+    with pytest.raises(RefusedError):
+        await kills.reap(of(cgroup), 0.1)
+    assert [None] * 3 == [process.poll() for process in living]
+
+
+async def test_cgroup_that_has_gone_or_is_anothers_by_now_is_a_kill_of_nobody(
+    cgroups: Cgroups, kills: KillPath
+) -> None:
+    (successor,) = cgroups.add("/pods/pod", 1)
+    inode = os.stat(cgroups.fake.directory("/pods/pod")).st_ino
+    for pod in (of("/pods/gone"), of("/pods/pod", cgroup_inode=inode + 1)):
+        kills.get_ready([pod])
+        report = kills.kill_now(pod)
+        assert (True, 0) == (report.is_gone, report.processes)
+        asked = await kills.terminate(pod, 0.0)
+        assert asked is not None
+        assert asked.is_gone
+    assert successor.poll() is None
+
+
+async def test_reap_waits_until_nobody_is_left(cgroups: Cgroups, kills: KillPath) -> None:
+    victims = cgroups.add("/pods/pod", 3)
+    report = kills.kill_now(of("/pods/pod"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cgroups.keep_settling)
+        reaped = await kills.reap(of("/pods/pod"), 20)
+        nursery.cancel_scope.cancel()
+    assert reaped.freed_ns is not None
+    assert reaped.freed_ns >= report.killed_ns
+    assert [-signal.SIGKILL] * 3 == ends(victims)
+
+
+async def test_reap_says_who_has_not_ended_by_its_deadline(cgroups: Cgroups, kills: KillPath) -> None:
+    cgroups.add("/pods/pod", 2)
+    kills.kill_now(of("/pods/pod"))
+    # The listing stays as it was: processes that nothing reaps.
+    reaped = await kills.reap(of("/pods/pod"), 0.3)
+    assert reaped.freed_ns is None
+    assert any("2 processes still listed 0.3 s after the kill" in problem for problem in reaped.problems)
+
+
+async def test_who_obeys_is_not_killed_and_who_does_not_is_after_the_grace_period(
+    cgroups: Cgroups, kills: KillPath
+) -> None:
+    (mild,) = cgroups.add("/pods/mild", 1)
+    cgroups.add("/pods/pod")
+    stubborn = cgroups.add_stubborn("/pods/pod")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cgroups.keep_settling)
+        with trio.fail_after(20):
+            assert None is await kills.terminate(of("/pods/mild"), 3600)
+        report = await kills.terminate(of("/pods/pod"), 0.2)
+        nursery.cancel_scope.cancel()
+    assert report is not None
+    assert 1 == report.processes
+    assert [-signal.SIGTERM, -signal.SIGKILL] == ends([mild, stubborn])
+
+
+async def test_who_is_not_wanted_any_more_at_the_end_of_the_grace_period_lives(
+    cgroups: Cgroups, kills: KillPath
+) -> None:
+    cgroups.add("/pods/pod")
+    stubborn = cgroups.add_stubborn("/pods/pod")
+    assert None is await kills.terminate(of("/pods/pod"), 0.1, lambda: False)
+    assert stubborn.poll() is None
+
+
+async def test_kill_cuts_the_grace_period_of_the_same_pod_short(cgroups: Cgroups, kills: KillPath) -> None:
+    cgroups.add("/pods/pod")
+    stubborn = cgroups.add_stubborn("/pods/pod")
+    outcome: list[object] = []
+
+    async def terminate() -> None:
+        outcome.append(await kills.terminate(of("/pods/pod"), 3600))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cgroups.keep_settling)
+        nursery.start_soon(terminate)
+        await trio.sleep(0.05)
+        assert [] == outcome
+        kills.kill_now(of("/pods/pod"))
+        await until(lambda: outcome, "the end of the grace period")
+        nursery.cancel_scope.cancel()
+    assert [None] == outcome
+    assert [-signal.SIGKILL] == ends([stubborn])
+
+
+async def test_parents_that_are_not_guarded_any_more_protect_their_pods(
+    cgroups: Cgroups, kills: KillPath
+) -> None:
+    (process,) = cgroups.add("/pods/pod", 1)
+    kills.get_ready([of("/pods/pod")])
+    kills.guard(["/others"])
+    with pytest.raises(RefusedError, match="is not inside /others"):
+        kills.kill_now(of("/pods/pod"))
+    assert process.poll() is None
+
+
+async def test_a_kill_leaves_no_descriptor(cgroups: Cgroups) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    victims = cgroups.add("/pods/pod", 3)
+    with closing(KillPath(cgroups.fake.tree, ("/pods",))) as kills:
+        kills.get_ready([of("/pods/pod")])
+        kills.kill_now(of("/pods/pod"))
+        ends(victims)
+        cgroups.settle()
+        await kills.reap(of("/pods/pod"), 20)
+    await until(lambda: set(os.listdir("/proc/self/fd")) <= before, "no descriptor more than before")
