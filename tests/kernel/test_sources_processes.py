@@ -1,7 +1,6 @@
 import shutil
 import subprocess
 import time
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,17 @@ import trio
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.model.wakes import SourceHealth
 from reactor.sources.catalogue import PROCESSES
 from reactor.sources.processes import ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.builders import make_threshold
 from tests.support.this_machine import open_descriptors
 
 pytestmark = pytest.mark.usefixtures("connector")
 # What eBPF has to say here is tested in the virtual machines.
 SETTINGS = SourceSettings(ebpf=False)
-THRESHOLD = Threshold(signal=Signal.PID_AVAILABLE, value=ThresholdValue(text="0", amount=Fraction(0)))
+THRESHOLD = make_threshold(0, Signal.PID_AVAILABLE)
 FORKER = Path(__file__).with_name("forker.c")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fractions import Fraction
 
 import pytest
 import trio
@@ -22,12 +21,13 @@ from reactor.daemon.recorder import Hooks, Recorder
 from reactor.daemon.status import View
 from reactor.model.decisions import Eviction
 from reactor.model.oom import OomKill
-from reactor.model.pods import Pod, PodUsage, QosClass
+from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings, Settings
-from reactor.model.signals import Filesystem, Reclaim, Resource, Signal
-from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.model.signals import Filesystem, Reclaim, Signal
+from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceState, Wake, WakeKind
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
+from tests.support.builders import make_observation, make_pod, make_threshold
 
 MIB = 1 << 20
 WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
@@ -37,7 +37,7 @@ class FakeNode:
     """Shows the observations in `memory_seen` and `processes_seen`."""
 
     def __init__(self) -> None:
-        self.memory_seen = {Signal.MEMORY_AVAILABLE: observation(400 * MIB)}
+        self.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(400 * MIB)}
         self.processes_seen: dict[Signal, Observation] = {}
         self.problems: dict[str, str] = {}
 
@@ -258,32 +258,9 @@ class FakeFilesystems:
         return {"layout": "single", "layout_by_devices": "single", "filesystems": []}
 
 
-def observation(available: int, capacity: int = 512 * MIB) -> Observation:
-    return Observation(available=available, capacity=capacity, inactive_file_bytes=MIB)
-
-
-def make_threshold(
-    amount: int, signal: Signal = Signal.MEMORY_AVAILABLE, grace_period_seconds: float = 0.0
-) -> Threshold:
-    value = ThresholdValue(text=str(amount), amount=Fraction(amount))
-    return Threshold(signal=signal, value=value, grace_period_seconds=grace_period_seconds)
-
-
-def make_pod(name: str, request_bytes: int = 0, priority: int = 0) -> Pod:
-    return Pod(
-        name=name,
-        namespace="cgroup",
-        uid=f"uid-{name}",
-        priority=priority,
-        qos_class=QosClass.BURSTABLE if request_bytes else QosClass.BEST_EFFORT,
-        requests={Resource.MEMORY: request_bytes} if request_bytes else {},
-        cgroup=f"/node/{name}",
-    )
-
-
 @pytest.fixture(name="observation")
 def _observation():
-    return observation
+    return make_observation
 
 
 @pytest.fixture(name="make_threshold")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import trio
@@ -19,16 +18,13 @@ from reactor.daemon.steward import StewardLink
 from reactor.daemon.supervisor import Supervisor
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
-from reactor.model.signals import Signal
-from reactor.model.thresholds import Threshold, ThresholdValue
+from tests.support.builders import make_threshold
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
 
 MIB = 1 << 20
-HARD = Threshold(
-    signal=Signal.MEMORY_AVAILABLE, value=ThresholdValue(text="100Mi", amount=Fraction(100 * MIB))
-)
+HARD = make_threshold(100 * MIB)
 # Nothing can be armed: what a generation waits for at first never comes.
 SETTINGS = Settings(
     eviction=EvictionSettings(thresholds=(HARD,)),

@@ -2,23 +2,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 
 from reactor.daemon.passes import grace_period_ended, look_again_seconds
 from reactor.model.decisions import InFlight, OomVictim, PolicyState, Slowdown, SlowReason
 from reactor.model.signals import Resource, Signal
-from reactor.model.thresholds import Threshold, ThresholdValue
+from tests.support.builders import make_threshold
 
 
 def _state(resource: Resource | None, signal: Signal | None) -> PolicyState:
-    value = ThresholdValue(text="1Mi", amount=Fraction(1 << 20))
     return PolicyState(
         in_flight=()
         if resource is None
         else (InFlight(uid="a", resource=resource, kill_at_seconds=0.0, deadline_seconds=10.0),),
-        thresholds_met=() if signal is None else (Threshold(signal=signal, value=value),),
+        thresholds_met=() if signal is None else (make_threshold(1 << 20, signal),),
     )
 
 
@@ -66,8 +64,7 @@ def test_otherwise_the_loop_waits_for_its_sources(resource: Resource | None, sig
 
 
 def _in_grace_period(*, since_seconds: float) -> PolicyState:
-    value = ThresholdValue(text="1Mi", amount=Fraction(1 << 20))
-    soft = Threshold(signal=Signal.NODEFS_AVAILABLE, value=value, grace_period_seconds=30.0)
+    soft = make_threshold(1 << 20, Signal.NODEFS_AVAILABLE, grace_period_seconds=30.0)
     return PolicyState(first_observed={soft: since_seconds})
 
 

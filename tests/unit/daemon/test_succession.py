@@ -9,7 +9,6 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,8 +27,9 @@ from reactor.daemon.supervisor import Nursery, Supervisor
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import InFlight
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
-from reactor.model.signals import Layout, NodeCondition, Resource, Signal
-from reactor.model.thresholds import Threshold, ThresholdValue
+from reactor.model.signals import Layout, NodeCondition, Resource
+from reactor.model.thresholds import Threshold
+from tests.support.builders import make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles
 from tests.support.processes import MIB
 from tests.support.waiting import until as until_by_the_clock
@@ -42,8 +42,7 @@ until = partial(until_by_the_clock, seconds=600.0, pause_seconds=0.2)
 
 
 def below(mib: int, grace_period_seconds: float = 0.0) -> Threshold:
-    value = ThresholdValue(text=f"{mib}Mi", amount=Fraction(mib * MIB))
-    return Threshold(signal=Signal.MEMORY_AVAILABLE, value=value, grace_period_seconds=grace_period_seconds)
+    return make_threshold(mib * MIB, grace_period_seconds=grace_period_seconds)
 
 
 def guarding(*thresholds: Threshold, dry_run: bool = False) -> Settings:

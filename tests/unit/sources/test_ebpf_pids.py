@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,19 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import SourceSettings
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Threshold, ThresholdValue
+from reactor.model.thresholds import Threshold
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.catalogue import EBPF_PIDS, PROCESSES
 from reactor.sources.ebpf_pids import EbpfPids
 from reactor.sources.processes import ProcessLevels, ProcessSource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.builders import make_threshold
 from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfCgroups, watch_record
 
 
 def threshold(amount: int, grace_seconds: float = 0.0) -> Threshold:
-    value = ThresholdValue(text=str(amount), amount=Fraction(amount))
-    return Threshold(signal=Signal.PID_AVAILABLE, value=value, grace_period_seconds=grace_seconds)
+    return make_threshold(amount, Signal.PID_AVAILABLE, grace_seconds)
 
 
 HARD, SOFT = threshold(20), threshold(40, 30)
