@@ -74,6 +74,8 @@ import trio, reactor.daemon.loop
 from reactor.kernel.proc_events import decode_events
 decode_events(b"")
 assert [] == loaded(), loaded()
+others = ("h11", "http", "prometheus_client", "reactor.cri", "reactor.podman", "reactor.steward")
+assert [] == [name for name in others if name in sys.modules]
 import reactor.daemon.kubernetes
 assert "ssl" in loaded(), loaded()
 """
