@@ -47,6 +47,7 @@ _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _SUNK_SHARE: Final = 16  # of the threshold
 _ROUNDING_SECONDS: Final = 0.001
+_LATE_NS: Final = 2_000_000
 _LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
 _GROWN_BYTES: Final = 8 << 20
 
@@ -109,9 +110,12 @@ class Passes:
         memory = self._observe(wakes, now_seconds)
         braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
         snapshot = self._snapshot(wakes, now_seconds)
-        if snapshot.pods and (self._are_victims_dying() or self.known.state.in_flight):
+        is_late = time.monotonic_ns() - started_ns > _LATE_NS
+        if snapshot.pods and (self._are_victims_dying() or self.known.state.in_flight or is_late):
             # What a dying pod gave back while it was read would count neither as available nor as its own,
-            # and another would go for it. Read in this order it counts as both, until the next look.
+            # and another would go for it. Read in this order it counts as both, until the next look. Where
+            # the loop was held up between the two, what pods have grown by since would be missing from the
+            # node, and look as if it had come outside the pods by the next pass: a kill that did not help.
             memory = self._observe(wakes, now_seconds)
             snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
         pods = self._to_decide_over(now_seconds)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import trio
 import trio.testing
@@ -73,6 +74,38 @@ async def test_process_that_ends_between_the_two_readings_is_not_memory_outside(
     record = loop.passes.make([WAKE])
 
     assert (loop.kills.killed, record.decision.slowdowns, loop.known.state.slowdowns) == ([], (), ())
+
+
+async def test_what_pods_took_while_the_loop_was_held_up_amid_a_pass_is_not_memory_outside(
+    make_loop, make_pod, observation
+):
+    loop = make_loop(unhelpful_eviction_pause_seconds=10.0)
+    loop.have(make_pod("small", priority=-1), make_pod("hog"))
+    loop.usages.seen = {
+        "uid-small": PodUsage(memory_working_set_bytes=1 * MIB),
+        "uid-hog": PodUsage(memory_working_set_bytes=350 * MIB),
+    }
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(95 * MIB)}
+    loop.kills.reaped.set()
+
+    def held_up() -> None:
+        time.sleep(0.005)
+        loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=370 * MIB)
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(75 * MIB)}
+        loop.usages.meanwhile = lambda: None
+
+    loop.usages.meanwhile = held_up
+    first = loop.passes.make([WAKE])
+    await first.endings[0].ended.wait()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(76 * MIB)}
+    loop.now_seconds += 0.02
+    second = loop.passes.make([WAKE])
+
+    assert (["small", "hog"], (), None) == (
+        loop.kills.killed,
+        second.decision.slowdowns,
+        second.decision.deferred_because,
+    )
 
 
 async def test_hog_whose_process_was_not_read_yet_is_killed_after_the_second_look(
