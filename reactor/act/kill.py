@@ -59,7 +59,8 @@ class KillReport:
 
     `processes` counts those signalled; through v2's cgroup.kill those that were held ready or still to be
     seen right afterwards, which may be fewer. `is_gone`: no process was left to be killed, since the cgroup
-    is gone or another has its path. `problems` are one line each: what was refused and did not stop the kill.
+    is gone or another has its path. `is_empty`: the cgroup is there, and no process was in it, or none yet.
+    `problems` are one line each: what was refused and did not stop the kill.
     """
 
     cgroup: str
@@ -67,6 +68,7 @@ class KillReport:
     killed_ns: int
     processes: int
     is_gone: bool = False
+    is_empty: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -215,6 +217,7 @@ class KillPath:
         try:
             if target.directory is None:
                 return _gone(target, started_ns)
+            is_empty = target.is_unpopulated()
             struck = self._strike(target, problems)
             self._release.release(struck.pidfds.values())
             if not struck.is_any and not _exists(target, problems):
@@ -231,6 +234,7 @@ class KillPath:
             started_ns=started_ns,
             killed_ns=struck.killed_ns,
             processes=struck.count,
+            is_empty=is_empty or not struck.is_any,
             problems=tuple(dict.fromkeys(problems)),
         )
 

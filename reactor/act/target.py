@@ -75,6 +75,10 @@ class Target:
         """Return the processes in it now. Raises OSError, see processes_below."""
         return [] if self.directory is None else processes_below(self.directory, self.spared)
 
+    def is_unpopulated(self) -> bool:
+        """Return whether v2 says that no process lives in it; not asked of one with processes held ready."""
+        return self.directory is not None and not self.pidfds and _is_unpopulated(self.directory)
+
     async def is_empty(self) -> bool:
         """Return whether no process lives in it; others go first after every few cgroups. Raises OSError."""
         if self.directory is None or (not self.spared and _is_unpopulated(self.directory)):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from reactor.model.pods import Pod
 
+_EMPTY_SECONDS: Final = 0.01
+
 
 class Candidates:
-    """Keeps two kinds of pods from being chosen over and over while others should be.
+    """Keeps three kinds of pods from being chosen over and over while others should be.
 
-    An evicted pod's cgroup may stay behind empty: it is left out until a process lives in it again. A pod
-    whose kill failed is spared for `spare_seconds`, and the ranking says why.
+    An evicted pod's cgroup may stay behind empty: it is left out until a process lives in it again. So is one
+    that was found without a process, before its first one or between two, but for a moment at the least. A
+    pod whose kill failed is spared for `spare_seconds`, and the ranking says why.
     """
 
     def __init__(self, *, spare_seconds: float = 30.0) -> None:
         self._spare_seconds = spare_seconds
         self._ended: set[str] = set()
+        self._empty_until: dict[str, float] = {}
         self._failed: dict[str, tuple[float, str]] = {}
 
     def ended(self, uid: str) -> None:
@@ -27,6 +32,11 @@ class Candidates:
     def ended_among(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
         """Return which of these pods an eviction has emptied."""
         return tuple(pod for pod in pods if pod.uid in self._ended)
+
+    def empty(self, uid: str, now_seconds: float) -> None:
+        """Note that there was no process in this pod to be killed."""
+        self._ended.add(uid)
+        self._empty_until[uid] = now_seconds + _EMPTY_SECONDS
 
     def failed(self, uid: str, why: str, now_seconds: float) -> None:
         """Note that this pod could not be ended."""
@@ -43,7 +53,9 @@ class Candidates:
         if not self._ended and not self._failed:
             return pods
         self._failed = {uid: noted for uid, noted in self._failed.items() if now_seconds < noted[0]}
-        self._ended -= {pod.uid for pod in pods if pod.uid in self._ended and populated(pod)}
+        self._empty_until = {uid: until for uid, until in self._empty_until.items() if now_seconds < until}
+        asked = self._ended - self._empty_until.keys()
+        self._ended -= {pod.uid for pod in pods if pod.uid in asked and populated(pod)}
         return tuple(self._spared(pod) for pod in pods if pod.uid not in self._ended)
 
     def _spared(self, pod: Pod) -> Pod:

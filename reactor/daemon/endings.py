@@ -228,6 +228,7 @@ def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
 def _killed(ending: Ending, report: KillReport) -> None:
     ending.outcome = "gone" if report.is_gone else "killed"
     ending.processes = report.processes
+    ending.is_empty = report.is_empty
     ending.killed_ns = None if report.is_gone else report.killed_ns
     ending.add_problems(*report.problems)
 

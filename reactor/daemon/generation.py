@@ -265,6 +265,8 @@ class Generation:
     async def _woken(self) -> Sequence[Wake]:
         """Return why to look: what the sources say, or what nobody but the loop itself can know of."""
         state = self.passes.known.state
+        if self.passes.is_unfinished:
+            return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
         wait_seconds = look_again_seconds(
             state, self._clock_seconds(), is_braking=bool(self._brake.reading().on)
         )

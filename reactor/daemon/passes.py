@@ -81,7 +81,10 @@ class Known:
 
 
 class Passes:
-    """Makes passes over `known`. Everything runs in Trio's thread."""
+    """Makes passes over `known`. Everything runs in Trio's thread.
+
+    `is_unfinished`: the last one chose a pod in which no process was, and another is to be chosen now.
+    """
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Passes:
         self._clock_seconds = clock_seconds
         self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
         self._is_ready = False
+        self.is_unfinished = False
         parts.usages.track(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
@@ -451,6 +455,7 @@ class Passes:
         self, decision: Decision, snapshot: Snapshot, pods: Sequence[Pod], now_seconds: float
     ) -> tuple[Ending, ...]:
         endings = []
+        self.is_unfinished = False
         ordered_ns = time.monotonic_ns()
         for eviction in decision.evictions:
             ending = self._endings.begin(eviction)
@@ -475,6 +480,11 @@ class Passes:
                 self.known.under_way.began(eviction.pod.uid, ordered_ns)
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
+                elif ending.is_empty:
+                    # Nobody died, and who comes to live there later is to be seen as any other.
+                    self.known.candidates.empty(eviction.pod.uid, now_seconds)
+                    self._landed(eviction.pod.uid)
+                    self.is_unfinished = True
         return tuple(endings)
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:

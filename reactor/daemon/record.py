@@ -58,6 +58,7 @@ class Ending:
     eviction: Eviction
     outcome: str = "ordered"
     processes: int | None = None
+    is_empty: bool = False
     killed_ns: int | None = None
     freed_ns: int | None = None
     credited_bytes: int | None = None

@@ -96,6 +96,19 @@ def test_what_was_got_ready_and_is_gone_is_a_kill_of_nobody(yard: Yard, kill_pat
     assert (0, ()) == (report.processes, report.problems)
 
 
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_cgroup_without_a_process_is_said_to_be_empty_and_one_with_a_process_is_not(
+    yard: Yard, kill_path: KillPath, *, is_ready: bool
+) -> None:
+    empty, full = yard.pod("empty"), yard.pod("full")
+    child = yard.spawn(full.cgroup)
+    if is_ready:
+        kill_path.get_ready([empty, full])
+    found = [kill_path.kill_now(pod) for pod in (empty, full)]
+    assert [(True, False), (False, False)] == [(report.is_empty, report.is_gone) for report in found]
+    assert -signal.SIGKILL == child.wait(5)
+
+
 def test_whoever_is_got_ready_is_let_go_of_when_others_are_or_the_fence_moves(
     yard: Yard, kill_path: KillPath
 ) -> None:

@@ -103,6 +103,8 @@ class FakePods:
 class FakeKills:
     """Notes who was killed and terminated; `fails_with` is raised instead, `reaped` releases reap.
 
+    No process is in the pods in `empty`.
+
     `meanwhile` is what happens while a pod is being killed.
     """
 
@@ -114,6 +116,7 @@ class FakeKills:
         self.reaped = trio.Event()
         self.ends_by_itself = False
         self.is_gone = False
+        self.empty: set[str] = set()
         self.meanwhile: Callable[[], None] = lambda: None
 
     def get_ready(self, pods: Sequence[Pod]) -> None:
@@ -129,8 +132,9 @@ class FakeKills:
             cgroup=pod.cgroup or "",
             started_ns=now_ns,
             killed_ns=now_ns,
-            processes=0 if self.is_gone else 3,
+            processes=0 if self.is_gone or pod.name in self.empty else 3,
             is_gone=self.is_gone,
+            is_empty=pod.name in self.empty,
         )
 
     async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:

@@ -147,6 +147,36 @@ async def test_emptied_pod_is_chosen_again_when_somebody_lives_in_it_again(make_
     assert loop.kills.killed == ["first", "first"]
 
 
+async def test_pod_without_a_process_spares_nobody_and_is_chosen_again_once_it_has_one(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("starting"), make_pod("hog"), make_pod("calm"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.empty = {"starting"}
+
+    loop.passes.make([wake()])
+    assert ["starting"] == loop.kills.killed
+    assert loop.passes.is_unfinished
+
+    loop.now_seconds += 0.001
+    loop.passes.make([wake()])
+    assert ["starting", "hog"] == loop.kills.killed
+    assert not loop.passes.is_unfinished
+
+    loop.kills.empty.clear()
+    loop.populated = {"uid-starting"}
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=0)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(20 * MIB)}
+    loop.now_seconds += 0.005
+    loop.passes.make([wake()])
+    assert "calm" == loop.kills.killed[-1]  # what was found empty is left alone for a moment
+    loop.usages.seen["uid-calm"] = PodUsage(memory_working_set_bytes=0)
+    loop.now_seconds += 0.005
+    loop.passes.make([wake()])
+    assert ["starting", "hog", "calm", "starting"] == loop.kills.killed
+
+
 async def test_pod_that_can_not_be_killed_is_passed_over_for_the_next(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("refused"), make_pod("next"))
