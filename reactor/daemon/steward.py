@@ -124,7 +124,7 @@ class StewardLink:
 
     async def run(self) -> None:
         """Start a steward and serve it until it ends. Raises StewardError then, and OSError without one."""
-        process = StewardProcess(self._command, self.listener)
+        process = await StewardProcess.start(self._command, self.listener)
         self.pid = process.pid
         self.starts += 1
         self._heard_seconds = trio.current_time()
