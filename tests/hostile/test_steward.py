@@ -27,9 +27,12 @@ _HOGS = 20
 def steward_pids(daemon: RunningDaemon) -> list[int]:
     """Return the processes that the daemon has to tell by: one, or none for a moment."""
     assert daemon.process is not None
+    children = []
+    for task in Path(f"/proc/{daemon.process.pid}/task").iterdir():
+        with suppress(OSError):
+            children += (task / "children").read_text().split()
     found = []
-    children = Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children").read_text()
-    for pid in map(int, children.split()):
+    for pid in map(int, children):
         with suppress(OSError):
             if b"reactor.steward" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
