@@ -43,3 +43,7 @@ def test_unit_gives_what_the_daemon_asks_for():
     for expected in ("Type=notify", "RuntimeDirectoryPreserve=restart", "RestrictRealtime=no"):
         assert expected in lines
     assert any(line.startswith("WatchdogSec=") for line in lines)
+
+
+def test_death_of_a_process_that_the_guard_starts_again_does_not_have_systemd_stop_the_guard():
+    assert "OOMPolicy=continue" in UNIT.read_text().splitlines()
