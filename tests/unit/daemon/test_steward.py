@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from reactor.link.requests import (
 from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace
 from reactor.model.settings import JournalSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
+from tests.support.waiting import until
 
 STATUS = {
     "status": {
@@ -122,12 +122,6 @@ class News:
 
     def lies_as(self, layout: Layout) -> None:
         self.heard.append(layout)
-
-
-async def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    with trio.fail_after(seconds):
-        while not true():  # noqa: ASYNC110 - what is waited for is another process's
-            await trio.sleep(0.01)
 
 
 async def test_lines_are_written_once_each_though_stewards_are_killed_again_and_again(tmp_path):

@@ -16,9 +16,11 @@ from reactor.daemon.listening import listen
 from reactor.daemon.status_socket import ask
 from reactor.link.frames import FrameKind, Message, write_frames
 from reactor.link.orders import Orders, write_orders
-from reactor.link.requests import LONGEST_BYTES, Request, RequestKind, read_request
-from reactor.model.settings import JournalSettings, RestartLoopSettings, Settings
+from reactor.link.requests import LONGEST_BYTES, ReclaimOver, Request, RequestKind, Space, read_request
+from reactor.model.settings import JournalSettings, ReclaimSettings, RestartLoopSettings, Settings
+from reactor.model.signals import Filesystem
 from reactor.steward.service import serve
+from tests.support.waiting import until
 
 STATUS = {
     "node_cgroup": None,
@@ -56,6 +58,7 @@ class Guard:
             metrics_address=None,
             state_path=str(self.journal.with_name("state.json")),
             podman=False,
+            housekeeping_interval_seconds=0.2,
             restart_loop=RestartLoopSettings(evictions=evictions),
         )
         orders = Orders(start="now/1", number=self.number, settings=replace(settings, **more))
@@ -108,12 +111,6 @@ async def steward(guard: Guard):
 def decision(number: int, pod: str = "cgroup/loop") -> dict:
     eviction = {"pod": pod, "uid": "u", "outcome": "killed"}
     return {"kind": "decision", "id": number, "time": f"2026-01-01T00:0{number}:00Z", "evictions": [eviction]}
-
-
-async def until(true) -> None:
-    with trio.fail_after(10):
-        while not true():  # noqa: ASYNC110 - a plain list
-            await trio.sleep(0.01)
 
 
 async def test_line_is_written_as_it_came_and_said_to_be(guard):
@@ -210,3 +207,37 @@ async def test_guard_that_does_not_answer_is_said_to_the_client(guard, autojump_
                 answer = json.loads(await stream.receive_some(65536))
 
     assert "the guard has not answered" in answer["error"]
+
+
+async def test_status_has_what_the_steward_knows_of_the_disks(guard):
+    async with steward(guard):
+        await until(lambda: any(isinstance(one, Space) for one in guard.heard), "an observation")
+        document = await guard.status()
+
+    (source,) = document["sources"]
+    assert source["detail"].startswith("/ every ")
+    assert {one["filesystem"] for one in document["filesystems"]} == set(Filesystem)
+    assert document["runtime"] is None
+
+
+async def test_another_configuration_is_another_order_and_its_commands_are_run(guard, tmp_path):
+    made = tmp_path / "made"
+    commands = ReclaimSettings(commands={Filesystem.IMAGEFS: (("/bin/touch", str(made)),)})
+    async with steward(guard):
+        await until(lambda: any(isinstance(one, Space) for one in guard.heard), "an observation")
+        await guard.order(reclaim=commands)
+        await until(
+            lambda: any(isinstance(one, Space) and one.order == 2 for one in guard.heard), "by the second"
+        )
+        await guard.send(FrameKind.RECLAIM, {"kind": "commands", "filesystems": ["nodefs"]}, 1)
+        await guard.send(FrameKind.RECLAIM, {"kind": "commands", "filesystems": ["imagefs"]}, 2)
+        await guard.send(FrameKind.EMPTY, {"path": str(tmp_path / "none"), "cgroup": None}, 3)
+        await guard.send(FrameKind.EMPTY, {"path": str(made), "cgroup": None}, 4)
+        await until(lambda: len([one for one in guard.heard if isinstance(one, ReclaimOver)]) == 4)
+
+    answers = {one.number: one for one in guard.heard if isinstance(one, ReclaimOver)}
+    assert answers[1].did is None
+    assert answers[2].did == (f"/bin/touch {made}",)
+    assert made.exists()
+    assert answers[3].problems == ()
+    assert "Not a directory" in answers[4].problems[0]
