@@ -204,7 +204,7 @@ def _machine() -> dict[str, Any]:
     )
     return {
         "commit": commit.stdout.strip(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "cpus": os.cpu_count(),
         "cgroup": CgroupTree.discover().version.name.lower(),
     }

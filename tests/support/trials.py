@@ -206,7 +206,7 @@ def _machine() -> dict[str, Any]:
     return {
         "cpus": os.cpu_count(),
         "model": models[0] if models else platform.machine(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "memory_controller": version,
     }
 
