@@ -8,21 +8,21 @@ from typing import Final
 
 from reactor.model.pods import Pod
 
-_EMPTY_SECONDS: Final = 0.01
+_EMPTY_SECONDS: Final = 0.02
 
 
 class Candidates:
     """Keeps three kinds of pods from being chosen over and over while others should be.
 
     An evicted pod's cgroup may stay behind empty: it is left out until a process lives in it again. So is one
-    that was found without a process, before its first one or between two, but for a moment at the least. A
-    pod whose kill failed is spared for `spare_seconds`, and the ranking says why.
+    that was found without a process, before its first one or between two. A pod whose kill failed is spared
+    for `spare_seconds`, and the ranking says why.
     """
 
     def __init__(self, *, spare_seconds: float = 30.0) -> None:
         self._spare_seconds = spare_seconds
         self._ended: set[str] = set()
-        self._empty_until: dict[str, float] = {}
+        self._found_empty: dict[str, float] = {}
         self._failed: dict[str, tuple[float, str]] = {}
 
     def ended(self, uid: str) -> None:
@@ -33,10 +33,16 @@ class Candidates:
         """Return which of these pods an eviction has emptied."""
         return tuple(pod for pod in pods if pod.uid in self._ended)
 
-    def empty(self, uid: str, now_seconds: float) -> None:
-        """Note that there was no process in this pod to be killed."""
+    def empty(self, uid: str, now_seconds: float) -> bool:
+        """Note that there was no process in this pod to be killed; return whether that is news.
+
+        It is not where the same was found a moment ago: then processes come and go there, and to choose anew
+        at once would go on for ever.
+        """
         self._ended.add(uid)
-        self._empty_until[uid] = now_seconds + _EMPTY_SECONDS
+        before_seconds = self._found_empty.get(uid)
+        self._found_empty[uid] = now_seconds
+        return before_seconds is None or now_seconds - before_seconds >= _EMPTY_SECONDS
 
     def failed(self, uid: str, why: str, now_seconds: float) -> None:
         """Note that this pod could not be ended."""
@@ -46,6 +52,7 @@ class Candidates:
         """Forget what was noted of pods that are no longer listed."""
         present = {pod.uid for pod in pods}
         self._ended &= present
+        self._found_empty = {uid: at for uid, at in self._found_empty.items() if uid in present}
         self._failed = {uid: noted for uid, noted in self._failed.items() if uid in present}
 
     def of(self, pods: Sequence[Pod], now_seconds: float, populated: Callable[[Pod], bool]) -> Sequence[Pod]:
@@ -53,9 +60,7 @@ class Candidates:
         if not self._ended and not self._failed:
             return pods
         self._failed = {uid: noted for uid, noted in self._failed.items() if now_seconds < noted[0]}
-        self._empty_until = {uid: until for uid, until in self._empty_until.items() if now_seconds < until}
-        asked = self._ended - self._empty_until.keys()
-        self._ended -= {pod.uid for pod in pods if pod.uid in asked and populated(pod)}
+        self._ended -= {pod.uid for pod in pods if pod.uid in self._ended and populated(pod)}
         return tuple(self._spared(pod) for pod in pods if pod.uid not in self._ended)
 
     def _spared(self, pod: Pod) -> Pod:

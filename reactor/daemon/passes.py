@@ -482,9 +482,8 @@ class Passes:
                     self.known.lingering.add(eviction.pod)
                 elif ending.is_empty:
                     # Nobody died, and who comes to live there later is to be seen as any other.
-                    self.known.candidates.empty(eviction.pod.uid, now_seconds)
+                    self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
                     self._landed(eviction.pod.uid)
-                    self.is_unfinished = True
         return tuple(endings)
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:

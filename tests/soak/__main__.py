@@ -132,6 +132,8 @@ def _rounds(
                 figures.unexplained_deaths += 1
                 print(f"soak: the daemon died: {course.guarded.log_tail()}", flush=True)
                 course.guarded.start(course.stage.wait)
+            if course.is_stuck:
+                break
         figures.measured.append(course.guarded.measured(course.pods.directories()))
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()

@@ -70,6 +70,12 @@ class Course:
         self._unresolved = False  # of a threshold that is not configured any more
         self._soft_met_ns = None
 
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether the node is short of memory though every hog is gone: of pods that stay."""
+        available_bytes = self.rules.capacity_bytes - self.stage.last_node().working_set_bytes
+        return available_bytes < max(self.rules.hard_bytes, self.rules.soft_bytes or 0)
+
     def run(self, plan: CrossingPlan) -> Outcome:
         """Have it happen, and judge it."""
         self.stage.watch_crossing()

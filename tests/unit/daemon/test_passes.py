@@ -168,13 +168,24 @@ async def test_pod_without_a_process_spares_nobody_and_is_chosen_again_once_it_h
     loop.populated = {"uid-starting"}
     loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=0)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(20 * MIB)}
-    loop.now_seconds += 0.005
+    loop.now_seconds += 0.001
     loop.passes.make([wake()])
-    assert "calm" == loop.kills.killed[-1]  # what was found empty is left alone for a moment
-    loop.usages.seen["uid-calm"] = PodUsage(memory_working_set_bytes=0)
-    loop.now_seconds += 0.005
-    loop.passes.make([wake()])
-    assert ["starting", "hog", "calm", "starting"] == loop.kills.killed
+    assert ["starting", "hog", "starting"] == loop.kills.killed
+
+
+async def test_pod_that_is_found_without_a_process_again_and_again_does_not_keep_the_loop_busy(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("flickers"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.empty = loop.populated = {"flickers", "uid-flickers"}
+    found = []
+    for _ in range(3):
+        loop.now_seconds += 0.01
+        loop.passes.make([wake()])
+        found.append((len(loop.kills.killed), loop.passes.is_unfinished))
+    assert [(1, True), (2, False), (3, False)] == found
 
 
 async def test_pod_that_can_not_be_killed_is_passed_over_for_the_next(make_loop, make_pod, observation):
