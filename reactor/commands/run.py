@@ -35,9 +35,9 @@ def _run(options: argparse.Namespace) -> int:
     postpone(UNUSED)
     import trio
 
-    from reactor.daemon.last_good import configuration_to_start_with
-    from reactor.daemon.log import log_to_stderr
-    from reactor.daemon.run import run
+    from reactor.guard.last_good import configuration_to_start_with
+    from reactor.guard.run import run
+    from reactor.tell.log import log_to_stderr
 
     start = configuration_to_start_with(options.config)
     warn_of(start.configuration.settings, options.config)

@@ -42,7 +42,7 @@ _PODS: Final = 110
 _FILES: Final = 1_000_000
 _FILES_PER_DIRECTORY: Final = 100
 _LOOKS: Final = 16
-# The daemon looks at each housekeeping; after a long look only once it has rested (daemon/storage.py).
+# The daemon looks at each housekeeping; after a long look only once it has rested (guard/storage.py).
 _LOOKS_EVERY_SECONDS: Final = (10.0, 60.0)
 _REST_PER_WORK: Final = 200
 _SETTLED_SECONDS: Final = 65.0  # from then on what was just created is no longer looked at each time

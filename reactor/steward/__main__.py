@@ -21,8 +21,8 @@ postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
-from reactor.daemon.log import log_to_stderr  # noqa: E402
 from reactor.steward.service import serve  # noqa: E402
+from reactor.tell.log import log_to_stderr  # noqa: E402
 
 _DATA_BYTES: Final = 160 << 20  # with the guard and the walker below the limit of their unit or pod
 _STACK_BYTES: Final = 512 << 10

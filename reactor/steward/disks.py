@@ -13,10 +13,8 @@ from typing import Any, Final
 
 import trio
 
-from reactor.daemon.filesystems import FilesystemWatch
-from reactor.daemon.podman import Podman
-from reactor.daemon.supervisor import Supervisor
 from reactor.disks.filesystems import SIGNALS, FilesystemObserver
+from reactor.disks.watch import FilesystemWatch
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
@@ -31,6 +29,8 @@ from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
 from reactor.steward.guard import Guard
+from reactor.steward.podman import Podman
+from reactor.supervisor import Supervisor
 
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _TIMEOUT_SECONDS: Final = 5.0

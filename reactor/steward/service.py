@@ -21,17 +21,10 @@ from typing import Any, Final
 
 import trio
 
-from reactor.daemon.http import serve_metrics
-from reactor.daemon.journal import Document, Journal, read_tail
-from reactor.daemon.memory_holders import memory_holders
-from reactor.daemon.metrics import Metrics
-from reactor.daemon.record import RESUMED
-from reactor.daemon.restart_loops import RestartLoops
-from reactor.daemon.status import part_document
-from reactor.daemon.status_socket import Command
-from reactor.daemon.status_socket import serve as serve_questions
-from reactor.daemon.supervisor import Supervisor
 from reactor.errors import ReactorError
+from reactor.guard.memory_holders import memory_holders
+from reactor.guard.record import RESUMED
+from reactor.guard.status import part_document
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders
@@ -40,6 +33,13 @@ from reactor.steward.answers import explanation, name_asked, places_asked, statu
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
 from reactor.steward.recent import RecentRecords, evictions_of
+from reactor.supervisor import Supervisor
+from reactor.tell.http import serve_metrics
+from reactor.tell.journal import Document, Journal, read_tail
+from reactor.tell.metrics import Metrics
+from reactor.tell.restart_loops import RestartLoops
+from reactor.tell.status_socket import Command
+from reactor.tell.status_socket import serve as serve_questions
 from reactor.threads import NameLookups, in_thread, limit_threads
 
 _LOG: Final = logging.getLogger("reactor.steward")

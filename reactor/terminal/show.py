@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.table import Table
 
-from reactor.daemon.status_socket import ask
-from reactor.daemon.wording import after, what_was_done
+from reactor.guard.wording import after, what_was_done
 from reactor.model.amounts import amount_text
 from reactor.model.signals import Resource
+from reactor.tell.status_socket import ask
 from reactor.terminal.show_resources import filesystems_table, reclaimed_table, signals_table
 from reactor.terminal.tables import Screen, console, moment, table
 from reactor.text import printable

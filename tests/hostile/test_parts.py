@@ -13,12 +13,12 @@ import pytest
 import trio
 
 from reactor.config import load_settings
-from reactor.daemon.loop import Daemon
-from reactor.daemon.recorder import Hooks
-from reactor.daemon.run import run
-from reactor.daemon.supervisor import PartHealth
+from reactor.guard.loop import Daemon
+from reactor.guard.recorder import Hooks
+from reactor.guard.run import run
 from reactor.lab.virtual_node import VirtualNode
 from reactor.model.settings import Settings
+from reactor.supervisor import PartHealth
 from tests.support.part_faults import PartFaults
 from tests.support.processes import hold
 from tests.support.trials import Trial

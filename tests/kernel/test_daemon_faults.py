@@ -19,9 +19,9 @@ import pytest
 import trio
 
 from reactor.config import settings_from_text
-from reactor.daemon.record import PassRecord
-from reactor.daemon.recorder import Hooks
-from reactor.daemon.run import run
+from reactor.guard.record import PassRecord
+from reactor.guard.recorder import Hooks
+from reactor.guard.run import run
 from reactor.lab.virtual_node import VirtualNode
 from reactor.model.wakes import SourceHealth
 from tests.support.daemon import RunningDaemon

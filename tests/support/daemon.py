@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from reactor.daemon.status_socket import ask
+from reactor.tell.status_socket import ask
 from tests.support.waiting import PATIENCE, eventually
 
 

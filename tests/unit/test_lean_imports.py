@@ -70,13 +70,13 @@ def test_the_daemon_comes_up_without_tls_and_asyncio_and_a_cluster_has_what_it_n
     run(
         LOADED
         + """
-import trio, reactor.daemon.loop
+import trio, reactor.guard.loop
 from reactor.kernel.proc_events import decode_events
 decode_events(b"")
 assert [] == loaded(), loaded()
 others = ("h11", "http", "prometheus_client", "reactor.cri", "reactor.podman", "reactor.steward")
 assert [] == [name for name in others if name in sys.modules]
-import reactor.daemon.kubernetes
+import reactor.guard.kubernetes
 assert "ssl" in loaded(), loaded()
 """
     )

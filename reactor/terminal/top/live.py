@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.daemon.listening import NoDaemonError
-from reactor.daemon.status_socket import ask
+from reactor.guard.listening import NoDaemonError
+from reactor.tell.status_socket import ask
 from reactor.terminal.top.frame import Shown, frame
 from reactor.terminal.top.rates import Rates
 from reactor.terminal.top.screen import PlainScreen, Screen, can_move, may_colour, whole_screen

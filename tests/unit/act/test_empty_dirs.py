@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reactor.config.pod import pod_from_document
-from reactor.daemon.told_disks import empty_dirs
+from reactor.guard.told_disks import empty_dirs
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 from reactor.reclaim.empty_dirs import EmptyDirs, empty_directory
 

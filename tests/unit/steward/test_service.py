@@ -12,14 +12,14 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.daemon.listening import listen
-from reactor.daemon.status_socket import ask
+from reactor.guard.listening import listen
 from reactor.link.frames import FrameKind, Message, write_frames
 from reactor.link.orders import Orders, write_orders
 from reactor.link.requests import LONGEST_BYTES, ReclaimOver, Request, RequestKind, Space, read_request
 from reactor.model.settings import JournalSettings, ReclaimSettings, RestartLoopSettings, Settings
 from reactor.model.signals import Filesystem
 from reactor.steward.service import serve
+from reactor.tell.status_socket import ask
 from tests.support.waiting import until
 
 STATUS = {

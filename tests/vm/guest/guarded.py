@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.daemon.status_socket import ask
+from reactor.tell.status_socket import ask
 from tests.support import waiting
 
 HERE: Final = Path(__file__).resolve().parent

@@ -1,0 +1,97 @@
+"""The daemon's part with the container runtime: who is watched, ended and tidied up through it.
+
+watch    what it tells of pods, kept at hand
+kills    grace periods, asked of it
+images   when each was last used; collected where no kubelet does that
+reclaims dead containers and unused images, given back before a pod is evicted for a disk
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from reactor.act.kill import KillPath
+from reactor.cluster.image_watch import ImageWatch, Observed, Told
+from reactor.cluster.node_files import NodePaths
+from reactor.cluster.runtime_kills import RuntimeKills
+from reactor.cluster.runtime_watch import RuntimeWatch
+from reactor.cri.client import RuntimeClient
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import Role, Settings
+from reactor.model.signals import Reclaim
+from reactor.reclaim.image_reclaim import ImageReclaim
+from reactor.reclaim.images import ImageHistory
+from reactor.reclaim.reclaims import NodeReclaim
+from reactor.reclaim.runtime_images import RuntimeImages
+from reactor.reclaim.runtime_reclaim import ContainerReclaim
+
+_IMAGES: Final = "images.json"
+
+
+class NodeRuntime:
+    """Made at the start; a reload changes what it goes by where `reclaims` is asked for again.
+
+    `runs` tells whether a pod of a uid is still to run; `on_change` is called when what the runtime tells
+    has changed; `told` are those who want to know of image collection.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tree: CgroupTree,
+        kills: KillPath,
+        *,
+        runs: Callable[[str], bool],
+        observed: Observed,
+        on_change: Callable[[], None],
+        told: Told,
+    ) -> None:
+        self.watch = RuntimeWatch(
+            settings.runtime_endpoint, settings.housekeeping_interval_seconds, on_change
+        )
+        self.kills = RuntimeKills(kills, tree, self.client)
+        self._runs = runs
+        self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
+        self._history.load()
+        is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
+        self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run, told=told)
+
+    @property
+    def problems(self) -> Mapping[str, str | None]:
+        """Return what is wrong at present, None where nothing is."""
+        return {
+            "runtime": self.watch.state.problem,
+            "images": self._images.problem if self.watch.state.problem is None else None,
+            "remembered images": self._history.problem,
+        }
+
+    @property
+    def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return what is to run for as long as the daemon does."""
+        return {"runtime": self.watch.run, "images": self._images.run}
+
+    def client(self) -> RuntimeClient:
+        """Return what calls the runtime. Raises RuntimeUnavailableError where there is none."""
+        return self.watch.client
+
+    def placed(self, settings: Settings) -> Settings:
+        """Return the settings with the paths of filesystems that the runtime tells; configured ones hold."""
+        return replace(settings, filesystems={**self.watch.filesystems, **settings.filesystems})
+
+    def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
+        """Return what the runtime can give back, as these settings have it."""
+        images = ImageReclaim(RuntimeImages(self.client), self._history, settings.eviction.image_gc)
+        self._images.use(images)
+        return {
+            Reclaim.CONTAINERS: ContainerReclaim(
+                self.client,
+                self._runs,
+                NodePaths().logs,
+                lambda: tuple(self.watch.filesystems.values()),
+                kept=settings.dead_containers_kept,
+            ),
+            Reclaim.IMAGES: images,
+        }

@@ -1,0 +1,239 @@
+"""Evictions under way: a hard one kills at once, a soft one waits in the background and can be overtaken."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from reactor.act.kill import KillReport
+from reactor.errors import ReactorError
+from reactor.guard.lingering import ON_DISK
+from reactor.guard.parts import Kills
+from reactor.guard.record import Ending
+from reactor.model.decisions import Eviction, InFlight
+from reactor.model.pods import Pod
+from reactor.model.signals import RESOURCE
+from reactor.supervisor import Nursery
+
+_LOG: Final = logging.getLogger("reactor.evict")
+_COUNTED_POLL_SECONDS: Final = 0.02
+CALLED_OFF: Final = "called off"
+
+
+class Endings:
+    """Ends pods through `kills`; `on_gone` is told the uid of each that has ended.
+
+    It answers whether the pod counts for nothing any more, and is asked again while it does. `empty` removes
+    the files that end with a pod that was evicted for a filesystem's sake, and returns what went wrong.
+    `confirm` is asked at the end of a soft eviction's grace period whether the node is still short of what
+    the pod was to end for; where it is not, the eviction is called off and the pod lives on.
+    `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
+
+    What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
+    policy forgets an eviction at its deadline and chooses again.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is asked at another moment of an eviction
+        self,
+        kills: Kills,
+        nursery: Nursery,
+        on_gone: Callable[[str], bool],
+        *,
+        deadline_seconds: float,
+        dry_run: bool = False,
+        empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
+        confirm: Callable[[Eviction], bool] = lambda _: True,
+        on_ended: Callable[[Ending], None] = lambda _: None,
+    ) -> None:
+        self._nursery = nursery
+        self._empty = empty
+        self._on_ended = on_ended
+        self._on_gone = on_gone
+        self._confirm = confirm
+        self._kills = kills
+        self._waiting: dict[str, tuple[Ending, trio.CancelScope]] = {}
+        self.adopt(deadline_seconds, dry_run=dry_run)
+
+    def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:
+        """Do as a new configuration says from now on; return the uids whose evictions are called off by it.
+
+        A dry run kills no pod, also not at the end of a grace period that began before: the pod may have had
+        its SIGTERM, the SIGKILL does not follow. All else that is under way goes on as it began.
+        """
+        self._deadline_seconds = deadline_seconds
+        self._dry_run = dry_run
+        return self._call_off() if dry_run else ()
+
+    def _call_off(self) -> tuple[str, ...]:
+        called_off = []
+        for uid, (ending, scope) in self._waiting.items():
+            if ending.outcome != "ordered":
+                continue  # its grace period is over, and so is the pod
+            ending.outcome = CALLED_OFF
+            ending.add_problems("a dry run was configured in its grace period, after SIGTERM")
+            scope.cancel()
+            called_off.append(uid)
+            _LOG.warning("pod %s: eviction called off: a dry run was configured", ending.eviction.pod.key)
+        return tuple(called_off)
+
+    def get_ready(self, pods: Sequence[Pod]) -> None:
+        """Hold what it takes to end these pods at once, and no others."""
+        self._kills.get_ready(() if self._dry_run else pods)
+
+    def begin(self, eviction: Eviction) -> Ending:
+        """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""
+        ending = Ending(eviction=eviction)
+        if self._dry_run:
+            ending.outcome = "dry-run"
+            ending.ended.set()
+        elif eviction.grace_period_seconds > 0:
+            self._terminate(ending, eviction.grace_period_seconds)
+        else:
+            self._kill(ending)
+        return ending
+
+    def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> Ending:
+        """Take up an eviction that was ordered before a restart, with what is left of its grace period."""
+        eviction = _resumed(pod, flight, max(0, math.ceil(flight.kill_at_seconds - now_seconds)))
+        _LOG.warning("pod %s: eviction taken up again; %d s left", pod.key, eviction.grace_period_seconds)
+        return self.begin(eviction)
+
+    def await_files(self, pod: Pod, flight: InFlight) -> Ending:
+        """Take up an eviction of which only the files are left: its pod ended while no daemon ran.
+
+        No process is killed: a cgroup of that name is another pod's by now.
+        """
+        _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
+        ending = Ending(eviction=_resumed(pod, flight, 0))
+        self._nursery.start_soon(self._await_files, ending)
+        return ending
+
+    async def _await_files(self, ending: Ending) -> None:
+        try:
+            await self._settle(ending, time.monotonic_ns())
+        finally:
+            ending.ended.set()
+
+    def _kill(self, ending: Ending) -> None:
+        pod = ending.eviction.pod
+        try:
+            report = self._kills.kill_now(pod)
+        except (ReactorError, OSError) as error:
+            _failed(ending, error)
+            return
+        _killed(ending, report)
+        # Only now: cancelling what waits for the same pod is not on the way of the kill.
+        overtaken = self._waiting.pop(pod.uid, None)
+        if overtaken is not None:
+            overtaken[0].outcome = "pre-empted"
+            overtaken[1].cancel()
+        self._nursery.start_soon(self._reap, ending)
+
+    def _terminate(self, ending: Ending, grace_period_seconds: float) -> None:
+        scope = trio.CancelScope()
+        self._waiting[ending.eviction.pod.uid] = (ending, scope)
+        self._nursery.start_soon(self._wait_terminated, ending, scope, grace_period_seconds)
+
+    async def _wait_terminated(
+        self, ending: Ending, scope: trio.CancelScope, grace_period_seconds: float
+    ) -> None:
+        uid = ending.eviction.pod.uid
+        try:
+            with scope:
+                still_wanted = partial(self._is_still_wanted, ending)
+                report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds, still_wanted)
+                if scope.cancel_called:
+                    return  # a hard eviction took over and answers for the pod now, or it was called off
+                if ending.outcome == CALLED_OFF:
+                    return
+                if report is None:
+                    ending.outcome = "terminated"
+                    await self._settle(ending, time.monotonic_ns())
+                    return
+                _killed(ending, report)
+                await self._reap(ending)
+        except (ReactorError, OSError) as error:
+            _failed(ending, error)
+        finally:
+            waiting = self._waiting.get(uid)
+            if waiting is not None and waiting[0] is ending:
+                del self._waiting[uid]
+            if ending.outcome == "terminated":  # of one that was killed it is known by now
+                self._on_ended(ending)
+            ending.ended.set()
+
+    def _is_still_wanted(self, ending: Ending) -> bool:
+        """Return whether a pod whose grace period is over is to be killed; where not, it is called off."""
+        if self._confirm(ending.eviction):
+            return True
+        ending.outcome = CALLED_OFF
+        _LOG.warning(
+            "pod %s: not killed after its grace period: no pressure is left", ending.eviction.pod.key
+        )
+        return False
+
+    async def _reap(self, ending: Ending) -> None:
+        pod = ending.eviction.pod
+        try:
+            report = await self._kills.reap(pod, self._deadline_seconds)
+        except (ReactorError, OSError) as error:
+            ending.add_problems(str(error))
+            _LOG.warning("pod %s: killed, but not waited for: %s", pod.key, error)
+        else:
+            ending.add_problems(*report.problems)
+            if report.freed_ns is not None:
+                await self._settle(ending, report.freed_ns)
+        finally:
+            self._on_ended(ending)
+            ending.ended.set()
+
+    async def _settle(self, ending: Ending, freed_ns: int) -> None:
+        """Wait until nothing of a pod that has ended is counted any more, and say that it is gone.
+
+        Memory is given back before a process counts as ended, but its id only when its parent has reaped
+        it: of 208 killed processes all were still in pids.current 33 ms later, enough for another victim.
+        """
+        eviction = ending.eviction
+        if self._empty is not None and eviction.resource in ON_DISK and eviction.pod.storage:
+            self._nursery.start_soon(self._remove_files, ending, self._empty)
+        with trio.move_on_after(self._deadline_seconds):
+            while not self._on_gone(ending.eviction.pod.uid):
+                await trio.sleep(_COUNTED_POLL_SECONDS)
+                freed_ns = time.monotonic_ns()
+            ending.freed_ns = freed_ns
+
+    async def _remove_files(self, ending: Ending, empty: Callable[[Pod], Awaitable[tuple[str, ...]]]) -> None:
+        problems = await empty(ending.eviction.pod)
+        ending.add_problems(*problems)
+        for problem in problems:
+            _LOG.warning("pod %s: %s", ending.eviction.pod.key, problem)
+
+
+def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
+    return Eviction(
+        pod=pod,
+        signal=next(signal for signal, resource in RESOURCE.items() if resource == flight.resource),
+        resource=flight.resource,
+        grace_period_seconds=grace_period_seconds,
+        message="Ordered before reactor was restarted.",
+    )
+
+
+def _killed(ending: Ending, report: KillReport) -> None:
+    ending.outcome = "gone" if report.is_gone else "killed"
+    ending.processes = report.processes
+    ending.is_empty = report.is_empty
+    ending.killed_ns = None if report.is_gone else report.killed_ns
+    ending.add_problems(*report.problems)
+
+
+def _failed(ending: Ending, error: Exception) -> None:
+    ending.outcome = "failed"
+    ending.add_problems(str(error))
+    ending.ended.set()

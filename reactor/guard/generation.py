@@ -1,0 +1,365 @@
+"""One generation: everything that a configuration decides, and the loop over it. A reload begins the next."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import trio
+
+from reactor.act.target import populated
+from reactor.brake.brake import Brake
+from reactor.brake.braking import Braking
+from reactor.guard.endings import Endings
+from reactor.guard.housekeeping import Housekeeping
+from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
+from reactor.guard.memory_reclaiming import MemoryReclaiming
+from reactor.guard.parts import Parts, PodList
+from reactor.guard.passes import Known, Passes, grace_period_ended, look_again_seconds
+from reactor.guard.record import PassRecord, Reclaimed
+from reactor.guard.recorder import OnPass
+from reactor.guard.steward_link import StewardLink
+from reactor.guard.storage import StorageWatch
+from reactor.guard.told_disks import ToldFilesystems
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.decisions import MemoryReclaim
+from reactor.model.oom import OomKill
+from reactor.model.settings import BrakeMode, Settings
+from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.observe.node import NodeObserver
+from reactor.observe.pods import PodObserver
+from reactor.reclaim.memory import CgroupReclaim
+from reactor.reclaim.reclaims import NodeReclaim, Reclaims
+from reactor.sources.catalogue import TICKER
+from reactor.sources.memory import MemorySource
+from reactor.sources.oom import OomSource
+from reactor.sources.processes import ProcessSource
+from reactor.sources.ticker import Ticker
+from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
+from reactor.workloads.pods import Workloads
+
+_LOG: Final = logging.getLogger("reactor.sources")
+_HANGING_SECONDS: Final = 5.0
+_RANKING_SECONDS: Final = 2.0  # for who takes how much of a full disk; then what is known has to do
+_ARMING_SECONDS: Final = 1.0  # where nothing can be armed the ticker is left, and that is no reason to wait
+_GLANCE_SECONDS: Final = 0.005  # while evictions are slowed down, or no source is armed yet: 1 % of a CPU
+# Near a hard threshold: page cache that goes while the pods grow lets cgroup v1's usage stand still, and a
+# level that stays crossed tells nothing of a pod that comes and grows then.
+_NEAR_GLANCE_SECONDS: Final = 0.01
+_EVICTION: Final = "eviction"
+_GLANCE: Final = "glance"
+_RECLAIM: Final = "reclaim"
+_GRACE_PERIOD: Final = "grace-period"
+_ARMING: Final = "arming"
+_RECLAIMS, _MEMORY_RECLAIMS = "reclaim", "memory reclaim"  # jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """What outlives a generation: what is known, what is under way, and what restarts its parts.
+
+    `clock_seconds` is the clock of all that is known: a virtual one in tests.
+    """
+
+    known: Known
+    endings: Endings
+    brake: Brake
+    supervisor: Supervisor
+    steward: StewardLink
+    clock_seconds: Callable[[], float] = time.monotonic
+
+
+class Generation:
+    """Owns its observers' descriptors until `close`. Makes its passes over what is known."""
+
+    def __init__(  # noqa: PLR0913 - what it is connected to
+        self,
+        settings: Settings,
+        tree: CgroupTree,
+        lasting: Lasting,
+        on_layout: Callable[[Layout], None] = lambda _: None,
+        on_oom_kill: Callable[[OomKill], None] = lambda _: None,
+        pods: PodList | None = None,
+        reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
+        *,
+        arming_seconds: float = _ARMING_SECONDS,
+    ) -> None:
+        self.settings = settings
+        self._arming_seconds = arming_seconds
+        self.board = SourceBoard(_report)
+        self.wakes = Wakes()
+        self._clock_seconds = lasting.clock_seconds
+        self._node = NodeObserver(tree, settings)
+        self._usages = PodObserver(tree, clock_seconds=self._clock_seconds)
+        self._levels = MemoryLevels(tree, settings)
+        self._brake = lasting.brake
+        if settings.brake is BrakeMode.HARD:
+            self._brake.start()
+        self._memory = MemorySource(tree, settings, self.wakes, self.board, self._brake.highs)
+        self._oom = OomSource(
+            tree,
+            settings,
+            self.wakes,
+            self.board,
+            on_oom_kill,
+            expect=self._expect_oom_victim,
+        )
+        self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
+        self.parts = Parts(
+            node=self._node,
+            usages=self._usages,
+            pods=pods or Workloads(tree, settings),
+            reclaims=Reclaims(reclaims),
+            populated=partial(populated, tree),
+            brake=self._heed_brake,
+            arm_memory=self._arm,
+            oom_kills=self._oom.take_now,
+        )
+        known = lasting.known
+        known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
+        self.passes = Passes(
+            replace(settings.eviction, reclaims_memory=not settings.dry_run),
+            self.parts,
+            lasting.endings,
+            known,
+            dry_run=settings.dry_run,
+            clock_seconds=self._clock_seconds,
+        )
+        lasting.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
+        self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
+        self.storage = StorageWatch(known, supervisor=lasting.supervisor)
+        self.filesystems = ToldFilesystems(
+            lasting.steward,
+            settings,
+            known.observed,
+            self.wakes,
+            self.board,
+            timeout_seconds=_HANGING_SECONDS,
+            on_layout=on_layout,
+            on_filling=partial(self.storage.due, urgent=True),
+            clock_seconds=self._clock_seconds,
+        )
+        self.housekeeping = Housekeeping(
+            self.parts,
+            self.passes,
+            self.filesystems,
+            self.storage,
+            self.wakes,
+            timeout_seconds=_HANGING_SECONDS,
+        )
+        self._supervisor = lasting.supervisor
+        self._scope = trio.CancelScope()
+        self._reclaiming = False
+
+    async def run(
+        self,
+        on_pass: OnPass,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Guard the node until cancelled; started once the sources are armed and a first pass was made.
+
+        The sources of memory and process ids and the loop run in the open: what they raise ends this.
+        Everything else is the supervisor's.
+        """
+        started = False
+        with self._scope:
+            with self._supervisor.hook("first list of pods").guard():
+                await self.housekeeping.list_pods()
+            async with trio.open_nursery() as nursery:
+                # The first pass tells the sources which levels to arm.
+                on_pass(self.passes.make(()))
+                await nursery.start(self._memory.run)
+                await nursery.start(self._processes.run)
+                for name, part in self._parts().items():
+                    await self._supervisor.start(
+                        nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
+                    )
+                self.wakes.attend_at_once(partial(self._attend, nursery, on_pass))
+                nursery.start_soon(self._loop, nursery, on_pass)
+                await self._wait_armed(nursery, on_pass)
+                started = True
+                task_status.started()
+        if not started:  # stopped by a reload that came before
+            task_status.started()
+
+    async def _wait_armed(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
+        """Wait for a moment until memory is watched, and look at it meanwhile: nobody else would tell."""
+        with trio.move_on_after(self._arming_seconds):
+            while True:
+                with trio.move_on_after(_GLANCE_SECONDS):
+                    await self._memory.wait_armed()
+                    return
+                if self.passes.has_sunk():
+                    wake = Wake(source=_ARMING, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+                    self._attend(nursery, on_pass, (wake,))
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._scope.cancel()
+
+    async def _loop(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
+        while True:
+            taken = await self._woken()
+            if not taken:  # attended to at once: what is waited for may have changed
+                continue
+            self._pass(taken, nursery, on_pass)
+            if any(wake.source == TICKER for wake in taken):
+                self.housekeeping.due()
+            if all(wake.kind is not WakeKind.MEMORY for wake in taken):
+                gc.collect()  # the collector is off (run): here nothing is known to be urgent
+
+    def _attend(
+        self,
+        nursery: trio.Nursery,
+        on_pass: OnPass,
+        taken: tuple[Wake, ...],
+        reclaimed: tuple[Reclaimed, ...] = (),
+    ) -> None:
+        """Make a pass in the task of the source that woke; what goes wrong in it is not its fault."""
+        try:
+            self._pass(taken, nursery, on_pass, reclaimed)
+        except Exception as error:  # noqa: BLE001 - raised again, where it ends the generation
+            nursery.start_soon(_raise, error)
+
+    def _pass(
+        self,
+        taken: Sequence[Wake],
+        nursery: trio.Nursery,
+        on_pass: OnPass,
+        reclaimed: tuple[Reclaimed, ...] = (),
+    ) -> None:
+        record = self.passes.make(taken)
+        if reclaimed:
+            record = replace(record, reclaimed=reclaimed)
+        on_pass(record)
+        self._expect_processes(record)
+        if record.decision.reclaim and not self._reclaiming:
+            self._reclaiming = True
+            self._supervisor.jobs(nursery, _RECLAIMS).start_soon(self._give_back, record, on_pass)
+        if record.decision.memory_reclaim is not None:
+            self._supervisor.jobs(nursery, _MEMORY_RECLAIMS).start_soon(
+                self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass
+            )
+
+    async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
+        reclaimed = await self._memory_reclaim.run(asked, self.passes.ended_cgroups())
+        self.passes.memory_reclaimed(reclaimed)
+        wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+        self._attend(nursery, on_pass, (wake,), (reclaimed,))
+
+    def _expect_processes(self, record: PassRecord) -> None:
+        seen = record.snapshot.signals.get(Signal.PID_AVAILABLE)
+        thresholds = self.settings.eviction.thresholds
+        self._processes.expect(process_levels(seen, thresholds, self._node.processes_of))
+
+    async def _woken(self) -> Sequence[Wake]:
+        """Return why to look: what the sources say, or what nobody but the loop itself can know of."""
+        state = self.passes.known.state
+        if self.passes.is_unfinished:
+            return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
+        wait_seconds = look_again_seconds(
+            state, self._clock_seconds(), is_braking=bool(self._brake.reading().on)
+        )
+        until_seconds = trio.current_time() + max(0.0, wait_seconds)
+        glance_seconds = math.inf
+        if state.slowdowns:
+            glance_seconds = _GLANCE_SECONDS
+        elif self.passes.is_near:
+            glance_seconds = _NEAR_GLANCE_SECONDS
+        source = _EVICTION
+        while True:
+            with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + glance_seconds)):
+                return await self.wakes.wait()
+            if trio.current_time() >= until_seconds:
+                break
+            if self.passes.has_sunk():
+                source = _GLANCE
+                break
+        ended = grace_period_ended(state, self._clock_seconds())
+        if ended - MEMORY_SIGNALS:
+            self.housekeeping.due()  # they are acted on only when they have been looked at anew
+        source = _GRACE_PERIOD if ended else source
+        return (Wake(source=source, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
+
+    def gone(self, uid: str) -> bool:
+        """Take note that an evicted pod has ended, and look whether that was enough; see Passes.gone."""
+        if not self.passes.gone(uid):
+            if uid in self.passes.known.lingering:
+                self.storage.due(urgent=True)
+            return False
+        self.housekeeping.due()
+        self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
+        return True
+
+    def emptied(self) -> None:
+        """Take note that an evicted pod's files have been removed, and look whether that was enough."""
+        self.passes.disks_changed()
+        self.storage.due(urgent=True)
+        self.housekeeping.due()
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        self._node.close()
+        self._usages.close()
+        self._levels.close()
+
+    def _expect_oom_victim(self, kill: OomKill) -> None:
+        self.passes.oom_killed(kill)
+
+    def _heed_brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
+        return self._brake.heed(self._levels.crossed(memory) if self._is_braking_wanted else {})
+
+    def _arm(self, memory: Mapping[Signal, Observation]) -> None:
+        levels = self._levels.of(memory)
+        self._memory.arm(levels)
+        self._brake.arm(lowest_hard(levels) if self._is_braking_wanted else {})
+
+    @property
+    def _is_braking_wanted(self) -> bool:
+        return self.settings.brake is BrakeMode.HARD and not self.settings.dry_run
+
+    async def _give_back(self, asked: PassRecord, on_pass: OnPass) -> None:
+        try:
+            on_pass(await self.passes.give_back(asked, self._look_at_disks, self.filesystems.look))
+        finally:
+            self._reclaiming = False
+
+    async def _look_at_disks(self) -> None:
+        """Observe the filesystems anew, and who takes how much of them: somebody may have to be chosen."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.filesystems.look)
+            nursery.start_soon(self.storage.look, _RANKING_SECONDS)
+
+    @property
+    def _longest_pause_seconds(self) -> float:
+        """Return the longest pause before a part is restarted: one turn of housekeeping may be missed."""
+        return min(LONGEST_PAUSE_SECONDS, self.settings.housekeeping_interval_seconds)
+
+    def _parts(self) -> Mapping[str, StartedPart]:
+        """Return what is restarted where it fails; the ticker last, because it wakes the loop at once."""
+        return {
+            "oom kills": self._oom.run,
+            "filesystems": self.filesystems.run,
+            "storage": self.storage.run,
+            "housekeeping": self.housekeeping.run,
+            "ticker": Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board).run,
+        }
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+def _report(state: SourceState) -> None:
+    level = logging.INFO if state.health in {SourceHealth.ARMED, SourceHealth.OFF} else logging.WARNING
+    _LOG.log(level, "source %s: %s%s", state.name, state.health, f": {state.detail}" if state.detail else "")

@@ -1,0 +1,104 @@
+"""What takes long, or may hang for good, is had looked at beside the loop: pods, filesystems."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import trio
+
+from reactor.bounded import Bounded
+from reactor.guard.parts import Parts
+from reactor.guard.passes import Passes
+from reactor.guard.storage import StorageWatch
+from reactor.model.wakes import Wake, WakeKind
+from reactor.sources.wakes import Wakes
+
+_LOG: Final = logging.getLogger("reactor.housekeeping")
+HOUSEKEEPING: Final = "housekeeping"
+
+
+class Filesystems(Protocol):
+    """Observes the filesystems."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What can't be observed, and why."""
+
+    async def look(self) -> None:
+        """Observe all of them now, or let what was seen grow stale."""
+
+
+class Housekeeping:
+    """Looks when it is `due`, tells the passes what it found, and wakes the loop to decide over it."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        passes: Passes,
+        filesystems: Filesystems,
+        storage: StorageWatch,
+        wakes: Wakes,
+        *,
+        timeout_seconds: float,
+    ) -> None:
+        self._parts = parts
+        self._passes = passes
+        self._wakes = wakes
+        self._due = trio.Event()
+        self._is_unfinished = False
+        self._pods = Bounded(parts.pods.pods, timeout_seconds)
+        self._filesystems = filesystems
+        self._storage = storage
+        self._reported: Mapping[str, str] = {}
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what can't be read or is refused at present, and why."""
+        found = {**self._parts.node.problems, **self._parts.pods.problems}
+        found |= {**self._filesystems.problems, **self._storage.problems}
+        found |= self._passes.absurd_thresholds()
+        if self._pods.problem is not None:
+            found["pods"] = self._pods.problem
+        return found
+
+    def due(self) -> None:
+        """Have everything looked at soon."""
+        self._due.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look whenever it is due, until cancelled; a turn that failed is due again."""
+        task_status.started()
+        if self._is_unfinished:
+            self.due()
+        while True:
+            await self._due.wait()
+            self._due = trio.Event()
+            self._is_unfinished = True
+            self._storage.due()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.list_pods)
+                nursery.start_soon(self._filesystems.look)
+            self._report_problems()
+            self._is_unfinished = False
+            self._wakes.notify(
+                Wake(source=HOUSEKEEPING, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
+            )
+
+    async def list_pods(self) -> None:
+        """List the pods again; those known stay where the list can't be had."""
+        pods = await self._pods.ask()
+        if pods is not None:
+            self._passes.found(pods)
+
+    def _report_problems(self) -> None:
+        """Log what has become wrong or right since the last time, each thing once."""
+        problems = self.problems
+        for what, why in problems.items():
+            if what not in self._reported:
+                _LOG.warning("%s: %s", what, why)
+        for what in self._reported.keys() - problems.keys():
+            _LOG.info("%s: recovered", what)
+        self._reported = problems

@@ -1,0 +1,436 @@
+"""The daemon: one nursery, in which the sources wake the loop and the loop makes its passes.
+
+What guards memory and process ids runs in the open, and takes the daemon down with it. Everything else runs
+under one supervisor, which restarts what fails.
+
+run
+  signals            SIGHUP reloads, SIGTERM and SIGINT end
+  steward            the process that tells (journal, status, metrics), restarted where it ends
+  state, watchdog    keep the state file true; tell the service manager
+  a generation       one for each configuration: sources, housekeeping, the loop
+evictions under way and journal lines that wait for them outlive a generation, and so does what is known
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from reactor.act.kill import KillPath
+from reactor.act.protect import protect_self
+from reactor.brake.brake import Brake, put_back_abandoned
+from reactor.errors import ConfigError, failure_text
+from reactor.guard.last_good import LastGoodFile
+from reactor.guard.listening import NoDaemonError, listen, remove
+from reactor.guard.memory_holders import memory_held
+from reactor.guard.notify import ServiceNotice
+from reactor.guard.observed import Observed
+from reactor.guard.oom import OomKills
+from reactor.guard.optional import cluster_of
+from reactor.guard.order import EvictionOrder
+from reactor.guard.passes import Known
+from reactor.guard.reading import Reading
+from reactor.guard.record import Ending, PassRecord
+from reactor.guard.record_queue import RecordQueue
+from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.restore import restore
+from reactor.guard.slowdowns import Slowdowns
+from reactor.guard.state import StateFile
+from reactor.guard.status import View, explain, status, top
+from reactor.guard.steward_link import Answer, StewardLink
+from reactor.guard.succession import Outliving, Succession
+from reactor.guard.tally import Tally
+from reactor.guard.undisturbed import undisturbed
+from reactor.guard.wording import instant
+from reactor.kernel.cgroup import CgroupTree
+from reactor.link.requests import Request, RequestKind
+from reactor.model.oom import OomKill
+from reactor.model.settings import Settings
+from reactor.model.signals import NodeCondition, Signal
+from reactor.model.wakes import WakeKind
+from reactor.supervisor import Nursery, Part, Supervisor
+from reactor.threads import NameLookups
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+_SILENCE_SECONDS: Final = 5.0
+_AT_START_ONLY: Final = (
+    "metrics_address",
+    "socket_path",
+    "state_path",
+    "journal",
+    "realtime",
+    "kubernetes",
+)
+_CONFIGURATION: Final = "configuration"
+_LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
+_FIRST_PODS_SECONDS: Final = 1.0  # better known pods than estimates; but memory waits for no API server
+
+
+class Daemon:
+    """What lives as long as the process: the state, what is known, the journal, the metrics, the socket."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tree: CgroupTree,
+        hooks: Hooks,
+        last_good: LastGoodFile | None = None,
+    ) -> None:
+        self.supervisor = Supervisor(hooks.faults)
+        self._tree = tree
+        self._started_unix_seconds = time.time()
+        self._last_pass_seconds = time.monotonic()
+        self._known = Known(observed=Observed(stale_seconds=0.0))
+        self._tally = Tally()
+        self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
+        self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
+        self._last_good = last_good
+        self._brake = Brake(tree)
+        self._notice = ServiceNotice()
+        self._recorder = Recorder(
+            self._lines,
+            self._tally,
+            patience_seconds=settings.eviction.in_flight_deadline_seconds,
+            hooks=hooks,
+        )
+        self._order = EvictionOrder()
+        self._listener: socket.socket | None = None
+        self._problems: dict[str, str] = {}
+        self._conditions_told: tuple[NodeCondition, ...] = ()
+        self._unobserved_told: str | None = None
+        self._is_started = False
+        self._records = self.supervisor.hook("records")
+        self._state_notes = self.supervisor.hook("state notes")
+        self._oom_record = self.supervisor.hook("oom record")
+        self._cluster_notes = self.supervisor.hook("kubernetes notes")
+        self._answering = self.supervisor.hook("answers")
+        self._ending = self.supervisor.hook("end")
+        self._kills = KillPath(tree, settings.pod_parents)
+        self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
+        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
+        self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
+        self._steward_scope = trio.CancelScope(shield=True)
+        outliving = Outliving(
+            tree=tree,
+            known=self._known,
+            brake=self._brake,
+            kills=self._kills,
+            cluster=self._cluster,
+            steward=self._steward,
+            supervisor=self.supervisor,
+        )
+        self._succession = Succession(
+            settings, outliving, self._oom_killed, self._resumed, self.refuse_reload
+        )
+        self._oom = OomKills(
+            self._known,
+            self._lines.write,
+            self._tally.count_oom_kill,
+            self._succession.glance_at_pods,
+        )
+
+    @property
+    def _settings(self) -> Settings:
+        """Return the settings in force."""
+        return self._succession.settings
+
+    @property
+    def view(self) -> View:
+        """Return what `reactor status` is told of."""
+        generation = self._succession.present
+        if generation is None:
+            raise NoDaemonError("the daemon is starting: ask again")
+        problems = {**self._problems, **generation.housekeeping.problems}
+        problems |= {} if self._cluster is None else self._cluster.problems
+        brake = self._brake.reading()
+        kept = {
+            "journal": self._lines.problem,
+            "steward": self._steward.problem,
+            "state": self._keeper.problem,
+            "last good configuration": None if self._last_good is None else self._last_good.problem,
+            "brake": brake.problem,
+            "kill path": self._succession.kill_path_problem,
+            "evictions": self._slowdowns.problem,
+        }
+        problems |= {name: why for name, why in kept.items() if why is not None}
+        problems |= self.supervisor.problems
+        return View(
+            settings=self._settings,
+            known=self._known,
+            node=generation.parts.node,
+            usages=generation.parts.usages,
+            sources=generation.board.states(),
+            oom=self._oom,
+            brake=brake,
+            started_unix_seconds=self._started_unix_seconds,
+            problems=problems,
+            parts=self.supervisor.states,
+            filesystems=generation.filesystems,
+            runtime=self._runtime_description,
+            cluster=None if self._cluster is None else self._cluster.document(),
+            processes={"guard": {"pid": os.getpid()}, "steward": self._steward.document()},
+        )
+
+    @property
+    def _runtime_description(self) -> str | None:
+        return None if self._cluster is None else self._cluster.runtime.watch.state.description
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with another configuration: what is known and under way stays."""
+        for name in _AT_START_ONLY:
+            if getattr(settings, name) != getattr(self._settings, name):
+                _LOG.warning("reload: %s has changed: that needs a restart", name)
+        self._tally.count_reload(taken=True)
+        self._problems.pop(_CONFIGURATION, None)
+        self._notice.reloading()
+        kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
+        self._succession.begin(dataclasses.replace(settings, **kept))
+
+    def refuse_reload(self, error: Exception) -> None:
+        """Keep the present configuration, and say so."""
+        self._tally.count_reload(taken=False)
+        if isinstance(error, ConfigError):
+            for problem in error.problems:
+                _LOG.error("reload refused: %s", problem)
+        else:
+            _LOG.error("reload refused: internal error: %s", failure_text(error), exc_info=error)
+        _LOG.error("reload refused: the configuration in force stays")
+        self._refused(error, "the configuration in force stays")
+
+    def refuse_at_start(self, error: ConfigError) -> None:
+        """Report that the file is refused, and that the last good configuration is in force in its place."""
+        for problem in error.problems:
+            _LOG.error("configuration refused: %s", problem)
+        _LOG.error("configuration refused: the last good configuration is in force")
+        self._refused(error, "the last good configuration is in force")
+
+    def _refused(self, error: Exception, instead: str) -> None:
+        self._tally.refuse_configuration()
+        first, *others = error.problems if isinstance(error, ConfigError) else [failure_text(error)]
+        more = f" (and {len(others)} more)" if others else ""
+        self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
+        if self._is_started:
+            self._say_ready()
+
+    async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
+        """Guard the node until cancelled."""
+        trio.socket.set_custom_hostname_resolver(NameLookups())
+        self._listen()
+        with self.supervisor.hook("restoring the state").guard():
+            self._restore()
+        if not self._settings.pod_parents:
+            self._problems["pods"] = "no parents are configured: there is nobody to evict"
+        try:
+            with undisturbed():
+                self._protect()
+                async with self._steward_beside(), trio.open_nursery() as nursery:
+                    if self._cluster is not None:
+                        self._cluster.attend(
+                            self._succession.look_at_pods,
+                            lambda: self._known.pods,
+                            lambda: self._known.observed.at(time.monotonic()),
+                            self._succession.begin_anew,
+                        )
+                        nursery.start_soon(self._cluster.run)
+                        await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
+                    self._start_parts(nursery)
+                    begun = partial(self._begun, task_status)
+                    await self._succession.run(nursery, partial(self._record, nursery), begun)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Close everything and save what is to survive; one that fails does not keep the others from it."""
+        ends: list[Callable[[], object]] = [self._notice.stopping, self._kills.close]
+        ends += [self._known.oom_victims.close, self._brake.close]
+        ends.append(self._keeper.flush)
+        if self._last_good is not None:
+            ends.append(self._last_good.flush)
+        if self._cluster is not None:
+            ends.append(self._cluster.close)
+        if self._listener is not None:
+            ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
+        for end in ends:
+            with self._ending.guard():
+                end()
+        _LOG.info("ended after %d passes", self._known.passes)
+
+    def _protect(self) -> None:
+        for problem in protect_self(self._settings.realtime):
+            what, _, why = problem.partition(": ")
+            self._problems[what] = why
+        for what, why in self._problems.items():
+            _LOG.warning("%s: %s", what, why)
+
+    def _listen(self) -> None:
+        try:
+            self._listener = listen(Path(self._settings.socket_path))
+        except OSError as error:
+            self._problems["socket"] = f"no status to be had: {error}"
+
+    def _restore(self) -> None:
+        problem = restore(self._keeper, self._known)
+        if problem is not None:
+            self._problems["state file"] = problem
+        self._keeper.show(self._known.state)
+
+    def _start_parts(self, nursery: trio.Nursery) -> None:
+        def keep(name: str, part: Part, *, ends: bool = False) -> None:
+            nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
+
+        keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
+        keep("state file", self._keeper.run)
+        if self._last_good is not None:
+            keep("last good configuration", self._last_good.run)
+        keep("watchdog", partial(self._notice.watchdog, self._is_alive), ends=True)
+
+    @asynccontextmanager
+    async def _steward_beside(self) -> AsyncIterator[None]:
+        """Keep a steward inside the block, and after it until that has taken what was said last."""
+        self._steward.listener = self._listener
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_steward)
+            try:
+                yield
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._steward.finish()
+                self._steward_scope.cancel()
+
+    async def _keep_steward(self) -> None:
+        with self._steward_scope:
+            await self.supervisor.keep(
+                "steward", self._steward.run, longest_pause_seconds=_LONGEST_STEWARD_PAUSE_SECONDS
+            )
+
+    def _begun(self, task_status: trio.TaskStatus[Daemon]) -> None:
+        if not self._is_started:
+            self._is_started = True
+            task_status.started(self)
+        self._say_ready()
+
+    def _oom_killed(self, kill: OomKill) -> None:
+        """Take note of a kill by the kernel. Nothing here fails the source that tells of it."""
+        with self._oom_record.guard():
+            self._oom.record(kill)
+        if self._cluster is not None:
+            with self._cluster_notes.guard():
+                self._cluster.oom_killed(kill)
+
+    def _answers(self) -> Mapping[RequestKind, Answer]:
+        """Return what the steward may ask for."""
+
+        async def status_answer(_: Request) -> Mapping[str, Any]:
+            return {"status": status(self.view), "held": self._held()}
+
+        async def explain_answer(_: Request) -> Mapping[str, Any]:
+            return await explain(self.view)
+
+        async def top_answer(request: Request) -> Mapping[str, Any]:
+            return await top(self.view, self._order, request.places)
+
+        async def reading(_: Request) -> Mapping[str, Any]:
+            return self._reading()
+
+        async def health(_: Request) -> Mapping[str, Any]:
+            return {"alive": self._is_alive()}
+
+        return {
+            RequestKind.STATUS: status_answer,
+            RequestKind.EXPLAIN: explain_answer,
+            RequestKind.TOP: top_answer,
+            RequestKind.SCRAPE: reading,
+            RequestKind.HEALTH: health,
+        }
+
+    def _held(self) -> Mapping[str, Any] | None:
+        """Return how much of the node's memory the pods hold, None where that is not known."""
+        view, present = self.view, self._succession.present
+        ended = frozenset(() if present is None else present.passes.ended_cgroups())
+        return memory_held(
+            view.known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
+            [pod for pod in view.known.pods if pod.cgroup not in ended],
+            view.usages.memory(),
+        )
+
+    def _resumed(self, ending: Ending, nursery: Nursery) -> None:
+        with self._records.guard():
+            record = PassRecord.of_resumed(ending, self._known.passes, time.monotonic())
+            self._recorder.resume(record, nursery)
+
+    def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
+        """Take note of a pass. Nothing here fails the pass, or keeps the others from their notes."""
+        self._last_pass_seconds = time.monotonic()
+        if self._cluster is not None:
+            with self._cluster_notes.guard():
+                self._cluster.passed(record, self.supervisor.jobs(nursery, "kubernetes evictions"))
+        with self._records.guard():
+            self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
+            self._slowdowns.passed(record.decision.slowdowns)
+        with self._state_notes.guard():
+            self._show_state(record)
+
+    def _show_state(self, record: PassRecord) -> None:
+        state = self._known.state
+        if self._settings.dry_run:
+            # What was only thought of must not be taken up by a run that means it.
+            state = dataclasses.replace(
+                state, in_flight=(), evicted_at=(), hard_memory_kills=(), slowdowns=()
+            )
+        ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
+        self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))
+        if record.decision.conditions != self._conditions_told or (
+            ticked and self._unobserved() != self._unobserved_told
+        ):
+            self._say_ready()
+
+    def _say_ready(self) -> None:
+        self._conditions_told, self._unobserved_told = self._known.state.conditions, self._unobserved()
+        standing = ", ".join(self._conditions_told) or "no pressure"
+        if self._unobserved_told is not None:
+            standing = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_told}"
+        refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
+        dry = "dry run: " if self._settings.dry_run else ""
+        self._notice.ready(f"{dry}{len(self._known.pods)} pods, {standing}{refused}")
+
+    def _unobserved(self) -> str | None:
+        """Return why the node's memory can't be observed, None where it is: without it nobody is guarded."""
+        generation = self._succession.present
+        problems = {} if generation is None else generation.parts.node.problems
+        return problems.get(Signal.MEMORY_AVAILABLE)
+
+    def _is_alive(self) -> bool:
+        silence_seconds = time.monotonic() - self._last_pass_seconds
+        return silence_seconds < 3 * self._settings.housekeeping_interval_seconds + _SILENCE_SECONDS
+
+    def _reading(self) -> Mapping[str, Any]:
+        now_seconds = time.monotonic()
+        generation = self._succession.present
+        return Reading(
+            now_seconds=now_seconds,
+            settings=self._settings.eviction,
+            state=self._known.state,
+            observations=self._known.observed.at(now_seconds),
+            sources=() if generation is None else generation.board.states(),
+            pods=len(self._known.pods),
+            tally=self._tally.document(),
+            started_unix_seconds=self._started_unix_seconds,
+            pid=os.getpid(),
+            storage_overdue_pods=self._known.storage.overdue,
+            brake=self._brake.reading(),
+            journal_written=self._lines.written,
+            journal_lost=self._lines.lost,
+            refused_requests=self._steward.refused,
+            parts=self.supervisor.states,
+            cluster=None if self._cluster is None else self._cluster.document(),
+        ).document()

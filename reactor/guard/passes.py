@@ -1,0 +1,567 @@
+"""The pass: observe fresh, decide, act, re-arm.
+
+From the wake to the kill everything is synchronous and reads nothing but kernel counters: no await, no
+thread, no disk, no log line, no metric, no garbage collection stands between the two. All of that follows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from reactor.disks.usage import DiskUsage, with_storage
+from reactor.guard.candidates import Candidates
+from reactor.guard.endings import Endings
+from reactor.guard.lingering import ON_DISK, Lingering
+from reactor.guard.node_reclaimer import NodeReclaimer, Observe
+from reactor.guard.observed import PROCESS_SIGNALS, Observed, resources_wanting
+from reactor.guard.oom_victims import OomVictims, pod_in
+from reactor.guard.parts import Parts
+from reactor.guard.readiness import foreseen, near
+from reactor.guard.record import Ending, PassRecord, Reclaimed, StageTimes
+from reactor.guard.under_way import UnderWay
+from reactor.model.amounts import amount_text
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.oom import OomKill
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import Wake, WakeKind
+from reactor.policy import (
+    absurd_thresholds,
+    after_reclaim,
+    decide,
+    record_eviction,
+    record_oom_kill,
+    thresholds_met,
+)
+from reactor.policy.memory_reclaim import is_reclaiming
+from reactor.policy.storm import is_hard_memory, is_newly_slowed
+
+_LOOK_AGAIN_SECONDS: Final = 0.02
+_LOOK_AT_SLOWED_SECONDS: Final = 0.1
+_SUNK_SHARE: Final = 16  # of the threshold
+_ROUNDING_SECONDS: Final = 0.001
+_LATE_NS: Final = 2_000_000
+_LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
+_GROWN_BYTES: Final = 8 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """What is known from one pass to the next; it outlives a reload.
+
+    `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
+    filesystems, and `lingering` whose files may still be there although they were evicted; `under_way` when
+    evictions were ordered and came to their end, `candidates` whom they have emptied, `oom_victims` whether
+    the kernel's own victims have exited.
+    """
+
+    observed: Observed
+    state: PolicyState = dataclasses.field(default_factory=PolicyState)
+    pods: tuple[Pod, ...] = ()
+    passes: int = 0
+    reclaimed: tuple[Reclaimed, ...] = ()
+    storage: DiskUsage = dataclasses.field(default_factory=DiskUsage)
+    lingering: Lingering = dataclasses.field(default_factory=Lingering)
+    under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
+    candidates: Candidates = dataclasses.field(default_factory=Candidates)
+    oom_victims: OomVictims = dataclasses.field(default_factory=OomVictims)
+
+    def called_off(self, uid: str) -> None:
+        """Take note that an eviction was called off: nothing is expected of its pod."""
+        self.lingering.forget(uid)
+        in_flight = tuple(flight for flight in self.state.in_flight if flight.uid != uid)
+        self.state = dataclasses.replace(self.state, in_flight=in_flight)
+
+
+class Passes:
+    """Makes passes over `known`. Everything runs in Trio's thread.
+
+    `is_unfinished`: the last one chose a pod in which no process was, and another is to be chosen now.
+    """
+
+    def __init__(
+        self,
+        settings: EvictionSettings,
+        parts: Parts,
+        endings: Endings,
+        known: Known,
+        *,
+        dry_run: bool = False,
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.known = known
+        self._settings = settings
+        self._parts = parts
+        self._endings = endings
+        self._dry_run = dry_run
+        self._clock_seconds = clock_seconds
+        self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
+        self._is_ready = False
+        self.is_unfinished = False
+        parts.usages.track(known.pods)
+
+    def make(self, wakes: Sequence[Wake]) -> PassRecord:
+        """Make one pass for these wakes; a pod that had to die at once is dead on return."""
+        started_ns = time.monotonic_ns()
+        now_seconds = self._clock_seconds()
+        memory = self._observe(wakes, now_seconds)
+        braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
+        snapshot = self._snapshot(wakes, now_seconds)
+        is_late = time.monotonic_ns() - started_ns > _LATE_NS
+        if snapshot.pods and (self._are_victims_dying() or self.known.state.in_flight or is_late):
+            # What a dying pod gave back while it was read would count neither as available nor as its own,
+            # and another would go for it. Read in this order it counts as both, until the next look. Where
+            # the loop was held up between the two, what pods have grown by since would be missing from the
+            # node, and look as if it had come outside the pods by the next pass: a kill that did not help.
+            memory = self._observe(wakes, now_seconds)
+            snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
+        pods = self._to_decide_over(now_seconds)
+        observed_ns = time.monotonic_ns()
+        before = self.known.state
+        self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+        if is_newly_slowed(before, self.known.state):
+            # In two observations, or not at all: what a process had that ended after the node was read and
+            # before its pod was looks as if it were outside the pods.
+            memory = self._observe(wakes, now_seconds)
+            snapshot = self._snapshot(wakes, now_seconds)
+            pods = self._to_decide_over(now_seconds)
+            observed_ns = time.monotonic_ns()
+            self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+        decided_ns = time.monotonic_ns()
+        endings = self._act(decision, snapshot, pods, now_seconds)
+        self._parts.arm_memory(memory)
+        times = StageTimes(
+            woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
+            started_ns=started_ns,
+            observed_ns=observed_ns,
+            decided_ns=decided_ns,
+            killed_ns=_killed_ns(endings),
+            done_ns=time.monotonic_ns(),
+        )
+        record = self._record(wakes, snapshot, decision, endings, times)
+        if not endings:  # what is left to do of an ending comes first
+            self._get_ready(memory, now_seconds)
+        return dataclasses.replace(record, braking=braking)
+
+    def _get_ready(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
+        """Prepare for the crossing where it is near; see readiness.py."""
+        nearby = near(self._settings.thresholds, memory)
+        if nearby:
+            self.glance()
+            used = self._parts.usages.memory()
+            pods = self._to_decide_over(now_seconds)
+            crossed = {signal: memory[signal] for signal in nearby}
+            first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
+            self._endings.get_ready(first)
+            self._is_ready = True
+        elif self._is_ready:
+            self._endings.get_ready(())
+            self._is_ready = False
+
+    async def give_back(
+        self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None
+    ) -> PassRecord:
+        """Have the node give back what a pass asked for, observe again, and evict if that was not enough.
+
+        `glance` observes the filesystems alone, where `observe_filesystems` takes longer than that.
+        """
+        reclaimed: tuple[Reclaimed, ...] = ()
+        if self._dry_run:
+            await observe_filesystems()
+        else:
+            reclaimed = await self._node_reclaimer.run(
+                asked.decision, observe_filesystems, glance or observe_filesystems
+            )
+            self.known.reclaimed = reclaimed or self.known.reclaimed
+        started_ns = time.monotonic_ns()
+        now_seconds = self._clock_seconds()
+        self._observe((), now_seconds)
+        after = self._snapshot((), now_seconds)
+        pods = self._to_decide_over(now_seconds)
+        usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods), pods)
+        before = dataclasses.replace(asked.snapshot, pods=usages)
+        observed_ns = time.monotonic_ns()
+        decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
+        self._acted_on(after.signals, tuple(Resource))
+        decided_ns = time.monotonic_ns()
+        endings = self._act(decision, before, pods, now_seconds)
+        times = StageTimes(
+            woke_ns=asked.times.woke_ns,
+            started_ns=started_ns,
+            observed_ns=observed_ns,
+            decided_ns=decided_ns,
+            killed_ns=_killed_ns(endings),
+            done_ns=time.monotonic_ns(),
+        )
+        record = self._record(asked.wakes, before, decision, endings, times)
+        return dataclasses.replace(record, reclaimed=reclaimed)
+
+    def glance(self) -> None:
+        """Take over the pods that exist now; only new ones are read."""
+        self.found(self._parts.pods.glance())
+
+    def found(self, pods: tuple[Pod, ...]) -> None:
+        """Take over a fresh list of pods; a cgroup that vanished and is listed was recreated."""
+        if pods != self.known.pods or self._parts.usages.vanished:
+            self.known.pods = pods
+            self.known.candidates.forget_absent(pods)
+            self._parts.usages.track(pods)
+
+    def gone(self, uid: str) -> bool:
+        """Take note that an evicted pod has ended: nothing more is expected of it.
+
+        False where its processes are still counted, which the policy goes on crediting.
+        """
+        state = self.known.state
+        resources = {flight.resource for flight in state.in_flight if flight.uid == uid}
+        if Resource.PIDS in resources:
+            used = self._parts.usages.full().get(uid)
+            if used is not None and used.process_count:
+                # What was spared (one process each) stays, and is counted with the pod.
+                spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)
+                if used.process_count > spared:
+                    return False
+        self.known.candidates.ended(uid)
+        if resources & ON_DISK and not self.known.lingering.is_freed(uid, self.known.storage):
+            return False
+        self.known.lingering.forget(uid)
+        self.known.under_way.ended(uid, time.monotonic_ns())
+        self._landed(uid)
+        if resources & ON_DISK:
+            self.disks_changed()
+        return True
+
+    def _landed(self, uid: str) -> None:
+        """Expect nothing more of an evicted pod that has ended, but for its files in memory."""
+        left_bytes = self._parts.usages.shared_memory_bytes(uid) or 0
+        flights = []
+        for flight in self.known.state.in_flight:
+            if flight.uid != uid:
+                flights.append(flight)
+            elif flight.resource is Resource.MEMORY and left_bytes >= _LEFT_BYTES:
+                flights.append(dataclasses.replace(flight, left_bytes=left_bytes))
+        self.known.state = dataclasses.replace(self.known.state, in_flight=tuple(flights))
+
+    def _observe_left(self) -> None:
+        """Take note of which files in memory, left by evicted pods, are still there.
+
+        Of a pod that lives again and has grown nothing is expected any more: it may have to go again. Until
+        then a kill would free no more of it than the little that is its own.
+        """
+        if all(flight.left_bytes is None for flight in self.known.state.in_flight):
+            return
+        flights = []
+        for flight in self.known.state.in_flight:
+            if flight.left_bytes is not None:
+                left_bytes = self._parts.usages.shared_memory_bytes(flight.uid) or 0
+                used = self._parts.usages.of([flight.uid]).get(flight.uid)
+                held_bytes = 0 if used is None else used.memory_working_set_bytes or 0
+                if left_bytes < _LEFT_BYTES or held_bytes > flight.left_bytes + _GROWN_BYTES:
+                    continue
+                left_bytes = min(left_bytes, flight.left_bytes)
+                flights.append(dataclasses.replace(flight, left_bytes=left_bytes))
+            else:
+                flights.append(flight)
+        self.known.state = dataclasses.replace(self.known.state, in_flight=tuple(flights))
+
+    def absurd_thresholds(self) -> dict[str, str]:
+        """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
+        return absurd_thresholds(self._settings.thresholds, self.known.observed.at(self._clock_seconds()))
+
+    def oom_killed(self, kill: OomKill) -> None:
+        """Take note that the kernel has killed: what its victim gives back is waited for."""
+        pod = None
+        if kill.victim_cgroup is not None:
+            pod = pod_in(kill.victim_cgroup, self.known.pods)
+        if kill.pid is not None:
+            self.known.oom_victims.hold(kill.pid)
+        self.known.state = record_oom_kill(
+            self._settings,
+            self.known.state,
+            kill,
+            None if pod is None else pod.uid,
+            self._clock_seconds(),
+        )
+
+    def ended_cgroups(self) -> tuple[str, ...]:
+        """Return the cgroups that evictions have emptied and that are still there."""
+        ended = self.known.candidates.ended_among(self._present())
+        return tuple(pod.cgroup for pod in ended if pod.cgroup is not None)
+
+    def memory_reclaimed(self, reclaimed: Reclaimed) -> None:
+        """Take note that the reclaim which evictions wait for is over."""
+        self.known.reclaimed = (reclaimed,)
+        reclaim = self.known.state.memory_reclaim
+        if reclaim is not None:
+            self.known.state = dataclasses.replace(
+                self.known.state, memory_reclaim=dataclasses.replace(reclaim, is_over=True)
+            )
+
+    def confirm(self, eviction: Eviction) -> bool:
+        """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
+
+        Where it is not, the eviction counts as called off. Memory and processes are read afresh; what is not
+        observed is no reason to end a pod.
+        """
+        is_wanted = self._is_wanting(eviction)
+        if not is_wanted:
+            self.known.called_off(eviction.pod.uid)
+        return is_wanted
+
+    def _is_wanting(self, eviction: Eviction) -> bool:
+        now_seconds = self._clock_seconds()
+        self._observe((), now_seconds)
+        thresholds = self._settings.thresholds
+        if eviction.threshold in thresholds:
+            thresholds = (eviction.threshold,)
+        seen = {
+            signal: observation
+            for signal, observation in self.known.observed.at(now_seconds).items()
+            if signal == eviction.signal and observation.absurdity is None
+        }
+        return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
+
+    def disks_changed(self) -> None:
+        """Take note that files were removed: what was seen before is nothing to evict the next one for."""
+        self._acted_on(self.known.observed.at(self._clock_seconds()), ON_DISK)
+
+    def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
+        self._observe_left()
+        memory = self._parts.node.memory()
+        self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
+        if not _only_memory(wakes):
+            self.known.observed.take(PROCESS_SIGNALS, self._parts.node.processes(), now_seconds)
+        return memory
+
+    def _snapshot(self, wakes: Sequence[Wake], now_seconds: float) -> Snapshot:
+        """Return what is known, with the pods' usage only where a pod may have to be chosen."""
+        signals = self.known.observed.at(now_seconds)
+        wanting = resources_wanting(self._settings.thresholds, signals)
+        usages: Mapping[str, PodUsage] = {}
+        if wanting:
+            # A pod that came since the last housekeeping may be the very one.
+            self.glance()
+            # Counting processes takes longer; no pod is chosen by them in a pass that memory woke.
+            counted = Resource.PIDS in wanting and not _only_memory(wakes)
+            usages = self._parts.usages.full() if counted else self._parts.usages.memory()
+        if not _only_memory(wakes):
+            # Limits of their own hold for pods whether or not the node is short of anything.
+            present = self.known.lingering.beside(self._present())
+            pods = [pod for pod in present if pod.storage or ON_DISK & wanting]
+            usages = with_storage(usages, self.known.storage.usages(pods), pods)
+        return Snapshot(signals=signals, pods=usages)
+
+    def _are_victims_dying(self) -> bool:
+        """Return whether victims of the kernel's were dying until now, and note which of them have exited.
+
+        To be called after memory was observed, which is to be done once more where this is true: what was
+        seen before may be of a kill that was not known yet, or from before a victim's exit.
+        """
+        for kill in self._parts.oom_kills():
+            self.oom_killed(kill)
+        victims = self.known.state.oom_victims
+        if not victims:
+            return False
+        exited = self.known.oom_victims.exited(victims)
+        self.known.state = dataclasses.replace(
+            self.known.state,
+            oom_victims=tuple(victim for victim in victims if victim.pid not in exited),
+        )
+        return True
+
+    def _acted_on(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
+        """Take note that these observations have been decided over: the next pass is not to do it again."""
+        at = {
+            signal: observation.taken_at_seconds
+            for signal, observation in seen.items()
+            if RESOURCE[signal] in resources
+        }
+        state = self.known.state
+        self.known.state = dataclasses.replace(state, observed_at={**state.observed_at, **at})
+
+    def _to_decide_over(self, now_seconds: float) -> Sequence[Pod]:
+        """Return the pods that the policy is asked about; those that linger are in flight, never chosen."""
+        flights = self.known.state.in_flight
+        self.known.lingering.keep(flight.uid for flight in flights if now_seconds < flight.deadline_seconds)
+        return self.known.lingering.beside(
+            self.known.candidates.of(self._present(), now_seconds, self._parts.populated)
+        )
+
+    def _present(self) -> Sequence[Pod]:
+        """Return the known pods but those that were gone when they were read: nothing is left to kill."""
+        vanished = self._parts.usages.vanished
+        pods = self.known.pods
+        if vanished:
+            pods = tuple(pod for pod in pods if pod.uid not in vanished)
+        return pods
+
+    @property
+    def is_near(self) -> bool:
+        """Return whether memory was near a hard threshold at the last pass, or below it."""
+        return self._is_ready
+
+    def has_sunk(self) -> bool:
+        """Return whether memory has become shorter in a way that is worth a pass.
+
+        Either a threshold is met that was not at the last pass, or of one that was, a hard one, much less is
+        available: a level that stays crossed wakes the loop once, and where no pod could be evicted then, or
+        only one in a while, another may have come. The node's counters alone are read: this is asked often.
+        """
+        now = self._parts.node.memory()
+        known = self.known.state.first_observed
+        if any(threshold not in known for threshold in thresholds_met(self._settings.thresholds, now)):
+            return True
+        before = self.known.observed.at(self._clock_seconds())
+        return any(
+            before[threshold.signal].available - now[threshold.signal].available
+            > threshold.value.of(now[threshold.signal].capacity) // _SUNK_SHARE
+            for threshold in self.known.state.thresholds_met
+            if is_hard_memory(threshold) and threshold.signal in before and threshold.signal in now
+        )
+
+    def weigh(self, ending: Ending) -> None:
+        """Fill in what came back of an eviction for memory that was carried out, as the node says."""
+        eviction = ending.eviction
+        if eviction.resource is not Resource.MEMORY:
+            return
+        seen = self._parts.node.memory().get(Signal(eviction.signal))
+        if seen is not None and ending.available_bytes is not None:
+            ending.returned_bytes = seen.available - ending.available_bytes
+        if self._parts.populated(eviction.pod):
+            return  # lives again, and what it uses now is another's
+        left = self._parts.usages.of([eviction.pod.uid]).get(eviction.pod.uid)
+        ending.left_bytes = None if left is None else left.memory_working_set_bytes
+        ending.left_shared_bytes = self._parts.usages.shared_memory_bytes(eviction.pod.uid)
+        if not ending.left_bytes or not ending.credited_bytes or ending.freed_ns is None:
+            return
+        if 4 * ending.left_bytes > 3 * ending.credited_bytes:
+            ending.freed_ns = None
+            kept, shared = (
+                amount_text(amount or 0, Resource.MEMORY)
+                for amount in (ending.left_bytes, ending.left_shared_bytes)
+            )
+            ending.add_problems(
+                f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
+            )
+
+    def _act(
+        self, decision: Decision, snapshot: Snapshot, pods: Sequence[Pod], now_seconds: float
+    ) -> tuple[Ending, ...]:
+        endings = []
+        self.is_unfinished = False
+        ordered_ns = time.monotonic_ns()
+        for eviction in decision.evictions:
+            ending = self._endings.begin(eviction)
+            endings.append(ending)
+            if eviction.resource is Resource.MEMORY and eviction.threshold is not None:
+                ending.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
+                ending.available_bytes = snapshot.signals[eviction.threshold.signal].available
+            if ending.outcome == "failed":
+                self.known.candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
+            else:
+                # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
+                ended_seconds = self._clock_seconds()
+                self.known.state = record_eviction(
+                    self._settings,
+                    self.known.state,
+                    eviction,
+                    ended_seconds,
+                    snapshot=snapshot,
+                    pods=pods,
+                    held_bytes=ending.credited_bytes,
+                )
+                self.known.under_way.began(eviction.pod.uid, ordered_ns)
+                if eviction.resource in ON_DISK:
+                    self.known.lingering.add(eviction.pod)
+                elif ending.is_empty:
+                    # Nobody died, and who comes to live there later is to be seen as any other.
+                    self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
+                    self._landed(eviction.pod.uid)
+        return tuple(endings)
+
+    def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
+        """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
+        used = (snapshot.pods.get(uid), self._parts.usages.of([uid]).get(uid))
+        held = (None if one is None else one.memory_working_set_bytes for one in used)
+        return max((held_bytes for held_bytes in held if held_bytes is not None), default=None)
+
+    def _record(
+        self,
+        wakes: Sequence[Wake],
+        snapshot: Snapshot,
+        decision: Decision,
+        endings: tuple[Ending, ...],
+        times: StageTimes,
+    ) -> PassRecord:
+        self.known.passes += 1
+        return PassRecord(
+            id=self.known.passes,
+            at_unix_seconds=time.time(),
+            wakes=tuple(wakes),
+            snapshot=snapshot,
+            decision=decision,
+            times=times,
+            endings=endings,
+            dry_run=self._dry_run,
+        )
+
+
+def _only_memory(wakes: Sequence[Wake]) -> bool:
+    return all(wake.kind is WakeKind.MEMORY for wake in wakes)
+
+
+def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bool = False) -> float:
+    """Return after how long to look again unasked; infinity where the sources are enough.
+
+    A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
+    giving back its memory others
+    may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
+    all: of neither does a source tell before the ticker. A brake is to be released at once. Where evictions
+    are slowed down it is to be seen soon that the cause is gone, or that the pods grow.
+    """
+    awaited = (
+        bool(state.oom_victims)
+        or is_reclaiming(state, now_seconds)
+        or any(flight.resource is Resource.MEMORY for flight in state.in_flight)
+    )
+    pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
+    soon_seconds = _LOOK_AGAIN_SECONDS if is_braking or (awaited and pressed) else math.inf
+    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds))
+    return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
+
+
+def _slowed_seconds(state: PolicyState, now_seconds: float) -> float:
+    """Return when to look at what is slowed down, infinity where nothing waits for that."""
+    waits = {threshold.signal for threshold in state.thresholds_met if is_hard_memory(threshold)}
+    left = [
+        one.until_seconds + _ROUNDING_SECONDS - now_seconds
+        for one in state.slowdowns
+        if one.signal in waits and now_seconds < one.until_seconds + _ROUNDING_SECONDS
+    ]
+    return min(_LOOK_AT_SLOWED_SECONDS, *left) if left else math.inf
+
+
+def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Signal]:
+    """Return the signals of soft thresholds whose grace period is over since the last pass."""
+    ends = _grace_periods_end(state)
+    return frozenset(threshold.signal for threshold, end in ends.items() if end <= now_seconds)
+
+
+def _grace_periods_end(state: PolicyState) -> dict[Threshold, float]:
+    """Return when the grace period of each threshold that is in one ends, and a little more for rounding."""
+    return {
+        threshold: since + threshold.grace_period_seconds + _ROUNDING_SECONDS
+        for threshold, since in state.first_observed.items()
+        if threshold not in state.thresholds_met
+    }
+
+
+def _killed_ns(endings: Sequence[Ending]) -> int | None:
+    return max((ending.killed_ns for ending in endings if ending.killed_ns is not None), default=None)

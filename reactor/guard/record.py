@@ -1,0 +1,333 @@
+"""One pass as it is journaled, shown and measured: its inputs, what it decided, what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import trio
+
+from reactor.brake.braking import Braking
+from reactor.guard.slowdowns import slowdown_document, unhelpful_document
+from reactor.guard.wording import instant, standing
+from reactor.model.amounts import amount_text
+from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot
+from reactor.model.signals import IN_BYTES, Reclaim, Resource, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import Wake
+from reactor.text import printable
+
+ORDERED: Final = "ordered"
+RESUMED: Final = "resumed"
+_ORDERED_RANKING: Final = 20
+_PLACES_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """When each stage of a pass ended, on CLOCK_MONOTONIC in ns; None where the pass had no such stage.
+
+    `woke_ns` is when the earliest source woke, `started_ns` when the loop came round to it.
+    """
+
+    woke_ns: int
+    started_ns: int
+    observed_ns: int
+    decided_ns: int
+    killed_ns: int | None = None
+    done_ns: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Ending:
+    """What becomes of one eviction; filled in as it happens. `ended` is set when nothing more will.
+
+    `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
+    `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
+    grace period, or it outlived that and there was no pressure any more), `gone` (no process was left in its
+    cgroup, or another has its path), `failed`, `dry-run`.
+
+    Of an eviction for memory, in bytes (None: not observed): `credited_bytes` is the pod's working set when
+    it was chosen and `available_bytes` what the node had then; `returned_bytes` is by how much more the node
+    had at the end, below zero where others took it; `left_bytes` are still charged to the pod's cgroup,
+    `left_shared_bytes` of them shared memory or tmpfs.
+    """
+
+    eviction: Eviction
+    outcome: str = "ordered"
+    processes: int | None = None
+    is_empty: bool = False
+    killed_ns: int | None = None
+    freed_ns: int | None = None
+    credited_bytes: int | None = None
+    available_bytes: int | None = None
+    returned_bytes: int | None = None
+    left_bytes: int | None = None
+    left_shared_bytes: int | None = None
+    problems: tuple[str, ...] = ()
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def add_problems(self, *problems: str) -> None:
+        """Append what went wrong, each thing once."""
+        self.problems = tuple(dict.fromkeys((*self.problems, *problems)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """What the node gave back of one kind, for one signal.
+
+    `wanted` is what was missing to the threshold and its minimum reclaim, `freed` by how much more was
+    available afterwards (bytes or inodes, as `resource` says): below zero where others wrote faster. None:
+    the signal was not observed.
+    """
+
+    kind: Reclaim
+    signal: Signal
+    resource: Resource
+    at_unix_seconds: float
+    wanted: int | None
+    freed: int | None
+    took_seconds: float
+    did: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return it as one line for an operator."""
+        amounts = [amount_text(amount, self.resource) for amount in (self.freed, self.wanted)]
+        return (
+            f"reclaim of {self.kind} for {self.signal}: freed {amounts[0]} of {amounts[1]} wanted in "
+            f"{self.took_seconds:.1f} s: {'; '.join(self.did) or 'nothing was done'}"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "kind": self.kind,
+            "signal": self.signal,
+            "unit": "bytes" if self.resource in IN_BYTES else self.resource,
+            "time": instant(self.at_unix_seconds),
+            "wanted": self.wanted,
+            "freed": self.freed,
+            "took_seconds": round(self.took_seconds, 3),
+            "did": [printable(one) for one in self.did],
+            "problems": [printable(problem) for problem in self.problems],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRecord:
+    """One pass. `at_unix_seconds` is when it decided, `decision.at_seconds` the same on the pass's clock."""
+
+    id: int
+    at_unix_seconds: float
+    wakes: tuple[Wake, ...]
+    snapshot: Snapshot
+    decision: Decision
+    times: StageTimes
+    endings: tuple[Ending, ...] = ()
+    reclaimed: tuple[Reclaimed, ...] = ()
+    braking: tuple[Braking, ...] = ()
+    dry_run: bool = False
+
+    def document(self, ranking_limit: int | None = None) -> dict[str, Any]:
+        """Return the record as plain JSON values; `ranking_limit` cuts the ranking for display."""
+        decision = self.decision
+        return {
+            "kind": "decision",
+            "id": self.id,
+            "time": instant(self.at_unix_seconds),
+            "monotonic_seconds": decision.at_seconds,
+            "dry_run": self.dry_run,
+            "wakes": [_wake(wake) for wake in self.wakes],
+            "threshold": _threshold(decision.acted_on, self.snapshot),
+            "thresholds_met": [str(threshold) for threshold in decision.thresholds_met],
+            "conditions": list(decision.conditions),
+            "deferred_because": _text(decision.deferred_because),
+            "absurd": dict(decision.absurd),
+            "slowdowns": [slowdown_document(one, decision.at_seconds) for one in decision.slowdowns],
+            "unhelpful": [unhelpful_document(one, decision.at_seconds) for one in decision.unhelpful],
+            "observations": {
+                signal: _observation(observation) for signal, observation in self.snapshot.signals.items()
+            },
+            "reclaim": list(decision.reclaim),
+            "reclaimed": [one.document() for one in self.reclaimed],
+            "memory_reclaim": _memory_reclaim(decision.memory_reclaim),
+            "ranking": [ranked_document(place, self.resource) for place in decision.ranking[:ranking_limit]],
+            "evictions": [ending_document(ending) for ending in self.endings],
+            "brake": [brake_document(one) for one in self.braking],
+            "timing": self._timing(),
+        }
+
+    @classmethod
+    def of_resumed(cls, ending: Ending, passes: int, at_seconds: float) -> Self:
+        """Return the record of an eviction that an earlier run of the daemon ordered: nothing is observed."""
+        now_ns = time.monotonic_ns()
+        return cls(
+            id=passes,
+            at_unix_seconds=time.time(),
+            wakes=(),
+            snapshot=Snapshot(),
+            decision=Decision(at_seconds=at_seconds, evictions=(ending.eviction,)),
+            times=StageTimes(
+                woke_ns=now_ns, started_ns=now_ns, observed_ns=now_ns, decided_ns=now_ns, done_ns=now_ns
+            ),
+            endings=(ending,),
+        )
+
+    def ranking_documents(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the places of the ranking as plain JSON values, a few at a time."""
+        ranking = self.decision.ranking
+        for start in range(0, len(ranking), _PLACES_AT_ONCE):
+            places = ranking[start : start + _PLACES_AT_ONCE]
+            yield [ranked_document(place, self.resource) for place in places]
+
+    @property
+    def resource(self) -> Resource | None:
+        """Return what was starved, None where no pod was evicted."""
+        return self.decision.evictions[0].resource if self.decision.evictions else None
+
+    def _timing(self) -> dict[str, int | None]:
+        freed = [ending.freed_ns for ending in self.endings]
+        # A soft eviction's kill comes long after its pass.
+        killed = [ending.killed_ns for ending in self.endings if ending.killed_ns is not None]
+        return {
+            "woke_ns": self.times.woke_ns,
+            "started_ns": self.times.started_ns,
+            "observed_ns": self.times.observed_ns,
+            "decided_ns": self.times.decided_ns,
+            "killed_ns": max(killed, default=None),
+            "done_ns": self.times.done_ns,
+            "freed_ns": max((at for at in freed if at), default=None) if all(freed) else None,
+        }
+
+
+def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, Any]:
+    """Return the journal's line for evictions at the moment of their order.
+
+    It is there also where the daemon does not live to write the decision. `ordered` holds the evictions, with
+    the head of the ranking alone: the decision's own line has all.
+    """
+    document = record.document(_ORDERED_RANKING)
+    left_out = {"evictions", "reclaimed", "brake", "id"}
+    return {
+        **{key: value for key, value in document.items() if key not in left_out},
+        "kind": kind,
+        "decision": record.id,
+        "ordered": document["evictions"],
+    }
+
+
+def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line of an order as a decision's, for those who read decisions."""
+    return {**document, "id": document.get("decision"), "evictions": document.get("ordered", [])}
+
+
+def outcome_document(record_id: int, at_unix_seconds: float, ending: Ending) -> dict[str, Any]:
+    """Return the journal's line for an eviction that ended only after its decision was written."""
+    return {
+        "kind": "outcome",
+        "decision": record_id,
+        "time": instant(at_unix_seconds),
+        **ending_document(ending),
+    }
+
+
+def released_document(record_id: int, at_unix_seconds: float, braking: Braking) -> dict[str, Any]:
+    """Return the journal's line for a brake that was released only after its decision was written."""
+    return {
+        "kind": "brake",
+        "decision": record_id,
+        "time": instant(at_unix_seconds),
+        **brake_document(braking),
+    }
+
+
+def brake_document(braking: Braking) -> dict[str, Any]:
+    """Return one cgroup's brake as plain JSON values."""
+    return {
+        "cgroup": braking.cgroup,
+        "high_bytes": braking.high_bytes,
+        "engaged_ns": braking.engaged_ns,
+        "released_ns": braking.released_ns,
+        "released_because": braking.released_because,
+        "problem": braking.problem,
+    }
+
+
+def _wake(wake: Wake) -> dict[str, Any]:
+    return {"source": wake.source, "kind": wake.kind, "signal": wake.signal, "at_ns": wake.at_ns}
+
+
+def _memory_reclaim(asked: MemoryReclaim | None) -> dict[str, Any] | None:
+    if asked is None:
+        return None
+    return {"wanted_bytes": asked.wanted_bytes, "outside_bytes": asked.outside_bytes}
+
+
+def _threshold(threshold: Threshold | None, snapshot: Snapshot) -> dict[str, Any] | None:
+    if threshold is None:
+        return None
+    seen = snapshot.signals.get(threshold.signal)
+    return {
+        "threshold": str(threshold),
+        "signal": threshold.signal,
+        "value": None if seen is None else int(threshold.value.of(seen.capacity)),
+        "available": None if seen is None else seen.available,
+        "capacity": None if seen is None else seen.capacity,
+        "grace_period_seconds": threshold.grace_period_seconds,
+        "minimum_reclaim": None if threshold.minimum_reclaim is None else threshold.minimum_reclaim.text,
+    }
+
+
+def _observation(observation: Observation) -> Mapping[str, Any]:
+    return {
+        "available": observation.available,
+        "capacity": observation.capacity,
+        "inactive_file_bytes": observation.inactive_file_bytes,
+        "taken_at_seconds": observation.taken_at_seconds,
+    }
+
+
+def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, Any]:
+    """Return one place in a ranking as plain JSON values."""
+    return {
+        "pod": place.pod.key,
+        "uid": place.pod.uid,
+        "qos_class": place.pod.qos_class,
+        "priority": place.pod.priority,
+        "usage": place.usage,
+        "request": place.request,
+        "exceeds_request": place.exceeds_request,
+        "critical_because": place.pod.critical_because,
+        "because": standing(place, resource),
+    }
+
+
+def ending_document(ending: Ending) -> dict[str, Any]:
+    """Return an eviction and what became of it as plain JSON values."""
+    eviction = ending.eviction
+    return {
+        "pod": eviction.pod.key,
+        "uid": eviction.pod.uid,
+        "cgroup": eviction.pod.cgroup,
+        "signal": eviction.signal,
+        "resource": eviction.resource,
+        "grace_period_seconds": eviction.grace_period_seconds,
+        "message": printable(eviction.message),
+        "annotations": dict(eviction.annotations),
+        "outcome": ending.outcome,
+        "processes": ending.processes,
+        "killed_ns": ending.killed_ns,
+        "freed_ns": ending.freed_ns,
+        "credited_bytes": ending.credited_bytes,
+        "returned_bytes": ending.returned_bytes,
+        "left_bytes": ending.left_bytes,
+        "left_shared_bytes": ending.left_shared_bytes,
+        "problems": [printable(problem) for problem in ending.problems],
+    }
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else printable(text)

@@ -1,0 +1,68 @@
+"""`reactor run`: the daemon from its turn to its end, with the signals that reach it."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from reactor.guard.last_good import LastGoodFile, Start
+from reactor.guard.listening import AnotherDaemonError
+from reactor.guard.loop import Daemon
+from reactor.guard.recorder import Hooks
+from reactor.guard.signals import obey, receiver
+from reactor.guard.turn import turn
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import Settings
+from reactor.threads import limit_threads
+
+
+async def run(
+    settings: Settings,
+    *,
+    dry_run: bool = False,
+    config_path: Path | None = None,
+    start: Start | None = None,
+    tree: CgroupTree | None = None,
+    hooks: Hooks | None = None,
+    task_status: trio.TaskStatus[Daemon] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Guard the node until a signal or a cancellation ends it.
+
+    With `config_path` SIGHUP reads that file anew, and SIGTERM and SIGINT end; without it signals are left
+    to the caller. `start` is where `settings` came from: its text is kept for a start with a wrong file, and
+    why it is not what the file says now is reported. The task's status is given once the sources are armed.
+    Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where another daemon
+    guards with the same state file, for whose end `settings.stand_by` waits, or answers on the same socket.
+    """
+    limit_threads()
+    settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
+    if config_path is None:
+        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
+        async with turn(Path(settings.state_path), stand_by=settings.stand_by):
+            await daemon.run(task_status)
+        return
+    refused: AnotherDaemonError | None = None
+    last_good = LastGoodFile(Path(settings.state_path), config_path)
+    if start is not None and start.refused is None:
+        last_good.show(start.configuration.text)
+    with receiver() as received:
+        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks(), last_good)
+        if start is not None and start.refused is not None:
+            daemon.refuse_at_start(start.refused)
+        async with trio.open_nursery() as nursery:
+            ending = nursery.cancel_scope.cancel
+            obeying = partial(
+                obey, received, daemon, config_path, ending, dry_run=dry_run, keep=last_good.show
+            )
+            nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
+            try:
+                async with turn(Path(settings.state_path), stand_by=settings.stand_by):
+                    await daemon.run(task_status)
+            except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
+                refused = error
+                ending()
+    if refused is not None:
+        raise refused

@@ -1,0 +1,266 @@
+"""What the guard tells for `reactor status`, `top` and `explain`: documents made from what the loop knows.
+
+The steward adds what it knows itself (reactor/steward/answers.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import trio
+
+import reactor
+from reactor.brake.braking import BrakeReading
+from reactor.guard.oom import OomKills
+from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, ranked_signal, usages_in_turns
+from reactor.guard.parts import Node, PodUsages
+from reactor.guard.passes import Known
+from reactor.guard.slowdowns import slowdown_document
+from reactor.guard.wording import instant, standing
+from reactor.model.decisions import InFlight, OomVictim
+from reactor.model.settings import Settings
+from reactor.model.signals import RESOURCE, UNIT, NodeCondition, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import SourceHealth, SourceState
+from reactor.policy import rank
+from reactor.policy.oom_victims import credit_bytes
+from reactor.sources.catalogue import chain_of
+from reactor.supervisor import PartState
+from reactor.text import printable
+
+
+class FilesystemsView(Protocol):
+    """Tells how the filesystems lie; the steward knows more of them."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What there is to be told of; `problems` is what is not as it should be, and why.
+
+    `parts` are those that the supervisor restarts. `runtime` is what the container runtime calls itself,
+    `cluster` how the daemon takes part in one; None without. `processes` are the guard and the steward.
+    """
+
+    settings: Settings
+    known: Known
+    node: Node
+    usages: PodUsages
+    sources: tuple[SourceState, ...]
+    oom: OomKills
+    brake: BrakeReading
+    started_unix_seconds: float
+    problems: Mapping[str, str]
+    filesystems: FilesystemsView
+    runtime: str | None = None
+    cluster: Mapping[str, Any] | None = None
+    parts: tuple[PartState, ...] = ()
+    processes: Mapping[str, Any] = field(default_factory=dict)
+    clock_seconds: Callable[[], float] = time.monotonic
+
+
+def status(view: View) -> dict[str, Any]:
+    """Return how the node stands, its signals as the last pass that looked at them saw them."""
+    now_seconds = view.clock_seconds()
+    return _status(view, view.known.observed.at(now_seconds), now_seconds)
+
+
+async def top(view: View, order: EvictionOrder, places: int) -> dict[str, Any]:
+    """Return how the node stands this moment, and the head of the present order of eviction.
+
+    Memory is read afresh, which no pass is told of: at rest the last one may have looked ten seconds ago.
+    """
+    now_seconds = view.clock_seconds()
+    fresh = {
+        signal: replace(seen, taken_at_seconds=now_seconds) for signal, seen in view.node.memory().items()
+    }
+    document = _status(view, {**view.known.observed.at(now_seconds), **fresh}, now_seconds)
+    return {**document, "order": await order.first(view, places)}
+
+
+def _status(view: View, observations: Mapping[Signal, Observation], now_seconds: float) -> dict[str, Any]:
+    state = view.known.state
+    return {
+        "version": reactor.__version__,
+        "pid": os.getpid(),
+        "started": instant(view.started_unix_seconds),
+        "dry_run": view.settings.dry_run,
+        "runtime": view.runtime,
+        "kubernetes": None if view.cluster is None else dict(view.cluster),
+        "node_cgroup": view.settings.node_cgroup,
+        "pods": len(view.known.pods),
+        "passes": view.known.passes,
+        "signals": [
+            _signal(view, signal, observations.get(signal), now_seconds)
+            for signal in Signal
+            if signal in observations or _thresholds(view, signal)
+        ],
+        **view.filesystems.document(),
+        "reclaimed": [one.document() for one in view.known.reclaimed],
+        "conditions": [_condition(view, condition, now_seconds) for condition in NodeCondition],
+        "in_flight": [_in_flight(view, flight, now_seconds) for flight in state.in_flight],
+        "oom_victims": [_oom_victim(victim, now_seconds) for victim in state.oom_victims],
+        "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
+        "sources": [_source(source) for source in view.sources],
+        "brake": _brake(view),
+        "oom_kills": {"counted": dict(view.oom.counted)},
+        "problems": {printable(what): printable(why) for what, why in view.problems.items()},
+        "parts": [part_document(part) for part in view.parts],
+        "processes": dict(view.processes),
+    }
+
+
+async def explain(view: View) -> dict[str, Any]:
+    """Return where every pod stands in the ranking now.
+
+    The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
+    memory ran out this moment. Pods are read a few at a time, and the loop goes first between them.
+    """
+    now_seconds = view.clock_seconds()
+    observations = view.known.observed.at(now_seconds)
+    signal = ranked_signal(view.known.state)
+    pods, usages = view.known.pods, await usages_in_turns(view, view.known.pods, signal)
+    resource = RESOURCE[signal]
+    ranking: list[dict[str, Any]] = []
+    places = rank(pods, usages, signal, view.settings.eviction.layout)
+    for number, place in enumerate(places, 1):
+        if number % PODS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+        ranking.append(
+            {
+                "place": number,
+                "pod": place.pod.key,
+                "uid": place.pod.uid,
+                "qos_class": place.pod.qos_class,
+                "priority": place.pod.priority,
+                "usage": place.usage,
+                "request": place.request,
+                "because": standing(place, resource),
+            }
+        )
+    return {
+        "signal": signal,
+        "observation": _amounts(observations.get(signal)),
+        "ranking": ranking,
+        "pods": len(places),
+        "slowdowns": [slowdown_document(one, now_seconds) for one in view.known.state.slowdowns],
+    }
+
+
+def _brake(view: View) -> dict[str, Any]:
+    brake = view.brake
+    return {
+        "mode": view.settings.brake,
+        "on": [{"cgroup": one.cgroup, "high_bytes": one.high_bytes} for one in brake.on],
+        "times": brake.times,
+        "seconds": round(brake.seconds, 3),
+    }
+
+
+def _signal(view: View, signal: Signal, seen: Observation | None, now_seconds: float) -> dict[str, Any]:
+    source = _source_of(signal, view.sources)
+    taken = None if seen is None else seen.taken_at_seconds
+    return {
+        "signal": signal,
+        "unit": UNIT[RESOURCE[signal]],
+        **_amounts(seen),
+        "absurd": None if seen is None else seen.absurdity,
+        "age_seconds": None if taken is None else round(now_seconds - taken, 3),
+        "source": None if source is None else _source(source),
+        "thresholds": [_threshold(view, one, seen, now_seconds) for one in _thresholds(view, signal)],
+    }
+
+
+def _amounts(seen: Observation | None) -> dict[str, int | None]:
+    if seen is None:
+        return {"available": None, "capacity": None}
+    return {"available": seen.available, "capacity": seen.capacity}
+
+
+def _thresholds(view: View, signal: Signal) -> list[Threshold]:
+    return [one for one in view.settings.eviction.thresholds if one.signal == signal]
+
+
+def _threshold(
+    view: View, threshold: Threshold, seen: Observation | None, now_seconds: float
+) -> dict[str, Any]:
+    amount = None if seen is None else int(threshold.value.of(seen.capacity))
+    since = view.known.state.first_observed.get(threshold)
+    return {
+        "threshold": str(threshold),
+        "kind": "hard" if threshold.is_hard else "soft",
+        "amount": amount,
+        "margin": None if seen is None or amount is None else seen.available - amount,
+        "reached_in_seconds": None,  # of disks, which the steward knows
+        "grace_period_seconds": threshold.grace_period_seconds,
+        "met": threshold in view.known.state.thresholds_met,
+        "absurd": seen is not None and seen.absurdity is None and threshold.is_absurd_at(seen.capacity),
+        "below_for_seconds": None if since is None else round(now_seconds - since, 3),
+    }
+
+
+def _source_of(signal: Signal, sources: Sequence[SourceState]) -> SourceState | None:
+    """Return the source that would wake the loop for a signal: the first in its chain that is armed."""
+    by_name = {source.name: source for source in sources}
+    candidates = [by_name[one.name] for one in chain_of(signal) if one.name in by_name]
+    armed = [source for source in candidates if source.health is SourceHealth.ARMED]
+    return next(iter(armed or candidates), None)
+
+
+def _source(source: SourceState) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "health": source.health,
+        "detail": source.detail,
+        "wakes": source.wakes,
+        "lost": source.lost,
+    }
+
+
+def part_document(part: PartState) -> dict[str, Any]:
+    """Return how a part stands as plain JSON values."""
+    return {
+        "name": part.name,
+        "state": part.health,
+        "restarts": part.restarts,
+        "last_error": None if part.last_error is None else printable(part.last_error),
+    }
+
+
+def _condition(view: View, condition: NodeCondition, now_seconds: float) -> dict[str, Any]:
+    state = view.known.state
+    since = state.condition_since.get(condition) if condition in state.conditions else None
+    return {
+        "condition": condition,
+        "in_force": condition in state.conditions,
+        "since": None if since is None else instant(time.time() - (now_seconds - since)),
+        "for_seconds": None if since is None else round(now_seconds - since, 3),
+    }
+
+
+def _in_flight(view: View, flight: InFlight, now_seconds: float) -> dict[str, Any]:
+    pod = next((pod for pod in view.known.pods if pod.uid == flight.uid), flight.pod)
+    return {
+        "pod": flight.uid if pod is None else pod.key,
+        "uid": flight.uid,
+        "resource": flight.resource,
+        "left_bytes": flight.left_bytes,
+        "killed_in_seconds": round(max(0.0, flight.kill_at_seconds - now_seconds), 3),
+        "given_up_in_seconds": round(max(0.0, flight.deadline_seconds - now_seconds), 3),
+    }
+
+
+def _oom_victim(victim: OomVictim, now_seconds: float) -> dict[str, Any]:
+    return {
+        "pid": victim.pid,
+        "uid": victim.uid,
+        "victim_bytes": victim.victim_bytes,
+        "credited_bytes": credit_bytes(victim),
+        "given_up_in_seconds": round(max(0.0, victim.deadline_seconds - now_seconds), 3),
+    }

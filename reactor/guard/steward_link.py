@@ -1,0 +1,381 @@
+"""The guard's side of the steward: restarts it, hands it lines of the journal, answers what it asks.
+
+The guard needs nothing of it. While it is dead, stopped or stuck, lines wait in a bounded queue. What it
+sends is checked as a stranger's: one fixed form, at a bounded pace; what is none is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from reactor.backoff import Pace
+from reactor.errors import ReactorError
+from reactor.guard.record_queue import RecordQueue, encode
+from reactor.guard.steward_process import COMMAND, StewardError, StewardProcess
+from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
+from reactor.link.orders import Orders, write_orders
+from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
+from reactor.link.requests import (
+    QUESTIONS,
+    ReclaimOver,
+    Request,
+    RequestError,
+    RequestKind,
+    Space,
+    read_request,
+)
+from reactor.model.settings import Settings
+from reactor.model.signals import Filesystem, Layout, Reclaim
+from reactor.supervisor import RECOVERED_SECONDS
+
+_LOG: Final = logging.getLogger("reactor.steward")
+# It says that it lives every 5 s; what starts beside a node's full load takes its time.
+_SILENT_SECONDS: Final = 30.0
+_END_SECONDS: Final = 2.0
+_READING_SECONDS: Final = 0.5
+_REQUESTS_AT_ONCE: Final = 64
+_REQUESTS_PER_SECOND: Final = 100.0
+# A question costs about a millisecond, and makes way for the loop.
+_QUESTIONS_AT_ONCE: Final = 8
+_QUESTIONS_PER_SECOND: Final = 20.0
+_MOST_QUESTIONS: Final = 32
+_MOST_ANSWERS: Final = 4
+_OLDEST_NS: Final = 60 * 10**9
+# A layout is another one where an operator has mounted something; each means that all sources are armed anew.
+_LAYOUTS_AT_ONCE: Final = 3
+_LAYOUTS_SECONDS: Final = 60.0
+_FAILED: Final = {"error": "internal error; see the log"}
+
+Answer = Callable[[Request], Awaitable[Mapping[str, Any]]]
+
+
+class DiskNews(Protocol):
+    """Is told what the steward sees of the filesystems."""
+
+    def space(self, space: Space) -> None:
+        """Take over what is left of filesystems."""
+
+    def wake(self) -> None:
+        """Make a pass: a threshold has come to be met, or ceased to be."""
+
+    def filling(self) -> None:
+        """Take note that a threshold is near."""
+
+    def lies_as(self, layout: Layout) -> None:
+        """Take note of the layout that the devices show."""
+
+
+class StewardLink:
+    """Keeps one steward after the other; `run` is a part of the daemon, from one steward's start to its end.
+
+    Each steward is told the orders first: `start` and `settings`, until `order` gives others. `on_failure`
+    is given what an answer has failed with. `pid` is the present steward's, None without; `starts` counts
+    them, and `refused` the requests that were none.
+    """
+
+    def __init__(
+        self,
+        records: RecordQueue,
+        answers: Mapping[RequestKind, Answer],
+        settings: Settings,
+        on_failure: Callable[[Exception], None],
+        *,
+        command: Sequence[str] = COMMAND,
+        silent_seconds: float = _SILENT_SECONDS,
+    ) -> None:
+        self.listener: socket.socket | None = None
+        self.pid: int | None = None
+        self.starts = 0
+        self.refused = 0
+        self._refused_at = float("-inf")
+        self._refused_last = ""
+        self._records = records
+        self._answers = answers
+        self._orders = Orders(start=records.start, number=0, settings=settings)
+        self._news: DiskNews | None = None
+        self._session: _Session | None = None
+        self._asked = 0
+        self._layouts_at: deque[float] = deque(maxlen=_LAYOUTS_AT_ONCE)
+        self._on_failure = on_failure
+        self._command = command
+        self._silent_seconds = silent_seconds
+        self._heard_seconds = 0.0
+        self._reordered = trio.Event()
+        self._is_ending = False
+        self._requests_pace = Pace(burst=_REQUESTS_AT_ONCE, per_second=_REQUESTS_PER_SECOND)
+        self._questions_pace = Pace(burst=_QUESTIONS_AT_ONCE, per_second=_QUESTIONS_PER_SECOND)
+
+    @property
+    def problem(self) -> str | None:
+        """Return that requests were refused lately, None where none was."""
+        if trio.current_time() - self._refused_at >= RECOVERED_SECONDS:
+            return None
+        return f"{self.refused} requests refused; the last: {self._refused_last}"
+
+    async def run(self) -> None:
+        """Start a steward and serve it until it ends. Raises StewardError then, and OSError without one."""
+        process = await StewardProcess.start(self._command, self.listener)
+        self.pid = process.pid
+        self.starts += 1
+        self._heard_seconds = trio.current_time()
+        self._records.restart()
+        why = ""
+        try:
+            why = await self._serve(process.connection)
+        finally:
+            self.pid = None
+            ended = await process.end(_END_SECONDS if self._is_ending else 0.0)
+        raise StewardError(f"steward: {why or ended}")
+
+    async def finish(self) -> None:
+        """Wait until everything has been handed over, but not for long; then `run` may be cancelled."""
+        self._is_ending = True
+        with trio.move_on_after(_END_SECONDS):
+            await self._records.wait_empty()
+
+    def order(self, settings: Settings, news: DiskNews) -> None:
+        """Have the steward work by these settings; `news` is told what it sees by them."""
+        self._orders = replace(self._orders, number=self._orders.number + 1, settings=settings)
+        self._news = news
+        self._reordered.set()
+
+    def forget(self, news: DiskNews) -> None:
+        """Tell these no more of what the steward sees."""
+        if self._news is news:
+            self._news = None
+
+    async def look(self, timeout_seconds: float) -> bool:
+        """Have all filesystems observed now; return whether that was done in time."""
+        with trio.move_on_after(timeout_seconds), suppress(StewardError):
+            await self._ask(FrameKind.LOOK, {})
+            return True
+        return False
+
+    async def reclaim(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimOver:
+        """Have something given back. Raises StewardError where the steward ends meanwhile."""
+        return await self._ask_until_over(
+            FrameKind.RECLAIM, {"kind": kind, "filesystems": sorted(filesystems)}
+        )
+
+    async def empty(self, path: str, cgroup: str | None) -> ReclaimOver:
+        """Have an emptyDir emptied. Raises StewardError where the steward ends meanwhile."""
+        return await self._ask_until_over(FrameKind.EMPTY, {"path": path, "cgroup": cgroup})
+
+    async def _ask_until_over(self, kind: FrameKind, document: Mapping[str, Any]) -> ReclaimOver:
+        over = await self._ask(kind, document)
+        if not isinstance(over, ReclaimOver):
+            raise StewardError(f"steward: answers {kind.name} with something else")
+        return over
+
+    def document(self) -> dict[str, Any]:
+        """Return how it stands, as plain JSON values."""
+        return {
+            "pid": self.pid,
+            "restarts": max(0, self.starts - 1),
+            "lost_records": self._records.lost,
+            "waiting_records": len(self._records),
+            "refused_requests": self.refused,
+        }
+
+    async def _serve(self, connection: trio.socket.SocketType) -> str:
+        """Return why this steward is to be replaced, nothing where it has ended."""
+        session = self._session = _Session(connection)
+        self._reordered = trio.Event()
+        why = ""
+        try:
+            with suppress(OSError):  # it has ended already, which is found out below
+                await session.send(self._order())
+            async with trio.open_nursery() as nursery:
+                for call in (
+                    self._send_orders,
+                    self._send_records,
+                    self._receive,
+                    self._answer_questions,
+                    _Session.send_answers,
+                ):
+                    nursery.start_soon(_until_over, partial(call, session), nursery.cancel_scope)
+                why = await self._notice_silence()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._session = None
+            session.close()
+        return why
+
+    def _order(self) -> Message:
+        return Message(FrameKind.ORDERS, self._orders.number, write_orders(self._orders))
+
+    async def _send_orders(self, session: _Session) -> None:
+        while True:
+            await self._reordered.wait()
+            self._reordered = trio.Event()
+            await session.send(self._order())
+
+    async def _send_records(self, session: _Session) -> None:
+        while True:
+            await session.send(await self._records.next())
+
+    async def _receive(self, session: _Session) -> None:
+        while raw := await session.connection.recv(LONGEST_REQUEST + 1):
+            await self._requests_pace.turn()
+            self._obey(raw, session)
+
+    async def _notice_silence(self) -> str:
+        """Return what is to be said of a steward that was not heard of for too long, once that is so."""
+        is_late = False
+        while True:
+            left_seconds = self._heard_seconds + self._silent_seconds - trio.current_time()
+            if left_seconds <= 0 and is_late:
+                return f"not heard of for {self._silent_seconds:g} s"
+            # Where the guard itself was stopped for so long, what came meanwhile is read first.
+            is_late = left_seconds <= 0
+            await trio.sleep(_READING_SECONDS if is_late else left_seconds)
+
+    async def _ask(self, kind: FrameKind, document: Mapping[str, Any]) -> Request | ReclaimOver:
+        """Return what the steward answers. Raises StewardError where there is none, or it ends meanwhile."""
+        session = self._session
+        if session is None:
+            raise StewardError("steward: there is none at present")
+        self._asked += 1
+        return await session.ask(Message(kind, self._asked, encode(document)))
+
+    def _obey(self, raw: bytes, session: _Session) -> None:
+        """Do what a datagram asks for; one that asks for nothing that can be is counted and dropped."""
+        try:
+            request = read_request(raw)
+            if isinstance(request, Space):
+                self._take_space(request)
+            elif isinstance(request, ReclaimOver):
+                session.answered(request)
+            else:
+                self._do(request, session)
+        except RequestError as error:
+            self._refuse(error)
+            return
+        self._heard_seconds = trio.current_time()
+
+    def _do(self, request: Request, session: _Session) -> None:
+        """Do what a request asks for. Raises RequestError where that can't be."""
+        if request.kind in QUESTIONS:
+            session.asked(request)
+        elif request.kind is RequestKind.TAKEN:
+            self._records.taken(request.number, request.lost)
+        elif request.kind is RequestKind.LOOKED:
+            session.answered(request)
+        elif request.kind is RequestKind.LAYOUT:
+            self._take_layout(request)
+        elif self._news is not None and request.kind is RequestKind.DISK_WAKE:
+            self._news.wake()
+        elif self._news is not None and request.kind is RequestKind.FILLING:
+            self._news.filling()
+
+    def _take_space(self, space: Space) -> None:
+        age_ns = time.monotonic_ns() - space.at_ns
+        if not 0 <= age_ns <= _OLDEST_NS or space.order > self._orders.number:
+            raise RequestError(
+                f"got an observation of order {space.order}, {age_ns / 1e9:.3f} s old; accepted: of orders "
+                f"that were given, 0 to {_OLDEST_NS / 1e9:g} s old"
+            )
+        if self._news is not None and space.order == self._orders.number:
+            self._news.space(space)
+
+    def _take_layout(self, request: Request) -> None:
+        if self._news is None or request.number != self._orders.number:
+            return
+        now = trio.current_time()
+        if len(self._layouts_at) == _LAYOUTS_AT_ONCE and now - self._layouts_at[0] < _LAYOUTS_SECONDS:
+            raise RequestError(f"got a layout; accepted: {_LAYOUTS_AT_ONCE} in {_LAYOUTS_SECONDS:g} s")
+        self._layouts_at.append(now)
+        self._news.lies_as(request.layout)
+
+    async def _answer_questions(self, session: _Session) -> None:
+        async for request in session.questions:
+            await self._questions_pace.turn()
+            answer = Message(FrameKind.ANSWER, request.number, await self._answer(request))
+            await session.answers.send(answer)
+
+    async def _answer(self, request: Request) -> bytes:
+        try:
+            content = encode(await self._answers[request.kind](request))
+            if len(content) > LONGEST_BYTES:
+                raise ValueError(f"an answer of {len(content)} bytes; accepted: {LONGEST_BYTES}")  # noqa: TRY301
+        except ReactorError as error:
+            return encode({"error": str(error)})
+        except Exception as error:  # noqa: BLE001 - a question must never cost the node its guard
+            self._on_failure(error)
+            return encode(_FAILED)
+        return content
+
+    def _refuse(self, error: RequestError) -> None:
+        if self.problem is None:
+            _LOG.error("steward: a request is refused: %s", error)
+        self.refused += 1
+        self._refused_at, self._refused_last = trio.current_time(), str(error)
+
+
+class _Session:
+    """The pair to one steward. Messages go out whole, one after the other; few answers wait their turn."""
+
+    def __init__(self, connection: trio.socket.SocketType) -> None:
+        self.connection = connection
+        self._asking, self.questions = trio.open_memory_channel[Request](_MOST_QUESTIONS)
+        self.answers, self._answered = trio.open_memory_channel[Message](_MOST_ANSWERS)
+        self._sending = trio.Lock()
+        self._awaited: dict[int, trio.MemorySendChannel[Request | ReclaimOver]] = {}
+
+    async def send(self, message: Message) -> None:
+        """Send a message; wait where the steward does not read. Raises OSError where it has ended."""
+        async with self._sending:
+            for frame in write_frames(message):
+                await self.connection.send(frame)
+
+    async def ask(self, message: Message) -> Request | ReclaimOver:
+        """Send a message of one frame and return what is answered. Raises StewardError without an answer."""
+        send, receive = trio.open_memory_channel[Request | ReclaimOver](1)
+        self._awaited[message.number] = send
+        try:
+            await self.send(message)
+            return await receive.receive()
+        except (OSError, trio.EndOfChannel) as error:
+            raise StewardError("steward: has ended meanwhile") from error
+        finally:
+            self._awaited.pop(message.number, None)
+
+    def answered(self, answer: Request | ReclaimOver) -> None:
+        """Pass an answer on. One that is not awaited any more is dropped."""
+        send = self._awaited.pop(answer.number, None)
+        if send is not None:
+            send.send_nowait(answer)
+
+    def asked(self, question: Request) -> None:
+        """Take a question. Raises RequestError where too many wait already."""
+        try:
+            self._asking.send_nowait(question)
+        except trio.WouldBlock as error:
+            raise RequestError(f"got a question; accepted: {_MOST_QUESTIONS} at a time") from error
+
+    def close(self) -> None:
+        """Tell those who wait for an answer that there will be none."""
+        for send in self._awaited.values():
+            send.close()
+
+    async def send_answers(self) -> None:
+        """Send the answers that are made, until cancelled."""
+        async for message in self._answered:
+            await self.send(message)
+
+
+async def _until_over(call: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+    """Make a call that is over when the steward has ended, which is the end of the others then."""
+    with suppress(OSError):  # EPIPE, ECONNRESET
+        await call()
+    scope.cancel()

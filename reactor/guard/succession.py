@@ -1,0 +1,254 @@
+"""One generation after the other: a reload begins the next, and so does what the node turns out to be."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from reactor.act.kill import KillPath
+from reactor.brake.brake import Brake
+from reactor.errors import split_failure
+from reactor.guard.endings import Endings
+from reactor.guard.generation import Generation, Lasting
+from reactor.guard.passes import Known
+from reactor.guard.record import Ending, PassRecord
+from reactor.guard.steward_link import StewardLink
+from reactor.guard.told_disks import StewardEmptying, StewardReclaim
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.decisions import InFlight
+from reactor.model.oom import OomKill
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.model.signals import Layout, Reclaim
+from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
+from reactor.supervisor import Nursery, Supervisor
+
+if TYPE_CHECKING:
+    from reactor.guard.kubernetes import Cluster
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outliving:
+    """What one generation leaves to the next, beside the evictions under way."""
+
+    tree: CgroupTree
+    known: Known
+    brake: Brake
+    kills: KillPath
+    cluster: Cluster | None
+    steward: StewardLink
+    supervisor: Supervisor
+    clock_seconds: Callable[[], float] = time.monotonic
+
+
+class Succession:
+    """Runs generations; `settings` are those in force, `present` is the one that runs.
+
+    `kill_path_problem` says what the first one found wrong with killing, None where that works. `on_refused`
+    is told why settings could not be guarded by; those before them stay in force.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        outliving: Outliving,
+        on_oom_kill: Callable[[OomKill], None],
+        on_resumed: Callable[[Ending, Nursery], None],
+        on_refused: Callable[[Exception], None],
+    ) -> None:
+        self.settings = settings
+        self.present: Generation | None = None
+        self.kill_path_problem: str | None = None
+        self._outliving = outliving
+        self._on_oom_kill = on_oom_kill
+        self._on_resumed = on_resumed
+        self._on_refused = on_refused
+        self._next: Settings | None = None
+
+    async def run(
+        self,
+        nursery: trio.Nursery,
+        on_pass: Callable[[PassRecord], None],
+        on_begun: Callable[[], None],
+    ) -> None:
+        """Run one generation after the other, until cancelled; each calls `on_begun` once it guards.
+
+        Evictions run in `nursery`, which outlives every generation.
+        """
+        self._exercise()
+        endings = self._endings(nursery)
+        proven: Settings | None = None  # those that a generation has guarded by
+        while True:
+            if self._next is not None:
+                self.settings, self._next = self._next, None
+            failure = await self._guard(endings, nursery, on_pass, on_begun)
+            if failure is None:
+                proven = self.settings
+                if self._next is None:
+                    return
+            elif proven is None or proven is self.settings:
+                raise failure
+            else:
+                self._on_refused(failure)
+                self._next = self._next or proven
+
+    async def _guard(
+        self,
+        endings: Endings,
+        nursery: trio.Nursery,
+        on_pass: Callable[[PassRecord], None],
+        on_begun: Callable[[], None],
+    ) -> Exception | None:
+        """Run one generation; return what kept it from guarding, None where it has guarded."""
+        begun = False
+        try:
+            generation = self._generation(endings)
+            first, self.present = self.present is None, generation
+            flights = self._outliving.known.state.in_flight
+            try:
+                async with trio.open_nursery() as inner:
+                    await inner.start(generation.run, on_pass)
+                    begun = True
+                    if first:
+                        self._resume(endings, flights, nursery)
+                    on_begun()
+            finally:
+                generation.close()
+        except BaseException as raised:
+            failure, rest = split_failure(raised)
+            if begun or rest is not None:
+                raise
+            return failure
+        return None
+
+    def begin(self, settings: Settings) -> None:
+        """Go on with other settings: what is known and under way stays."""
+        self._next = settings
+        if self.present is not None:
+            self.present.stop()
+
+    def begin_anew(self) -> None:
+        """Go on with the same settings where something that they come down to is known better now."""
+        self.begin(self._next or self.settings)
+
+    def glance_at_pods(self) -> None:
+        """Bring the known pods up to date, at once."""
+        if self.present is not None:
+            self.present.passes.glance()
+
+    def look_at_pods(self) -> None:
+        """Have the pods listed anew, soon."""
+        if self.present is not None:
+            self.present.housekeeping.due()
+
+    def _adopt_layout(self, layout: Layout) -> None:
+        """Go on with the settings for the layout that the devices show."""
+        _LOG.warning("layout: %s by the devices, %s before", layout, self.settings.eviction.layout)
+        settings = self._next or self.settings
+        self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
+
+    def _endings(self, nursery: trio.Nursery) -> Endings:
+        kills, cluster = self._outliving.kills, self._outliving.cluster
+        return Endings(
+            kills if cluster is None else cluster.runtime.kills,
+            self._outliving.supervisor.jobs(nursery, "evictions"),
+            self._gone,
+            deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
+            dry_run=self.settings.dry_run,
+            empty=self._empty,
+            confirm=lambda eviction: self.present is None or self.present.passes.confirm(eviction),
+            on_ended=self._ended,
+        )
+
+    def _generation(self, endings: Endings) -> Generation:
+        settings, outliving, cluster = self.settings, self._outliving, self._outliving.cluster
+        outliving.kills.guard(settings.pod_parents)
+        deadline_seconds = settings.eviction.in_flight_deadline_seconds
+        for uid in endings.adopt(deadline_seconds, dry_run=settings.dry_run):
+            outliving.known.called_off(uid)
+        return Generation(
+            settings if cluster is None else cluster.runtime.placed(settings),
+            outliving.tree,
+            Lasting(
+                known=outliving.known,
+                endings=endings,
+                brake=outliving.brake,
+                supervisor=outliving.supervisor,
+                steward=outliving.steward,
+                clock_seconds=outliving.clock_seconds,
+            ),
+            self._adopt_layout,
+            self._on_oom_kill,
+            None if cluster is None else cluster.pod_list(settings),
+            self._reclaims(settings),
+        )
+
+    def _reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
+        """Return what this node can give back: by commands, and by what keeps its images and containers."""
+        link, cluster = self._outliving.steward, self._outliving.cluster
+        found: dict[Reclaim, NodeReclaim] = {}
+        commands = sum(map(len, settings.reclaim.commands.values()))
+        if commands:
+            most_seconds = MOST_SECONDS + commands * settings.reclaim.timeout_seconds
+            found[Reclaim.COMMANDS] = StewardReclaim(link, Reclaim.COMMANDS, most_seconds=most_seconds)
+        if cluster is not None:
+            return {**found, **cluster.runtime.reclaims(settings)}
+        if settings.podman:
+            found[Reclaim.IMAGES] = StewardReclaim(link, Reclaim.IMAGES, most_seconds=2 * MOST_SECONDS)
+        return found
+
+    def _exercise(self) -> None:
+        if self.settings.dry_run:
+            return
+        self.kill_path_problem = self._outliving.kills.exercise()
+        if self.kill_path_problem is not None:
+            _LOG.error("kill path: %s", self.kill_path_problem)
+
+    def _resume(self, endings: Endings, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
+        """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
+        if self.settings.dry_run:
+            return
+        known, cluster, supervisor = (
+            self._outliving.known,
+            self._outliving.cluster,
+            self._outliving.supervisor,
+        )
+        records = supervisor.jobs(nursery, "records")
+        pods = {pod.uid: pod for pod in known.pods}
+        now_seconds = self._outliving.clock_seconds()
+        for flight in flights:
+            if flight not in known.state.in_flight or flight.left_bytes is not None:
+                continue
+            if flight.uid in pods:
+                ending = endings.resume(pods[flight.uid], flight, now_seconds)
+                if cluster is not None:
+                    with supervisor.hook("kubernetes notes").guard():
+                        cluster.evicted(ending, supervisor.jobs(nursery, "kubernetes evictions"))
+                self._on_resumed(ending, records)
+            elif flight.pod is not None:
+                self._on_resumed(endings.await_files(flight.pod, flight), records)
+
+    async def _empty(self, pod: Pod) -> tuple[str, ...]:
+        """Remove the files that end with a pod, and return what went wrong."""
+        emptying = self._outliving.known.lingering.emptying
+        emptying.add(pod.uid)
+        try:
+            return await StewardEmptying(self._outliving.steward).empty(pod)
+        finally:
+            emptying.discard(pod.uid)
+            if self.present is not None:
+                self.present.emptied()
+
+    def _ended(self, ending: Ending) -> None:
+        if self.present is not None:
+            self.present.passes.weigh(ending)
+
+    def _gone(self, uid: str) -> bool:
+        return self.present is None or self.present.gone(uid)

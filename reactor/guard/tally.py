@@ -1,0 +1,119 @@
+"""What is counted as it happens, from the daemon's start on: plain numbers, which a scrape is given."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from reactor.guard.record import Ending, PassRecord
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.signals import Resource
+
+# From 100 us: a crossing is answered in less than a millisecond when all is well, in seconds when not.
+BUCKETS_SECONDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+class Durations:
+    """A histogram: how many observations were at most as long as each bound, and their sum."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS_SECONDS) + 1)
+        self._sum_seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self._sum_seconds += seconds
+
+    def document(self) -> Mapping[str, Any]:
+        """Return it as plain JSON values: `counts` by bucket, the last above all bounds."""
+        return {"counts": list(self._counts), "sum_seconds": self._sum_seconds}
+
+
+class Tally:
+    """All counts. Nothing here is done between a wake and its kill."""
+
+    def __init__(self) -> None:
+        self.is_configuration_refused = False
+        self._evictions: Counter[tuple[str, str]] = Counter()
+        self._stages: dict[str, Durations] = {}
+        self._wake_to_kill = Durations()
+        self._passes = Durations()
+        self._reloads = Counter({"taken": 0, "refused": 0})
+        self._oom_kills: Counter[str] = Counter(dict.fromkeys(OomScope, 0))
+        self._unhelpful = 0
+        self._state_failures = 0
+        self._reclaims: Counter[tuple[str, str]] = Counter()
+        self._reclaimed: Counter[tuple[str, str]] = Counter()
+
+    def observe_pass(self, record: PassRecord) -> None:
+        """Count one pass, and the stages of one that evicted."""
+        times = record.times
+        self._passes.observe((times.done_ns - times.started_ns) / 1e9)
+        for given in record.reclaimed:
+            self._reclaims[given.kind, "failed" if given.problems else "done"] += 1
+            resource = Resource.INODES if given.resource is Resource.INODES else Resource.EPHEMERAL_STORAGE
+            self._reclaimed[resource, given.kind] += max(0, given.freed or 0)
+        if record.dry_run:
+            return
+        self._unhelpful += len(record.decision.unhelpful)
+        if not record.endings:
+            return
+        self._stage("wake", max(0, times.started_ns - times.woke_ns))
+        self._stage("observe", times.observed_ns - times.started_ns)
+        self._stage("decide", times.decided_ns - times.observed_ns)
+        if times.killed_ns is not None:
+            self._stage("kill", times.killed_ns - times.decided_ns)
+            self._wake_to_kill.observe((times.killed_ns - times.woke_ns) / 1e9)
+
+    def observe_ending(self, record: PassRecord, ending: Ending) -> None:
+        """Count one eviction that came to its end."""
+        del record
+        self._evictions[ending.eviction.signal, ending.outcome] += 1
+        if ending.killed_ns is not None and ending.freed_ns is not None:
+            self._stage("free", ending.freed_ns - ending.killed_ns)
+
+    def count_reload(self, *, taken: bool) -> None:
+        """Count a reload of the configuration."""
+        self._reloads["taken" if taken else "refused"] += 1
+        self.is_configuration_refused = not taken
+
+    def refuse_configuration(self) -> None:
+        """Show that the file on disk is refused and an earlier configuration in force."""
+        self.is_configuration_refused = True
+
+    def count_oom_kill(self, kill: OomKill) -> None:
+        """Count what the kernel killed."""
+        self._oom_kills[kill.scope] += kill.kills
+
+    def count_state_failure(self) -> None:
+        """Count a failed write of the state file."""
+        self._state_failures += 1
+
+    def document(self) -> dict[str, Any]:
+        """Return all as plain JSON values; what has labels as lists of them and the count."""
+        return {
+            "evictions": _labelled(self._evictions),
+            "stages": {stage: durations.document() for stage, durations in self._stages.items()},
+            "wake_to_kill": self._wake_to_kill.document(),
+            "passes": self._passes.document(),
+            "reloads": dict(self._reloads),
+            "configuration_refused": self.is_configuration_refused,
+            "oom_kills": dict(self._oom_kills),
+            "unhelpful": self._unhelpful,
+            "state_failures": self._state_failures,
+            "reclaims": _labelled(self._reclaims),
+            "reclaimed": _labelled(self._reclaimed),
+        }
+
+    def _stage(self, name: str, nanoseconds: int) -> None:
+        self._stages.setdefault(name, Durations()).observe(nanoseconds / 1e9)
+
+
+def _labelled(counts: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
+    return [(*labels, count) for labels, count in counts.items()]

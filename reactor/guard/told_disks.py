@@ -1,0 +1,167 @@
+"""The filesystems as the steward observes them, what it can give back of them, and the files that it removes.
+
+The guard looks at no filesystem itself: one that hangs would hang whoever looks. What it was told grows stale
+where the steward is gone, and counts as unknown then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import trio
+
+from reactor.disks.filesystems import SIGNALS
+from reactor.guard.observed import Observed
+from reactor.guard.steward_link import StewardLink
+from reactor.guard.steward_process import StewardError
+from reactor.link.requests import Space
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.reclaim.reclaims import ReclaimReport
+from reactor.sources.catalogue import FILESYSTEMS
+from reactor.sources.wakes import SourceBoard, Wakes
+
+_MOST_SECONDS: Final = 900.0
+_AGAIN_SECONDS: Final = 1.0
+_BETWEEN_WAKES_SECONDS: Final = 0.1
+_LATE: Final = "the steward does not answer: what was seen before grows stale"
+
+
+class ToldFilesystems:
+    """Takes what the steward observes into `observed`, and wakes the loop where it says that this matters.
+
+    `on_layout` is told where the devices show another layout than the one in force; `on_filling` where a
+    threshold is near at the present rate.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it is connected to
+        self,
+        link: StewardLink,
+        settings: Settings,
+        observed: Observed,
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        timeout_seconds: float,
+        on_layout: Callable[[Layout], None],
+        on_filling: Callable[[], None],
+        clock_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._observed = observed
+        self._wakes = wakes
+        self._board = board
+        self._timeout_seconds = timeout_seconds
+        self._on_layout = on_layout
+        self._on_filling = on_filling
+        self._clock_seconds = clock_seconds
+        self._is_to_wake = trio.Event()
+        self.problems: dict[str, str] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Have the steward follow the filesystems by these settings, until cancelled."""
+        self._link.order(self._settings, self)
+        task_status.started()
+        try:
+            while True:
+                await self._is_to_wake.wait()
+                self._is_to_wake = trio.Event()
+                self._board.count_wake(FILESYSTEMS)
+                self._wakes.notify(
+                    Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
+                )
+                await trio.sleep(_BETWEEN_WAKES_SECONDS)
+        finally:
+            self._link.forget(self)
+
+    async def look(self) -> None:
+        """Have all the filesystems observed now; without an answer what was seen grows stale."""
+        if await self._link.look(self._timeout_seconds):
+            self.problems.pop("filesystems", None)
+            self._board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
+        else:
+            self.problems["filesystems"] = _LATE
+            self._board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)
+
+    def document(self) -> dict[str, Any]:
+        """Return how the filesystems lie, as far as the guard knows, as plain JSON values."""
+        return {"layout": self._settings.eviction.layout, "layout_by_devices": None, "filesystems": []}
+
+    def space(self, space: Space) -> None:
+        """Take over what is left of filesystems."""
+        signals = [signal for filesystem in space.filesystems for signal in SIGNALS[filesystem]]
+        seen: dict[Signal, Observation] = {}
+        for filesystem in space.filesystems:
+            bytes_signal, inodes_signal = SIGNALS[filesystem]
+            if space.available_bytes is not None and space.capacity_bytes is not None:
+                seen[bytes_signal] = Observation(
+                    available=space.available_bytes, capacity=space.capacity_bytes
+                )
+            if space.inodes_free is not None and space.inodes is not None:
+                seen[inodes_signal] = Observation(available=space.inodes_free, capacity=space.inodes)
+        age_seconds = max(0, time.monotonic_ns() - space.at_ns) / 1e9
+        self._observed.take(signals, seen, self._clock_seconds() - age_seconds)
+
+    def wake(self) -> None:
+        """Have a pass made, however often this is asked for: a few a second."""
+        self._is_to_wake.set()
+
+    def filling(self) -> None:
+        """Take note that a threshold is near: it may soon matter which pods take how much."""
+        self._on_filling()
+
+    def lies_as(self, layout: Layout) -> None:
+        """Adopt the layout that the devices show, where none is configured."""
+        if layout is not self._settings.eviction.layout and layout in self._settings.by_layout:
+            self._on_layout(layout)
+
+
+class StewardEmptying:
+    """Has the steward empty the emptyDirs of pods that have ended: tenants may make millions of files."""
+
+    def __init__(self, link: StewardLink) -> None:
+        self._link = link
+
+    async def empty(self, pod: Pod) -> tuple[str, ...]:
+        """Empty a pod's emptyDirs; return what went wrong. Where a steward ends, the next one is asked."""
+        problems = []
+        for path in empty_dirs(pod):
+            why = await self._empty(path, pod.cgroup)
+            problems += [] if why is None else [f"{path} was not emptied: {why}"]
+        return tuple(problems)
+
+    async def _empty(self, path: str, cgroup: str | None) -> str | None:
+        with trio.move_on_after(_MOST_SECONDS):
+            while True:
+                with suppress(StewardError):
+                    return "; ".join((await self._link.empty(path, cgroup)).problems) or None
+                await trio.sleep(_AGAIN_SECONDS)
+        return f"not done within {_MOST_SECONDS:g} s"
+
+
+def empty_dirs(pod: Pod) -> Iterator[str]:
+    """Return the paths of a pod's emptyDirs that are not the kubelet's to remove."""
+    return (place.path for place in pod.storage if place.ends_with_pod)
+
+
+class StewardReclaim:
+    """What the steward gives back of one kind; see NodeReclaim."""
+
+    def __init__(self, link: StewardLink, kind: Reclaim, *, most_seconds: float) -> None:
+        self._link = link
+        self._kind = kind
+        self._most_seconds = most_seconds
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        """Have it given back, and return when that is done. Raises StewardError."""
+        with trio.move_on_after(self._most_seconds):
+            over = await self._link.reclaim(self._kind, filesystems)
+            return None if over.did is None else ReclaimReport(did=over.did, problems=over.problems)
+        return ReclaimReport(problems=(f"not done within {self._most_seconds:g} s",))

@@ -1,0 +1,60 @@
+"""One daemon guards a node; a successor stands by until it is its turn.
+
+The guarding daemon holds a lock beside the state file, which the kernel takes away with the process however
+that ends. A successor has everything imported by then, and the state file is its predecessor's last word.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from reactor.guard.listening import AnotherDaemonError
+from reactor.threads import in_thread
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+
+
+@asynccontextmanager
+async def turn(state_path: Path, *, stand_by: bool) -> AsyncIterator[None]:
+    """Hold the node's lock, `state_path`.lock, inside the block; with `stand_by` wait for it.
+
+    Where the lock can't be made the block is entered all the same: a node without a guard is worse than one
+    with two. Raises AnotherDaemonError where another daemon holds it and `stand_by` is not set.
+    """
+    path = state_path.with_name(f"{state_path.name}.lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        _LOG.warning("a second daemon would not be noticed: %s", error)
+        yield
+        return
+    try:
+        await _take(fd, path, stand_by=stand_by)
+        yield
+    finally:
+        os.close(fd)
+
+
+async def _take(fd: int, path: Path, *, stand_by: bool) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    else:
+        return
+    if not stand_by:
+        raise AnotherDaemonError(
+            f"{path}: another daemon holds it; reactor run --stand-by waits for its turn"
+        )
+    _LOG.info("standing by: another daemon guards this node")
+    # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting without
+    # a descriptor to hold what it may get.
+    await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
+    _LOG.info("the other daemon has ended: taking over")

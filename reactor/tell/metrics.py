@@ -1,0 +1,357 @@
+"""Prometheus metrics, made of what the guard tells at each scrape and what the steward knows itself.
+
+Names and help follow Prometheus' conventions (base units, `_total` on counters); promtool checks them in a
+test. Amounts come in three units, so each unit has a metric of its own and the signal is a label. Counters
+begin with the guard: the steward may end and start meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from reactor.guard.tally import BUCKETS_SECONDS
+from reactor.model.decisions import SlowReason
+from reactor.model.signals import NodeCondition, Resource
+from reactor.model.wakes import SourceHealth
+from reactor.tell.prometheus import (
+    Collector,
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    ProcessCollector,
+)
+
+Document = Mapping[str, Any]
+
+
+class Metrics:
+    """All metrics, in a registry of their own; there are none before the first `read`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._scrape = _Scrape()
+        ProcessCollector(pid=lambda: self._scrape.pid, registry=self.registry)
+        self.registry.register(self._scrape)
+
+    def read(
+        self,
+        reading: Document,
+        *,
+        parts: Mapping[str, int] | None = None,
+        restart_loops: int = 0,
+        repeated_evictions: int = 0,
+    ) -> None:
+        """Take over what the guard told (`Reading.document`), and what the steward adds.
+
+        `parts` are the steward's own, with their failures; `restart_loops` the pods in one.
+        """
+        self._scrape.reading = reading
+        self._scrape.parts = parts or {}
+        self._scrape.restart_loops = restart_loops
+        self._scrape.repeated_evictions = repeated_evictions
+
+
+class _Scrape(Collector):
+    def __init__(self) -> None:
+        self.reading: Document | None = None
+        self.parts: Mapping[str, int] = {}
+        self.restart_loops = 0
+        self.repeated_evictions = 0
+
+    @property
+    def pid(self) -> int | str:
+        return "self" if self.reading is None else int(self.reading["pid"])
+
+    def describe(self) -> Iterator[Metric]:
+        """Name nothing in advance: the registry would otherwise collect once, before there is anything."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        reading = self.reading
+        if reading is None:
+            return
+        yield from _tallied(reading["tally"], reading["started_unix_seconds"])
+        yield _gauge(
+            "reactor_build_info",
+            "Always 1; the version is a label.",
+            ["version"],
+            ((reading["version"],), 1),
+        )
+        yield from _amounts(reading["signals"])
+        yield from _ages(reading["signals"])
+        yield from _conditions(reading["conditions"])
+        yield from _sources(reading["sources"])
+        yield _parts({**reading["parts"], **self.parts})
+        yield from _brake(reading["brake"])
+        yield _slowdowns(reading["slowdowns"])
+        yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading["pods"])
+        yield GaugeMetricFamily(
+            "reactor_storage_overdue_pods",
+            "Pods whose files are not counted yet although that was due two minutes ago.",
+            reading["storage_overdue_pods"],
+        )
+        yield GaugeMetricFamily(
+            "reactor_evictions_in_flight",
+            "Evictions ordered whose resource is not back yet.",
+            reading["in_flight"],
+        )
+        yield GaugeMetricFamily(
+            "reactor_restart_loops",
+            "Pods that are evicted again and again, because they are started again each time.",
+            self.restart_loops,
+        )
+        yield CounterMetricFamily(
+            "reactor_repeated_evictions",
+            "Evictions of pods that were in a restart loop.",
+            self.repeated_evictions,
+        )
+        yield CounterMetricFamily(
+            "reactor_journal_lines", "Lines written to the journal.", reading["journal"]["written"]
+        )
+        yield CounterMetricFamily(
+            "reactor_journal_lost_lines",
+            "Lines that the journal had to drop: its disk was full or too slow.",
+            reading["journal"]["lost"],
+        )
+        yield CounterMetricFamily(
+            "reactor_steward_refused_requests",
+            "Requests of the steward's that the guard refused: of a wrong form, or too large an amount.",
+            reading["refused_requests"],
+        )
+        if reading["cluster"] is not None:
+            yield from _cluster(reading["cluster"])
+
+
+def _tallied(tally: Document, started: float) -> Iterator[Metric]:
+    yield _counter(
+        "reactor_evictions",
+        "Pods that were ended, by the signal that was low and how the eviction came out.",
+        ["signal", "outcome"],
+        tally["evictions"],
+        started,
+    )
+    yield _histogram(
+        "reactor_stage_duration_seconds",
+        "Time that each stage of an evicting pass took: wake (source to loop), observe, decide, kill, "
+        "free (kill to memory back).",
+        ["stage"],
+        {(stage,): durations for stage, durations in tally["stages"].items()},
+        started,
+    )
+    yield _histogram(
+        "reactor_wake_to_kill_seconds",
+        "Time from a source's wake to the victim being killed.",
+        [],
+        {(): tally["wake_to_kill"]},
+        started,
+    )
+    yield _histogram(
+        "reactor_pass_duration_seconds",
+        "Time that an evaluation pass took, from its start until its thresholds were armed anew.",
+        [],
+        {(): tally["passes"]},
+        started,
+    )
+    yield _counter(
+        "reactor_config_reloads",
+        "Reloads of the configuration, by whether the new one was taken or refused.",
+        ["result"],
+        tally["reloads"].items(),
+        started,
+    )
+    yield GaugeMetricFamily(
+        "reactor_config_refused",
+        "1 where the configuration file was refused when it was read last: an earlier one is in force.",
+        float(tally["configuration_refused"]),
+    )
+    yield _counter(
+        "reactor_oom_kills",
+        "Processes that the kernel's OOM killer ended, by whose limit was met: the node's (it was faster "
+        "than reactor), a pod's own, or one above the guarded node.",
+        ["scope"],
+        tally["oom_kills"].items(),
+        started,
+    )
+    yield _counter(
+        "reactor_evictions_unhelpful",
+        "Evictions for hard memory thresholds that brought back less than a quarter of their credit.",
+        [],
+        [(tally["unhelpful"],)],
+        started,
+    )
+    yield _counter(
+        "reactor_state_write_failures",
+        "Writes of the state file that failed.",
+        [],
+        [(tally["state_failures"],)],
+        started,
+    )
+    yield _counter(
+        "reactor_reclaims",
+        "Node-level reclaims before an eviction, by what was to be given back and whether all went well.",
+        ["kind", "outcome"],
+        tally["reclaims"],
+        started,
+    )
+    for resource, unit in ((Resource.EPHEMERAL_STORAGE, "bytes"), (Resource.INODES, "inodes")):
+        yield _counter(
+            f"reactor_reclaimed_{unit}",
+            f"What the node had more of after a node-level reclaim, in {unit}.",
+            ["kind"],
+            [(kind, count) for of, kind, count in tally["reclaimed"] if of == resource],
+            started,
+        )
+
+
+def _counter(
+    name: str, text: str, labels: list[str], counts: Iterable[Sequence[Any]], started: float
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for *values, count in counts:
+        family.add_metric(values, count, created=started)
+    return family
+
+
+def _histogram(
+    name: str,
+    text: str,
+    labels: list[str],
+    found: Mapping[tuple[str, ...], Document],
+    started: float,
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for values, durations in found.items():
+        sums = [float(count) for count in accumulate(durations["counts"])]
+        family.add_metric(values, list(zip(_BOUNDS, sums, strict=True)), durations["sum_seconds"])
+        family.add_sample(f"{name}_created", dict(zip(labels, values, strict=True)), started)
+    return family
+
+
+_BOUNDS: Final = (*(str(bound) for bound in BUCKETS_SECONDS), "+Inf")
+
+
+def _gauge(
+    name: str, text: str, labels: list[str], *samples: tuple[tuple[str, ...], float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _amounts(signals: Sequence[Document]) -> Iterator[Metric]:
+    for unit in ("bytes", "inodes", "processes"):
+        seen = [one for one in signals if one["unit"] == unit]
+        yield _gauge(
+            f"reactor_available_{unit}",
+            f"What a signal last showed as available, in {unit}.",
+            ["signal"],
+            *(((one["signal"],), one["available"]) for one in seen),
+        )
+        yield _gauge(
+            f"reactor_capacity_{unit}",
+            f"The capacity that a signal's available {unit} are out of.",
+            ["signal"],
+            *(((one["signal"],), one["capacity"]) for one in seen),
+        )
+        yield _gauge(
+            f"reactor_threshold_{unit}",
+            f"The configured threshold at the present capacity, in {unit}.",
+            ["signal", "kind"],
+            *(
+                ((one["signal"], threshold["kind"]), threshold["amount"])
+                for one in seen
+                for threshold in one["thresholds"]
+            ),
+        )
+
+
+def _ages(signals: Sequence[Document]) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_observation_age_seconds",
+        "How old the latest observation of a signal is.",
+        ["signal"],
+        *(((one["signal"],), one["age_seconds"]) for one in signals if one["age_seconds"] is not None),
+    )
+
+
+def _conditions(in_force: Sequence[str]) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_node_condition",
+        "Whether a node condition is in force (1) or not (0).",
+        ["condition"],
+        *(((condition,), condition in in_force) for condition in NodeCondition),
+    )
+
+
+def _brake(brake: Document) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "reactor_brake_engaged", "Cgroups whose memory.high the brake holds down now.", brake["on"]
+    )
+    yield CounterMetricFamily("reactor_brake_engagements", "How often the brake was engaged.", brake["times"])
+    yield CounterMetricFamily(
+        "reactor_brake_seconds", "How long the brake was engaged, summed over cgroups.", brake["seconds"]
+    )
+
+
+def _parts(parts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(
+        "reactor_part_restarts",
+        "Failures of a part of the daemon, each survived: a part was restarted, a job or a call given up.",
+        labels=["part"],
+    )
+    for name, restarts in parts.items():
+        family.add_metric([name], restarts)
+    return family
+
+
+def _slowdowns(reasons: Sequence[str]) -> Metric:
+    return _gauge(
+        "reactor_storm_brake",
+        "Whether evictions for hard memory thresholds are slowed down (1) or not (0), by reason.",
+        ["reason"],
+        *(((reason,), reason in reasons) for reason in SlowReason),
+    )
+
+
+def _sources(sources: Sequence[Document]) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_source_state",
+        "1 for the state that a source of wakes is in, 0 for the others.",
+        ["source", "state"],
+        *(
+            ((source["name"], health), source["health"] == health)
+            for source in sources
+            for health in SourceHealth
+        ),
+    )
+    for name, text, key in (
+        ("reactor_source_wakes", "Wakes that a source gave.", "wakes"),
+        (
+            "reactor_source_lost_events",
+            "Events that the kernel dropped before a source could read them.",
+            "lost",
+        ),
+    ):
+        family = CounterMetricFamily(name, text, labels=["source"])
+        for source in sources:
+            family.add_metric([source["name"]], source[key])
+        yield family
+
+
+def _cluster(cluster: Document) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_kubernetes_connected",
+        "Whether the pods and the node are being told by the API server or the kubelet (1) or not (0).",
+        ["watch"],
+        *(((name,), is_well) for name, is_well in cluster["watches"].items()),
+    )
+    yield GaugeMetricFamily(
+        "reactor_kubernetes_untold_evictions",
+        "Evictions whose status or event the API server does not have yet.",
+        cluster["untold_evictions"],
+    )

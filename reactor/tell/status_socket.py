@@ -1,0 +1,122 @@
+"""Questions on the daemon's Unix socket: one JSON line asks, one JSON line answers.
+
+{"command": "status"}    {"command": "explain", "pod": "web"}    {"command": "top", "pods": 40}
+{"error": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.guard.listening import NoDaemonError
+from reactor.tell.connections import Connections, Peer, Turns
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+_QUESTION_BYTES: Final = 4096
+_ANSWER_BYTES: Final = 64 << 20
+_PATIENCE_SECONDS: Final = 5.0
+_CONNECTIONS: Final = 8
+
+Answer = Mapping[str, Any]
+Command = Callable[[Mapping[str, Any]], Answer | Awaitable[Answer]]
+OnFailure = Callable[[Exception], None]
+
+_FAILED: Final[Answer] = {"error": "internal error; see the log"}
+
+
+def _log_failure(error: Exception) -> None:
+    _LOG.error("a question can't be answered", exc_info=error)
+
+
+async def serve(
+    listener: socket.socket, commands: Mapping[str, Command], on_failure: OnFailure = _log_failure
+) -> None:
+    """Answer questions until cancelled. A command answers at once, or makes way for the loop meanwhile.
+
+    `on_failure` is told of an answer that failed. The listener is closed at the end.
+    """
+    turns = Turns()
+
+    async def attend(peer: Peer) -> None:
+        line = await _line(peer)
+        peer.answering()
+        await turns.wait()
+        await peer.send(_encoded(await _answer(line, commands, on_failure), on_failure))
+
+    with trio.socket.from_stdlib_socket(listener) as trio_socket:
+        await Connections(attend, _CONNECTIONS, on_failure).serve(trio_socket)
+
+
+def ask(
+    path: Path, question: Mapping[str, Any], *, patience_seconds: float = _PATIENCE_SECONDS
+) -> dict[str, Any]:
+    """Return the daemon's answer; blocks. Raises NoDaemonError where there is none."""
+    answer = b""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience_seconds)
+            connection.connect(str(path))
+            connection.sendall(json.dumps(question).encode() + b"\n")
+            while (more := connection.recv(1 << 16)) and len(answer) < _ANSWER_BYTES:
+                answer += more
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NoDaemonError(
+            f"{path}: {why}; is `reactor run` running, with this socket, and are you its user?"
+        ) from error
+    try:
+        document = json.loads(answer)
+    except ValueError as error:
+        raise NoDaemonError(f"{path}: answered {answer[:80]!r}; accepted: one line of JSON") from error
+    if not isinstance(document, dict):
+        raise NoDaemonError(f"{path}: answered {answer[:80]!r}; accepted: a JSON object")
+    return document
+
+
+async def _line(peer: Peer) -> bytes:
+    received = b""
+    while b"\n" not in received and len(received) <= _QUESTION_BYTES:
+        more = await peer.receive()
+        if not more:
+            break
+        received += more
+    return received.partition(b"\n")[0]
+
+
+async def _answer(
+    line: bytes, commands: Mapping[str, Command], on_failure: OnFailure = _log_failure
+) -> Answer:
+    """Return the answer to a question. Whatever is asked, nothing is raised."""
+    try:
+        question = json.loads(line)
+    except (ValueError, RecursionError):
+        question = None
+    name = question.get("command") if isinstance(question, dict) else None
+    command = commands.get(name) if isinstance(name, str) else None
+    if command is None:
+        accepted = ", ".join(json.dumps({"command": name}) for name in commands)
+        return {"error": f"got {line[:80]!r}; accepted: {accepted}"}
+    try:
+        answer = command(question)
+        return answer if isinstance(answer, Mapping) else await answer
+    except ReactorError as error:
+        return {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - a question must never cost the node its guard
+        on_failure(error)
+        return _FAILED
+
+
+def _encoded(answer: Answer, on_failure: OnFailure) -> bytes:
+    try:
+        return json.dumps(answer, default=str).encode() + b"\n"
+    except Exception as error:  # noqa: BLE001 - what can't be said ends nothing
+        on_failure(error)
+        return json.dumps(_FAILED).encode() + b"\n"

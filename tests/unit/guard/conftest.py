@@ -1,0 +1,342 @@
+"""A node of plain values for the loop: what it shows is set by the test, what is ended is noted down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import pytest
+import trio
+
+from reactor.act.kill import KillReport
+from reactor.act.reap import ReapReport
+from reactor.brake.braking import BrakeReading, Braking
+from reactor.guard.endings import Endings
+from reactor.guard.observed import Observed
+from reactor.guard.oom import OomKills
+from reactor.guard.parts import Parts
+from reactor.guard.passes import Known, Passes
+from reactor.guard.record import Ending
+from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.status import View
+from reactor.model.decisions import Eviction
+from reactor.model.oom import OomKill
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import Filesystem, Reclaim, Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import SourceState, Wake, WakeKind
+from reactor.reclaim.reclaims import ReclaimReport, Reclaims
+from tests.support.builders import make_observation, make_pod, make_threshold
+
+MIB = 1 << 20
+WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
+
+
+class FakeNode:
+    """Shows the observations in `memory_seen` and `processes_seen`."""
+
+    def __init__(self) -> None:
+        self.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(400 * MIB)}
+        self.processes_seen: dict[Signal, Observation] = {}
+        self.problems: dict[str, str] = {}
+
+    def memory(self) -> Mapping[Signal, Observation]:
+        return self.memory_seen
+
+    def processes(self) -> Mapping[Signal, Observation]:
+        return self.processes_seen
+
+
+class FakeUsages:
+    """Shows `seen`; counts how often it was asked for it, and calls `meanwhile` when it is.
+
+    Of what has ended nothing is seen any more, but for the uids in `stays`.
+    """
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.seen: dict[str, PodUsage] = {}
+        self.tracked: tuple[Pod, ...] = ()
+        self.shared: dict[str, int] = {}
+        self.stays: set[str] = set()
+        self.vanished: frozenset[str] = frozenset()
+        self.memory_reads = 0
+        self.full_reads = 0
+        self.processes_asked = False
+
+    def track(self, pods: Sequence[Pod]) -> None:
+        self.tracked = tuple(pods)
+
+    def memory(self) -> Mapping[str, PodUsage]:
+        self.memory_reads += 1
+        self.meanwhile()
+        return self.seen
+
+    def full(self) -> Mapping[str, PodUsage]:
+        self.full_reads += 1
+        return self.seen
+
+    def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
+        self.meanwhile()
+        self.processes_asked = with_processes
+        return {uid: self.seen[uid] for uid in uids if uid in self.seen}
+
+    def shared_memory_bytes(self, uid: str) -> int | None:
+        return self.shared.get(uid)
+
+
+class FakePods:
+    """Lists `listed`."""
+
+    def __init__(self) -> None:
+        self.listed: tuple[Pod, ...] = ()
+        self.problems: dict[str, str] = {}
+
+    def pods(self) -> tuple[Pod, ...]:
+        return self.listed
+
+    def glance(self) -> tuple[Pod, ...]:
+        return self.listed
+
+
+class FakeKills:
+    """Notes who was killed and terminated; `fails_with` is raised instead, `reaped` releases reap.
+
+    No process is in the pods in `empty`.
+
+    `meanwhile` is what happens while a pod is being killed.
+    """
+
+    def __init__(self) -> None:
+        self.killed: list[str] = []
+        self.ready: list[str] = []
+        self.terminated: list[tuple[str, float]] = []
+        self.fails_with: Exception | None = None
+        self.reaped = trio.Event()
+        self.ends_by_itself = False
+        self.is_gone = False
+        self.empty: set[str] = set()
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def get_ready(self, pods: Sequence[Pod]) -> None:
+        self.ready = [pod.name for pod in pods]
+
+    def kill_now(self, pod: Pod) -> KillReport:
+        self.meanwhile()
+        if self.fails_with is not None:
+            raise self.fails_with
+        self.killed.append(pod.name)
+        now_ns = time.monotonic_ns()
+        return KillReport(
+            cgroup=pod.cgroup or "",
+            started_ns=now_ns,
+            killed_ns=now_ns,
+            processes=0 if self.is_gone or pod.name in self.empty else 3,
+            is_gone=self.is_gone,
+            is_empty=pod.name in self.empty,
+        )
+
+    async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:
+        with trio.move_on_after(deadline_seconds):
+            await self.reaped.wait()
+            return ReapReport(cgroup=pod.cgroup or "", freed_ns=time.monotonic_ns())
+        return ReapReport(cgroup=pod.cgroup or "", freed_ns=None, problems=("still there",))
+
+    async def terminate(
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
+    ) -> KillReport | None:
+        self.terminated.append((pod.name, grace_period_seconds))
+        await trio.sleep(grace_period_seconds)
+        return None if self.ends_by_itself or not still_wanted() else self.kill_now(pod)
+
+
+class FakeReclaim:
+    """Notes for which filesystems it was asked, calls `then`, and reports `did` and `problems`."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None, did: str = "vacuumed") -> None:
+        self.then = then
+        self.did: tuple[str, ...] = (did,)
+        self.problems: tuple[str, ...] = ()
+        self.asked: list[tuple[Filesystem, ...]] = []
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        self.asked.append(tuple(filesystems))
+        self.then()
+        return ReclaimReport(did=self.did, problems=self.problems)
+
+
+class FakeLoop:
+    """The loop's passes over a node of plain values, with a clock that the test sets."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        thresholds: Sequence[Threshold],
+        *,
+        dry_run: bool,
+        max_pod_grace_period_seconds: int,
+        commands_for: Collection[Filesystem] = (),
+        reclaims_memory: bool = False,
+        unhelpful_eviction_pause_seconds: float = 0.0,
+    ) -> None:
+        self.now_seconds = 1000.0
+        self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
+        self.reclaims: dict[Reclaim, FakeReclaim] = {}
+        self.armed: list[Mapping[Signal, Observation]] = []
+        self.gone: list[str] = []
+        self.braking: tuple[Braking, ...] = ()
+        self.killed_before_braking: list[str] | None = None
+        self.populated: set[str] = set()
+        self.oom_kills: Callable[[], Sequence[OomKill]] = tuple
+        self.known = Known(observed=Observed(stale_seconds=35.0))
+        self.parts = Parts(
+            node=self.node,
+            usages=self.usages,
+            pods=self.pods,
+            reclaims=Reclaims(self.reclaims),
+            populated=lambda pod: pod.uid in self.populated,
+            brake=self._brake,
+            arm_memory=self.armed.append,
+            oom_kills=self._take_oom_kills,
+        )
+        self.endings = Endings(
+            self.kills,
+            nursery,
+            self._is_gone,
+            deadline_seconds=10.0,
+            dry_run=dry_run,
+            confirm=self._confirm,
+            on_ended=self._ended,
+        )
+        self.passes = Passes(
+            EvictionSettings(
+                thresholds=tuple(thresholds),
+                max_pod_grace_period_seconds=max_pod_grace_period_seconds,
+                commands_for=frozenset(commands_for),
+                reclaims_memory=reclaims_memory,
+                unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
+            ),
+            self.parts,
+            self.endings,
+            self.known,
+            dry_run=dry_run,
+            clock_seconds=lambda: self.now_seconds,
+        )
+
+    def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
+        """Put these pods on the node."""
+        self.pods.listed = pods
+        self.passes.found(pods)
+        self.usages.seen = {
+            pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
+        }
+
+    def _take_oom_kills(self) -> Sequence[OomKill]:
+        return self.oom_kills()
+
+    def _brake(self, memory: Mapping[Signal, Observation]) -> tuple[Braking, ...]:
+        self.killed_before_braking = list(self.kills.killed)
+        return self.braking if Signal.MEMORY_AVAILABLE in memory else ()
+
+    def _confirm(self, eviction: Eviction) -> bool:
+        return self.passes.confirm(eviction)
+
+    def _ended(self, ending: Ending) -> None:
+        uid = ending.eviction.pod.uid
+        if uid not in self.usages.stays:
+            self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
+        self.passes.weigh(ending)
+
+    def _is_gone(self, uid: str) -> bool:
+        gone = self.passes.gone(uid)
+        if gone:
+            self.gone.append(uid)
+        return gone
+
+
+class FakeFilesystems:
+    """A node whose filesystems the steward observes."""
+
+    def document(self):
+        return {"layout": "single", "layout_by_devices": "single", "filesystems": []}
+
+
+@pytest.fixture(name="observation")
+def _observation():
+    return make_observation
+
+
+@pytest.fixture(name="make_threshold")
+def _make_threshold():
+    return make_threshold
+
+
+@pytest.fixture(name="make_pod")
+def _make_pod():
+    return make_pod
+
+
+@pytest.fixture
+def make_loop(nursery):
+    def make(
+        *thresholds: Threshold,
+        dry_run: bool = False,
+        max_pod_grace_period_seconds: int = 0,
+        commands_for: Collection[Filesystem] = (),
+        reclaims_memory: bool = False,
+        unhelpful_eviction_pause_seconds: float = 0.0,
+    ) -> FakeLoop:
+        return FakeLoop(
+            nursery,
+            thresholds or [make_threshold(100 * MIB)],
+            dry_run=dry_run,
+            max_pod_grace_period_seconds=max_pod_grace_period_seconds,
+            commands_for=commands_for,
+            reclaims_memory=reclaims_memory,
+            unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_reclaim():
+    return FakeReclaim
+
+
+@pytest.fixture
+def fake_kills():
+    return FakeKills()
+
+
+@pytest.fixture
+def make_view(make_loop, make_threshold, nursery):
+    """A view of a loop, and the loop."""
+
+    def make(*sources: SourceState):
+        thresholds = (make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=30))
+        loop = make_loop(*thresholds)
+        recorder = Recorder(None, None, patience_seconds=10, hooks=Hooks())
+
+        def view() -> View:
+            return View(
+                settings=Settings(eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node"),
+                known=loop.known,
+                node=loop.node,
+                usages=loop.usages,
+                sources=sources,
+                oom=OomKills(loop.known, lambda _: None, lambda _: None, loop.passes.glance),
+                brake=BrakeReading(times=2, seconds=1.5),
+                started_unix_seconds=0.0,
+                problems={"journal": "full"},
+                filesystems=FakeFilesystems(),
+                clock_seconds=lambda: loop.now_seconds,
+            )
+
+        def make_pass() -> None:
+            recorder.record(loop.passes.make([WAKE]), nursery)
+
+        return loop, view, make_pass
+
+    return make

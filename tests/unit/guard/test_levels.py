@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import Signal
+from reactor.sources.levels import BRIM, FLOOR
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(make_tree):
+    tree = make_tree(CgroupVersion.V1)
+    tree.add("/node", usage_bytes=113 * MIB)
+    tree.add("/node/a", usage_bytes=30 * MIB)
+    tree.add("/node/b", usage_bytes=70 * MIB)
+    return tree
+
+
+def levels(tree, *thresholds, parents=("/node",)):
+    settings = Settings(
+        eviction=EvictionSettings(thresholds=thresholds), node_cgroup="/node", pod_parents=parents
+    )
+    return MemoryLevels(tree.tree, settings)
+
+
+def crossings(found):
+    return [level for level in found if not level.is_early]
+
+
+def test_level_is_capacity_less_threshold_plus_what_the_cache_holds(tree, make_threshold, observation):
+    found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    (level,) = crossings(found)
+    assert level.cgroup == "/node"
+    assert level.level_bytes == (512 - 100 + 1) * MIB
+    assert level.working_set_bytes == (512 - 100) * MIB
+
+
+def test_every_memory_threshold_has_its_level_and_no_other_signal_has(tree, make_threshold, observation):
+    thresholds = [
+        make_threshold(100 * MIB),
+        make_threshold(200 * MIB, grace_period_seconds=9),
+        make_threshold(9, Signal.PID_AVAILABLE),
+    ]
+    found = levels(tree, *thresholds).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    assert [level.threshold for level in crossings(found)] == thresholds[:2]
+
+
+def test_signal_that_is_unknown_or_absurd_has_no_level(tree, make_threshold, observation):
+    found = levels(tree, make_threshold(100 * MIB))
+
+    assert found.of({}) == []
+    assert found.of({Signal.MEMORY_AVAILABLE: observation(600 * MIB)}) == []
+
+
+def test_threshold_at_or_above_the_capacity_has_no_level(tree, make_threshold, observation):
+    thresholds = [make_threshold(512 * MIB), make_threshold(600 * MIB), make_threshold(511 * MIB)]
+    found = levels(tree, *thresholds).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    assert [level.threshold for level in crossings(found)] == thresholds[2:]
+
+    of_processes = [make_threshold(100, Signal.PID_AVAILABLE), make_threshold(99, Signal.PID_AVAILABLE)]
+    counted = process_levels(observation(50, 100), of_processes, "/node")
+    assert counted is not None
+    assert counted.thresholds == (of_processes[1],)
+
+
+def test_each_of_several_parents_gets_all_that_is_left_of_their_sum(tree, make_threshold, observation):
+    allocatable = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    maker = levels(tree, make_threshold(100 * MIB, allocatable), parents=("/node/a", "/node/b"))
+
+    # 100 MiB used of 512: 312 more until no more than 100 are available.
+    found = maker.of({allocatable: observation(413 * MIB)})
+
+    assert {level.cgroup: level.level_bytes // MIB for level in crossings(found)} == {
+        "/node/a": 30 + 313,
+        "/node/b": 70 + 313,
+    }
+    maker.close()
+
+
+def test_parent_that_is_not_there_has_no_level(tree, make_threshold, observation):
+    allocatable = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    maker = levels(tree, make_threshold(100 * MIB, allocatable), parents=("/node/a", "/node/none"))
+
+    found = maker.of({allocatable: observation(400 * MIB)})
+
+    assert [level.cgroup for level in crossings(found)] == ["/node/a"]
+    maker.close()
+
+
+def test_processes_have_a_level_for_each_threshold_on_them_and_for_no_other(make_threshold, observation):
+    thresholds = [
+        make_threshold(20, Signal.PID_AVAILABLE),
+        make_threshold(100 * MIB),
+        make_threshold(40, Signal.PID_AVAILABLE, grace_period_seconds=9),
+    ]
+
+    levels = process_levels(observation(90, 100), thresholds, "/node")
+
+    assert ("/node", 100, 10) == (levels.cgroup, levels.limit, levels.used)
+    assert [81, 61] == [levels.fire(threshold) for threshold in levels.thresholds]
+    assert levels.margin == 50
+
+
+def test_processes_that_are_not_observed_or_absurd_have_no_levels(make_threshold, observation):
+    thresholds = [make_threshold(20, Signal.PID_AVAILABLE)]
+
+    assert process_levels(None, thresholds, "/") is None
+    assert process_levels(observation(101, 100), thresholds, "/") is None
+
+
+@pytest.mark.parametrize(("available", "margin"), [(100, 60), (40, 0), (10, 0)])
+def test_margin_of_processes_is_to_the_nearest_threshold(make_threshold, observation, available, margin):
+    thresholds = [make_threshold(20, Signal.PID_AVAILABLE), make_threshold(40, Signal.PID_AVAILABLE)]
+
+    assert process_levels(observation(available, 100), thresholds, "/").margin == margin
+    assert process_levels(observation(available, 100), [], "/").margin is None
+
+
+def test_cgroups_past_a_hard_threshold_are_named_with_the_lowest_level_crossed(
+    tree, make_threshold, observation
+):
+    hard = levels(
+        tree,
+        make_threshold(100 * MIB),
+        make_threshold(150 * MIB, Signal.ALLOCATABLE_MEMORY_AVAILABLE),
+    )
+    memory = {
+        Signal.MEMORY_AVAILABLE: observation(99 * MIB),
+        Signal.ALLOCATABLE_MEMORY_AVAILABLE: observation(149 * MIB),
+    }
+
+    assert hard.crossed(memory) == {"/node": (512 - 150 + 1) * MIB}
+    assert hard.crossed({**memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: observation(151 * MIB)}) == {
+        "/node": (512 - 100 + 1) * MIB
+    }
+    assert hard.crossed({Signal.MEMORY_AVAILABLE: observation(101 * MIB)}) == {}
+    hard.close()
+
+
+def test_nothing_is_crossed_by_a_soft_threshold_an_absurd_number_or_one_that_is_not_there(
+    tree, make_threshold, observation
+):
+    soft = levels(tree, make_threshold(200 * MIB, grace_period_seconds=9))
+    hard = levels(tree, make_threshold(100 * MIB))
+
+    assert soft.crossed({Signal.MEMORY_AVAILABLE: observation(99 * MIB)}) == {}
+    assert hard.crossed({Signal.MEMORY_AVAILABLE: observation(-1)}) == {}
+    assert hard.crossed({}) == {}
+
+
+def test_the_machine_itself_is_never_among_what_is_crossed(tree, make_threshold, observation):
+    settings = Settings(eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)))
+
+    assert MemoryLevels(tree.tree, settings).crossed({Signal.MEMORY_AVAILABLE: observation(99 * MIB)}) == {}
+
+
+def test_a_hard_threshold_has_early_levels_ahead_of_it_and_a_soft_one_has_none(
+    tree, make_threshold, observation
+):
+    hard, soft = make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=9)
+    found = levels(tree, hard, soft).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    early = [level for level in found if level.is_early]
+    assert [level.threshold for level in early] == [hard, hard]
+    assert [level.level_bytes // MIB for level in early] == [412 + 1 - 32, 412 + 1 - 3]
+    assert [level.working_set_bytes // MIB for level in early] == [412 - 32, 412 - 3]
+    assert len({level.key for level in found}) == len(found)
+
+
+def test_a_small_node_is_warned_in_proportion(tree, make_threshold, observation):
+    memory = {Signal.MEMORY_AVAILABLE: observation(60 * MIB, capacity=64 * MIB)}
+    found = levels(tree, make_threshold(10 * MIB)).of(memory)
+
+    assert [level.level_bytes / MIB for level in found] == [55, 55 - 4, 55 - 0.5]
+
+
+def test_early_levels_are_none_to_brake_at(tree, make_threshold, observation):
+    found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+
+    assert lowest_hard(found) == {"/node": (512 - 100 + 1) * MIB}
+
+
+@pytest.mark.parametrize(
+    ("inactive_mib", "crossing_mib", "rungs_mib"),
+    [
+        (1, 413, {}),
+        (50, 462, {FLOOR: 412}),
+        (90, 502, {FLOOR: 412, BRIM: 480}),
+        (100, 480, {FLOOR: 412}),
+        (360, 480, {FLOOR: 412}),
+    ],
+)
+def test_level_lies_where_usage_can_reach_it_and_is_observed_anew_below(
+    tree, make_threshold, observation, inactive_mib, crossing_mib, rungs_mib
+):
+    seen = replace(observation(400 * MIB), inactive_file_bytes=inactive_mib * MIB)
+    found = levels(tree, make_threshold(100 * MIB)).of({Signal.MEMORY_AVAILABLE: seen})
+
+    assert [level.level_bytes for level in crossings(found)] == [crossing_mib * MIB]
+    rungs = [level for level in found if level.place_ahead in {FLOOR, BRIM}]
+    assert {level.place_ahead: level.level_bytes for level in rungs} == {
+        place: mib * MIB for place, mib in rungs_mib.items()
+    }
+    assert all(level.is_early and level.working_set_bytes is None for level in rungs)
+
+
+def test_soft_threshold_lies_within_reach_and_is_not_observed_anew(tree, make_threshold, observation):
+    seen = replace(observation(400 * MIB), inactive_file_bytes=360 * MIB)
+    (level,) = levels(tree, make_threshold(20 * MIB, grace_period_seconds=9)).of(
+        {Signal.MEMORY_AVAILABLE: seen}
+    )
+    assert level.level_bytes == 502 * MIB
+
+
+def test_machine_on_v2_is_watched_by_its_working_set_which_no_cache_lifts(
+    make_tree, make_threshold, observation
+):
+    settings = Settings(eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)), pod_parents=())
+    seen = {Signal.MEMORY_AVAILABLE: replace(observation(400 * MIB), inactive_file_bytes=90 * MIB)}
+    places = {
+        version: {level.place_ahead for level in MemoryLevels(make_tree(version).tree, settings).of(seen)}
+        for version in CgroupVersion
+    }
+    assert places[CgroupVersion.V1] - places[CgroupVersion.V2] == {FLOOR, BRIM}

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+import pytest
+
+from reactor.tell.log import QueuedLog
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def record(text: str, level: int = logging.WARNING) -> logging.LogRecord:
+    return logging.LogRecord("reactor", level, __file__, 1, text, (), None)
+
+
+def test_lines_for_the_journal_daemon_carry_their_priority(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.handle(record("first\nsecond"))
+    log.handle(record("third", logging.ERROR))
+    log.close()
+
+    assert os.read(pipe[0], 1000) == b"<4>first; second\n<3>third\n"
+
+
+def test_lines_for_a_terminal_carry_time_and_level(pipe):
+    log = QueuedLog(pipe[1], for_journald=False)
+    log.handle(record("text"))
+    log.close()
+
+    assert os.read(pipe[0], 1000).endswith(b" WARNING text\n")
+
+
+def test_full_pipe_never_blocks_whoever_logs_and_what_is_lost_is_counted(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    for _ in range(5000):
+        log.handle(record("x" * 100))
+
+    assert log.lost > 1000
+    log._writer._queue.put(None)
+    os.set_blocking(pipe[0], False)
+    while log._writer._thread.is_alive():
+        with suppress(BlockingIOError):
+            os.read(pipe[0], 1 << 20)
+        log._writer._thread.join(0.01)
+
+
+def test_closed_standard_error_is_survived():
+    ends = os.pipe()
+    log = QueuedLog(ends[1], for_journald=True)
+    os.close(ends[0])
+    log.handle(record("nobody reads this"))
+    log.close()
+    os.close(ends[1])
+
+    assert log.lost == 1
+
+
+class _Untouchable:
+    """A lock that nobody may take, by either of the ways in which the versions of Python do."""
+
+    def acquire(self) -> None:
+        raise AssertionError("the lock was taken")
+
+    def __enter__(self) -> None:
+        raise AssertionError("the lock was taken")
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError("the lock was taken")
+
+
+def test_records_are_queued_without_a_lock_in_every_version_of_python(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.lock = _Untouchable()
+    log.handle(record("hello"))
+    log.lock = None
+    log.close()
+
+    assert os.read(pipe[0], 100) == b"<4>hello\n"
+
+
+def test_records_that_a_filter_drops_are_not_written(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.addFilter(lambda one: one.getMessage() != "secret")
+    log.handle(record("secret"))
+    log.handle(record("open"))
+    log.close()
+
+    assert os.read(pipe[0], 100) == b"<4>open\n"
+
+
+def test_record_that_can_not_be_formatted_is_lost_and_raises_nothing(pipe):
+    class Unsayable:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.handle(logging.LogRecord("reactor", logging.ERROR, __file__, 1, "%s", (Unsayable(),), None))
+    log.handle(record("next"))
+    log.close()
+
+    assert os.read(pipe[0], 1000) == b"<4>next\n"
+    assert log.lost == 1

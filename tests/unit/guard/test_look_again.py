@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from reactor.guard.passes import grace_period_ended, look_again_seconds
+from reactor.model.decisions import InFlight, OomVictim, PolicyState, Slowdown, SlowReason
+from reactor.model.signals import Resource, Signal
+from tests.support.builders import make_threshold
+
+
+def _state(resource: Resource | None, signal: Signal | None) -> PolicyState:
+    return PolicyState(
+        in_flight=()
+        if resource is None
+        else (InFlight(uid="a", resource=resource, kill_at_seconds=0.0, deadline_seconds=10.0),),
+        thresholds_met=() if signal is None else (make_threshold(1 << 20, signal),),
+    )
+
+
+def test_memory_that_is_still_coming_back_under_pressure_is_looked_after() -> None:
+    assert look_again_seconds(_state(Resource.MEMORY, Signal.MEMORY_AVAILABLE), 5.0) < 0.1
+
+
+def _slowed(until_seconds: float, signal: Signal = Signal.MEMORY_AVAILABLE) -> PolicyState:
+    slowdown = Slowdown(
+        signal=signal,
+        reason=SlowReason.UNHELPFUL,
+        since_seconds=0.0,
+        until_seconds=until_seconds,
+        message="",
+    )
+    return replace(_state(None, Signal.MEMORY_AVAILABLE), slowdowns=(slowdown,))
+
+
+def test_slowed_down_evictions_are_looked_after_until_their_pause_is_over_and_without_haste() -> None:
+    assert 0.1 == look_again_seconds(_slowed(15.0), 5.0)
+    assert 0.04 < look_again_seconds(_slowed(5.05), 5.0) < 0.06
+    assert math.inf == look_again_seconds(_slowed(4.0), 5.0)
+
+
+def test_slowed_down_evictions_of_a_threshold_that_is_not_met_need_no_look() -> None:
+    assert math.inf == look_again_seconds(_slowed(15.0, Signal.ALLOCATABLE_MEMORY_AVAILABLE), 5.0)
+
+
+def test_while_the_brake_is_on_the_loop_looks_for_the_memory_that_would_release_it() -> None:
+    assert look_again_seconds(_state(None, None), 5.0, is_braking=True) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("resource", "signal"),
+    [
+        (None, Signal.MEMORY_AVAILABLE),
+        (Resource.MEMORY, None),
+        (Resource.PIDS, Signal.PID_AVAILABLE),
+        (Resource.PIDS, Signal.MEMORY_AVAILABLE),
+        (Resource.MEMORY, Signal.NODEFS_AVAILABLE),
+    ],
+)
+def test_otherwise_the_loop_waits_for_its_sources(resource: Resource | None, signal: Signal | None) -> None:
+    assert math.inf == look_again_seconds(_state(resource, signal), 5.0)
+
+
+def _in_grace_period(*, since_seconds: float) -> PolicyState:
+    soft = make_threshold(1 << 20, Signal.NODEFS_AVAILABLE, grace_period_seconds=30.0)
+    return PolicyState(first_observed={soft: since_seconds})
+
+
+def test_the_end_of_a_grace_period_is_looked_for_and_not_before() -> None:
+    state = _in_grace_period(since_seconds=100.0)
+    assert 10.0 < look_again_seconds(state, 120.0) < 10.1
+    assert frozenset() == grace_period_ended(state, 129.9)
+    assert {Signal.NODEFS_AVAILABLE} == grace_period_ended(state, 130.1)
+
+
+def test_a_grace_period_that_is_over_is_not_waited_for_again() -> None:
+    state = _in_grace_period(since_seconds=100.0)
+    over = PolicyState(first_observed=state.first_observed, thresholds_met=tuple(state.first_observed))
+    assert math.inf == look_again_seconds(over, 131.0)
+    assert frozenset() == grace_period_ended(over, 131.0)
+
+
+def test_memory_that_a_victim_of_the_kernels_gives_back_is_looked_after() -> None:
+    victim = OomVictim(pid=None, victim_bytes=None, grew_at_seconds=0.0, deadline_seconds=10.0)
+    state = replace(_state(None, Signal.MEMORY_AVAILABLE), oom_victims=(victim,))
+    assert look_again_seconds(state, 5.0) < 0.1

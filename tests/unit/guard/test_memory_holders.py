@@ -1,0 +1,65 @@
+"""Who holds the node's memory, in numbers and in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from reactor.guard.memory_holders import memory_held, memory_holders
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.pods import PodUsage
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(make_tree):
+    tree = make_tree(CgroupVersion.V2)
+    tree.add("/node")
+    tree.add("/node/a")
+    tree.file(
+        "/node", "memory.stat", f"anon {130 * MIB}\nshmem 5\nactive_file {200 * MIB}\nkernel {45 * MIB}\n"
+    )
+    tree.file("/node/a", "memory.stat", f"anon {120 * MIB}\nshmem 0\nactive_file 0\nkernel 0\n")
+    return tree.tree
+
+
+def used(mib: int | None):
+    return {"uid-a": PodUsage(memory_working_set_bytes=None if mib is None else mib * MIB)}
+
+
+def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree, make_pod, observation) -> None:
+    pods = (make_pod("a"),)
+    holders = memory_holders(tree, "/node", memory_held(observation(137 * MIB), pods, used(120)))
+    assert holders["message"] == (
+        "375Mi used, 120Mi by pods; 255Mi belong to no pod "
+        "(anonymous 10Mi, active file 200Mi, slab and other kernel memory 45Mi)"
+    )
+    assert (holders["used_bytes"], holders["pods_bytes"], holders["outside_bytes"]) == (
+        375 * MIB,
+        120 * MIB,
+        255 * MIB,
+    )
+    assert holders["outside"]["shared_bytes"] == 5
+
+
+def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(
+    tree, make_pod, observation
+) -> None:
+    unknown = memory_held(observation(137 * MIB), (make_pod("a"), make_pod("b")), used(120))
+    assert unknown is None  # what b holds is not known
+    held = memory_held(observation(137 * MIB), (make_pod("a"),), used(120))
+    holders = memory_holders(tree, "/other", held)
+    assert (holders["outside"], holders["message"]) == (
+        None,
+        "375Mi used, 120Mi by pods; 255Mi belong to no pod",
+    )
+
+
+@pytest.mark.parametrize("available", [None, 600 * MIB])
+def test_nothing_is_told_where_memory_is_not_observed_or_absurd(make_pod, observation, available) -> None:
+    seen = None if available is None else observation(available)
+    assert memory_held(seen, (make_pod("a"),), used(120)) is None
+
+
+def test_nothing_is_told_where_a_pods_memory_is_not_known(make_pod, observation) -> None:
+    assert memory_held(observation(1), (make_pod("a"),), used(None)) is None

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from reactor.guard.notify import ServiceNotice
+
+
+@pytest.fixture
+def manager(tmp_path, monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listener
+
+
+def test_manager_hears_ready_reloading_and_stopping(manager):
+    notice = ServiceNotice()
+    notice.ready("2 pods")
+    notice.reloading()
+    notice.stopping()
+
+    assert manager.recv(100) == b"READY=1\nSTATUS=2 pods"
+    assert manager.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+    assert manager.recv(100) == b"STOPPING=1"
+
+
+async def test_watchdog_is_fed_while_the_loop_lives_and_not_when_it_hangs(manager, autojump_clock):
+    alive = [1, 1, 0, 0]
+    notice = ServiceNotice({**os.environ, "WATCHDOG_USEC": "2000000"})
+
+    with trio.move_on_after(3.5):
+        await notice.watchdog(lambda: alive.pop(0) == 1)
+
+    manager.settimeout(0)
+    assert [manager.recv(100), manager.recv(100)] == [b"WATCHDOG=1", b"WATCHDOG=1"]
+    with pytest.raises(BlockingIOError):
+        manager.recv(100)
+
+
+def test_without_a_manager_nothing_is_said_and_nothing_imported():
+    script = (
+        "import sys; from reactor.guard.notify import ServiceNotice; ServiceNotice().ready('x'); "
+        "print('cysystemd' in sys.modules)"
+    )
+    environment = {name: text for name, text in os.environ.items() if name != "NOTIFY_SOCKET"}
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=environment)
+    assert ended.stdout == b"False\n"
+
+
+def test_manager_that_is_gone_is_survived(manager, caplog):
+    notice = ServiceNotice()
+    manager.close()
+    notice.ready("x")
+    notice.ready("y")
+
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({"WATCHDOG_USEC": "60000000"}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-5"}, None),
+        ({"WATCHDOG_USEC": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_watchdog_interval_is_taken_if_it_is_meant_for_this_process(environment, seconds):
+    assert ServiceNotice(environment).watchdog_seconds == seconds

@@ -1,0 +1,174 @@
+"""A pass waits for what the kernel's OOM killer has killed, and only as long as that is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from reactor.guard.oom_victims import OomVictims, pod_in
+from reactor.guard.status import status
+from reactor.guard.under_way import UnderWay
+from reactor.model.decisions import OomVictim
+from reactor.model.oom import OomKill, OomScope
+from reactor.model.signals import Signal
+from reactor.model.wakes import Wake, WakeKind
+
+MIB = 1 << 20
+WAKE = Wake(source="ebpf-oom", kind=WakeKind.MEMORY, at_ns=1)
+
+
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def kill_of(pid: int | None) -> OomKill:
+    return OomKill(
+        source="ebpf-oom",
+        scope=OomScope.NODE,
+        at_ns=1,
+        pid=pid,
+        victim_bytes=None if pid is None else 250 * MIB,
+        victim_cgroup="/node/hog/app",
+    )
+
+
+def dying(pid: int | None) -> OomVictim:
+    return OomVictim(pid=pid, victim_bytes=1, grew_at_seconds=0.0, deadline_seconds=10.0)
+
+
+async def test_woken_by_the_kernels_own_kill_a_pass_ends_nobody_else(
+    make_loop, make_pod, observation, victim
+):
+    loop = make_loop()
+    loop.have(make_pod("hog"), make_pod("one"), make_pod("two"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+
+    loop.passes.oom_killed(kill_of(victim.pid))
+    for _ in range(3):
+        record = loop.passes.make([WAKE])
+        loop.now_seconds += 0.02
+
+    assert loop.kills.killed == []
+    assert f"process {victim.pid}" in record.decision.deferred_because
+    assert [one.uid for one in loop.known.state.oom_victims] == ["uid-hog"]
+
+
+async def test_kill_that_the_pass_itself_finds_is_waited_for(make_loop, make_pod, observation, victim):
+    loop = make_loop()
+    loop.have(make_pod("hog"), make_pod("one"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    untold = [kill_of(victim.pid)]
+    loop.oom_kills = lambda: [untold.pop()] if untold else ()
+
+    loop.passes.make([WAKE])
+
+    assert loop.kills.killed == []
+
+
+async def test_memory_is_read_anew_where_a_victim_has_exited_since(make_loop, make_pod, observation, victim):
+    loop = make_loop()
+    loop.have(make_pod("hog"), make_pod("one"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    loop.passes.oom_killed(kill_of(victim.pid))
+
+    def exits() -> None:
+        victim.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
+
+    loop.usages.meanwhile = exits
+    loop.passes.make([WAKE])
+
+    assert loop.kills.killed == []
+    assert loop.known.state.oom_victims == ()
+
+
+async def test_pod_is_evicted_once_the_victim_is_gone_and_it_was_not_enough(
+    make_loop, make_pod, observation, victim
+):
+    loop = make_loop()
+    loop.have(make_pod("one"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    loop.passes.oom_killed(kill_of(victim.pid))
+    loop.passes.make([WAKE])
+    victim.kill()
+    victim.wait()
+
+    loop.now_seconds += 0.02
+    loop.passes.make([WAKE])
+
+    assert loop.kills.killed == ["one"]
+
+
+async def test_no_kill_of_the_kernels_is_looked_for_while_there_is_memory(make_loop, make_pod):
+    loop = make_loop()
+    loop.have(make_pod("one"))
+    asked = []
+    loop.oom_kills = lambda: asked.append(1) or ()
+
+    loop.passes.make([WAKE])
+
+    assert asked == []
+
+
+def test_process_that_never_was_has_exited() -> None:
+    victims = OomVictims()
+    victims.hold(2**22 + 1)  # above the kernel's greatest process id
+    assert victims.exited([dying(2**22 + 1), dying(None)]) == {2**22 + 1}
+
+
+def test_victim_that_no_descriptor_can_be_had_of_has_not_exited(monkeypatch, victim) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    victims = OomVictims()
+    victims.hold(victim.pid)
+    assert victims.exited([dying(victim.pid)]) == frozenset()
+    victims.close()
+
+
+def test_descriptors_are_let_go_of_with_their_victims(victim) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    victims = OomVictims()
+    victims.hold(victim.pid)
+    victims.hold(victim.pid)
+    assert victims.exited([dying(victim.pid)]) == frozenset()
+    assert victims.exited([]) == frozenset()
+    assert len(os.listdir("/proc/self/fd")) == before
+    victims.close()
+
+
+def test_pod_of_a_cgroup_is_the_one_that_holds_it(make_pod) -> None:
+    pods = (make_pod("a"), make_pod("ab"))
+    assert pod_in("/node/ab/app", pods) is pods[1]
+    assert pod_in("/node/b", pods) is None
+
+
+def test_evictions_long_past_are_forgotten() -> None:
+    under_way = UnderWay()
+    for number in range(1000):
+        under_way.began(f"uid-{number}", number)
+    assert not under_way.at("uid-0", 5)
+    assert under_way.at("uid-999", 1000)
+    under_way.ended("uid-never", 5)
+    under_way.began("uid-999", 2000)
+    assert under_way.at("uid-999", 1000)
+
+
+async def test_status_tells_what_is_waited_for(make_view, victim) -> None:
+    loop, view, _ = make_view()
+    loop.passes.oom_killed(kill_of(victim.pid))
+    (told,) = status(view())["oom_victims"]
+    assert (told["pid"], told["victim_bytes"], told["credited_bytes"]) == (victim.pid, 250 * MIB, 250 * MIB)
+    assert told["given_up_in_seconds"] == 10.0
+    loop.known.oom_victims.close()

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import stat
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reactor.guard.state import StateError, StateFile
+from reactor.kernel.small_file import replace
+from reactor.model.decisions import HardMemoryKill, InFlight, PolicyState, Slowdown, SlowReason
+from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
+from reactor.model.quantity import parse_quantity
+from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.thresholds import Threshold, ThresholdValue
+
+instants = st.floats(min_value=0, max_value=1e9, allow_nan=False)
+values = st.one_of(
+    st.builds(
+        lambda amount: ThresholdValue(text=str(amount), amount=amount),
+        st.fractions(min_value=0, max_value=2**63),
+    ),
+    st.builds(
+        lambda percent: ThresholdValue(text=f"{percent}%", percent=percent),
+        st.fractions(min_value=0, max_value=100),
+    ),
+)
+thresholds = st.builds(
+    Threshold,
+    signal=st.sampled_from(Signal),
+    value=values,
+    grace_period_seconds=instants,
+    minimum_reclaim=st.none() | values,
+)
+quantities = st.none() | st.sampled_from(["100Mi", "1.5Gi", "5m"]).map(parse_quantity)
+pods = st.builds(
+    Pod,
+    name=st.text(max_size=5),
+    namespace=st.text(max_size=5),
+    uid=st.text(max_size=5),
+    qos_class=st.sampled_from(QosClass),
+    requests=st.dictionaries(st.sampled_from(Resource), st.integers(0, 2**40)),
+    ephemeral_storage_limit=quantities,
+    containers=st.lists(st.builds(Container, name=st.just("a"), ephemeral_storage_limit=quantities)).map(
+        tuple
+    ),
+    volumes=st.lists(st.builds(Volume, name=st.just("v"), size_limit=quantities), max_size=2).map(tuple),
+    cgroup=st.none() | st.just("/pods/a"),
+    storage=st.lists(
+        st.builds(
+            StoragePlace,
+            kind=st.sampled_from(StorageKind),
+            name=st.just("v"),
+            path=st.text(max_size=5),
+            ends_with_pod=st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+amounts = st.none() | st.integers(0, 2**50)
+states = st.builds(
+    PolicyState,
+    hard_memory_kills=st.lists(
+        st.builds(
+            HardMemoryKill,
+            uid=st.text(max_size=5),
+            signal=st.sampled_from(Signal),
+            at_seconds=instants,
+            credited_bytes=amounts,
+            outside_bytes=amounts,
+            pods_bytes=amounts,
+            is_unhelpful=st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
+    slowdowns=st.lists(
+        st.builds(
+            Slowdown,
+            signal=st.sampled_from(Signal),
+            reason=st.sampled_from(SlowReason),
+            since_seconds=instants,
+            until_seconds=instants,
+            message=st.text(max_size=5),
+        ),
+        max_size=2,
+    ).map(tuple),
+    conditions=st.lists(st.sampled_from(NodeCondition), unique=True).map(tuple),
+    condition_last_observed=st.dictionaries(st.sampled_from(NodeCondition), instants),
+    condition_since=st.dictionaries(st.sampled_from(NodeCondition), instants),
+    first_observed=st.dictionaries(thresholds, instants, max_size=4),
+    thresholds_met=st.lists(thresholds, max_size=3).map(tuple),
+    observed_at=st.dictionaries(st.sampled_from(Signal), st.none() | instants),
+    in_flight=st.lists(
+        st.builds(
+            InFlight,
+            uid=st.text(max_size=20),
+            resource=st.sampled_from(Resource),
+            kill_at_seconds=instants,
+            deadline_seconds=instants,
+            pod=st.none() | pods,
+        ),
+        max_size=3,
+    ).map(tuple),
+    evicted_at=st.lists(instants, max_size=4).map(tuple),
+)
+
+
+class Boot:
+    """A boot of its own: clocks and id as the test sets them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.id = directory / "boot_id"
+        self.id.write_text("one\n")
+        self.clock_seconds = 500.0
+        self.boottime_seconds = 700.0
+        self.path = directory / "run" / "state.json"
+
+    def save(self, state: PolicyState) -> None:
+        file = self.file()
+        replace(file.path, file.document(state))
+
+    def file(self) -> StateFile:
+        return StateFile(
+            self.path,
+            clock_seconds=lambda: self.clock_seconds,
+            boottime_seconds=lambda: self.boottime_seconds,
+            boot_id=self.id,
+        )
+
+
+@pytest.fixture
+def boot(tmp_path):
+    return Boot(tmp_path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(state=states)
+def test_state_survives_the_round_trip(boot, state):
+    boot.save(state)
+
+    assert boot.file().load() == state
+
+
+def test_instants_are_moved_to_the_clock_of_today(boot):
+    boot.save(
+        PolicyState(
+            condition_since={NodeCondition.MEMORY_PRESSURE: 490.0},
+            in_flight=(
+                InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=500.0, deadline_seconds=510.0),
+            ),
+        )
+    )
+    boot.clock_seconds, boot.boottime_seconds = 20.0, 707.0  # a new clock, seven seconds later
+
+    state = boot.file().load()
+
+    assert state.condition_since == {NodeCondition.MEMORY_PRESSURE: 3.0}
+    assert state.in_flight[0].deadline_seconds == 23.0
+
+
+def test_state_of_another_boot_is_not_taken(boot):
+    boot.save(PolicyState(conditions=(NodeCondition.DISK_PRESSURE,)))
+    boot.id.write_text("two\n")
+
+    assert boot.file().load() is None
+
+
+def test_without_a_file_there_is_no_state(boot):
+    assert boot.file().load() is None
+
+
+def test_file_is_private_and_nothing_lies_beside_it(boot):
+    boot.save(PolicyState())
+
+    assert stat.S_IMODE(boot.path.stat().st_mode) == 0o600
+    assert list(boot.path.parent.iterdir()) == [boot.path]
+
+
+def test_failed_write_keeps_the_old_state(boot):
+    old = PolicyState(conditions=(NodeCondition.PID_PRESSURE,))
+    boot.save(old)
+    (boot.path.parent / ".state.json.new").mkdir()
+
+    with pytest.raises(OSError, match=r"\.state\.json\.new"):
+        boot.save(PolicyState())
+    assert boot.file().load() == old
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b'{"version": 2}',
+        b'{"version": 1}',
+        b'{"version": 1, "boot_id": "one", "clock_seconds": NaN, "boottime_seconds": 1, "state": {}}',
+        b'{"version": 1, "boot_id": "one", "clock_seconds": 1, "boottime_seconds": 1, "state": 7}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_corrupt_file_is_an_error_that_names_it(boot, content):
+    boot.path.parent.mkdir()
+    boot.path.write_bytes(content)
+
+    with pytest.raises(StateError, match=r"state\.json"):
+        boot.file().load()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=200))
+def test_arbitrary_bytes_never_raise_anything_else(boot, content):
+    boot.path.parent.mkdir(exist_ok=True)
+    boot.path.write_bytes(content)
+
+    with pytest.raises(StateError):
+        boot.file().load()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+fields = st.sampled_from(list(PolicyState.__dataclass_fields__))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(state=st.dictionaries(fields, json_values))
+def test_state_of_the_wrong_shape_never_raises_anything_else(boot, state):
+    boot.path.parent.mkdir(exist_ok=True)
+    document = {"version": 1, "boot_id": "one", "clock_seconds": 1, "boottime_seconds": 1, "state": state}
+    boot.path.write_text(json.dumps(document))
+
+    try:
+        loaded = boot.file().load()
+    except StateError:
+        return
+    assert isinstance(loaded, PolicyState)
+
+
+def test_percentages_keep_their_exact_value(boot):
+    value = ThresholdValue(text="33.3%", percent=Fraction(333, 10))
+    state = PolicyState(thresholds_met=(Threshold(signal=Signal.MEMORY_AVAILABLE, value=value),))
+    boot.save(state)
+
+    assert boot.file().load().thresholds_met[0].value == value

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reactor.guard.status import explain, status
+from reactor.model.pods import PodUsage
+from reactor.model.signals import Signal
+from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+
+MIB = 1 << 20
+WAKE = Wake(source="memcg-eventfd", kind=WakeKind.MEMORY, at_ns=1)
+
+
+async def test_status_shows_each_threshold_with_its_margin(make_view):
+    _, view, make_pass = make_view()
+    make_pass()
+
+    document = status(view())
+
+    (memory,) = document["signals"]
+    assert (memory["available"], memory["capacity"], memory["unit"]) == (400 * MIB, 512 * MIB, "bytes")
+    assert [one["kind"] for one in memory["thresholds"]] == ["hard", "soft"]
+    assert [one["margin"] for one in memory["thresholds"]] == [300 * MIB, 200 * MIB]
+    assert document["problems"] == {"journal": "full"}
+    assert json.loads(json.dumps(document)) == document
+
+
+async def test_soft_threshold_tells_for_how_long_it_has_been_below(make_view, observation):
+    loop, view, make_pass = make_view()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
+    make_pass()
+    loop.now_seconds += 12
+
+    hard, soft = status(view())["signals"][0]["thresholds"]
+
+    assert (hard["below_for_seconds"], hard["met"]) == (None, False)
+    assert (soft["below_for_seconds"], soft["met"]) == (12, False)
+
+
+async def test_condition_tells_since_when(make_view, observation):
+    loop, view, make_pass = make_view()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    make_pass()
+    loop.now_seconds += 7
+
+    conditions = {one["condition"]: one for one in status(view())["conditions"]}
+
+    assert conditions["MemoryPressure"]["in_force"]
+    assert conditions["MemoryPressure"]["for_seconds"] == 7
+    assert conditions["DiskPressure"]["since"] is None
+
+
+async def test_unread_signal_is_unknown_and_not_zero(make_view):
+    loop, view, make_pass = make_view()
+    loop.node.memory_seen = {}
+    make_pass()
+
+    (memory,) = status(view())["signals"]
+
+    assert (memory["available"], memory["capacity"]) == (None, None)
+    assert [one["margin"] for one in memory["thresholds"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("memcg", "expected"),
+    [(SourceHealth.ARMED, "memcg-eventfd"), (SourceHealth.FAILED, "ticker")],
+)
+async def test_source_of_a_signal_is_the_first_that_is_armed(make_view, memcg, expected):
+    _, view, make_pass = make_view(
+        SourceState(name="ticker", health=SourceHealth.ARMED),
+        SourceState(name="memcg-eventfd", health=memcg),
+    )
+    make_pass()
+
+    assert status(view())["signals"][0]["source"]["name"] == expected
+
+
+async def test_explain_ranks_all_and_reads_them_anew(make_view, make_pod):
+    loop, view, _ = make_view()
+    loop.have(make_pod("first"), make_pod("second", request_bytes=64 * MIB))
+    loop.usages.seen = {
+        "uid-first": PodUsage(memory_working_set_bytes=1),
+        "uid-second": PodUsage(memory_working_set_bytes=2),
+    }
+
+    document = await explain(view())
+
+    assert [one["pod"] for one in document["ranking"]] == ["cgroup/first", "cgroup/second"]
+    assert "within its request of 64Mi" in document["ranking"][1]["because"]
+    assert document["pods"] == 2

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import threading
+from contextlib import ExitStack
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reactor.guard.listening import AnotherDaemonError, NoDaemonError, listen
+from reactor.guard.order import EvictionOrder
+from reactor.guard.status import explain, status, top
+from reactor.steward.answers import explanation, name_asked, places_asked
+from reactor.steward.answers import status as completed
+from reactor.steward.recent import RecentRecords
+from reactor.tell.status_socket import _answer, ask, serve
+
+COMMANDS = {"status": lambda question: {"asked": dict(question)}}
+
+
+async def test_question_is_answered(nursery, tmp_path):
+    path = tmp_path / "run" / "s.sock"
+    nursery.start_soon(serve, listen(path), COMMANDS)
+
+    answer = await trio.to_thread.run_sync(ask, path, {"command": "status", "pod": "x"})
+
+    assert answer == {"asked": {"command": "status", "pod": "x"}}
+
+
+async def test_socket_is_for_its_user_only(tmp_path):
+    umask = os.umask(0)
+    try:
+        with listen(tmp_path / "run" / "s.sock"):
+            assert stat.S_IMODE((tmp_path / "run" / "s.sock").stat().st_mode) == 0o600
+            assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+            assert os.umask(0) == 0
+    finally:
+        os.umask(umask)
+
+
+async def test_socket_of_a_dead_daemon_is_replaced(tmp_path):
+    listen(tmp_path / "s.sock").close()
+    with listen(tmp_path / "s.sock") as listener:
+        assert listener.getsockname() == str(tmp_path / "s.sock")
+
+
+async def test_socket_of_a_living_daemon_is_left_alone(tmp_path):
+    with listen(tmp_path / "s.sock"):
+        with pytest.raises(AnotherDaemonError, match="a daemon answers there"):
+            listen(tmp_path / "s.sock")
+        assert (tmp_path / "s.sock").exists()
+
+
+async def test_file_that_is_no_socket_is_left_alone(tmp_path):
+    (tmp_path / "s.sock").write_text("precious")
+    with pytest.raises(OSError, match="no socket"):
+        listen(tmp_path / "s.sock")
+    assert (tmp_path / "s.sock").read_text() == "precious"
+
+
+async def test_silent_client_does_not_keep_others_from_their_answer(nursery, tmp_path):
+    path = tmp_path / "s.sock"
+    nursery.start_soon(serve, listen(path), COMMANDS)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(path))
+        answer = await trio.to_thread.run_sync(ask, path, {"command": "status"})
+    assert "asked" in answer
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(line=st.binary(max_size=100))
+def test_arbitrary_bytes_are_answered_with_what_is_accepted(line):
+    answer = trio.run(_answer, line, COMMANDS)
+
+    assert "accepted" in answer["error"] or "asked" in answer
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b'{"command": []}', b'{"command": "fly"}', b"[" * 10_000])
+async def test_wrong_question_is_answered_with_what_is_accepted(line):
+    assert '{"command": "status"}' in (await _answer(line, COMMANDS))["error"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        b'{"command": "explain", "pod": [1]}',
+        b'{"command": "explain", "pod": {"a": {}}}',
+        b'{"command": "top", "pods": -1}',
+        b'{"command": "top", "pods": ' + b"9" * 4000 + b"}",
+        b'{"command": "top", "pods": ' + b"9" * 5000 + b"}",
+        b'{"command": "top", "pods": 1e400}',
+        b'{"command": "status", "x": ' + b"[" * 900 + b"]" * 900 + b"}",
+    ],
+)
+async def test_wrong_types_and_sizes_are_answered_and_nothing_is_raised(make_view, question):
+    _, view, _ = make_view()
+    order, failures, recent = EvictionOrder(), [], RecentRecords()
+
+    async def explained(asked):
+        name = name_asked(asked.get("pod"))
+        return explanation(await explain(view()), recent, name)
+
+    commands = {
+        "status": lambda _: completed(status(view()), recent, {}),
+        "explain": explained,
+        "top": lambda asked: top(view(), order, places_asked(asked.get("pods", 40))),
+    }
+
+    document = await _answer(question, commands, failures.append)
+
+    assert {"error", "pods"} & document.keys()
+    assert failures == []
+
+
+async def test_answer_that_can_not_be_written_as_json_is_an_error(nursery, tmp_path):
+    path, deep = tmp_path / "s.sock", []
+    for _ in range(100_000):
+        deep = [deep]
+    nursery.start_soon(serve, listen(path), {"status": lambda _: {"deep": deep}})
+
+    answer = await trio.to_thread.run_sync(ask, path, {"command": "status"})
+    assert answer == {"error": "internal error; see the log"}
+    while deep:  # not by the interpreter, which would recurse
+        (deep,) = deep
+
+
+async def test_question_is_answered_while_silent_clients_hold_every_connection(nursery, tmp_path):
+    path = tmp_path / "s.sock"
+    nursery.start_soon(serve, listen(path), COMMANDS)
+    with ExitStack() as silent:
+        for _ in range(40):
+            silent.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+        with trio.fail_after(4):
+            assert "asked" in await trio.to_thread.run_sync(ask, path, {"command": "status"})
+
+
+async def test_command_that_takes_its_time_is_answered_too(nursery, tmp_path):
+    async def later(question):
+        await trio.lowlevel.checkpoint()
+        return {"later": question["pods"]}
+
+    path = tmp_path / "s.sock"
+    nursery.start_soon(serve, listen(path), {"top": later})
+
+    assert await trio.to_thread.run_sync(ask, path, {"command": "top", "pods": 3}) == {"later": 3}
+
+
+def test_without_a_daemon_the_asker_is_told_so(tmp_path):
+    with pytest.raises(NoDaemonError, match="reactor run"):
+        ask(tmp_path / "s.sock", {"command": "status"})
+
+
+@pytest.mark.parametrize("answer", [b"", b"nonsense\n", b"[1]\n"])
+def test_daemon_that_answers_nonsense_is_no_daemon(tmp_path, answer):
+    with listen(tmp_path / "s.sock") as listener:
+
+        def answer_once() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        with pytest.raises(NoDaemonError, match="accepted"):
+            ask(tmp_path / "s.sock", {"command": "status"})
+        thread.join()
+
+
+async def test_answers_are_lines_of_json(tmp_path):
+    assert json.dumps(await _answer(b'{"command": "status"}', COMMANDS)) == '{"asked": {"command": "status"}}'
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer"),
+    [
+        (NoDaemonError("starting"), "starting"),
+        (ZeroDivisionError("oops"), "internal error; see the log"),
+    ],
+)
+async def test_question_that_can_not_be_answered_does_not_end_the_daemon(nursery, tmp_path, problem, answer):
+    def command(_):
+        raise problem
+
+    path = tmp_path / "s.sock"
+    nursery.start_soon(serve, listen(path), {"status": command})
+
+    assert await trio.to_thread.run_sync(ask, path, {"command": "status"}) == {"error": answer}
+    assert "accepted" in (await trio.to_thread.run_sync(ask, path, {"command": "x"}))["error"]

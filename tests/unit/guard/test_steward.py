@@ -1,0 +1,495 @@
+"""The guard's end of the pair: a steward that dies, hangs, floods or never comes costs it nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reactor.errors import ReactorError
+from reactor.guard.listening import AnotherDaemonError, listen
+from reactor.guard.record_queue import RecordQueue
+from reactor.guard.steward_link import StewardLink, _Session
+from reactor.guard.steward_process import COMMAND, StewardError
+from reactor.guard.told_disks import StewardEmptying
+from reactor.link.requests import (
+    QUESTIONS,
+    ReclaimOver,
+    Request,
+    RequestKind,
+    Space,
+    write_request,
+)
+from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace
+from reactor.model.settings import JournalSettings, ReclaimSettings, Settings
+from reactor.model.signals import Filesystem, Layout, Reclaim
+from reactor.supervisor import Supervisor
+from reactor.tell.status_socket import ask
+from tests.support.waiting import until
+
+STATUS = {
+    "status": {
+        "node_cgroup": None,
+        "runtime": None,
+        "problems": {},
+        "parts": [],
+        "sources": [],
+        "signals": [],
+        "oom_kills": {"counted": {}},
+    },
+    "held": None,
+}
+
+
+def fake(script: str) -> tuple[str, ...]:
+    """Return the command of a steward that runs this, with its end of the pair as `guard`."""
+    head = "import os, signal, socket, sys, time; guard = socket.socket(fileno=os.dup(0)); "
+    return (sys.executable, "-S", "-c", head + script)
+
+
+class Guard:
+    """A guard's link to a steward, the records that it hands over and the failures of its answers."""
+
+    def __init__(self, directory, command=COMMAND, silent_seconds: float = 30.0) -> None:
+        self.records = RecordQueue("now/1")
+        self.failures: list[Exception] = []
+        self.journal = directory / "journal.jsonl"
+        self.asked: list[Request] = []
+        self.fails_with: Exception | None = None
+        self.supervisor = Supervisor()
+        self.settings = Settings(
+            journal=JournalSettings(path=str(self.journal)),
+            metrics_address=None,
+            state_path=str(directory / "state.json"),
+            podman=False,
+        )
+        self.link = StewardLink(
+            self.records,
+            dict.fromkeys(QUESTIONS, self._answer),
+            self.settings,
+            self.failures.append,
+            command=command,
+            silent_seconds=silent_seconds,
+        )
+
+    async def _answer(self, request: Request):
+        self.asked.append(request)
+        if self.fails_with is not None:
+            raise self.fails_with
+        return STATUS
+
+    def lines(self) -> list[dict]:
+        if not self.journal.exists():
+            return []
+        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+
+    @asynccontextmanager
+    async def kept(self):
+        """Keep a steward inside the block."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.supervisor.keep, "steward", self.link.run)
+            yield
+            await self.link.finish()
+            nursery.cancel_scope.cancel()
+
+
+class News:
+    """Keeps what the guard is told of the disks."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def space(self, space: Space) -> None:
+        self.heard.append(space)
+
+    def wake(self) -> None:
+        self.heard.append("wake")
+
+    def filling(self) -> None:
+        self.heard.append("filling")
+
+    def lies_as(self, layout: Layout) -> None:
+        self.heard.append(layout)
+
+
+async def test_lines_are_written_once_each_though_stewards_are_killed_again_and_again(tmp_path):
+    guard = Guard(tmp_path)
+    async with guard.kept():
+        for number in range(30):
+            guard.records.write(lambda number=number: {"kind": "x", "n": number})
+            if number % 10 == 9:
+                await until(lambda: guard.link.pid is not None)
+                os.kill(guard.link.pid, signal.SIGKILL)
+            await trio.sleep(0.02)
+        await until(lambda: len(guard.records) == 0)
+
+    assert [line["seq"] for line in guard.lines()] == list(range(1, 31))
+    assert (guard.records.written, guard.records.lost) == (30, 0)
+    assert guard.link.starts >= 2
+    assert guard.link.document()["restarts"] == guard.link.starts - 1
+
+
+async def test_what_was_written_but_not_said_to_be_is_not_written_again(tmp_path):
+    first = Guard(tmp_path)
+    async with first.kept():
+        first.records.write(lambda: {"kind": "x"})
+    again = Guard(tmp_path)
+    again.records.write(lambda: {"kind": "x"})  # as it is sent again to the next steward
+    again.records.write(lambda: {"kind": "y"})
+    async with again.kept():
+        pass
+
+    assert [(line["seq"], line["kind"]) for line in again.lines()] == [(1, "x"), (2, "y")]
+    assert again.records.written == 2
+
+
+async def test_what_the_guard_said_last_is_written_where_it_crashes(tmp_path):
+    guard = Guard(tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.asked == [] and guard.link.pid is not None)
+        guard.records.write(lambda: {"kind": "x"})
+        await until(lambda: not guard.records._waiting and guard.records._sent)
+        guard.link._is_ending = True  # the steward is left to itself, as where the kernel closes the pair
+        nursery.cancel_scope.cancel()
+    await until(lambda: [line["kind"] for line in guard.lines()] == ["x"])
+
+
+async def test_questions_wait_while_there_is_no_steward_and_are_answered_by_the_next(tmp_path):
+    guard = Guard(tmp_path)
+    path = tmp_path / "s.sock"
+    with listen(path) as guard.link.listener:
+        async with guard.kept():
+            assert (await trio.to_thread.run_sync(ask, path, {"command": "status"}))["parts"]
+            assert not _inherited(guard.link.pid)
+            os.kill(guard.link.pid, signal.SIGKILL)
+            document = await trio.to_thread.run_sync(ask, path, {"command": "status"})
+            assert document["decisions"] == []
+    assert [RequestKind.STATUS] * 2 == [request.kind for request in guard.asked]
+
+
+def _inherited(pid: int) -> list[str]:
+    """Return the descriptors but for the standard ones that a child of this process would have."""
+    found = [
+        (number, Path(f"/proc/{pid}/fdinfo/{number}").read_text()) for number in os.listdir(f"/proc/{pid}/fd")
+    ]
+    return [
+        number
+        for number, text in found
+        if int(number) > 2 and not int(text.split("flags:")[1].split()[0], 8) & os.O_CLOEXEC
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "said", "counted"),
+    [
+        (ReactorError("the daemon is starting: ask again"), "the daemon is starting: ask again", 0),
+        (ZeroDivisionError("oops"), "internal error; see the log", 1),
+    ],
+)
+async def test_answer_that_fails_is_told_and_ends_nothing(tmp_path, failure, said, counted):
+    guard = Guard(tmp_path)
+    guard.fails_with = failure
+    path = tmp_path / "s.sock"
+    with listen(path) as guard.link.listener:
+        async with guard.kept():
+            answer = await trio.to_thread.run_sync(ask, path, {"command": "status"})
+    assert answer == {"error": said}
+    assert len(guard.failures) == counted
+
+
+async def test_answer_that_is_too_long_is_an_error(tmp_path):
+    guard = Guard(tmp_path)
+
+    async def too_long(_):
+        return {"x": "y" * (17 << 20)}
+
+    guard.link._answers = {**guard.link._answers, RequestKind.STATUS: too_long}
+    path = tmp_path / "s.sock"
+    with listen(path) as guard.link.listener:
+        async with guard.kept():
+            answer = await trio.to_thread.run_sync(ask, path, {"command": "status"})
+    assert answer == {"error": "internal error; see the log"}
+
+
+async def test_steward_that_floods_the_pair_with_anything_is_read_at_a_bounded_pace(tmp_path):
+    flood = "[guard.send(os.urandom(i % 40 + 1)) for i in range(1 << 30)]"
+    guard, turns = Guard(tmp_path, fake(flood)), 0
+    async with guard.kept():
+        await until(lambda: guard.link.refused)
+        with trio.move_on_after(1.5):
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+        refused = guard.link.refused
+        guard.link._records._waiting.clear()
+
+    assert refused <= 64 + 2 * 100 + 20
+    assert turns > 1000
+    assert guard.link.starts == 1
+    assert "requests refused" in guard.link.problem
+
+
+async def test_steward_that_asks_without_end_is_answered_at_a_bounded_pace(tmp_path):
+    question = write_request(Request(kind=RequestKind.STATUS, number=1))
+    flood = f"q = {question!r}; guard.setblocking(True)\nimport threading\n"
+    flood += "threading.Thread(target=lambda: [guard.recv(1 << 16) for _ in iter(int, 1)]).start()\n"
+    flood += "while True: guard.send(q)"
+    guard = Guard(tmp_path, fake(flood))
+    async with guard.kept():
+        await until(lambda: guard.asked)
+        await trio.sleep(1.0)
+        asked = len(guard.asked)
+        assert "at a time" in guard.link.problem
+
+    assert asked <= 8 + 20 * 3
+    assert guard.link.starts == 1
+
+
+async def test_steward_that_is_stopped_is_replaced_and_gets_what_the_one_before_did_not_take(tmp_path):
+    guard = Guard(tmp_path, silent_seconds=1.5)
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        guard.records.write(lambda: {"kind": "before"})
+        await until(guard.lines)
+        os.kill(guard.link.pid, signal.SIGSTOP)
+        guard.records.write(lambda: {"kind": "meanwhile"})
+        await until(lambda: len(guard.lines()) == 2)
+
+    assert [line["kind"] for line in guard.lines()] == ["before", "meanwhile"]
+    assert guard.link.starts >= 2
+
+
+async def test_steward_that_never_reads_costs_a_bounded_queue(tmp_path):
+    guard = Guard(tmp_path, fake("time.sleep(1000)"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.link.pid is not None)
+        for _ in range(200):
+            for _ in range(10):
+                guard.records.write(lambda: {"filler": "x" * 10_000})
+            await trio.lowlevel.checkpoint()
+        await trio.sleep(0.2)
+        assert len(guard.records) <= 64 + 256
+        assert guard.records.lost == 2000 - len(guard.records)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "command", [("/nonexistent/steward",), (sys.executable, "-S", "-c", "raise SystemExit(3)")]
+)
+async def test_steward_that_can_not_be_started_or_ends_at_once_is_tried_again_and_is_a_problem(
+    tmp_path, command
+):
+    guard = Guard(tmp_path, command)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.supervisor.states and guard.supervisor.states[0].restarts >= 3)
+        nursery.cancel_scope.cancel()
+
+    (part,) = guard.supervisor.states
+    assert "nonexistent" in part.last_error or "ended with status 3" in part.last_error
+
+
+async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no_descriptor(tmp_path):
+    guard = Guard(tmp_path, fake("os.kill(os.getpid(), signal.SIGKILL)"))
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(StewardError, match="killed by signal 9"):
+        await guard.link.run()
+
+    assert before == sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)  # noqa: ASYNC222 - it does not block
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    datagrams=st.lists(
+        st.one_of(
+            st.binary(max_size=60),
+            st.builds(
+                lambda kind, tail: bytes((1, kind)) + tail,
+                st.integers(0, 15),
+                st.one_of(st.binary(min_size=22, max_size=22), st.binary(min_size=46, max_size=46)),
+            ),
+            st.builds(
+                lambda kind, number, lost: write_request(Request(kind=kind, number=number, lost=lost)),
+                st.sampled_from(RequestKind),
+                st.integers(0, 6),
+                st.integers(0, 6),
+            ),
+            st.builds(
+                lambda order, age, available: write_request(
+                    Space(
+                        order=order,
+                        filesystems=(Filesystem.NODEFS,),
+                        at_ns=max(0, time.monotonic_ns() - age),
+                        available_bytes=available,
+                        capacity_bytes=10,
+                    )
+                ),
+                st.integers(0, 2),
+                st.integers(-(10**9), 10**11),
+                st.integers(0, 20),
+            ),
+            st.builds(
+                lambda number, lines: write_request(ReclaimOver(number=number, did=tuple(lines))),
+                st.integers(0, 6),
+                st.lists(st.text(max_size=300), max_size=20),
+            ),
+            st.binary(max_size=20).map(lambda some: some * 500),
+        ),
+        max_size=10,
+    )
+)
+def test_whatever_the_steward_sends_raises_nothing_and_loses_no_line_uncounted(tmp_path, datagrams):
+    async def main() -> None:
+        guard, news = Guard(tmp_path), News()
+        guard.link.order(guard.settings, news)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            session = _Session(trio.socket.from_stdlib_socket(ours.dup()))
+            for _ in range(4):
+                guard.records.write(dict)
+            for _ in range(3):
+                await guard.records.next()
+            for raw in datagrams:
+                guard.link._obey(raw, session)
+            session.connection.close()
+        records = guard.records
+        assert len(records) + records.written + records.lost == 4
+        assert guard.link.refused + len(news.heard) <= len(datagrams)
+
+    trio.run(main)
+
+
+async def test_observation_that_is_too_old_of_the_future_or_of_orders_never_given_is_refused(tmp_path):
+    guard, news = Guard(tmp_path), News()
+    guard.link.order(guard.settings, news)
+    now_ns = time.monotonic_ns()
+    for order, at_ns, is_taken in (
+        (1, now_ns, True),
+        (0, now_ns, False),
+        (2, now_ns, False),
+        (1, now_ns - 61 * 10**9, False),
+        (1, now_ns + 10**12, False),
+    ):
+        space = Space(order=order, filesystems=(Filesystem.NODEFS,), at_ns=max(0, at_ns))
+        before = len(news.heard)
+        guard.link._obey(write_request(space), _Session(None))
+        assert (len(news.heard) > before) is is_taken
+
+    assert guard.link.refused == 3  # what was seen by earlier orders is only late
+
+
+async def test_layouts_are_adopted_at_a_bounded_rate(tmp_path, autojump_clock):
+    guard, news = Guard(tmp_path), News()
+    guard.link.order(guard.settings, news)
+    told = write_request(Request(kind=RequestKind.LAYOUT, number=1, places=2))
+    for _ in range(10):
+        guard.link._obey(told, _Session(None))
+    assert (news.heard, guard.link.refused) == ([Layout.DEDICATED] * 3, 7)
+
+    await trio.sleep(61)
+    guard.link._obey(told, _Session(None))
+    assert len(news.heard) == 4
+
+
+async def test_filesystems_are_observed_by_the_steward_and_what_it_gives_back_is_told(tmp_path):
+    guard, news = Guard(tmp_path), News()
+    done = tmp_path / "done"
+    reclaim = ReclaimSettings(commands={Filesystem.NODEFS: (("/bin/touch", str(done)), ("/bin/false",))})
+    guard.link.order(replace(guard.settings, reclaim=reclaim), news)
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        assert await guard.link.look(20)
+        over = await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        nothing = await guard.link.reclaim(Reclaim.IMAGES, [Filesystem.NODEFS])
+
+    assert done.exists()
+    assert (over.did, over.problems) == ((f"/bin/touch {done}", "/bin/false"), ("/bin/false: exit status 1",))
+    assert nothing.did is None
+    seen = next(one for one in news.heard if isinstance(one, Space))
+    assert seen.capacity_bytes > seen.available_bytes > 0
+    assert guard.link.refused == 0
+
+
+async def test_emptydirs_are_emptied_by_the_steward_and_by_the_next_where_it_ends_meanwhile(tmp_path):
+    guard = Guard(tmp_path)
+    volume = tmp_path / "volume\udcff"
+    (volume / "deep").mkdir(parents=True)
+    (volume / "deep" / "file").write_text("x")
+    places = [
+        StoragePlace(kind=StorageKind.VOLUME, name=name, path=str(path), ends_with_pod=True)
+        for name, path in (("a", volume), ("b", tmp_path / "none"))
+    ]
+    pod = Pod(
+        name="p", namespace="n", uid="u", priority=0, qos_class=QosClass.BEST_EFFORT, storage=tuple(places)
+    )
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        os.kill(guard.link.pid, signal.SIGKILL)
+        with trio.fail_after(20):
+            assert () == await StewardEmptying(guard.link).empty(pod)
+
+    assert [] == os.listdir(volume)
+
+
+async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_is_waited_for(tmp_path):
+    guard = Guard(tmp_path)
+    with trio.fail_after(1):
+        assert not await guard.link.look(20)
+        with pytest.raises(StewardError, match="none at present"):
+            await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+
+
+async def test_reclaim_during_which_the_steward_ends_is_an_error(tmp_path):
+    guard = Guard(tmp_path, fake("time.sleep(1000)"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.link._session is not None)
+        nursery.start_soon(_kill_soon, guard.link.pid)
+        with pytest.raises(StewardError, match="ended meanwhile"):
+            await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        nursery.cancel_scope.cancel()
+
+
+async def _kill_soon(pid: int) -> None:
+    await trio.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_socket_of_a_guard_that_is_gone_is_replaced_though_its_steward_still_has_it(tmp_path):
+    path = tmp_path / "s.sock"
+    receive, send = os.pipe()
+    guard = os.fork()
+    if guard == 0:
+        listener = listen(path)
+        if os.fork():  # the guard ends, the other one keeps the socket
+            os._exit(0)
+        os.close(send)
+        os.read(receive, 1)
+        os._exit(0)
+    os.waitpid(guard, 0)
+    os.close(receive)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+
+    with listen(path) as listener:
+        assert listener.getsockname() == str(path)
+        with pytest.raises(AnotherDaemonError):
+            listen(path)
+    os.close(send)

@@ -1,0 +1,314 @@
+"""Generations one after the other, each with its loop: a node in files, under a clock that runs faster.
+
+The clock is Trio's and that of all that is known, so that what takes a minute is over in three seconds.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from reactor.act.kill import KillPath
+from reactor.brake.brake import Brake
+from reactor.guard.observed import Observed
+from reactor.guard.passes import Known
+from reactor.guard.record import Ending, PassRecord
+from reactor.guard.record_queue import RecordQueue
+from reactor.guard.steward_link import StewardLink
+from reactor.guard.succession import Outliving, Succession
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.decisions import InFlight
+from reactor.model.settings import EvictionSettings, Settings, SourceSettings
+from reactor.model.signals import Layout, NodeCondition, Resource
+from reactor.model.thresholds import Threshold
+from reactor.supervisor import Nursery, Supervisor
+from tests.support.builders import make_threshold
+from tests.support.node_in_files import NODE, NodeInFiles
+from tests.support.processes import MIB
+from tests.support.waiting import until as until_by_the_clock
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTreeMaker
+
+# By the fast clock.
+until = partial(until_by_the_clock, seconds=600.0, pause_seconds=0.2)
+
+
+def below(mib: int, grace_period_seconds: float = 0.0) -> Threshold:
+    return make_threshold(mib * MIB, grace_period_seconds=grace_period_seconds)
+
+
+def guarding(*thresholds: Threshold, dry_run: bool = False) -> Settings:
+    """Return settings by which nothing but the ticker wakes the loop, each second."""
+    return Settings(
+        eviction=EvictionSettings(thresholds=thresholds, pressure_transition_period_seconds=5.0),
+        node_cgroup=NODE,
+        pod_parents=(NODE,),
+        sources=SourceSettings(ebpf=False, memcg=False, memory_high=False, psi=False, processes=False),
+        housekeeping_interval_seconds=1.0,
+        dry_run=dry_run,
+    )
+
+
+class Unexercised(KillPath):
+    def exercise(self) -> str | None:
+        """Return that it works: cgroups of files can't be removed, as the exercise does with its own."""
+        return None
+
+
+class Guarded:
+    """A node, the generations that guard it, and what they told."""
+
+    def __init__(self, node: NodeInFiles, settings: Settings) -> None:
+        self.node = node
+        self.records: list[PassRecord] = []
+        self.resumed: list[Ending] = []
+        self.refused: list[Exception] = []
+        self.begun = 0
+        self.known = Known(observed=Observed(stale_seconds=0.0))
+        self.kills = Unexercised(node.tree, settings.pod_parents)
+        self.brake = Brake(node.tree)
+        outliving = Outliving(
+            tree=node.tree,
+            known=self.known,
+            brake=self.brake,
+            kills=self.kills,
+            cluster=None,
+            steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
+            supervisor=Supervisor(),
+            clock_seconds=trio.current_time,
+        )
+        self.succession = Succession(settings, outliving, lambda _: None, self._resume, self.refused.append)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Guard the node in the body, from the first generation's first pass on."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.succession.run, nursery, self.records.append, self._begin)
+            await until(lambda: self.begun, "the first generation")
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def passes(self, count: int) -> None:
+        """Wait until so many passes more have been made."""
+        wanted = len(self.records) + count
+        await until(lambda: len(self.records) >= wanted, f"{count} passes")
+
+    async def evicted(self, *names: str) -> None:
+        """Wait until these, and no others, have been evicted."""
+        await until(lambda: len(self.evictions()) >= len(names), f"evictions of {names}")
+        assert list(names) == self.evictions()
+
+    def evictions(self) -> list[str]:
+        return [ending.eviction.pod.name for record in self.records for ending in record.endings]
+
+    def close(self) -> None:
+        self.kills.close()
+        self.brake.close()
+        self.known.oom_victims.close()
+
+    def _begin(self) -> None:
+        self.begun += 1
+
+    def _resume(self, ending: Ending, _: Nursery) -> None:
+        self.resumed.append(ending)
+
+
+@pytest.fixture
+def version() -> CgroupVersion:
+    return CgroupVersion.V2
+
+
+@pytest.fixture
+def node(
+    make_tree: FakeTreeMaker, version: CgroupVersion, mock_clock: trio.testing.MockClock
+) -> Iterator[NodeInFiles]:
+    mock_clock.rate = 20
+    with NodeInFiles(make_tree(version)) as made:
+        made.add_pod("small", 20)
+        made.add_pod("hog", 60)
+        yield made
+
+
+@pytest.fixture
+def guard(node: NodeInFiles) -> Iterator[type[Guarded]]:
+    """Return a maker of what guards the node; it is closed after the test."""
+    made: list[Guarded] = []
+
+    def make(settings: Settings) -> Guarded:
+        made.append(Guarded(node, settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("version", list(CgroupVersion))
+async def test_hog_is_killed_at_the_pass_that_sees_the_crossing_and_nobody_before_or_beside(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    guarded = guard(guarding(below(100)))
+    async with guarded.running():
+        await guarded.passes(3)
+        assert [] == guarded.evictions()
+        node.use(450)
+        await guarded.evicted("hog")
+        (record,) = [record for record in guarded.records if record.endings]
+        assert [NodeCondition.MEMORY_PRESSURE] == list(record.decision.conditions)
+        await until(lambda: node.alive() == {"small"}, "the kill")
+        node.use(100)
+        await until(record.endings[0].ended.is_set, "the end of the eviction")
+        await guarded.passes(3)
+    assert -signal.SIGKILL == node.end_status("hog")
+    assert ["hog"] == guarded.evictions()
+    assert {"small"} == node.alive()
+
+
+async def test_soft_threshold_evicts_after_its_grace_period_and_not_before(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    settings = guarding(below(100, grace_period_seconds=5.0))
+    guarded = guard(replace(settings, housekeeping_interval_seconds=8.0))
+    async with guarded.running():
+        await guarded.passes(1)
+        node.use(450)
+        await guarded.evicted("hog")
+    (record,) = [record for record in guarded.records if record.endings]
+    first = next(one for one in guarded.records if one.decision.conditions)
+    assert record.decision.at_seconds - first.decision.at_seconds >= 5
+    # The loop woke itself at the end of the grace period; the ticker would have come later.
+    assert ["grace-period"] == [wake.source for wake in record.wakes]
+
+
+async def test_dry_run_decides_and_kills_nobody(node: NodeInFiles, guard, mock_clock) -> None:
+    guarded = guard(guarding(below(100), dry_run=True))
+    async with guarded.running():
+        node.use(450)
+        await guarded.evicted("hog")
+        await guarded.passes(3)
+    assert {"small", "hog"} == node.alive()
+
+
+async def test_reload_guards_by_other_thresholds_and_keeps_what_is_known(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    guarded = guard(guarding(below(1), below(450, grace_period_seconds=3600.0)))
+    async with guarded.running():
+        await until(lambda: guarded.known.state.conditions, "the pressure")
+        since = dict(guarded.known.state.condition_since)
+        first = guarded.succession.present
+        guarded.succession.begin(guarding(below(100), below(450, grace_period_seconds=3600.0)))
+        await until(lambda: guarded.begun == 2, "the next generation")
+        assert first is not guarded.succession.present
+        assert since == dict(guarded.known.state.condition_since)
+        assert [] == guarded.evictions()
+        node.use(450)
+        await guarded.evicted("hog")
+
+
+async def test_reload_amid_the_start_of_a_generation_begins_the_next_one_all_the_same(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    guarded = guard(guarding(below(1)))
+    async with guarded.running():
+        for mib in (2, 3, 100):
+            guarded.succession.begin(guarding(below(mib)))
+        await until(lambda: guarded.succession.settings == guarding(below(100)), "the last")
+        node.use(450)
+        await guarded.evicted("hog")
+
+
+# One that can't be made, and one whose first pass fails. No document is decoded to either.
+BROKEN = {
+    "unbuildable": replace(guarding(), housekeeping_interval_seconds=None),
+    "undecidable": replace(guarding(), eviction=EvictionSettings(thresholds=(None,))),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+async def test_settings_that_no_generation_can_begin_with_are_refused_and_those_before_them_evict(
+    node: NodeInFiles, guard, broken: Settings, mock_clock
+) -> None:
+    wanted = guarding(below(100))
+    guarded = guard(wanted)
+    async with guarded.running():
+        guarded.succession.begin(broken)
+        await until(lambda: guarded.begun == 2, "a generation after the refused one")
+        (refused,) = guarded.refused
+        assert isinstance(refused, AttributeError | TypeError)
+        assert wanted == guarded.succession.settings
+        node.use(450)
+        await guarded.evicted("hog")
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+async def test_first_settings_that_no_generation_can_begin_with_end_the_daemon(
+    guard, broken: Settings, mock_clock
+) -> None:
+    guarded = guard(broken)
+    with pytest.RaisesGroup(pytest.RaisesExc((AttributeError, TypeError)), flatten_subgroups=True):
+        async with guarded.running():
+            await trio.sleep_forever()
+    assert [] == guarded.refused
+
+
+async def test_failure_in_a_pass_ends_the_daemon(node: NodeInFiles, guard, mock_clock) -> None:
+    guarded = guard(guarding(below(100)))
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
+        async with guarded.running():
+            guarded.succession.present.passes.make = lambda _: 1 // 0
+            await trio.sleep_forever()
+
+
+async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_generation_alone(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    guarded = guard(guarding(below(1)))
+    uid = "uid of nobody here"
+    async with guarded.running():  # whose pods, by their uids, the next run finds again
+        uid = next(pod.uid for pod in guarded.known.pods if pod.name == "hog")
+    again = guard(guarding(below(1)))
+    flight = InFlight(
+        uid=uid, resource=Resource.MEMORY, kill_at_seconds=trio.current_time(), deadline_seconds=1e6
+    )
+    again.known.state = replace(again.known.state, in_flight=(flight,))
+    async with again.running():
+        await until(lambda: node.alive() == {"small"}, "the kill")
+        again.succession.begin(guarding(below(2)))
+        await until(lambda: again.begun == 2, "the next generation")
+    assert ["hog"] == [ending.eviction.pod.name for ending in again.resumed]
+    assert [] == again.evictions()
+
+
+async def test_other_layout_by_the_devices_begins_a_generation_by_that_layouts_settings(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    settings = guarding(below(1))
+    for_split = replace(settings.eviction, thresholds=(below(100),))
+    guarded = guard(replace(settings, by_layout={Layout.SPLIT: for_split}))
+    async with guarded.running():
+        guarded.succession._adopt_layout(Layout.SPLIT)
+        await until(lambda: guarded.begun == 2, "the next generation")
+        node.use(450)
+        await guarded.evicted("hog")
+
+
+async def test_pods_are_listed_again_when_that_is_asked_for(node: NodeInFiles, guard, mock_clock) -> None:
+    settings = replace(guarding(below(1)), housekeeping_interval_seconds=3600.0)
+    guarded = guard(settings)
+    async with guarded.running():
+        node.add_pod("late", 30)
+        assert {"small", "hog"} == {pod.name for pod in guarded.known.pods}
+        guarded.succession.look_at_pods()
+        await until(lambda: len(guarded.known.pods) == 3, "the pod that came")
+        node.add_pod("later", 30)
+        guarded.succession.glance_at_pods()
+        assert {"small", "hog", "late", "later"} == {pod.name for pod in guarded.known.pods}

@@ -1,0 +1,101 @@
+"""What the guard makes of the filesystems that the steward observes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.guard.observed import Observed
+from reactor.guard.record_queue import RecordQueue
+from reactor.guard.steward_link import StewardLink
+from reactor.guard.told_disks import ToldFilesystems
+from reactor.link.requests import Space
+from reactor.model.settings import EvictionSettings, Settings
+from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.wakes import SourceHealth
+from reactor.sources.wakes import SourceBoard, Wakes
+
+SETTINGS = Settings(by_layout={Layout.SPLIT: EvictionSettings()})
+
+
+class Told:
+    """What is told of the filesystems, and what comes of it."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.observed, self.wakes, self.board = Observed(stale_seconds=35.0), Wakes(), SourceBoard()
+        self.layouts: list[Layout] = []
+        self.link = StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None)
+        self.filesystems = ToldFilesystems(
+            self.link,
+            settings,
+            self.observed,
+            self.wakes,
+            self.board,
+            timeout_seconds=5.0,
+            on_layout=self.layouts.append,
+            on_filling=lambda: None,
+            clock_seconds=lambda: 1000.0,
+        )
+
+
+def space(**changed) -> Space:
+    seen = Space(order=1, filesystems=(Filesystem.NODEFS, Filesystem.IMAGEFS), at_ns=0)
+    return replace(seen, **changed)
+
+
+def test_what_is_seen_in_one_place_is_known_of_each_filesystem_there_with_its_age():
+    told = Told()
+    told.filesystems.space(space(available_bytes=5, capacity_bytes=9, inodes_free=1, inodes=2))
+
+    seen = told.observed._latest
+    assert {signal: (one.available, one.capacity) for signal, one in seen.items()} == {
+        Signal.NODEFS_AVAILABLE: (5, 9),
+        Signal.NODEFS_INODES_FREE: (1, 2),
+        Signal.IMAGEFS_AVAILABLE: (5, 9),
+        Signal.IMAGEFS_INODES_FREE: (1, 2),
+    }
+    assert all(one.taken_at_seconds < 1000.0 for one in seen.values())
+
+
+def test_what_is_not_seen_any_more_is_unknown():
+    told = Told()
+    told.filesystems.space(space(available_bytes=5, capacity_bytes=9))
+    told.filesystems.space(space(filesystems=(Filesystem.NODEFS,)))
+
+    assert [Signal.IMAGEFS_AVAILABLE] == list(told.observed._latest)
+
+
+async def test_wakes_without_end_are_a_few_passes_a_second_and_the_last_is_not_forgotten(
+    nursery, autojump_clock
+):
+    told = Told()
+    await nursery.start(told.filesystems.run)
+    with trio.move_on_after(1.0):
+        while True:
+            told.filesystems.wake()
+            await trio.sleep(0.005)
+    await trio.sleep(1.0)
+
+    assert 5 <= told.board.state("filesystems").wakes <= 12
+    assert [wake.source for wake in await told.wakes.wait()] == ["filesystems"]
+
+
+async def test_without_an_answer_the_source_has_failed_and_says_so():
+    told = Told()
+    await told.filesystems.look()
+
+    assert told.board.state("filesystems").health is SourceHealth.FAILED
+    assert "does not answer" in told.filesystems.problems["filesystems"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "is_adopted"), [(Layout.SPLIT, True), (Layout.DEDICATED, False), (Layout.SINGLE, False)]
+)
+def test_layout_is_adopted_where_there_are_settings_for_it_and_it_is_another(layout, is_adopted):
+    told = Told()
+    told.filesystems.lies_as(layout)
+
+    assert told.layouts == ([layout] if is_adopted else [])
