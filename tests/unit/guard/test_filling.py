@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from reactor.disks.filling import Filling
 from reactor.model.signals import Signal
+from tests.support.builders import make_observation, make_threshold
 
 GIB = 1 << 30
 LONGEST_SECONDS = 10.0
@@ -91,10 +92,8 @@ def test_crossing_is_seen_within_a_second_however_long_the_disk_was_at_rest(
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 50), st.floats(0, 1e9)), max_size=20))
 def test_pause_is_always_between_the_bounds(looks):
-    from tests.unit.guard.conftest import make_threshold, observation  # noqa: PLC0415
-
     threshold = make_threshold(GIB, Signal.NODEFS_AVAILABLE)
     filling = Filling([threshold, dataclasses.replace(threshold, signal=Signal.NODEFS_INODES_FREE)])
     for available, at in looks:
-        filling.take({threshold.signal: observation(available, 1 << 50)}, at)
+        filling.take({threshold.signal: make_observation(available, 1 << 50)}, at)
         assert 0.05 <= filling.pause_seconds(LONGEST_SECONDS) <= LONGEST_SECONDS
