@@ -230,6 +230,7 @@ async def test_a_value_that_the_operator_sets_during_the_brake_stays(node: FakeN
     brake = make_brake()
     (braking,) = make_pass(brake, node=LEVEL)
     await until(lambda: node.high() == BRAKED)
+    await trio.sleep(0.1)  # the brake's thread looks once more at what it has written
     node.set_high("/node", str(700 * MIB))
     make_pass(brake)
     with trio.fail_after(30):
