@@ -46,9 +46,8 @@ from reactor.model.pods import Pod
 _Found = TypeVar("_Found")
 _TERM_ROUNDS: Final = 3  # what forks faster than it is asked to end is left for the kill
 _AGAIN_SECONDS: Final = 0.05
-_AT_ONCE: Final = (
-    256  # cgroups of one pod that are gone over before others have their turn: some milliseconds
-)
+# Cgroups of one pod that are gone over before others have their turn: some milliseconds.
+_AT_ONCE: Final = 256
 _PIECE: Final = 64
 _LOOSE_ROUNDS: Final = 3
 
@@ -217,7 +216,8 @@ class KillPath:
         try:
             if target.directory is None:
                 return _gone(target, started_ns)
-            is_empty = target.is_unpopulated()
+            # By cgroup.kill nobody is counted; v1 shows it by there being nothing to signal.
+            is_empty = self._tree.version is CgroupVersion.V2 and target.is_unpopulated()
             struck = self._strike(target, problems)
             self._release.release(struck.pidfds.values())
             if not struck.is_any and not _exists(target, problems):

@@ -83,7 +83,8 @@ class Known:
 class Passes:
     """Makes passes over `known`. Everything runs in Trio's thread.
 
-    `is_unfinished`: the last one chose a pod in which no process was, and another is to be chosen now.
+    `is_near`: memory was near a hard threshold at the last pass, or below it. `is_unfinished`: that pass
+    chose a pod in which no process was, and another is to be chosen now.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Passes:
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
         self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
-        self._is_ready = False
+        self.is_near = False
         self.is_unfinished = False
         parts.usages.track(known.pods)
 
@@ -111,6 +112,7 @@ class Passes:
         """Make one pass for these wakes; a pod that had to die at once is dead on return."""
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
+        self._observe_left()
         memory = self._observe(wakes, now_seconds)
         braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
         snapshot = self._snapshot(wakes, now_seconds)
@@ -160,10 +162,10 @@ class Passes:
             crossed = {signal: memory[signal] for signal in nearby}
             first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
             self._endings.get_ready(first)
-            self._is_ready = True
-        elif self._is_ready:
+            self.is_near = True
+        elif self.is_near:
             self._endings.get_ready(())
-            self._is_ready = False
+            self.is_near = False
 
     async def give_back(
         self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None
@@ -333,7 +335,6 @@ class Passes:
         self._acted_on(self.known.observed.at(self._clock_seconds()), ON_DISK)
 
     def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
-        self._observe_left()
         memory = self._parts.node.memory()
         self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):
@@ -401,11 +402,6 @@ class Passes:
         if vanished:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
         return pods
-
-    @property
-    def is_near(self) -> bool:
-        """Return whether memory was near a hard threshold at the last pass, or below it."""
-        return self._is_ready
 
     def has_sunk(self) -> bool:
         """Return whether memory has become shorter in a way that is worth a pass.
