@@ -16,11 +16,10 @@ from typing import Final
 
 from reactor.disks.walk_messages import Add, Drop, Kind, MessageError, Report, Request
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, StorageKind, StoragePlace
-from reactor.model.signals import Resource
+from reactor.model.signals import ON_DISK, Resource
 
 _FRESH_SECONDS: Final = 300.0
 _OVERDUE_SECONDS: Final = 120.0
-_ON_DISK: Final = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 _NEITHER_MEMORY_NOR_PROCESSES: Final = PodUsage(unreadable=frozenset({Resource.MEMORY, Resource.PIDS}))
 _NOTHING: Final = PodUsage(ephemeral_storage_bytes=0)
 
@@ -326,7 +325,7 @@ def with_storage(
     for pod in pods:
         known, taken = usages.get(pod.uid, _NEITHER_MEMORY_NOR_PROCESSES), storage.get(pod.uid)
         if taken is None:
-            joined[pod.uid] = replace(known, unreadable=known.unreadable | _ON_DISK)
+            joined[pod.uid] = replace(known, unreadable=known.unreadable | ON_DISK)
         else:
             joined[pod.uid] = replace(
                 known,

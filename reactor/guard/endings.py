@@ -13,12 +13,11 @@ import trio
 
 from reactor.act.kill import KillReport
 from reactor.errors import ReactorError
-from reactor.guard.lingering import ON_DISK
 from reactor.guard.parts import Kills
 from reactor.guard.record import Ending
 from reactor.model.decisions import Eviction, InFlight
 from reactor.model.pods import Pod
-from reactor.model.signals import RESOURCE
+from reactor.model.signals import ON_DISK, RESOURCE
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")

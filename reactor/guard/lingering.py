@@ -8,14 +8,10 @@ it; at the latest until the eviction's deadline, which bounds it in the policy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from reactor.disks.usage import DiskUsage
 from reactor.model.decisions import InFlight
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
-from reactor.model.signals import Resource
-
-ON_DISK: Final = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 
 
 class Lingering:

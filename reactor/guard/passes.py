@@ -16,7 +16,7 @@ from typing import Final
 from reactor.disks.usage import DiskUsage, with_storage
 from reactor.guard.candidates import Candidates
 from reactor.guard.endings import Endings
-from reactor.guard.lingering import ON_DISK, Lingering
+from reactor.guard.lingering import Lingering
 from reactor.guard.node_reclaimer import NodeReclaimer, Observe
 from reactor.guard.observed import PROCESS_SIGNALS, Observed, resources_wanting
 from reactor.guard.oom_victims import OomVictims, pod_in
@@ -29,7 +29,7 @@ from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy import (

@@ -6,7 +6,6 @@ The steward ends when the guard does: it finds the pair closed, and writes what 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Final, Self
 import trio
 
 from reactor.errors import ReactorError
+from reactor.guard.children import child_environment, ended_text
 from reactor.kernel.scheduling import following
 from reactor.threads import in_thread
 
@@ -58,9 +58,7 @@ class StewardProcess:
         status = self._process.poll()
         if status is None:
             return "does not end although it was killed"
-        if status < 0:
-            return f"killed by signal {-status} ({signal.strsignal(-status)})"
-        return f"ended with status {status}"
+        return ended_text(status)
 
     async def _wait(self, seconds: float) -> bool:
         """Return whether it ended in time."""
@@ -91,8 +89,7 @@ def _spawn(
                 stdout=subprocess.DEVNULL,
                 cwd="/",
                 env={
-                    "PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path)),
-                    "LC_ALL": "C.UTF-8",
+                    **child_environment(),
                     **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
                 },
                 pass_fds=fds,

@@ -7,7 +7,6 @@ it does costs nothing but time: what it last reported stands while it is fresh.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from reactor.disks.walk_messages import (
     write_request,
 )
 from reactor.errors import ReactorError
+from reactor.guard.children import child_environment, ended_text
 from reactor.threads import in_thread
 
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.disks.walker")
@@ -204,9 +204,7 @@ class _Process:
             await self.ended.wait()
         if self.status is None:
             return "it closed its socket"
-        if self.status < 0:
-            return f"killed by signal {-self.status} ({signal.strsignal(-self.status)})"
-        return f"ended with status {self.status}"
+        return ended_text(self.status)
 
     def _keep(self) -> None:
         with self._reaping:
@@ -218,7 +216,7 @@ class _Process:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={"PYTHONPATH": os.pathsep.join(filter(os.path.isabs, sys.path)), "LC_ALL": "C.UTF-8"},
+                env=child_environment(),
             )
             self._process = process
             self._theirs.close()

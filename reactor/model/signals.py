@@ -82,6 +82,7 @@ class Reclaim(StrEnum):
 
 
 MEMORY_SIGNALS: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
+ON_DISK: Final = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 
 RESOURCE: Final[dict[Signal, Resource]] = {
     Signal.MEMORY_AVAILABLE: Resource.MEMORY,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.oom_victims import credit_bytes
 from reactor.policy.storm import slowed, with_kill
@@ -21,7 +21,6 @@ from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
 _RATE_WINDOW_SECONDS = 60.0
-_ON_DISK = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 # Files in memory come back when they are removed, which may be never. Others are spared for their sake only
 # while the node has this part of the threshold.
 _LEFT_SHARE = 2
@@ -49,7 +48,7 @@ def record_eviction(
         resource=eviction.resource,
         kill_at_seconds=kill_at,
         deadline_seconds=kill_at + settings.in_flight_deadline_seconds,
-        pod=eviction.pod if eviction.resource in _ON_DISK else None,
+        pod=eviction.pod if eviction.resource in ON_DISK else None,
     )
     others = tuple(flight for flight in state.in_flight if flight.uid != ordered.uid)
     recent = tuple(at for at in state.evicted_at if now_seconds - at < _RATE_WINDOW_SECONDS)
@@ -142,7 +141,7 @@ def _awaited(
     if left and observation.available + credit >= threshold.value.of(observation.capacity) / _LEFT_SHARE:
         credit += left
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
-    if not credit and RESOURCE[threshold.signal] in _ON_DISK:
+    if not credit and RESOURCE[threshold.signal] in ON_DISK:
         # Files go some time after their pod, when they are removed: what it brought is not known yet.
         return f"in flight: {', '.join(names)} was ended, and what that gives back is not known yet"
     # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
