@@ -432,7 +432,7 @@ static void start_pod(int slot, int64_t instance, const char *usage, const char 
 	/* Before its first beat a canary is at ordinary priority, and tells nothing. */
 	while (pod->canary_fd >= 0 && !words[BEAT_NS] && !has_ended(pod->canary_fd))
 		sleep_until(now_ns() + 20000);
-	if (pod->actor_fd < 0 || pod->canary_fd < 0) { /* killed before it stood */
+	if (pod->actor_fd < 0 || pod->canary_fd < 0 || !words[BEAT_NS]) { /* killed before it stood */
 		kill_pod(pod);
 		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 			;

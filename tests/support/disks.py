@@ -23,6 +23,11 @@ def leave(disk: Path, mib: int) -> Path:
     return ballast
 
 
+def occupied_bytes(file: Path) -> int:
+    """Return what the file takes of its filesystem; 0 before it is there."""
+    return file.stat().st_blocks * 512 if file.exists() else 0
+
+
 class Guarded:
     """A virtual node whose disk is `disk`: pods with a volume on it, and the daemon over them."""
 

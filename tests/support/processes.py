@@ -26,6 +26,7 @@ directory, what, count, pause_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3
 try:
     if what == "bytes":
         with open(os.path.join(directory, "file"), "wb", buffering=0) as file:
+            file.truncate(count << 20)
             for _ in range(count):
                 file.write(bytes(1 << 20))
                 time.sleep(pause_seconds)
@@ -62,7 +63,10 @@ def hold(mib: int, *, stubborn: bool = False) -> list[str]:
 
 
 def fill(directory: Path, *, mib: int = 0, files: int = 0, pause_seconds: float = 0.0) -> list[str]:
-    """Return the command of a process that writes so much, and then stays."""
+    """Return the command of a process that writes so much, and then stays.
+
+    The file has its length before its bytes: xfs holds up to as much again for a file that is appended to.
+    """
     what = ["bytes", str(mib)] if mib else ["files", str(files)]
     return [sys.executable, "-S", "-c", _FILL, str(directory), *what, str(pause_seconds)]
 
