@@ -1,10 +1,10 @@
 """The process that kills: wake, observe, decide, act, record.
 
-    run           the process, from its turn to its end; signals
+    run           the process, from taking the lock to its end; signals
     loop          one nursery: the steward, state, and a generation for each configuration
     generation    sources, housekeeping and the loop over them
     passes        the pass: observe, decide, act; synchronous from the wake to the kill
-    endings       evictions under way; candidates: who is left out of the next
+    evictor       evictions under way; candidates: who is left out of the next
     housekeeping  what may hang: filesystems and the list of pods, in worker threads
     record        one pass as it is journaled; wording: in words; tally: counted
     recorder      what is kept of a pass: a line for the steward, the log, the last decisions

@@ -13,7 +13,7 @@ from reactor.cluster.node_runtime import NodeRuntime
 from reactor.cluster.runtime_kills import stop_sandboxes
 from reactor.cluster.standing_order import StandingOrder
 from reactor.cluster.unspecified import UNKNOWN_NAMESPACE
-from reactor.guard.record import Ending
+from reactor.guard.record import EvictionAttempt
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.pods import PodStore
@@ -43,7 +43,7 @@ class EvictionReports:
         self._present = present
         self._file = AnnouncementFile(Path(settings.state_path).with_name(_ANNOUNCEMENTS))
         self._announcer = Announcer(client, store, node_name, self._file, self)
-        self._endings: dict[str, Ending] = {}
+        self._attempts: dict[str, EvictionAttempt] = {}
         self.announce = self._announcer.announce
         self.is_announced = self._announcer.is_announced
 
@@ -62,22 +62,22 @@ class EvictionReports:
         """Return how many evictions the control plane has not heard of yet."""
         return len(self._announcer.pending)
 
-    def evicted(self, ending: Ending, nursery: Nursery) -> None:
+    def evicted(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
         """Have an eviction told; one with a grace period has an event at once, and a status at its end."""
-        if ending.outcome in {"failed", "dry-run", "gone"}:
+        if attempt.outcome in {"failed", "dry-run", "gone"}:
             return
-        announcement = _announcement_of(ending)
-        under_way = {uid: one for uid, one in self._endings.items() if not one.ended.is_set()}
-        self._endings = {**under_way, announcement.uid: ending}
+        announcement = _announcement_of(attempt)
+        under_way = {uid: one for uid, one in self._attempts.items() if not one.ended.is_set()}
+        self._attempts = {**under_way, announcement.uid: attempt}
         self.announce(announcement)
         if not announcement.is_over:
-            nursery.start_soon(self._when_over, ending, announcement.uid)
+            nursery.start_soon(self._when_over, attempt, announcement.uid)
 
     async def hold_down(self, announcement: Announcement) -> None:
         """Kill again whatever of the pod comes to life; return when its cgroup is gone."""
-        ending = self._endings.pop(announcement.uid, None)
-        if ending is not None:
-            await ending.ended.wait()  # until then the kill path sees to what is left
+        attempt = self._attempts.pop(announcement.uid, None)
+        if attempt is not None:
+            await attempt.ended.wait()  # until then the kill path sees to what is left
         announced = Pod(
             name=announcement.name,
             namespace=announcement.namespace,
@@ -102,9 +102,9 @@ class EvictionReports:
         """Save what is not told yet."""
         self._file.flush()
 
-    async def _when_over(self, ending: Ending, uid: str) -> None:
-        await ending.ended.wait()
-        if ending.outcome == "called off":
+    async def _when_over(self, attempt: EvictionAttempt, uid: str) -> None:
+        await attempt.ended.wait()
+        if attempt.outcome == "called off":
             self._announcer.withdraw(uid)
         else:
             self._announcer.over(uid)
@@ -115,8 +115,8 @@ def api_uid(pod: Pod) -> str:
     return pod.uid.partition("#")[0]
 
 
-def _announcement_of(ending: Ending) -> Announcement:
-    eviction = ending.eviction
+def _announcement_of(attempt: EvictionAttempt) -> Announcement:
+    eviction = attempt.eviction
     pod = eviction.pod
     is_named = pod.namespace != UNKNOWN_NAMESPACE  # else the server's list will tell
     return Announcement(

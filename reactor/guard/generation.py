@@ -16,12 +16,12 @@ import trio
 from reactor.act.target import populated
 from reactor.brake.brake import Brake
 from reactor.brake.braking import Braking
-from reactor.guard.endings import Endings
+from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.guard.memory_reclaiming import MemoryReclaiming
 from reactor.guard.parts import Parts, PodList
-from reactor.guard.passes import Known, Passes, grace_period_ended, look_again_seconds
+from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord, Reclaimed
 from reactor.guard.recorder import OnPass
 from reactor.guard.steward_link import StewardLink
@@ -70,8 +70,8 @@ class Lasting:
     `clock_seconds` is the clock of all that is known: a virtual one in tests.
     """
 
-    known: Known
-    endings: Endings
+    known: NodeView
+    evictor: Evictor
     brake: Brake
     supervisor: Supervisor
     steward: StewardLink
@@ -129,7 +129,7 @@ class Generation:
         self.passes = Passes(
             replace(settings.eviction, reclaims_memory=not settings.dry_run),
             self.parts,
-            lasting.endings,
+            lasting.evictor,
             known,
             dry_run=settings.dry_run,
             clock_seconds=self._clock_seconds,

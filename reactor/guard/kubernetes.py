@@ -30,7 +30,7 @@ from reactor.cluster.pod_specs import PodSpecs, session_read
 from reactor.cluster.pods import KubernetesPods
 from reactor.guard.eviction_reports import EvictionReports
 from reactor.guard.parts import PodList
-from reactor.guard.record import Ending, PassRecord
+from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
@@ -155,17 +155,17 @@ class Cluster:
         """Take note of a pass: whom it ended, what it tried to get back, which conditions are in force."""
         if record.dry_run:
             return
-        for ending in record.endings:
-            self.evicted(ending, nursery)
+        for attempt in record.attempts:
+            self.evicted(attempt, nursery)
         acted_on = record.decision.acted_on
-        if acted_on is not None and (record.endings or record.decision.reclaim):
+        if acted_on is not None and (record.attempts or record.decision.reclaim):
             self._events.threshold_met(RESOURCE[acted_on.signal])
         self._conditions = record.decision.conditions
         self._node.want(self._conditions)
 
-    def evicted(self, ending: Ending, nursery: Nursery) -> None:
+    def evicted(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
         """Have an eviction told."""
-        self._evictions.evicted(ending, nursery)
+        self._evictions.evicted(attempt, nursery)
 
     def oom_killed(self, kill: OomKill) -> None:
         """Tell of a kill by the kernel that was the whole node's, as the kubelet does."""

@@ -30,6 +30,8 @@ from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
 from reactor.brake.brake import Brake, put_back_abandoned
 from reactor.errors import ConfigError, failure_text
+from reactor.guard.gc_paused import gc_paused
+from reactor.guard.generation_supervisor import GenerationSupervisor, Outliving
 from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import NoDaemonError, listen, remove
 from reactor.guard.memory_holders import memory_held
@@ -38,9 +40,9 @@ from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
 from reactor.guard.optional import cluster_of
 from reactor.guard.order import EvictionOrder
-from reactor.guard.passes import Known
+from reactor.guard.passes import NodeView
 from reactor.guard.reading import Reading
-from reactor.guard.record import Ending, PassRecord
+from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.restore import restore
@@ -48,9 +50,7 @@ from reactor.guard.slowdowns import Slowdowns
 from reactor.guard.state import StateFile
 from reactor.guard.status import View, explain, status, top
 from reactor.guard.steward_link import Answer, StewardLink
-from reactor.guard.succession import Outliving, Succession
 from reactor.guard.tally import Tally
-from reactor.guard.undisturbed import undisturbed
 from reactor.guard.wording import instant
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.requests import Request, RequestKind
@@ -90,7 +90,7 @@ class Daemon:
         self._tree = tree
         self._started_unix_seconds = time.time()
         self._last_pass_seconds = time.monotonic()
-        self._known = Known(observed=Observed(stale_seconds=0.0))
+        self._known = NodeView(observed=Observed(stale_seconds=0.0))
         self._tally = Tally()
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
         self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
@@ -114,7 +114,7 @@ class Daemon:
         self._oom_record = self.supervisor.hook("oom record")
         self._cluster_notes = self.supervisor.hook("kubernetes notes")
         self._answering = self.supervisor.hook("answers")
-        self._ending = self.supervisor.hook("end")
+        self._attempt = self.supervisor.hook("end")
         self._kills = KillPath(tree, settings.pod_parents)
         self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
@@ -129,25 +129,25 @@ class Daemon:
             steward=self._steward,
             supervisor=self.supervisor,
         )
-        self._succession = Succession(
+        self._generations = GenerationSupervisor(
             settings, outliving, self._oom_killed, self._resumed, self.refuse_reload
         )
         self._oom = OomKills(
             self._known,
             self._lines.write,
             self._tally.count_oom_kill,
-            self._succession.glance_at_pods,
+            self._generations.glance_at_pods,
         )
 
     @property
     def _settings(self) -> Settings:
         """Return the settings in force."""
-        return self._succession.settings
+        return self._generations.settings
 
     @property
     def view(self) -> View:
         """Return what `reactor status` is told of."""
-        generation = self._succession.present
+        generation = self._generations.present
         if generation is None:
             raise NoDaemonError("the daemon is starting: ask again")
         problems = {**self._problems, **generation.housekeeping.problems}
@@ -159,7 +159,7 @@ class Daemon:
             "state": self._keeper.problem,
             "last good configuration": None if self._last_good is None else self._last_good.problem,
             "brake": brake.problem,
-            "kill path": self._succession.kill_path_problem,
+            "kill path": self._generations.kill_path_problem,
             "evictions": self._slowdowns.problem,
         }
         problems |= {name: why for name, why in kept.items() if why is not None}
@@ -194,7 +194,7 @@ class Daemon:
         self._problems.pop(_CONFIGURATION, None)
         self._notice.reloading()
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
-        self._succession.begin(dataclasses.replace(settings, **kept))
+        self._generations.begin(dataclasses.replace(settings, **kept))
 
     def refuse_reload(self, error: Exception) -> None:
         """Keep the present configuration, and say so."""
@@ -231,21 +231,21 @@ class Daemon:
         if not self._settings.pod_parents:
             self._problems["pods"] = "no parents are configured: there is nobody to evict"
         try:
-            with undisturbed():
+            with gc_paused():
                 self._protect()
                 async with self._steward_beside(), trio.open_nursery() as nursery:
                     if self._cluster is not None:
                         self._cluster.attend(
-                            self._succession.look_at_pods,
+                            self._generations.look_at_pods,
                             lambda: self._known.pods,
                             lambda: self._known.observed.at(time.monotonic()),
-                            self._succession.begin_anew,
+                            self._generations.renew,
                         )
                         nursery.start_soon(self._cluster.run)
                         await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
                     self._start_parts(nursery)
                     begun = partial(self._begun, task_status)
-                    await self._succession.run(nursery, partial(self._record, nursery), begun)
+                    await self._generations.run(nursery, partial(self._record, nursery), begun)
         finally:
             self._end()
 
@@ -261,7 +261,7 @@ class Daemon:
         if self._listener is not None:
             ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
         for end in ends:
-            with self._ending.guard():
+            with self._attempt.guard():
                 end()
         _LOG.info("ended after %d passes", self._known.passes)
 
@@ -355,7 +355,7 @@ class Daemon:
 
     def _held(self) -> Mapping[str, Any] | None:
         """Return how much of the node's memory the pods hold, None where that is not known."""
-        view, present = self.view, self._succession.present
+        view, present = self.view, self._generations.present
         ended = frozenset(() if present is None else present.passes.ended_cgroups())
         return memory_held(
             view.known.observed.at(time.monotonic()).get(Signal.MEMORY_AVAILABLE),
@@ -363,9 +363,9 @@ class Daemon:
             view.usages.memory(),
         )
 
-    def _resumed(self, ending: Ending, nursery: Nursery) -> None:
+    def _resumed(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
         with self._records.guard():
-            record = PassRecord.of_resumed(ending, self._known.passes, time.monotonic())
+            record = PassRecord.of_resumed(attempt, self._known.passes, time.monotonic())
             self._recorder.resume(record, nursery)
 
     def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
@@ -405,7 +405,7 @@ class Daemon:
 
     def _unobserved(self) -> str | None:
         """Return why the node's memory can't be observed, None where it is: without it nobody is guarded."""
-        generation = self._succession.present
+        generation = self._generations.present
         problems = {} if generation is None else generation.parts.node.problems
         return problems.get(Signal.MEMORY_AVAILABLE)
 
@@ -415,7 +415,7 @@ class Daemon:
 
     def _reading(self) -> Mapping[str, Any]:
         now_seconds = time.monotonic()
-        generation = self._succession.present
+        generation = self._generations.present
         return Reading(
             now_seconds=now_seconds,
             settings=self._settings.eviction,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from reactor.guard.oom_victims import pod_in
-from reactor.guard.passes import Known
+from reactor.guard.passes import NodeView
 from reactor.guard.wording import instant
 from reactor.model.amounts import amount_text
 from reactor.model.oom import OomKill, OomScope
@@ -41,7 +41,7 @@ class OomKills:
 
     def __init__(
         self,
-        known: Known,
+        known: NodeView,
         write: Callable[[Callable[[], Document]], object],
         count: Callable[[OomKill], None],
         glance: Callable[[], None],

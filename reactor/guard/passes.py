@@ -15,14 +15,14 @@ from typing import Final
 
 from reactor.disks.usage import DiskUsage, with_storage
 from reactor.guard.candidates import Candidates
-from reactor.guard.endings import Endings
+from reactor.guard.evictor import Evictor
 from reactor.guard.lingering import Lingering
 from reactor.guard.node_reclaimer import NodeReclaimer, Observe
 from reactor.guard.observed import PROCESS_SIGNALS, Observed, resources_wanting
 from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.readiness import foreseen, near
-from reactor.guard.record import Ending, PassRecord, Reclaimed, StageTimes
+from reactor.guard.record import EvictionAttempt, PassRecord, Reclaimed, StageTimes
 from reactor.guard.under_way import UnderWay
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
@@ -53,7 +53,7 @@ _GROWN_BYTES: Final = 8 << 20
 
 
 @dataclass(slots=True, kw_only=True)
-class Known:
+class NodeView:
     """What is known from one pass to the next; it outlives a reload.
 
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
@@ -91,8 +91,8 @@ class Passes:
         self,
         settings: EvictionSettings,
         parts: Parts,
-        endings: Endings,
-        known: Known,
+        evictor: Evictor,
+        known: NodeView,
         *,
         dry_run: bool = False,
         clock_seconds: Callable[[], float] = time.monotonic,
@@ -100,7 +100,7 @@ class Passes:
         self.known = known
         self._settings = settings
         self._parts = parts
-        self._endings = endings
+        self._evictor = evictor
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
         self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
@@ -137,18 +137,18 @@ class Passes:
             observed_ns = time.monotonic_ns()
             self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
-        endings = self._act(decision, snapshot, pods, now_seconds)
+        attempts = self._act(decision, snapshot, pods, now_seconds)
         self._parts.arm_memory(memory)
         times = StageTimes(
             woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
             started_ns=started_ns,
             observed_ns=observed_ns,
             decided_ns=decided_ns,
-            killed_ns=_killed_ns(endings),
+            killed_ns=_killed_ns(attempts),
             done_ns=time.monotonic_ns(),
         )
-        record = self._record(wakes, snapshot, decision, endings, times)
-        if not endings:  # what is left to do of an ending comes first
+        record = self._record(wakes, snapshot, decision, attempts, times)
+        if not attempts:  # what is left to do of an attempt comes first
             self._get_ready(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
 
@@ -161,10 +161,10 @@ class Passes:
             pods = self._to_decide_over(now_seconds)
             crossed = {signal: memory[signal] for signal in nearby}
             first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
-            self._endings.get_ready(first)
+            self._evictor.get_ready(first)
             self.is_near = True
         elif self.is_near:
-            self._endings.get_ready(())
+            self._evictor.get_ready(())
             self.is_near = False
 
     async def give_back(
@@ -193,16 +193,16 @@ class Passes:
         decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
         self._acted_on(after.signals, tuple(Resource))
         decided_ns = time.monotonic_ns()
-        endings = self._act(decision, before, pods, now_seconds)
+        attempts = self._act(decision, before, pods, now_seconds)
         times = StageTimes(
             woke_ns=asked.times.woke_ns,
             started_ns=started_ns,
             observed_ns=observed_ns,
             decided_ns=decided_ns,
-            killed_ns=_killed_ns(endings),
+            killed_ns=_killed_ns(attempts),
             done_ns=time.monotonic_ns(),
         )
-        record = self._record(asked.wakes, before, decision, endings, times)
+        record = self._record(asked.wakes, before, decision, attempts, times)
         return dataclasses.replace(record, reclaimed=reclaimed)
 
     def glance(self) -> None:
@@ -422,45 +422,45 @@ class Passes:
             if is_hard_memory(threshold) and threshold.signal in before and threshold.signal in now
         )
 
-    def weigh(self, ending: Ending) -> None:
+    def weigh(self, attempt: EvictionAttempt) -> None:
         """Fill in what came back of an eviction for memory that was carried out, as the node says."""
-        eviction = ending.eviction
+        eviction = attempt.eviction
         if eviction.resource is not Resource.MEMORY:
             return
         seen = self._parts.node.memory().get(Signal(eviction.signal))
-        if seen is not None and ending.available_bytes is not None:
-            ending.returned_bytes = seen.available - ending.available_bytes
+        if seen is not None and attempt.available_bytes is not None:
+            attempt.returned_bytes = seen.available - attempt.available_bytes
         if self._parts.populated(eviction.pod):
             return  # lives again, and what it uses now is another's
         left = self._parts.usages.of([eviction.pod.uid]).get(eviction.pod.uid)
-        ending.left_bytes = None if left is None else left.memory_working_set_bytes
-        ending.left_shared_bytes = self._parts.usages.shared_memory_bytes(eviction.pod.uid)
-        if not ending.left_bytes or not ending.credited_bytes or ending.freed_ns is None:
+        attempt.left_bytes = None if left is None else left.memory_working_set_bytes
+        attempt.left_shared_bytes = self._parts.usages.shared_memory_bytes(eviction.pod.uid)
+        if not attempt.left_bytes or not attempt.credited_bytes or attempt.freed_ns is None:
             return
-        if 4 * ending.left_bytes > 3 * ending.credited_bytes:
-            ending.freed_ns = None
+        if 4 * attempt.left_bytes > 3 * attempt.credited_bytes:
+            attempt.freed_ns = None
             kept, shared = (
                 amount_text(amount or 0, Resource.MEMORY)
-                for amount in (ending.left_bytes, ending.left_shared_bytes)
+                for amount in (attempt.left_bytes, attempt.left_shared_bytes)
             )
-            ending.add_problems(
+            attempt.add_problems(
                 f"has ended, but {kept} stay charged to its cgroup, {shared} of it shared memory or tmpfs"
             )
 
     def _act(
         self, decision: Decision, snapshot: Snapshot, pods: Sequence[Pod], now_seconds: float
-    ) -> tuple[Ending, ...]:
-        endings = []
+    ) -> tuple[EvictionAttempt, ...]:
+        attempts = []
         self.is_unfinished = False
         ordered_ns = time.monotonic_ns()
         for eviction in decision.evictions:
-            ending = self._endings.begin(eviction)
-            endings.append(ending)
+            attempt = self._evictor.begin(eviction)
+            attempts.append(attempt)
             if eviction.resource is Resource.MEMORY and eviction.threshold is not None:
-                ending.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
-                ending.available_bytes = snapshot.signals[eviction.threshold.signal].available
-            if ending.outcome == "failed":
-                self.known.candidates.failed(eviction.pod.uid, "; ".join(ending.problems), now_seconds)
+                attempt.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
+                attempt.available_bytes = snapshot.signals[eviction.threshold.signal].available
+            if attempt.outcome == "failed":
+                self.known.candidates.failed(eviction.pod.uid, "; ".join(attempt.problems), now_seconds)
             else:
                 # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
                 ended_seconds = self._clock_seconds()
@@ -471,16 +471,16 @@ class Passes:
                     ended_seconds,
                     snapshot=snapshot,
                     pods=pods,
-                    held_bytes=ending.credited_bytes,
+                    held_bytes=attempt.credited_bytes,
                 )
                 self.known.under_way.began(eviction.pod.uid, ordered_ns)
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
-                elif ending.is_empty:
+                elif attempt.is_empty:
                     # Nobody died, and who comes to live there later is to be seen as any other.
                     self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
                     self._landed(eviction.pod.uid)
-        return tuple(endings)
+        return tuple(attempts)
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
@@ -493,7 +493,7 @@ class Passes:
         wakes: Sequence[Wake],
         snapshot: Snapshot,
         decision: Decision,
-        endings: tuple[Ending, ...],
+        attempts: tuple[EvictionAttempt, ...],
         times: StageTimes,
     ) -> PassRecord:
         self.known.passes += 1
@@ -504,7 +504,7 @@ class Passes:
             snapshot=snapshot,
             decision=decision,
             times=times,
-            endings=endings,
+            attempts=attempts,
             dry_run=self._dry_run,
         )
 
@@ -559,5 +559,5 @@ def _grace_periods_end(state: PolicyState) -> dict[Threshold, float]:
     }
 
 
-def _killed_ns(endings: Sequence[Ending]) -> int | None:
-    return max((ending.killed_ns for ending in endings if ending.killed_ns is not None), default=None)
+def _killed_ns(attempts: Sequence[EvictionAttempt]) -> int | None:
+    return max((attempt.killed_ns for attempt in attempts if attempt.killed_ns is not None), default=None)

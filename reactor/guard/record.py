@@ -41,7 +41,7 @@ class StageTimes:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ending:
+class EvictionAttempt:
     """What becomes of one eviction; filled in as it happens. `ended` is set when nothing more will.
 
     `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
@@ -126,7 +126,7 @@ class PassRecord:
     snapshot: Snapshot
     decision: Decision
     times: StageTimes
-    endings: tuple[Ending, ...] = ()
+    attempts: tuple[EvictionAttempt, ...] = ()
     reclaimed: tuple[Reclaimed, ...] = ()
     braking: tuple[Braking, ...] = ()
     dry_run: bool = False
@@ -155,13 +155,13 @@ class PassRecord:
             "reclaimed": [one.document() for one in self.reclaimed],
             "memory_reclaim": _memory_reclaim(decision.memory_reclaim),
             "ranking": [ranked_document(place, self.resource) for place in decision.ranking[:ranking_limit]],
-            "evictions": [ending_document(ending) for ending in self.endings],
+            "evictions": [attempt_document(attempt) for attempt in self.attempts],
             "brake": [brake_document(one) for one in self.braking],
             "timing": self._timing(),
         }
 
     @classmethod
-    def of_resumed(cls, ending: Ending, passes: int, at_seconds: float) -> Self:
+    def of_resumed(cls, attempt: EvictionAttempt, passes: int, at_seconds: float) -> Self:
         """Return the record of an eviction that an earlier run of the daemon ordered: nothing is observed."""
         now_ns = time.monotonic_ns()
         return cls(
@@ -169,11 +169,11 @@ class PassRecord:
             at_unix_seconds=time.time(),
             wakes=(),
             snapshot=Snapshot(),
-            decision=Decision(at_seconds=at_seconds, evictions=(ending.eviction,)),
+            decision=Decision(at_seconds=at_seconds, evictions=(attempt.eviction,)),
             times=StageTimes(
                 woke_ns=now_ns, started_ns=now_ns, observed_ns=now_ns, decided_ns=now_ns, done_ns=now_ns
             ),
-            endings=(ending,),
+            attempts=(attempt,),
         )
 
     def ranking_documents(self) -> Iterator[list[dict[str, Any]]]:
@@ -189,9 +189,9 @@ class PassRecord:
         return self.decision.evictions[0].resource if self.decision.evictions else None
 
     def _timing(self) -> dict[str, int | None]:
-        freed = [ending.freed_ns for ending in self.endings]
+        freed = [attempt.freed_ns for attempt in self.attempts]
         # A soft eviction's kill comes long after its pass.
-        killed = [ending.killed_ns for ending in self.endings if ending.killed_ns is not None]
+        killed = [attempt.killed_ns for attempt in self.attempts if attempt.killed_ns is not None]
         return {
             "woke_ns": self.times.woke_ns,
             "started_ns": self.times.started_ns,
@@ -224,13 +224,13 @@ def as_decision(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "id": document.get("decision"), "evictions": document.get("ordered", [])}
 
 
-def outcome_document(record_id: int, at_unix_seconds: float, ending: Ending) -> dict[str, Any]:
+def outcome_document(record_id: int, at_unix_seconds: float, attempt: EvictionAttempt) -> dict[str, Any]:
     """Return the journal's line for an eviction that ended only after its decision was written."""
     return {
         "kind": "outcome",
         "decision": record_id,
         "time": instant(at_unix_seconds),
-        **ending_document(ending),
+        **attempt_document(attempt),
     }
 
 
@@ -305,9 +305,9 @@ def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, An
     }
 
 
-def ending_document(ending: Ending) -> dict[str, Any]:
+def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
     """Return an eviction and what became of it as plain JSON values."""
-    eviction = ending.eviction
+    eviction = attempt.eviction
     return {
         "pod": eviction.pod.key,
         "uid": eviction.pod.uid,
@@ -317,15 +317,15 @@ def ending_document(ending: Ending) -> dict[str, Any]:
         "grace_period_seconds": eviction.grace_period_seconds,
         "message": printable(eviction.message),
         "annotations": dict(eviction.annotations),
-        "outcome": ending.outcome,
-        "processes": ending.processes,
-        "killed_ns": ending.killed_ns,
-        "freed_ns": ending.freed_ns,
-        "credited_bytes": ending.credited_bytes,
-        "returned_bytes": ending.returned_bytes,
-        "left_bytes": ending.left_bytes,
-        "left_shared_bytes": ending.left_shared_bytes,
-        "problems": [printable(problem) for problem in ending.problems],
+        "outcome": attempt.outcome,
+        "processes": attempt.processes,
+        "killed_ns": attempt.killed_ns,
+        "freed_ns": attempt.freed_ns,
+        "credited_bytes": attempt.credited_bytes,
+        "returned_bytes": attempt.returned_bytes,
+        "left_bytes": attempt.left_bytes,
+        "left_shared_bytes": attempt.left_shared_bytes,
+        "problems": [printable(problem) for problem in attempt.problems],
     }
 
 

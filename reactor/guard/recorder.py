@@ -13,7 +13,7 @@ import trio
 
 from reactor.guard.record import (
     RESUMED,
-    Ending,
+    EvictionAttempt,
     PassRecord,
     ordered_document,
     outcome_document,
@@ -28,7 +28,7 @@ _LOG: Final = logging.getLogger("reactor.decision")
 _NOTED_RANKING: Final = 20
 
 OnPass = Callable[[PassRecord], None]
-OnEnded = Callable[[PassRecord, Ending], None]
+OnEnded = Callable[[PassRecord, EvictionAttempt], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Meter(Protocol):
     def observe_pass(self, record: PassRecord) -> None:
         """Count one pass."""
 
-    def observe_ending(self, record: PassRecord, ending: Ending) -> None:
+    def observe_attempt(self, record: PassRecord, attempt: EvictionAttempt) -> None:
         """Count one eviction, once nothing more becomes of it."""
 
 
@@ -94,22 +94,22 @@ class Recorder:
             self._hooks.on_pass(record)
         if self._meter is not None:
             self._meter.observe_pass(record)
-        if not (self._is_news(record.decision) or record.endings or record.reclaimed):
+        if not (self._is_news(record.decision) or record.attempts or record.reclaimed):
             return
         _log(record)
-        if not (record.endings or record.braking):
+        if not (record.attempts or record.braking):
             self._write_decision(record)
             return
         if self._journal is not None:
             self._journal.note(partial(record.document, _NOTED_RANKING))
-        if any(not ending.ended.is_set() for ending in record.endings):
+        if any(not attempt.ended.is_set() for attempt in record.attempts):
             self._write(partial(ordered_document, record))
         nursery.start_soon(self._complete, record)
 
     def resume(self, record: PassRecord, nursery: Nursery) -> None:
         """Record an eviction that an earlier run ordered, and its end once that is known."""
         self._write(partial(ordered_document, record, kind=RESUMED))
-        nursery.start_soon(self._account_late, record, record.endings)
+        nursery.start_soon(self._account_late, record, record.attempts)
 
     def _is_news(self, decision: Decision) -> bool:
         """Return whether a decision is another one than the one before it, and take it for the next.
@@ -125,8 +125,8 @@ class Recorder:
     async def _complete(self, record: PassRecord) -> None:
         try:
             with trio.move_on_after(self._patience_seconds):
-                for ending in record.endings:
-                    await ending.ended.wait()
+                for attempt in record.attempts:
+                    await attempt.ended.wait()
                 for braking in record.braking:
                     await braking.released.wait()
         finally:
@@ -137,27 +137,27 @@ class Recorder:
             await braking.released.wait()
             self._write(partial(released_document, record.id, time.time(), braking))
 
-    async def _account_late(self, record: PassRecord, late: Iterable[Ending]) -> None:
+    async def _account_late(self, record: PassRecord, late: Iterable[EvictionAttempt]) -> None:
         """Write what becomes of evictions whose order has been written already."""
-        for ending in late:
-            await ending.ended.wait()
-            self._account(record, ending)
-            self._write(partial(outcome_document, record.id, time.time(), ending))
+        for attempt in late:
+            await attempt.ended.wait()
+            self._account(record, attempt)
+            self._write(partial(outcome_document, record.id, time.time(), attempt))
 
-    def _patience_over(self, record: PassRecord) -> list[Ending]:
+    def _patience_over(self, record: PassRecord) -> list[EvictionAttempt]:
         """Write the decision as it stands; return its evictions that have not come to their end."""
         self._write_decision(record)
-        for ending in record.endings:
-            if ending.ended.is_set():
-                self._account(record, ending)
-        return [ending for ending in record.endings if not ending.ended.is_set()]
+        for attempt in record.attempts:
+            if attempt.ended.is_set():
+                self._account(record, attempt)
+        return [attempt for attempt in record.attempts if not attempt.ended.is_set()]
 
-    def _account(self, record: PassRecord, ending: Ending) -> None:
+    def _account(self, record: PassRecord, attempt: EvictionAttempt) -> None:
         if self._meter is not None:
-            self._meter.observe_ending(record, ending)
+            self._meter.observe_attempt(record, attempt)
         if self._hooks.on_ended is not None:
-            self._hooks.on_ended(record, ending)
-        _log_ending(record, ending)
+            self._hooks.on_ended(record, attempt)
+        _log_ending(record, attempt)
 
     def _write_decision(self, record: PassRecord) -> None:
         if self._journal is not None:
@@ -189,24 +189,24 @@ def _log(record: PassRecord) -> None:
     threshold = decision.acted_on
     seen = None if threshold is None else record.snapshot.signals.get(threshold.signal)
     prefix = "dry run: would evict" if record.dry_run else "evict"
-    for ending in record.endings:
-        place = next((one for one in decision.ranking if one.pod.uid == ending.eviction.pod.uid), None)
+    for attempt in record.attempts:
+        place = next((one for one in decision.ranking if one.pod.uid == attempt.eviction.pod.uid), None)
         _LOG.warning(
             "%s %s signal=%s threshold=%s available=%s capacity=%s grace_period_seconds=%d %s outcome=%s "
             "kill_ms=%s decision=%d",
             prefix,
-            ending.eviction.pod.key,
-            ending.eviction.signal,
+            attempt.eviction.pod.key,
+            attempt.eviction.signal,
             threshold,
             None if seen is None else seen.available,
             None if seen is None else seen.capacity,
-            ending.eviction.grace_period_seconds,
+            attempt.eviction.grace_period_seconds,
             "" if place is None else f"({standing(place, record.resource)})",
-            ending.outcome,
-            _milliseconds(record.times.woke_ns, ending.killed_ns),
+            attempt.outcome,
+            _milliseconds(record.times.woke_ns, attempt.killed_ns),
             record.id,
         )
-    if not record.endings:
+    if not record.attempts:
         _LOG.info(
             "conditions=%s thresholds_met=%s reclaim=%s deferred=%s absurd=%s decision=%d",
             ",".join(decision.conditions) or "none",
@@ -218,16 +218,16 @@ def _log(record: PassRecord) -> None:
         )
 
 
-def _log_ending(record: PassRecord, ending: Ending) -> None:
-    level = logging.INFO if ending.freed_ns is not None or ending.outcome == "dry-run" else logging.WARNING
+def _log_ending(record: PassRecord, attempt: EvictionAttempt) -> None:
+    level = logging.INFO if attempt.freed_ns is not None or attempt.outcome == "dry-run" else logging.WARNING
     _LOG.log(
         level,
         "%s %s freed_ms=%s decision=%d%s",
-        ending.outcome,
-        ending.eviction.pod.key,
-        _milliseconds(record.times.woke_ns, ending.freed_ns),
+        attempt.outcome,
+        attempt.eviction.pod.key,
+        _milliseconds(record.times.woke_ns, attempt.freed_ns),
         record.id,
-        "".join(f"; {problem}" for problem in ending.problems),
+        "".join(f"; {problem}" for problem in attempt.problems),
     )
 
 

@@ -6,13 +6,13 @@ import dataclasses
 import logging
 from typing import Final
 
-from reactor.guard.passes import Known
+from reactor.guard.passes import NodeView
 from reactor.guard.state import StateError, StateFile
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 
 
-def restore(file: StateFile, known: Known) -> str | None:
+def restore(file: StateFile, known: NodeView) -> str | None:
     """Put the saved state into what is known; return why there is none to be had though there was a file."""
     try:
         restored = file.load()

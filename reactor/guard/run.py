@@ -13,7 +13,7 @@ from reactor.guard.listening import AnotherDaemonError
 from reactor.guard.loop import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.signals import obey, receiver
-from reactor.guard.turn import turn
+from reactor.guard.single_instance_lock import single_instance_lock
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
 from reactor.threads import limit_threads
@@ -41,7 +41,7 @@ async def run(
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
         daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
-        async with turn(Path(settings.state_path), stand_by=settings.stand_by):
+        async with single_instance_lock(Path(settings.state_path), stand_by=settings.stand_by):
             await daemon.run(task_status)
         return
     refused: AnotherDaemonError | None = None
@@ -59,7 +59,7 @@ async def run(
             )
             nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:
-                async with turn(Path(settings.state_path), stand_by=settings.stand_by):
+                async with single_instance_lock(Path(settings.state_path), stand_by=settings.stand_by):
                     await daemon.run(task_status)
             except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
                 refused = error

@@ -18,7 +18,7 @@ from reactor.brake.braking import BrakeReading
 from reactor.guard.oom import OomKills
 from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, ranked_signal, usages_in_turns
 from reactor.guard.parts import Node, PodUsages
-from reactor.guard.passes import Known
+from reactor.guard.passes import NodeView
 from reactor.guard.slowdowns import slowdown_document
 from reactor.guard.wording import instant, standing
 from reactor.model.decisions import InFlight, OomVictim
@@ -49,7 +49,7 @@ class View:
     """
 
     settings: Settings
-    known: Known
+    known: NodeView
     node: Node
     usages: PodUsages
     sources: tuple[SourceState, ...]

@@ -16,7 +16,7 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.disks.walk_messages import Report
-from reactor.guard.passes import Known
+from reactor.guard.passes import NodeView
 from reactor.guard.walker import COMMAND, HangingError, Walker, WalkerError, run_until_lost
 from reactor.model.pods import Pod
 from reactor.supervisor import Supervisor
@@ -50,7 +50,7 @@ class StorageWatch:
 
     def __init__(
         self,
-        known: Known,
+        known: NodeView,
         *,
         hanging_seconds: float = _HANGING_SECONDS,
         left_alone_seconds: tuple[float, float] = _LEFT_ALONE_SECONDS,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from reactor.guard.record import Ending, PassRecord
+from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.signals import Resource
 
@@ -62,7 +62,7 @@ class Tally:
         if record.dry_run:
             return
         self._unhelpful += len(record.decision.unhelpful)
-        if not record.endings:
+        if not record.attempts:
             return
         self._stage("wake", max(0, times.started_ns - times.woke_ns))
         self._stage("observe", times.observed_ns - times.started_ns)
@@ -71,12 +71,12 @@ class Tally:
             self._stage("kill", times.killed_ns - times.decided_ns)
             self._wake_to_kill.observe((times.killed_ns - times.woke_ns) / 1e9)
 
-    def observe_ending(self, record: PassRecord, ending: Ending) -> None:
+    def observe_attempt(self, record: PassRecord, attempt: EvictionAttempt) -> None:
         """Count one eviction that came to its end."""
         del record
-        self._evictions[ending.eviction.signal, ending.outcome] += 1
-        if ending.killed_ns is not None and ending.freed_ns is not None:
-            self._stage("free", ending.freed_ns - ending.killed_ns)
+        self._evictions[attempt.eviction.signal, attempt.outcome] += 1
+        if attempt.killed_ns is not None and attempt.freed_ns is not None:
+            self._stage("free", attempt.freed_ns - attempt.killed_ns)
 
     def count_reload(self, *, taken: bool) -> None:
         """Count a reload of the configuration."""

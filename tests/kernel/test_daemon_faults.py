@@ -411,7 +411,7 @@ async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it
         ),
         "the test",
     )
-    hooks = Hooks(on_pass=seen.append, on_ended=lambda _, ending: ended.append(ending.eviction.pod.name))
+    hooks = Hooks(on_pass=seen.append, on_ended=lambda _, attempt: ended.append(attempt.eviction.pod.name))
     async with trio.open_nursery() as nursery:
         running = await nursery.start(partial(run, settings, hooks=hooks))
         assert any(source.health is SourceHealth.ARMED for source in running.view.sources)
@@ -423,6 +423,6 @@ async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it
 
     assert ended == ["hog"]
     assert -signal.SIGKILL == victim.wait(10)
-    assert any(record.endings for record in seen)
+    assert any(record.attempts for record in seen)
     assert before == (gc.isenabled(), sys.getswitchinterval(), signal.getsignal(signal.SIGTERM))
     assert not (tmp_path / "s.sock").exists()

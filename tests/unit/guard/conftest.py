@@ -11,12 +11,12 @@ import trio
 from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
 from reactor.brake.braking import BrakeReading, Braking
-from reactor.guard.endings import Endings
+from reactor.guard.evictor import Evictor
 from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
 from reactor.guard.parts import Parts
-from reactor.guard.passes import Known, Passes
-from reactor.guard.record import Ending
+from reactor.guard.passes import NodeView, Passes
+from reactor.guard.record import EvictionAttempt
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.status import View
 from reactor.model.decisions import Eviction
@@ -189,7 +189,7 @@ class FakeLoop:
         self.killed_before_braking: list[str] | None = None
         self.populated: set[str] = set()
         self.oom_kills: Callable[[], Sequence[OomKill]] = tuple
-        self.known = Known(observed=Observed(stale_seconds=35.0))
+        self.known = NodeView(observed=Observed(stale_seconds=35.0))
         self.parts = Parts(
             node=self.node,
             usages=self.usages,
@@ -200,7 +200,7 @@ class FakeLoop:
             arm_memory=self.armed.append,
             oom_kills=self._take_oom_kills,
         )
-        self.endings = Endings(
+        self.evictor = Evictor(
             self.kills,
             nursery,
             self._is_gone,
@@ -218,7 +218,7 @@ class FakeLoop:
                 unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
             ),
             self.parts,
-            self.endings,
+            self.evictor,
             self.known,
             dry_run=dry_run,
             clock_seconds=lambda: self.now_seconds,
@@ -242,11 +242,11 @@ class FakeLoop:
     def _confirm(self, eviction: Eviction) -> bool:
         return self.passes.confirm(eviction)
 
-    def _ended(self, ending: Ending) -> None:
-        uid = ending.eviction.pod.uid
+    def _ended(self, attempt: EvictionAttempt) -> None:
+        uid = attempt.eviction.pod.uid
         if uid not in self.usages.stays:
             self.usages.seen = {other: used for other, used in self.usages.seen.items() if other != uid}
-        self.passes.weigh(ending)
+        self.passes.weigh(attempt)
 
     def _is_gone(self, uid: str) -> bool:
         gone = self.passes.gone(uid)

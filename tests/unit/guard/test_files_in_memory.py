@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 
 from reactor.guard.observed import Observed
-from reactor.guard.passes import Known, Passes
+from reactor.guard.passes import NodeView, Passes
 from reactor.guard.restore import restore
 from reactor.guard.state import StateFile
 from reactor.kernel.small_file import replace
@@ -95,7 +95,7 @@ async def test_evicted_pod_whose_empty_cgroup_still_stands_is_not_killed_again_a
     loop.usages.shared = {}
     settings = EvictionSettings(thresholds=(make_threshold(100 * MIB),), unhelpful_eviction_pause_seconds=0.0)
     loop.passes = Passes(
-        settings, loop.parts, loop.endings, loop.known, clock_seconds=lambda: loop.now_seconds
+        settings, loop.parts, loop.evictor, loop.known, clock_seconds=lambda: loop.now_seconds
     )
     assert ["hog", "calm"] == look(loop)
 
@@ -106,7 +106,7 @@ async def test_evicted_pod_that_left_files_in_memory_is_known_to_have_ended_afte
     file = StateFile(tmp_path / "state.json")
     replace(file.path, file.document(loop.known.state))
     assert 60 * MIB == json.loads(file.path.read_text())["state"]["in_flight"][0]["left_bytes"]
-    known = Known(observed=Observed(stale_seconds=0.0))
+    known = NodeView(observed=Observed(stale_seconds=0.0))
 
     assert restore(file, known) is None
 

@@ -8,10 +8,10 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
-from reactor.guard.endings import Endings
+from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation, Lasting
 from reactor.guard.observed import Observed
-from reactor.guard.passes import Known
+from reactor.guard.passes import NodeView
 from reactor.guard.record import PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
@@ -48,10 +48,10 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
     kills, supervisor = KillPath(fake.tree, SETTINGS.pod_parents), Supervisor()
     records: list[PassRecord] = []
     async with trio.open_nursery() as nursery:
-        endings = Endings(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True)
+        evictor = Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True)
         lasting = Lasting(
-            known=Known(observed=Observed(stale_seconds=35.0)),
-            endings=endings,
+            known=NodeView(observed=Observed(stale_seconds=35.0)),
+            evictor=evictor,
             brake=Brake(fake.tree),
             supervisor=supervisor,
             steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),

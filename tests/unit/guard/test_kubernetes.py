@@ -19,7 +19,7 @@ from reactor.errors import ConfigError
 from reactor.guard.eviction_reports import api_uid
 from reactor.guard.kubernetes import Cluster, node_name
 from reactor.guard.optional import cluster_of
-from reactor.guard.record import Ending, PassRecord, StageTimes
+from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import Decision, Eviction, Snapshot
@@ -118,7 +118,7 @@ async def _running(
 
 
 def _record(
-    *endings: Ending, conditions: tuple[NodeCondition, ...] = (), dry_run: bool = False
+    *attempts: EvictionAttempt, conditions: tuple[NodeCondition, ...] = (), dry_run: bool = False
 ) -> PassRecord:
     threshold = Threshold(
         signal=Signal.MEMORY_AVAILABLE, value=ThresholdValue(text="10%", percent=Fraction(10))
@@ -128,14 +128,14 @@ def _record(
         at_unix_seconds=0.0,
         wakes=(),
         snapshot=Snapshot(),
-        decision=Decision(at_seconds=0.0, conditions=conditions, acted_on=threshold if endings else None),
+        decision=Decision(at_seconds=0.0, conditions=conditions, acted_on=threshold if attempts else None),
         times=StageTimes(woke_ns=0, started_ns=0, observed_ns=0, decided_ns=0, done_ns=0),
-        endings=endings,
+        attempts=attempts,
         dry_run=dry_run,
     )
 
 
-def _ending(outcome: str = "killed", grace_period_seconds: int = 0) -> Ending:
+def _attempt(outcome: str = "killed", grace_period_seconds: int = 0) -> EvictionAttempt:
     eviction = Eviction(
         pod=_POD,
         signal=Signal.MEMORY_AVAILABLE,
@@ -143,15 +143,15 @@ def _ending(outcome: str = "killed", grace_period_seconds: int = 0) -> Ending:
         grace_period_seconds=grace_period_seconds,
         message="The node was low on resource: memory.",
     )
-    return Ending(eviction=eviction, outcome=outcome)
+    return EvictionAttempt(eviction=eviction, outcome=outcome)
 
 
 async def test_a_pass_that_evicts_is_told_with_its_conditions(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server) as (cluster, nursery):
-        ending = _ending()
-        ending.ended.set()
-        cluster.passed(_record(ending, conditions=(NodeCondition.MEMORY_PRESSURE,)), nursery)
+        attempt = _attempt()
+        attempt.ended.set()
+        cluster.passed(_record(attempt, conditions=(NodeCondition.MEMORY_PRESSURE,)), nursery)
         await until(lambda: server.pod["status"]["phase"] == "Failed")
         await until(
             lambda: {event["reason"] for event in server.events} == {"Evicted", "EvictionThresholdMet"}
@@ -163,27 +163,27 @@ async def test_a_pass_that_evicts_is_told_with_its_conditions(tmp_path: Path) ->
 async def test_a_dry_run_tells_nobody_anything(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server, dry_run=True) as (cluster, nursery):
-        cluster.passed(_record(_ending("dry-run"), dry_run=True), nursery)
+        cluster.passed(_record(_attempt("dry-run"), dry_run=True), nursery)
         assert 0 == cluster.pending
         assert ("Running", [], []) == (server.pod["status"]["phase"], server.events, server.node_patches)
 
 
 async def test_an_eviction_that_failed_is_not_told(tmp_path: Path) -> None:
     async with _running(tmp_path, _Server()) as (cluster, nursery):
-        cluster.evicted(_ending("failed"), nursery)
+        cluster.evicted(_attempt("failed"), nursery)
         assert 0 == cluster.pending
 
 
 async def test_an_eviction_that_is_called_off_never_makes_its_pod_failed(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server) as (cluster, nursery):
-        ending = _ending("ordered", grace_period_seconds=30)
-        cluster.evicted(ending, nursery)
+        attempt = _attempt("ordered", grace_period_seconds=30)
+        cluster.evicted(attempt, nursery)
         await until(lambda: server.events)
-        ending.outcome = "called off"
-        ending.ended.set()
+        attempt.outcome = "called off"
+        attempt.ended.set()
         await until(lambda: cluster.pending == 0)
-        other = _ending("ordered", grace_period_seconds=30)  # the same pod, evicted in earnest later
+        other = _attempt("ordered", grace_period_seconds=30)  # the same pod, evicted in earnest later
         cluster.evicted(other, nursery)
         assert 1 == cluster.pending
         assert "Running" == server.pod["status"]["phase"]
@@ -192,11 +192,11 @@ async def test_an_eviction_that_is_called_off_never_makes_its_pod_failed(tmp_pat
 async def test_a_soft_eviction_has_its_status_when_its_pod_has_ended(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server) as (cluster, nursery):
-        ending = _ending("ordered", grace_period_seconds=30)
-        cluster.evicted(ending, nursery)
+        attempt = _attempt("ordered", grace_period_seconds=30)
+        cluster.evicted(attempt, nursery)
         await until(lambda: server.events)
         assert "Running" == server.pod["status"]["phase"]
-        ending.ended.set()
+        attempt.ended.set()
         await until(lambda: server.pod["status"]["phase"] == "Failed")
 
 
@@ -231,9 +231,9 @@ async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: P
 
     async with _running(tmp_path, script) as (cluster, nursery):
         is_down[0] = True
-        ending = _ending()
-        ending.ended.set()
-        cluster.evicted(ending, nursery)
+        attempt = _attempt()
+        attempt.ended.set()
+        cluster.evicted(attempt, nursery)
         await until(lambda: "eviction of web" in cluster.problems)
         assert 1 == cluster.pending
     kept = json.loads((tmp_path / "announcements.json").read_text())
@@ -251,9 +251,9 @@ async def test_every_part_that_fails_is_restarted_and_an_eviction_is_told_all_th
         for name in parts:
             faults.fail(name)
         await until(lambda: parts == set(faults.failed))
-        ending = _ending()
-        ending.ended.set()
-        cluster.passed(_record(ending), supervisor.jobs(nursery, "kubernetes evictions"))
+        attempt = _attempt()
+        attempt.ended.set()
+        cluster.passed(_record(attempt), supervisor.jobs(nursery, "kubernetes evictions"))
 
         await until(lambda: server.pod["status"]["phase"] == "Failed")
         await until(lambda: all(state.health == "running" for state in supervisor.states))
@@ -314,10 +314,10 @@ async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_
     server = _Server()
     async with _running(tmp_path, server) as (cluster, nursery):
         nameless = Pod(name="poduid-web", namespace="kubepods", uid="uid-web", cgroup=None)
-        ending = _ending()
-        ending.eviction = dataclasses.replace(ending.eviction, pod=nameless)
-        ending.ended.set()
-        cluster.evicted(ending, nursery)
+        attempt = _attempt()
+        attempt.eviction = dataclasses.replace(attempt.eviction, pod=nameless)
+        attempt.ended.set()
+        cluster.evicted(attempt, nursery)
         await until(lambda: server.events and server.pod["status"]["phase"] == "Failed")
         about = server.events[0]["involvedObject"]
         assert ("default", "web") == (about["namespace"], about["name"])

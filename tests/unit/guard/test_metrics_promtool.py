@@ -88,9 +88,9 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
     loop.have(make_pod("hog"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
     record = loop.passes.make([Wake(source="test", kind=WakeKind.MEMORY, at_ns=0)])
-    await record.endings[0].ended.wait()
+    await record.attempts[0].ended.wait()
     tally.observe_pass(record)
-    tally.observe_ending(record, record.endings[0])
+    tally.observe_attempt(record, record.attempts[0])
     tally.count_reload(taken=False)
     told = reading(make_threshold, tally).document()
     metrics.read(json.loads(json.dumps(told)), parts={"metrics": 2}, restart_loops=1, repeated_evictions=4)

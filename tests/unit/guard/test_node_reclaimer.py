@@ -62,7 +62,7 @@ async def test_what_was_freed_is_measured_against_what_was_wanted(make_disk, mak
     record = await disk.give_back()
     (given,) = record.reclaimed
     assert (given.wanted, given.freed, given.did) == (90, 200, ("vacuumed",))
-    assert record.endings == ()
+    assert record.attempts == ()
     assert disk.loop.known.reclaimed == record.reclaimed
     assert record.document()["reclaimed"][0]["freed"] == 200
 
@@ -109,7 +109,7 @@ async def test_dry_run_gives_nothing_back(make_disk, make_reclaim):
     commands = disk.loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(500))
     record = await disk.give_back()
     assert [] == commands.asked
-    assert ["dry-run"] == [ending.outcome for ending in record.endings]
+    assert ["dry-run"] == [attempt.outcome for attempt in record.attempts]
 
 
 async def test_what_was_seen_after_a_reclaim_is_acted_on_once(make_disk, make_reclaim):
@@ -141,7 +141,7 @@ async def test_what_comes_back_only_after_a_while_is_waited_for_and_spares_every
     asked = disk.loop.passes.make([WAKE])
     disk.loop.now_seconds += 1
     record = await disk.loop.passes.give_back(asked, disk.observe, glance)
-    assert record.endings == ()
+    assert record.attempts == ()
     assert record.reclaimed[0].freed >= record.reclaimed[0].wanted == 90
     assert len(glances) == 4
 
@@ -152,4 +152,4 @@ async def test_what_does_not_come_back_is_not_waited_for(make_disk, make_reclaim
     began_seconds = trio.current_time()
     record = await disk.give_back()
     assert trio.current_time() - began_seconds < 0.5
-    assert ["writer"] == [ending.eviction.pod.name for ending in record.endings]
+    assert ["writer"] == [attempt.eviction.pod.name for attempt in record.attempts]

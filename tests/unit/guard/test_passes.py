@@ -28,7 +28,7 @@ async def test_hard_crossing_kills_the_right_pod_before_the_pass_returns(make_lo
     record = loop.passes.make([wake()])
 
     assert loop.kills.killed == ["hog"]
-    assert record.endings[0].outcome == "killed"
+    assert record.attempts[0].outcome == "killed"
     times = record.times
     assert times.woke_ns <= times.started_ns <= times.observed_ns <= times.decided_ns
     assert times.decided_ns <= times.killed_ns <= times.done_ns
@@ -53,7 +53,7 @@ async def test_nobody_is_killed_or_even_looked_at_while_there_is_memory(make_loo
     record = loop.passes.make([wake()])
 
     assert loop.kills.killed == []
-    assert record.endings == ()
+    assert record.attempts == ()
     assert loop.usages.memory_reads == loop.usages.full_reads == 0
 
 
@@ -199,8 +199,8 @@ async def test_pod_that_can_not_be_killed_is_passed_over_for_the_next(make_loop,
     loop.now_seconds += 0.01
     record = loop.passes.make([wake()])
 
-    assert failed.endings[0].outcome == "failed"
-    assert failed.endings[0].problems == ("outside the parents",)
+    assert failed.attempts[0].outcome == "failed"
+    assert failed.attempts[0].problems == ("outside the parents",)
     assert loop.kills.killed == ["next"]
     assert "outside the parents" in record.decision.ranking[-1].pod.critical_because
 
@@ -229,7 +229,7 @@ async def test_disk_threshold_seen_earlier_is_listed_but_not_acted_on_again(
     for kind in (WakeKind.MEMORY, WakeKind.HOUSEKEEPING):
         again = loop.passes.make([wake(kind)])
         assert again.decision.thresholds_met == (threshold,)
-        assert (again.decision.reclaim, again.endings) == ((), ())
+        assert (again.decision.reclaim, again.attempts) == ((), ())
     assert loop.kills.killed == ["first"]
 
     loop.known.observed.take([Signal.NODEFS_AVAILABLE], low, loop.now_seconds)
@@ -255,7 +255,7 @@ async def test_dry_run_decides_and_kills_nobody(make_loop, make_pod, observation
     record = loop.passes.make([wake()])
 
     assert [one.pod.name for one in record.decision.evictions] == ["hog"]
-    assert record.endings[0].outcome == "dry-run"
+    assert record.attempts[0].outcome == "dry-run"
     assert record.dry_run
     assert loop.kills.killed == []
 
@@ -291,9 +291,9 @@ async def test_soft_eviction_waits_in_the_background_and_a_hard_one_of_the_same_
     hard = loop.passes.make([wake()])
 
     assert loop.kills.killed == ["hog"]
-    assert hard.endings[0].outcome == "killed"
-    await soft.endings[0].ended.wait()
-    assert soft.endings[0].outcome == "pre-empted"
+    assert hard.attempts[0].outcome == "killed"
+    await soft.attempts[0].ended.wait()
+    assert soft.attempts[0].outcome == "pre-empted"
 
 
 async def test_a_soft_eviction_is_called_off_where_the_pressure_is_gone_when_its_grace_period_is_over(
@@ -304,7 +304,7 @@ async def test_a_soft_eviction_is_called_off_where_the_pressure_is_gone_when_its
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
     loop.passes.make([wake()])
     loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).endings
+    (soft,) = loop.passes.make([wake()]).attempts
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
     await soft.ended.wait()
     assert ("called off", []) == (soft.outcome, loop.kills.killed)
@@ -321,7 +321,7 @@ async def test_a_soft_eviction_is_not_called_off_before_its_minimum_reclaim_is_t
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
     loop.passes.make([wake()])
     loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).endings
+    (soft,) = loop.passes.make([wake()]).attempts
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
     loop.kills.reaped.set()
     await soft.ended.wait()
@@ -336,9 +336,9 @@ async def test_an_eviction_of_a_pod_whose_cgroup_is_another_by_now_says_gone(
     loop.kills.is_gone = True
     loop.kills.reaped.set()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
-    (ending,) = loop.passes.make([wake()]).endings
-    await ending.ended.wait()
-    assert ("gone", 0, None) == (ending.outcome, ending.processes, ending.killed_ns)
+    (attempt,) = loop.passes.make([wake()]).attempts
+    await attempt.ended.wait()
+    assert ("gone", 0, None) == (attempt.outcome, attempt.processes, attempt.killed_ns)
 
 
 async def test_reload_to_a_dry_run_calls_off_the_soft_eviction_under_way_and_no_kill_follows(
@@ -349,10 +349,10 @@ async def test_reload_to_a_dry_run_calls_off_the_soft_eviction_under_way_and_no_
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
     loop.passes.make([wake()])
     loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).endings
+    (soft,) = loop.passes.make([wake()]).attempts
     await trio.testing.wait_all_tasks_blocked()
 
-    assert loop.endings.adopt(10.0, dry_run=True) == ("uid-hog",)
+    assert loop.evictor.adopt(10.0, dry_run=True) == ("uid-hog",)
     loop.known.called_off("uid-hog")
 
     await soft.ended.wait()
@@ -371,11 +371,11 @@ async def test_reload_to_a_dry_run_takes_nothing_back_of_a_kill_that_is_done(
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
     loop.passes.make([wake()])
     loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).endings
+    (soft,) = loop.passes.make([wake()]).attempts
     await trio.sleep(31)
     assert loop.kills.killed == ["hog"]
 
-    assert loop.endings.adopt(10.0, dry_run=True) == ()
+    assert loop.evictor.adopt(10.0, dry_run=True) == ()
 
     loop.kills.reaped.set()
     await soft.ended.wait()
@@ -412,7 +412,7 @@ async def test_node_gives_back_before_a_pod_is_evicted_for_disk(
             [Signal.NODEFS_AVAILABLE], {Signal.NODEFS_AVAILABLE: observation(500, 1000)}, loop.now_seconds
         )
 
-    assert (await loop.passes.give_back(asked, observe_more)).endings == ()
+    assert (await loop.passes.give_back(asked, observe_more)).attempts == ()
 
 
 async def test_pod_is_evicted_for_disk_where_giving_back_was_not_enough(
@@ -427,7 +427,7 @@ async def test_pod_is_evicted_for_disk_where_giving_back_was_not_enough(
 
     record = await loop.passes.give_back(asked, trio.lowlevel.checkpoint)
 
-    assert [ending.eviction.pod.name for ending in record.endings] == ["writer"]
+    assert [attempt.eviction.pod.name for attempt in record.attempts] == ["writer"]
     assert loop.kills.killed == ["writer"]
 
 
@@ -469,11 +469,11 @@ async def test_a_pod_whose_pause_container_alone_is_still_counted_is_gone(
     loop.usages.seen["uid-bomb"] = PodUsage(process_count=200)
     loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(90, 300)}
     loop.kills.reaped.set()
-    ending = loop.passes.make([wake(WakeKind.PROCESSES)]).endings[0]
+    attempt = loop.passes.make([wake(WakeKind.PROCESSES)]).attempts[0]
     await trio.sleep(1)
-    assert not ending.ended.is_set()
+    assert not attempt.ended.is_set()
     loop.usages.seen["uid-bomb"] = PodUsage(process_count=1)
-    await ending.ended.wait()
+    await attempt.ended.wait()
     assert loop.gone == ["uid-bomb"]
 
 
@@ -485,7 +485,7 @@ async def test_nobody_else_is_evicted_for_processes_while_those_of_the_first_are
     loop.usages.seen["uid-bomb"] = PodUsage(process_count=200)
     loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(90, 300)}
     loop.kills.reaped.set()
-    ending = loop.passes.make([wake(WakeKind.PROCESSES)]).endings[0]
+    attempt = loop.passes.make([wake(WakeKind.PROCESSES)]).attempts[0]
     await trio.sleep(1)
 
     # Killed and gone, but not yet reaped by whoever started them.
@@ -493,9 +493,9 @@ async def test_nobody_else_is_evicted_for_processes_while_those_of_the_first_are
     record = loop.passes.make([wake(WakeKind.PROCESSES)])
     assert loop.kills.killed == ["bomb"]
     assert record.decision.deferred_because is not None
-    assert not ending.ended.is_set()
+    assert not attempt.ended.is_set()
 
     loop.usages.seen["uid-bomb"] = PodUsage(process_count=0)
-    await ending.ended.wait()
+    await attempt.ended.wait()
     assert loop.gone == ["uid-bomb"]
-    assert ending.freed_ns is not None
+    assert attempt.freed_ns is not None

@@ -41,7 +41,7 @@ async def test_for_an_absurd_threshold_nobody_is_observed_nor_got_ready(
 
     record = loop.passes.make([wake()])
 
-    assert (record.decision.thresholds_met, record.endings) == ((), ())
+    assert (record.decision.thresholds_met, record.attempts) == ((), ())
     assert (loop.kills.ready, loop.usages.memory_reads, loop.usages.full_reads) == ([], 0, 0)
 
 

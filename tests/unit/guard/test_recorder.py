@@ -9,7 +9,7 @@ import trio.testing
 
 from reactor.brake.braking import Braking
 from reactor.errors import RefusedError
-from reactor.guard.record import PassRecord, ending_document
+from reactor.guard.record import PassRecord, attempt_document
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.kernel.memory_high import BorrowedHigh
 from reactor.model.decisions import InFlight
@@ -199,7 +199,7 @@ async def test_hooks_see_every_pass_and_every_end(nursery, make_loop, make_pod, 
     seen, ended = [], []
     loop = make_loop()
     recorder = make_recorder(
-        Hooks(on_pass=seen.append, on_ended=lambda _, ending: ended.append(ending.outcome))
+        Hooks(on_pass=seen.append, on_ended=lambda _, attempt: ended.append(attempt.outcome))
     )
     loop.kills.reaped.set()
     loop.have(make_pod("hog"))
@@ -219,7 +219,7 @@ async def test_failed_kill_is_told_with_its_reason(make_loop, make_pod, observat
     loop.kills.fails_with = OSError(13, "Permission denied", "/cgroup")
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
 
-    document = ending_document(loop.passes.make([WAKE]).endings[0])
+    document = attempt_document(loop.passes.make([WAKE]).attempts[0])
 
     assert document["outcome"] == "failed"
     assert "Permission denied" in document["problems"][0]
@@ -280,11 +280,11 @@ async def test_resumed_eviction_leaves_a_record_and_its_outcome(
     seen = []
     loop = make_loop()
     recorder = Recorder(
-        journal, None, patience_seconds=1.0, hooks=Hooks(on_ended=lambda _, ending: seen.append(ending))
+        journal, None, patience_seconds=1.0, hooks=Hooks(on_ended=lambda _, attempt: seen.append(attempt))
     )
     flight = InFlight(uid="uid-slow", resource=Resource.MEMORY, kill_at_seconds=1030, deadline_seconds=1040)
-    ending = loop.endings.resume(make_pod("slow"), flight, loop.now_seconds)
-    recorder.resume(PassRecord.of_resumed(ending, 3, loop.now_seconds), nursery)
+    attempt = loop.evictor.resume(make_pod("slow"), flight, loop.now_seconds)
+    recorder.resume(PassRecord.of_resumed(attempt, 3, loop.now_seconds), nursery)
 
     (line,) = journal.lines
     assert (line["kind"], line["decision"], line["dry_run"]) == ("resumed", 3, False)
@@ -293,7 +293,7 @@ async def test_resumed_eviction_leaves_a_record_and_its_outcome(
     await trio.sleep(40)
     assert [line["kind"] for line in journal.lines] == ["resumed", "outcome"]
     assert (journal.lines[1]["pod"], journal.lines[1]["outcome"]) == ("cgroup/slow", "terminated")
-    assert seen == [ending]
+    assert seen == [attempt]
     recent = RecentRecords()
     for line in journal.lines:
         recent.take(line)
@@ -305,6 +305,6 @@ async def test_files_that_are_awaited_after_a_restart_come_to_an_end_too(make_lo
     flight = InFlight(
         uid="uid-full", resource=Resource.EPHEMERAL_STORAGE, kill_at_seconds=0, deadline_seconds=1
     )
-    ending = loop.endings.await_files(make_pod("full"), flight)
+    attempt = loop.evictor.await_files(make_pod("full"), flight)
     with trio.fail_after(5):
-        await ending.ended.wait()
+        await attempt.ended.wait()

@@ -96,7 +96,7 @@ async def test_what_pods_took_while_the_loop_was_held_up_amid_a_pass_is_not_memo
 
     loop.usages.meanwhile = held_up
     first = loop.passes.make([WAKE])
-    await first.endings[0].ended.wait()
+    await first.attempts[0].ended.wait()
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(76 * MIB)}
     loop.now_seconds += 0.02
     second = loop.passes.make([WAKE])
@@ -136,7 +136,7 @@ async def test_memory_that_outlives_its_pod_is_said_and_spares_the_others(make_l
     loop.kills.reaped.set()
 
     first = loop.passes.make([WAKE])
-    await first.endings[0].ended.wait()
+    await first.attempts[0].ended.wait()
     second = loop.passes.make([WAKE])
 
     assert ["hog"] == loop.kills.killed
@@ -196,16 +196,16 @@ async def test_what_came_back_is_what_the_node_says(make_loop, make_pod, observa
     loop.usages.seen = {}
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(350 * MIB)}
     loop.kills.reaped.set()
-    await record.endings[0].ended.wait()
+    await record.attempts[0].ended.wait()
     await trio.testing.wait_all_tasks_blocked()
 
-    ending = record.endings[0]
+    attempt = record.attempts[0]
     assert (300 * MIB, 290 * MIB, None) == (
-        ending.credited_bytes,
-        ending.returned_bytes,
-        ending.left_bytes,
+        attempt.credited_bytes,
+        attempt.returned_bytes,
+        attempt.left_bytes,
     )
-    assert ending.freed_ns is not None
+    assert attempt.freed_ns is not None
 
 
 async def test_a_pod_that_grew_between_the_decision_and_the_kill_is_credited_with_all_of_it(
@@ -225,5 +225,5 @@ async def test_a_pod_that_grew_between_the_decision_and_the_kill_is_credited_wit
     record = loop.passes.make([WAKE])
 
     assert ["hog"] == loop.kills.killed
-    assert 490 * MIB == record.endings[0].credited_bytes
+    assert 490 * MIB == record.attempts[0].credited_bytes
     assert 490 * MIB == loop.passes.known.state.hard_memory_kills[-1].credited_bytes

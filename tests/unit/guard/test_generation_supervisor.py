@@ -17,12 +17,12 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
+from reactor.guard.generation_supervisor import GenerationSupervisor, Outliving
 from reactor.guard.observed import Observed
-from reactor.guard.passes import Known
-from reactor.guard.record import Ending, PassRecord
+from reactor.guard.passes import NodeView
+from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
-from reactor.guard.succession import Outliving, Succession
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import InFlight
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
@@ -69,10 +69,10 @@ class Guarded:
     def __init__(self, node: NodeInFiles, settings: Settings) -> None:
         self.node = node
         self.records: list[PassRecord] = []
-        self.resumed: list[Ending] = []
+        self.resumed: list[EvictionAttempt] = []
         self.refused: list[Exception] = []
         self.begun = 0
-        self.known = Known(observed=Observed(stale_seconds=0.0))
+        self.known = NodeView(observed=Observed(stale_seconds=0.0))
         self.kills = Unexercised(node.tree, settings.pod_parents)
         self.brake = Brake(node.tree)
         outliving = Outliving(
@@ -85,13 +85,15 @@ class Guarded:
             supervisor=Supervisor(),
             clock_seconds=trio.current_time,
         )
-        self.succession = Succession(settings, outliving, lambda _: None, self._resume, self.refused.append)
+        self.supervisor = GenerationSupervisor(
+            settings, outliving, lambda _: None, self._resume, self.refused.append
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Guard the node in the body, from the first generation's first pass on."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.succession.run, nursery, self.records.append, self._begin)
+            nursery.start_soon(self.supervisor.run, nursery, self.records.append, self._begin)
             await until(lambda: self.begun, "the first generation")
             yield
             nursery.cancel_scope.cancel()
@@ -107,7 +109,7 @@ class Guarded:
         assert list(names) == self.evictions()
 
     def evictions(self) -> list[str]:
-        return [ending.eviction.pod.name for record in self.records for ending in record.endings]
+        return [attempt.eviction.pod.name for record in self.records for attempt in record.attempts]
 
     def close(self) -> None:
         self.kills.close()
@@ -117,8 +119,8 @@ class Guarded:
     def _begin(self) -> None:
         self.begun += 1
 
-    def _resume(self, ending: Ending, _: Nursery) -> None:
-        self.resumed.append(ending)
+    def _resume(self, attempt: EvictionAttempt, _: Nursery) -> None:
+        self.resumed.append(attempt)
 
 
 @pytest.fixture
@@ -161,11 +163,11 @@ async def test_hog_is_killed_at_the_pass_that_sees_the_crossing_and_nobody_befor
         assert [] == guarded.evictions()
         node.use(450)
         await guarded.evicted("hog")
-        (record,) = [record for record in guarded.records if record.endings]
+        (record,) = [record for record in guarded.records if record.attempts]
         assert [NodeCondition.MEMORY_PRESSURE] == list(record.decision.conditions)
         await until(lambda: node.alive() == {"small"}, "the kill")
         node.use(100)
-        await until(record.endings[0].ended.is_set, "the end of the eviction")
+        await until(record.attempts[0].ended.is_set, "the end of the eviction")
         await guarded.passes(3)
     assert -signal.SIGKILL == node.end_status("hog")
     assert ["hog"] == guarded.evictions()
@@ -181,7 +183,7 @@ async def test_soft_threshold_evicts_after_its_grace_period_and_not_before(
         await guarded.passes(1)
         node.use(450)
         await guarded.evicted("hog")
-    (record,) = [record for record in guarded.records if record.endings]
+    (record,) = [record for record in guarded.records if record.attempts]
     first = next(one for one in guarded.records if one.decision.conditions)
     assert record.decision.at_seconds - first.decision.at_seconds >= 5
     # The loop woke itself at the end of the grace period; the ticker would have come later.
@@ -204,10 +206,10 @@ async def test_reload_guards_by_other_thresholds_and_keeps_what_is_known(
     async with guarded.running():
         await until(lambda: guarded.known.state.conditions, "the pressure")
         since = dict(guarded.known.state.condition_since)
-        first = guarded.succession.present
-        guarded.succession.begin(guarding(below(100), below(450, grace_period_seconds=3600.0)))
+        first = guarded.supervisor.present
+        guarded.supervisor.begin(guarding(below(100), below(450, grace_period_seconds=3600.0)))
         await until(lambda: guarded.begun == 2, "the next generation")
-        assert first is not guarded.succession.present
+        assert first is not guarded.supervisor.present
         assert since == dict(guarded.known.state.condition_since)
         assert [] == guarded.evictions()
         node.use(450)
@@ -220,8 +222,8 @@ async def test_reload_amid_the_start_of_a_generation_begins_the_next_one_all_the
     guarded = guard(guarding(below(1)))
     async with guarded.running():
         for mib in (2, 3, 100):
-            guarded.succession.begin(guarding(below(mib)))
-        await until(lambda: guarded.succession.settings == guarding(below(100)), "the last")
+            guarded.supervisor.begin(guarding(below(mib)))
+        await until(lambda: guarded.supervisor.settings == guarding(below(100)), "the last")
         node.use(450)
         await guarded.evicted("hog")
 
@@ -240,11 +242,11 @@ async def test_settings_that_no_generation_can_begin_with_are_refused_and_those_
     wanted = guarding(below(100))
     guarded = guard(wanted)
     async with guarded.running():
-        guarded.succession.begin(broken)
+        guarded.supervisor.begin(broken)
         await until(lambda: guarded.begun == 2, "a generation after the refused one")
         (refused,) = guarded.refused
         assert isinstance(refused, AttributeError | TypeError)
-        assert wanted == guarded.succession.settings
+        assert wanted == guarded.supervisor.settings
         node.use(450)
         await guarded.evicted("hog")
 
@@ -264,7 +266,7 @@ async def test_failure_in_a_pass_ends_the_daemon(node: NodeInFiles, guard, mock_
     guarded = guard(guarding(below(100)))
     with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
         async with guarded.running():
-            guarded.succession.present.passes.make = lambda _: 1 // 0
+            guarded.supervisor.present.passes.make = lambda _: 1 // 0
             await trio.sleep_forever()
 
 
@@ -282,9 +284,9 @@ async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_gen
     again.known.state = replace(again.known.state, in_flight=(flight,))
     async with again.running():
         await until(lambda: node.alive() == {"small"}, "the kill")
-        again.succession.begin(guarding(below(2)))
+        again.supervisor.begin(guarding(below(2)))
         await until(lambda: again.begun == 2, "the next generation")
-    assert ["hog"] == [ending.eviction.pod.name for ending in again.resumed]
+    assert ["hog"] == [attempt.eviction.pod.name for attempt in again.resumed]
     assert [] == again.evictions()
 
 
@@ -295,7 +297,7 @@ async def test_other_layout_by_the_devices_begins_a_generation_by_that_layouts_s
     for_split = replace(settings.eviction, thresholds=(below(100),))
     guarded = guard(replace(settings, by_layout={Layout.SPLIT: for_split}))
     async with guarded.running():
-        guarded.succession._adopt_layout(Layout.SPLIT)
+        guarded.supervisor._adopt_layout(Layout.SPLIT)
         await until(lambda: guarded.begun == 2, "the next generation")
         node.use(450)
         await guarded.evicted("hog")
@@ -307,8 +309,8 @@ async def test_pods_are_listed_again_when_that_is_asked_for(node: NodeInFiles, g
     async with guarded.running():
         node.add_pod("late", 30)
         assert {"small", "hog"} == {pod.name for pod in guarded.known.pods}
-        guarded.succession.look_at_pods()
+        guarded.supervisor.look_at_pods()
         await until(lambda: len(guarded.known.pods) == 3, "the pod that came")
         node.add_pod("later", 30)
-        guarded.succession.glance_at_pods()
+        guarded.supervisor.glance_at_pods()
         assert {"small", "hog", "late", "later"} == {pod.name for pod in guarded.known.pods}

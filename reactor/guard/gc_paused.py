@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Keep the garbage collector from standing between a wake and a kill: the generation calls it instead.
 
     Afterwards the interpreter is as it was, what protect_self changed in it included.

@@ -14,7 +14,7 @@ import trio
 from reactor.act.kill import KillReport
 from reactor.errors import ReactorError
 from reactor.guard.parts import Kills
-from reactor.guard.record import Ending
+from reactor.guard.record import EvictionAttempt
 from reactor.model.decisions import Eviction, InFlight
 from reactor.model.pods import Pod
 from reactor.model.signals import ON_DISK, RESOURCE
@@ -25,7 +25,7 @@ _COUNTED_POLL_SECONDS: Final = 0.02
 CALLED_OFF: Final = "called off"
 
 
-class Endings:
+class Evictor:
     """Ends pods through `kills`; `on_gone` is told the uid of each that has ended.
 
     It answers whether the pod counts for nothing any more, and is asked again while it does. `empty` removes
@@ -48,7 +48,7 @@ class Endings:
         dry_run: bool = False,
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
         confirm: Callable[[Eviction], bool] = lambda _: True,
-        on_ended: Callable[[Ending], None] = lambda _: None,
+        on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
     ) -> None:
         self._nursery = nursery
         self._empty = empty
@@ -56,7 +56,7 @@ class Endings:
         self._on_gone = on_gone
         self._confirm = confirm
         self._kills = kills
-        self._waiting: dict[str, tuple[Ending, trio.CancelScope]] = {}
+        self._waiting: dict[str, tuple[EvictionAttempt, trio.CancelScope]] = {}
         self.adopt(deadline_seconds, dry_run=dry_run)
 
     def adopt(self, deadline_seconds: float, *, dry_run: bool) -> tuple[str, ...]:
@@ -71,147 +71,149 @@ class Endings:
 
     def _call_off(self) -> tuple[str, ...]:
         called_off = []
-        for uid, (ending, scope) in self._waiting.items():
-            if ending.outcome != "ordered":
+        for uid, (attempt, scope) in self._waiting.items():
+            if attempt.outcome != "ordered":
                 continue  # its grace period is over, and so is the pod
-            ending.outcome = CALLED_OFF
-            ending.add_problems("a dry run was configured in its grace period, after SIGTERM")
+            attempt.outcome = CALLED_OFF
+            attempt.add_problems("a dry run was configured in its grace period, after SIGTERM")
             scope.cancel()
             called_off.append(uid)
-            _LOG.warning("pod %s: eviction called off: a dry run was configured", ending.eviction.pod.key)
+            _LOG.warning("pod %s: eviction called off: a dry run was configured", attempt.eviction.pod.key)
         return tuple(called_off)
 
     def get_ready(self, pods: Sequence[Pod]) -> None:
         """Hold what it takes to end these pods at once, and no others."""
         self._kills.get_ready(() if self._dry_run else pods)
 
-    def begin(self, eviction: Eviction) -> Ending:
+    def begin(self, eviction: Eviction) -> EvictionAttempt:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""
-        ending = Ending(eviction=eviction)
+        attempt = EvictionAttempt(eviction=eviction)
         if self._dry_run:
-            ending.outcome = "dry-run"
-            ending.ended.set()
+            attempt.outcome = "dry-run"
+            attempt.ended.set()
         elif eviction.grace_period_seconds > 0:
-            self._terminate(ending, eviction.grace_period_seconds)
+            self._terminate(attempt, eviction.grace_period_seconds)
         else:
-            self._kill(ending)
-        return ending
+            self._kill(attempt)
+        return attempt
 
-    def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> Ending:
+    def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> EvictionAttempt:
         """Take up an eviction that was ordered before a restart, with what is left of its grace period."""
         eviction = _resumed(pod, flight, max(0, math.ceil(flight.kill_at_seconds - now_seconds)))
         _LOG.warning("pod %s: eviction taken up again; %d s left", pod.key, eviction.grace_period_seconds)
         return self.begin(eviction)
 
-    def await_files(self, pod: Pod, flight: InFlight) -> Ending:
+    def await_files(self, pod: Pod, flight: InFlight) -> EvictionAttempt:
         """Take up an eviction of which only the files are left: its pod ended while no daemon ran.
 
         No process is killed: a cgroup of that name is another pod's by now.
         """
         _LOG.warning("pod %s: has ended; waiting until its files are removed", pod.key)
-        ending = Ending(eviction=_resumed(pod, flight, 0))
-        self._nursery.start_soon(self._await_files, ending)
-        return ending
+        attempt = EvictionAttempt(eviction=_resumed(pod, flight, 0))
+        self._nursery.start_soon(self._await_files, attempt)
+        return attempt
 
-    async def _await_files(self, ending: Ending) -> None:
+    async def _await_files(self, attempt: EvictionAttempt) -> None:
         try:
-            await self._settle(ending, time.monotonic_ns())
+            await self._settle(attempt, time.monotonic_ns())
         finally:
-            ending.ended.set()
+            attempt.ended.set()
 
-    def _kill(self, ending: Ending) -> None:
-        pod = ending.eviction.pod
+    def _kill(self, attempt: EvictionAttempt) -> None:
+        pod = attempt.eviction.pod
         try:
             report = self._kills.kill_now(pod)
         except (ReactorError, OSError) as error:
-            _failed(ending, error)
+            _failed(attempt, error)
             return
-        _killed(ending, report)
+        _killed(attempt, report)
         # Only now: cancelling what waits for the same pod is not on the way of the kill.
         overtaken = self._waiting.pop(pod.uid, None)
         if overtaken is not None:
             overtaken[0].outcome = "pre-empted"
             overtaken[1].cancel()
-        self._nursery.start_soon(self._reap, ending)
+        self._nursery.start_soon(self._reap, attempt)
 
-    def _terminate(self, ending: Ending, grace_period_seconds: float) -> None:
+    def _terminate(self, attempt: EvictionAttempt, grace_period_seconds: float) -> None:
         scope = trio.CancelScope()
-        self._waiting[ending.eviction.pod.uid] = (ending, scope)
-        self._nursery.start_soon(self._wait_terminated, ending, scope, grace_period_seconds)
+        self._waiting[attempt.eviction.pod.uid] = (attempt, scope)
+        self._nursery.start_soon(self._wait_terminated, attempt, scope, grace_period_seconds)
 
     async def _wait_terminated(
-        self, ending: Ending, scope: trio.CancelScope, grace_period_seconds: float
+        self, attempt: EvictionAttempt, scope: trio.CancelScope, grace_period_seconds: float
     ) -> None:
-        uid = ending.eviction.pod.uid
+        uid = attempt.eviction.pod.uid
         try:
             with scope:
-                still_wanted = partial(self._is_still_wanted, ending)
-                report = await self._kills.terminate(ending.eviction.pod, grace_period_seconds, still_wanted)
+                still_wanted = partial(self._is_still_wanted, attempt)
+                report = await self._kills.terminate(attempt.eviction.pod, grace_period_seconds, still_wanted)
                 if scope.cancel_called:
                     return  # a hard eviction took over and answers for the pod now, or it was called off
-                if ending.outcome == CALLED_OFF:
+                if attempt.outcome == CALLED_OFF:
                     return
                 if report is None:
-                    ending.outcome = "terminated"
-                    await self._settle(ending, time.monotonic_ns())
+                    attempt.outcome = "terminated"
+                    await self._settle(attempt, time.monotonic_ns())
                     return
-                _killed(ending, report)
-                await self._reap(ending)
+                _killed(attempt, report)
+                await self._reap(attempt)
         except (ReactorError, OSError) as error:
-            _failed(ending, error)
+            _failed(attempt, error)
         finally:
             waiting = self._waiting.get(uid)
-            if waiting is not None and waiting[0] is ending:
+            if waiting is not None and waiting[0] is attempt:
                 del self._waiting[uid]
-            if ending.outcome == "terminated":  # of one that was killed it is known by now
-                self._on_ended(ending)
-            ending.ended.set()
+            if attempt.outcome == "terminated":  # of one that was killed it is known by now
+                self._on_ended(attempt)
+            attempt.ended.set()
 
-    def _is_still_wanted(self, ending: Ending) -> bool:
+    def _is_still_wanted(self, attempt: EvictionAttempt) -> bool:
         """Return whether a pod whose grace period is over is to be killed; where not, it is called off."""
-        if self._confirm(ending.eviction):
+        if self._confirm(attempt.eviction):
             return True
-        ending.outcome = CALLED_OFF
+        attempt.outcome = CALLED_OFF
         _LOG.warning(
-            "pod %s: not killed after its grace period: no pressure is left", ending.eviction.pod.key
+            "pod %s: not killed after its grace period: no pressure is left", attempt.eviction.pod.key
         )
         return False
 
-    async def _reap(self, ending: Ending) -> None:
-        pod = ending.eviction.pod
+    async def _reap(self, attempt: EvictionAttempt) -> None:
+        pod = attempt.eviction.pod
         try:
             report = await self._kills.reap(pod, self._deadline_seconds)
         except (ReactorError, OSError) as error:
-            ending.add_problems(str(error))
+            attempt.add_problems(str(error))
             _LOG.warning("pod %s: killed, but not waited for: %s", pod.key, error)
         else:
-            ending.add_problems(*report.problems)
+            attempt.add_problems(*report.problems)
             if report.freed_ns is not None:
-                await self._settle(ending, report.freed_ns)
+                await self._settle(attempt, report.freed_ns)
         finally:
-            self._on_ended(ending)
-            ending.ended.set()
+            self._on_ended(attempt)
+            attempt.ended.set()
 
-    async def _settle(self, ending: Ending, freed_ns: int) -> None:
+    async def _settle(self, attempt: EvictionAttempt, freed_ns: int) -> None:
         """Wait until nothing of a pod that has ended is counted any more, and say that it is gone.
 
         Memory is given back before a process counts as ended, but its id only when its parent has reaped
         it: of 208 killed processes all were still in pids.current 33 ms later, enough for another victim.
         """
-        eviction = ending.eviction
+        eviction = attempt.eviction
         if self._empty is not None and eviction.resource in ON_DISK and eviction.pod.storage:
-            self._nursery.start_soon(self._remove_files, ending, self._empty)
+            self._nursery.start_soon(self._remove_files, attempt, self._empty)
         with trio.move_on_after(self._deadline_seconds):
-            while not self._on_gone(ending.eviction.pod.uid):
+            while not self._on_gone(attempt.eviction.pod.uid):
                 await trio.sleep(_COUNTED_POLL_SECONDS)
                 freed_ns = time.monotonic_ns()
-            ending.freed_ns = freed_ns
+            attempt.freed_ns = freed_ns
 
-    async def _remove_files(self, ending: Ending, empty: Callable[[Pod], Awaitable[tuple[str, ...]]]) -> None:
-        problems = await empty(ending.eviction.pod)
-        ending.add_problems(*problems)
+    async def _remove_files(
+        self, attempt: EvictionAttempt, empty: Callable[[Pod], Awaitable[tuple[str, ...]]]
+    ) -> None:
+        problems = await empty(attempt.eviction.pod)
+        attempt.add_problems(*problems)
         for problem in problems:
-            _LOG.warning("pod %s: %s", ending.eviction.pod.key, problem)
+            _LOG.warning("pod %s: %s", attempt.eviction.pod.key, problem)
 
 
 def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
@@ -224,15 +226,15 @@ def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
     )
 
 
-def _killed(ending: Ending, report: KillReport) -> None:
-    ending.outcome = "gone" if report.is_gone else "killed"
-    ending.processes = report.processes
-    ending.is_empty = report.is_empty
-    ending.killed_ns = None if report.is_gone else report.killed_ns
-    ending.add_problems(*report.problems)
+def _killed(attempt: EvictionAttempt, report: KillReport) -> None:
+    attempt.outcome = "gone" if report.is_gone else "killed"
+    attempt.processes = report.processes
+    attempt.is_empty = report.is_empty
+    attempt.killed_ns = None if report.is_gone else report.killed_ns
+    attempt.add_problems(*report.problems)
 
 
-def _failed(ending: Ending, error: Exception) -> None:
-    ending.outcome = "failed"
-    ending.add_problems(str(error))
-    ending.ended.set()
+def _failed(attempt: EvictionAttempt, error: Exception) -> None:
+    attempt.outcome = "failed"
+    attempt.add_problems(str(error))
+    attempt.ended.set()

@@ -6,17 +6,17 @@ import pytest
 import trio
 
 from reactor.guard.listening import AnotherDaemonError
-from reactor.guard.turn import turn
+from reactor.guard.single_instance_lock import single_instance_lock
 
 
 async def test_second_daemon_is_refused_while_the_first_guards_and_not_afterwards(tmp_path):
     state = tmp_path / "run" / "state.json"
-    async with turn(state, stand_by=False):
+    async with single_instance_lock(state, stand_by=False):
         with pytest.raises(AnotherDaemonError, match=r"state\.json\.lock.*--stand-by"):
-            async with turn(state, stand_by=False):
+            async with single_instance_lock(state, stand_by=False):
                 pass
 
-    async with turn(state, stand_by=False):
+    async with single_instance_lock(state, stand_by=False):
         assert stat.S_IMODE((tmp_path / "run" / "state.json.lock").stat().st_mode) == 0o600
 
 
@@ -24,10 +24,10 @@ async def test_successor_waits_for_the_first_to_end_and_not_longer(tmp_path, nur
     entered = trio.Event()
 
     async def successor():
-        async with turn(tmp_path / "state.json", stand_by=True):
+        async with single_instance_lock(tmp_path / "state.json", stand_by=True):
             entered.set()
 
-    async with turn(tmp_path / "state.json", stand_by=True):
+    async with single_instance_lock(tmp_path / "state.json", stand_by=True):
         nursery.start_soon(successor)
         await trio.sleep(0.1)
         assert not entered.is_set()
@@ -36,18 +36,18 @@ async def test_successor_waits_for_the_first_to_end_and_not_longer(tmp_path, nur
 
 
 async def test_successor_that_is_told_to_end_while_it_waits_leaves_the_lock_to_others(tmp_path):
-    async with turn(tmp_path / "state.json", stand_by=False):
+    async with single_instance_lock(tmp_path / "state.json", stand_by=False):
         with trio.move_on_after(0.1) as waiting:
-            async with turn(tmp_path / "state.json", stand_by=True):
+            async with single_instance_lock(tmp_path / "state.json", stand_by=True):
                 pass
         assert waiting.cancelled_caught
 
     with trio.fail_after(10):
-        async with turn(tmp_path / "state.json", stand_by=True):
+        async with single_instance_lock(tmp_path / "state.json", stand_by=True):
             pass
 
 
 async def test_node_is_guarded_although_no_lock_can_be_made(tmp_path, caplog):
     (tmp_path / "run").write_text("a file where the directory would be")
-    async with turn(tmp_path / "run" / "state.json", stand_by=False):
+    async with single_instance_lock(tmp_path / "run" / "state.json", stand_by=False):
         assert "a second daemon would not be noticed" in caplog.text

@@ -13,10 +13,10 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
 from reactor.errors import split_failure
-from reactor.guard.endings import Endings
+from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation, Lasting
-from reactor.guard.passes import Known
-from reactor.guard.record import Ending, PassRecord
+from reactor.guard.passes import NodeView
+from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
 from reactor.kernel.cgroup import CgroupTree
@@ -39,7 +39,7 @@ class Outliving:
     """What one generation leaves to the next, beside the evictions under way."""
 
     tree: CgroupTree
-    known: Known
+    known: NodeView
     brake: Brake
     kills: KillPath
     cluster: Cluster | None
@@ -48,7 +48,7 @@ class Outliving:
     clock_seconds: Callable[[], float] = time.monotonic
 
 
-class Succession:
+class GenerationSupervisor:
     """Runs generations; `settings` are those in force, `present` is the one that runs.
 
     `kill_path_problem` says what the first one found wrong with killing, None where that works. `on_refused`
@@ -60,7 +60,7 @@ class Succession:
         settings: Settings,
         outliving: Outliving,
         on_oom_kill: Callable[[OomKill], None],
-        on_resumed: Callable[[Ending, Nursery], None],
+        on_resumed: Callable[[EvictionAttempt, Nursery], None],
         on_refused: Callable[[Exception], None],
     ) -> None:
         self.settings = settings
@@ -83,12 +83,12 @@ class Succession:
         Evictions run in `nursery`, which outlives every generation.
         """
         self._exercise()
-        endings = self._endings(nursery)
+        evictor = self._evictor(nursery)
         proven: Settings | None = None  # those that a generation has guarded by
         while True:
             if self._next is not None:
                 self.settings, self._next = self._next, None
-            failure = await self._guard(endings, nursery, on_pass, on_begun)
+            failure = await self._guard(evictor, nursery, on_pass, on_begun)
             if failure is None:
                 proven = self.settings
                 if self._next is None:
@@ -101,7 +101,7 @@ class Succession:
 
     async def _guard(
         self,
-        endings: Endings,
+        evictor: Evictor,
         nursery: trio.Nursery,
         on_pass: Callable[[PassRecord], None],
         on_begun: Callable[[], None],
@@ -109,7 +109,7 @@ class Succession:
         """Run one generation; return what kept it from guarding, None where it has guarded."""
         begun = False
         try:
-            generation = self._generation(endings)
+            generation = self._generation(evictor)
             first, self.present = self.present is None, generation
             flights = self._outliving.known.state.in_flight
             try:
@@ -117,7 +117,7 @@ class Succession:
                     await inner.start(generation.run, on_pass)
                     begun = True
                     if first:
-                        self._resume(endings, flights, nursery)
+                        self._resume(evictor, flights, nursery)
                     on_begun()
             finally:
                 generation.close()
@@ -134,7 +134,7 @@ class Succession:
         if self.present is not None:
             self.present.stop()
 
-    def begin_anew(self) -> None:
+    def renew(self) -> None:
         """Go on with the same settings where something that they come down to is known better now."""
         self.begin(self._next or self.settings)
 
@@ -154,9 +154,9 @@ class Succession:
         settings = self._next or self.settings
         self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
 
-    def _endings(self, nursery: trio.Nursery) -> Endings:
+    def _evictor(self, nursery: trio.Nursery) -> Evictor:
         kills, cluster = self._outliving.kills, self._outliving.cluster
-        return Endings(
+        return Evictor(
             kills if cluster is None else cluster.runtime.kills,
             self._outliving.supervisor.jobs(nursery, "evictions"),
             self._gone,
@@ -167,18 +167,18 @@ class Succession:
             on_ended=self._ended,
         )
 
-    def _generation(self, endings: Endings) -> Generation:
+    def _generation(self, evictor: Evictor) -> Generation:
         settings, outliving, cluster = self.settings, self._outliving, self._outliving.cluster
         outliving.kills.guard(settings.pod_parents)
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
-        for uid in endings.adopt(deadline_seconds, dry_run=settings.dry_run):
+        for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
             outliving.known.called_off(uid)
         return Generation(
             settings if cluster is None else cluster.runtime.placed(settings),
             outliving.tree,
             Lasting(
                 known=outliving.known,
-                endings=endings,
+                evictor=evictor,
                 brake=outliving.brake,
                 supervisor=outliving.supervisor,
                 steward=outliving.steward,
@@ -211,7 +211,7 @@ class Succession:
         if self.kill_path_problem is not None:
             _LOG.error("kill path: %s", self.kill_path_problem)
 
-    def _resume(self, endings: Endings, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
+    def _resume(self, evictor: Evictor, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
         """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
         if self.settings.dry_run:
             return
@@ -227,13 +227,13 @@ class Succession:
             if flight not in known.state.in_flight or flight.left_bytes is not None:
                 continue
             if flight.uid in pods:
-                ending = endings.resume(pods[flight.uid], flight, now_seconds)
+                attempt = evictor.resume(pods[flight.uid], flight, now_seconds)
                 if cluster is not None:
                     with supervisor.hook("kubernetes notes").guard():
-                        cluster.evicted(ending, supervisor.jobs(nursery, "kubernetes evictions"))
-                self._on_resumed(ending, records)
+                        cluster.evicted(attempt, supervisor.jobs(nursery, "kubernetes evictions"))
+                self._on_resumed(attempt, records)
             elif flight.pod is not None:
-                self._on_resumed(endings.await_files(flight.pod, flight), records)
+                self._on_resumed(evictor.await_files(flight.pod, flight), records)
 
     async def _empty(self, pod: Pod) -> tuple[str, ...]:
         """Remove the files that end with a pod, and return what went wrong."""
@@ -246,9 +246,9 @@ class Succession:
             if self.present is not None:
                 self.present.emptied()
 
-    def _ended(self, ending: Ending) -> None:
+    def _ended(self, attempt: EvictionAttempt) -> None:
         if self.present is not None:
-            self.present.passes.weigh(ending)
+            self.present.passes.weigh(attempt)
 
     def _gone(self, uid: str) -> bool:
         return self.present is None or self.present.gone(uid)

@@ -21,7 +21,7 @@ _LOG: Final = logging.getLogger("reactor.daemon")
 
 
 @asynccontextmanager
-async def turn(state_path: Path, *, stand_by: bool) -> AsyncIterator[None]:
+async def single_instance_lock(state_path: Path, *, stand_by: bool) -> AsyncIterator[None]:
     """Hold the node's lock, `state_path`.lock, inside the block; with `stand_by` wait for it.
 
     Where the lock can't be made the block is entered all the same: a node without a guard is worse than one
