@@ -124,8 +124,12 @@ class KeptFile(Generic[_Content]):
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            # Not abandoned: two writers of one file are worse than a late one.
-            await in_thread(following(self._save_shown))
+            try:
+                # Not abandoned: two writers of one file are worse than a late one.
+                await in_thread(following(self._save_shown))
+            except trio.Cancelled:  # before a thread had begun with it: left for `flush`
+                self._changed.set()
+                raise
             await trio.sleep(self._between_seconds)
 
     def flush(self) -> None:

@@ -107,6 +107,20 @@ async def test_what_was_shown_last_is_saved(
     assert small_file.load(path, 100, json.loads) == ([1, 2], None)
 
 
+async def test_what_is_shown_in_the_very_moment_of_the_end_is_saved_by_the_flush(
+    kept: KeptFile[list[int]], path: Path
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.testing.wait_all_tasks_blocked()
+        kept.show([1])  # which it is woken by, to find itself cancelled before it has a thread
+        nursery.cancel_scope.cancel()
+
+    kept.flush()
+
+    assert [1] == json.loads(path.read_bytes())
+
+
 def test_flush_saves_what_was_shown_and_nothing_where_nothing_was(
     kept: KeptFile[list[int]], path: Path
 ) -> None:
