@@ -26,16 +26,17 @@ SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 def receiver() -> Iterator[AsyncIterator[int]]:
     """Receive the signals that the daemon obeys.
 
-    The command blocks them at its very start (cli.py), so that none is answered by Python's or the
-    kernel's default while modules are imported; and they are blocked again at the end, so that a second
-    SIGTERM does not cut the clean-up short.
+    The command blocks them at its very start (commands/run.py), so that none is answered by Python's or the
+    kernel's default while modules are imported. At the end they are blocked as they were before: the
+    command's stay blocked, so that a second SIGTERM does not cut the clean-up short, and another program's
+    children inherit no blocked SIGTERM.
     """
     with trio.open_signal_receiver(*SIGNALS) as received:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             yield received
         finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Reloadable(Protocol):

@@ -5,7 +5,7 @@ import signal
 import pytest
 import trio
 
-from reactor.guard.signals import obey
+from reactor.guard.signals import SIGNALS, obey, receiver
 
 
 class FakeDaemon:
@@ -108,3 +108,19 @@ async def test_end_ends_and_nothing_after_it_counts(config, number):
 
     assert ends == [1]
     assert daemon.reloads == []
+
+
+@pytest.mark.parametrize("blocked", [(), SIGNALS, (signal.SIGHUP,)], ids=["none", "all", "one"])
+async def test_signals_are_received_while_that_is_asked_for_and_blocked_as_before_afterwards(blocked):
+    ours = signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    try:
+        handlers = [signal.getsignal(number) for number in SIGNALS]
+        with receiver() as received:
+            for number in SIGNALS:
+                signal.raise_signal(number)
+                assert number == await anext(received)
+
+        assert {*blocked} == signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        assert handlers == [signal.getsignal(number) for number in SIGNALS]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ours)
