@@ -15,11 +15,20 @@ from reactor.disks.walk_messages import Kind, Report
 
 
 class Looks:
-    """Places, and what they report."""
+    """Places, and what they report.
+
+    Each look is so long after the one before that everything is counted, also where what its filesystem
+    shows is the same: of one that others use, too, as much may have been freed meanwhile as was taken.
+    """
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
-        self.places = Places(self.reports.append)
+        self._seconds = 0.0
+        self.places = Places(self.reports.append, clock_seconds=lambda: self._seconds)
+
+    def due(self) -> None:
+        self._seconds += 1000.0
+        self.places.due()
 
     def counted(self) -> list[int]:
         return [report.place for report in self.reports if report.kind is Kind.COUNTED]
@@ -83,7 +92,7 @@ def test_pods_with_few_files_are_counted_whatever_endless_ones_do(looks: Looks, 
     for number in range(10):
         looks.places.add(number, number, str(make_wide(tmp_path / f"{number}endless", 0)))
     looks.places.add(10, 10, str(make_wide(tmp_path / "small", 20)))
-    looks.places.due()
+    looks.due()
     turns = 0
     while looks.counted() != [10]:
         looks.places.turn(no_pace)
@@ -98,8 +107,7 @@ def test_look_is_over_for_those_that_are_counted_and_goes_on_for_the_others(
     looks.places.add(1, 1, str(make_wide(tmp_path / "endless", 0)))
     looks.places.add(2, 2, str(make_wide(tmp_path / "small", 20)))
     for look in range(3):
-        (tmp_path / "small" / f"new{look}").mkdir()
-        looks.places.due()
+        looks.due()
         while not looks.places.is_settled:
             looks.places.turn(no_pace)
         assert [2] * (look + 1) == looks.counted()
@@ -116,7 +124,7 @@ def test_places_of_one_pod_share_its_turns(looks: Looks, tmp_path: Path) -> None
     for number in range(20):
         looks.places.add(number, 1, str(make_wide(tmp_path / f"{number}endless", 0)))
     looks.places.add(20, 2, str(make_wide(tmp_path / "other-endless", 0)))
-    looks.places.due()
+    looks.due()
     had = {1: 0, 2: 0}
     for _ in range(60):
         looks.places.turn(no_pace)
@@ -129,7 +137,7 @@ def test_tree_of_two_thousand_levels_takes_no_more_steps_and_descriptors_than_it
     looks: Looks, deep: Path
 ) -> None:
     looks.places.add(1, 1, str(deep))
-    looks.places.due()
+    looks.due()
     before = len(os.listdir("/proc/self/fd"))
     steps = 0
 
@@ -151,7 +159,7 @@ def test_one_pod_can_not_take_all_the_room_to_remember_directories(
     monkeypatch.setattr("reactor.disks.places._DIRECTORIES_OF_A_POD", 10)
     looks.places.add(1, 1, str(make_wide(tmp_path / "wide", 100)))
     looks.places.add(2, 1, str(make_wide(tmp_path / "also", 100)))
-    looks.places.due()
+    looks.due()
     while not looks.places.is_idle:
         looks.places.turn(no_pace)
     remembered = sum(place.tree._root.size() for place in looks.places._places.values())
