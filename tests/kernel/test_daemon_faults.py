@@ -388,12 +388,25 @@ def test_many_reloads_leave_no_descriptor_and_no_memory_behind(
     assert daemon.rss_mib() < rss_mib + 2
 
 
+def interpreter() -> tuple[object, ...]:
+    """Return what a program may have set for itself and its children."""
+    return (
+        gc.isenabled(),
+        sys.getswitchinterval(),
+        [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)],
+        signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    )
+
+
+@pytest.mark.parametrize("obeys_signals", [False, True])
 async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it_was(
-    node: VirtualNode, tmp_path: Path
+    node: VirtualNode,
+    tmp_path: Path,
+    obeys_signals: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     seen: list[PassRecord] = []
     ended: list[str] = []
-    before = (gc.isenabled(), sys.getswitchinterval(), signal.getsignal(signal.SIGTERM))
+    before = interpreter()
     hog = node.add_pod("hog")
     settings = settings_from_text(
         json.dumps(
@@ -413,7 +426,8 @@ async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it
     )
     hooks = Hooks(on_pass=seen.append, on_ended=lambda _, attempt: ended.append(attempt.eviction.pod.name))
     async with trio.open_nursery() as nursery:
-        running = await nursery.start(partial(run, settings, hooks=hooks))
+        path = tmp_path / "reactor.json" if obeys_signals else None
+        running = await nursery.start(partial(run, settings, hooks=hooks, config_path=path))
         assert any(source.health is SourceHealth.ARMED for source in running.view.sources)
         victim = node.spawn(hog, hold(220))
         with trio.fail_after(20):
@@ -424,5 +438,5 @@ async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it
     assert ended == ["hog"]
     assert -signal.SIGKILL == victim.wait(10)
     assert any(record.attempts for record in seen)
-    assert before == (gc.isenabled(), sys.getswitchinterval(), signal.getsignal(signal.SIGTERM))
+    assert before == interpreter()
     assert not (tmp_path / "s.sock").exists()

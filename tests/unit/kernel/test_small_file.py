@@ -118,7 +118,7 @@ async def test_what_is_shown_in_the_very_moment_of_the_end_is_saved_by_the_flush
 
     kept.flush()
 
-    assert [1] == json.loads(path.read_bytes())
+    assert ([1], None) == small_file.load(path, 100, json.loads)
 
 
 def test_flush_saves_what_was_shown_and_nothing_where_nothing_was(
