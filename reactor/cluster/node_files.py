@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import trio
+
 from reactor.config.documents import load_documents
 from reactor.errors import ConfigError
-from reactor.kernel.procfs import PROC
+from reactor.kernel.scheduling import following
+from reactor.model.node_pods import NodeFiles
+from reactor.threads import in_thread
 
 _LARGEST_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePaths:
-    """Where a node keeps what is read of its pods."""
+class NodeFilesWatch:
+    """Reads the files every `interval_seconds`; `files` is what was found last.
 
-    proc: Path = PROC
-    logs: Path = Path("/var/log/pods")
-    kubelet: Path = Path("/var/lib/kubelet")
+    `on_change` is called where that differs from what was found before.
+    """
 
+    def __init__(
+        self,
+        static_pods_path: str | None,
+        log_directory: Path,
+        interval_seconds: float,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._read = partial(read_node_files, static_pods_path, log_directory)
+        self._interval_seconds = interval_seconds
+        self._on_change = on_change
+        self.files = NodeFiles()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFiles:
-    """Namespace and name of pods by uid, and the uids that static pods' manifests name."""
-
-    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    static_uids: frozenset[str] = frozenset()
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            found = await in_thread(following(self._read), abandon_on_cancel=True)
+            if found != self.files:
+                self.files = found
+                self._on_change()
+            await trio.sleep(self._interval_seconds)
 
 
 def read_node_files(static_pods_path: str | None, log_directory: Path) -> NodeFiles:

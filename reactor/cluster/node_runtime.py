@@ -15,7 +15,6 @@ from typing import Final
 
 from reactor.act.kill import KillPath
 from reactor.cluster.image_watch import ImageWatch, Observed, Told
-from reactor.cluster.node_files import NodePaths
 from reactor.cluster.runtime_kills import RuntimeKills
 from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.client import RuntimeClient
@@ -27,6 +26,7 @@ from reactor.reclaim.images import ImageHistory
 from reactor.reclaim.reclaims import NodeReclaim
 from reactor.reclaim.runtime_images import RuntimeImages
 from reactor.reclaim.runtime_reclaim import ContainerReclaim
+from reactor.workloads.kubelet_storage import NodePaths
 
 _IMAGES: Final = "images.json"
 

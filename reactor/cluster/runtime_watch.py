@@ -11,12 +11,13 @@ from typing import Final
 import trio
 
 from reactor.backoff import Backoff
-from reactor.cluster.inventory import Inventory, inventory_of
+from reactor.cluster.inventory import inventory_of
 from reactor.cri.client import RuntimeClient, described
 from reactor.cri.endpoint import KNOWN_ENDPOINTS, find_endpoint
 from reactor.cri.messages import FilesystemUsage, ImageFilesystems
 from reactor.errors import ReactorError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
+from reactor.model.node_pods import Inventory
 from reactor.model.signals import Filesystem
 from reactor.threads import in_thread
 

@@ -11,15 +11,15 @@ from reactor.cluster.announce import Announcer
 from reactor.cluster.announcements import Announcement, AnnouncementFile
 from reactor.cluster.node_runtime import NodeRuntime
 from reactor.cluster.runtime_kills import stop_sandboxes
-from reactor.cluster.standing_order import StandingOrder
-from reactor.cluster.unspecified import UNKNOWN_NAMESPACE
 from reactor.guard.record import EvictionAttempt
+from reactor.guard.standing_order import StandingOrder
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.pods import PodStore
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.supervisor import Nursery, Part
+from reactor.workloads.unspecified import UNKNOWN_NAMESPACE
 
 _ANNOUNCEMENTS: Final = "announcements.json"
 

@@ -22,12 +22,11 @@ from reactor.act.kill import KillPath
 from reactor.cluster.admission_guard import AdmissionGuard
 from reactor.cluster.cleanup import Cleanup
 from reactor.cluster.image_watch import Observed, Told
-from reactor.cluster.kubepods import may_be_api_uid
 from reactor.cluster.node_events import NodeEvents
+from reactor.cluster.node_files import NodeFilesWatch
 from reactor.cluster.node_runtime import NodeRuntime
 from reactor.cluster.node_status import NodeStatus
 from reactor.cluster.pod_specs import PodSpecs, session_read
-from reactor.cluster.pods import KubernetesPods
 from reactor.guard.eviction_reports import EvictionReports
 from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -41,6 +40,9 @@ from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import RESOURCE, NodeCondition
 from reactor.supervisor import Nursery, Part, Supervisor, report
+from reactor.workloads.kubelet_storage import NodePaths
+from reactor.workloads.kubepods import may_be_api_uid
+from reactor.workloads.kubernetes_pods import KubernetesPods
 
 _NODE_NAME: Final = "NODE_NAME"
 
@@ -84,6 +86,9 @@ class Cluster:
             tree,
             self.runtime,
             present=lambda: self._present(),  # noqa: PLW0108
+        )
+        self._files = NodeFilesWatch(
+            settings.static_pods_path, NodePaths().logs, settings.housekeeping_interval_seconds
         )
         self._admission = AdmissionGuard(self._pods.store, self._evictions.announce, time.time)
         self._supervisor = supervisor
@@ -133,6 +138,7 @@ class Cluster:
             specs=self._pods.specs,
             all_told=lambda: self._pods.is_heard,
             runtime=lambda: self.runtime.watch.inventory,
+            files=lambda: self._files.files,
         )
 
     def attend(
@@ -187,6 +193,7 @@ class Cluster:
         parts: dict[str, Part] = {
             **self._pods.services,
             **self.runtime.services,
+            "node files": self._files.run,
             "report": lambda: report(lambda: self.problems),
         }
         if not self._settings.dry_run:

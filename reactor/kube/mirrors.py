@@ -27,9 +27,8 @@ from typing import Any, Final, NamedTuple
 
 from reactor.config.lenient import decode_leniently
 from reactor.config.pod import HASH_ANNOTATION, MIRROR_ANNOTATION, SOURCE_ANNOTATION
+from reactor.model.pods import PodSource
 
-MIRROR: Final = "mirror pod"
-_API: Final = "api"
 _MOST_OWNERS: Final = 16
 
 
@@ -96,12 +95,19 @@ def mirror_claim(metadata: PodMetadata, annotations: Mapping[str, Any], node_nam
     return MirrorClaim(mirrored, owner.uid) if _is_named_for(metadata, node_name) else None
 
 
-def static_because(metadata: PodMetadata, annotations: Mapping[str, Any], node_name: str) -> str | None:
-    """Return why a pod of the kubelet's own list is a static one, None where it is none."""
-    source = annotations.get(SOURCE_ANNOTATION)
-    if not isinstance(source, str) or source == _API or annotations.get(HASH_ANNOTATION) != metadata.uid:
-        return None
-    return f"static pod (source {source:.80})" if _is_named_for(metadata, node_name) else None
+def static_source(metadata: PodMetadata, annotations: Mapping[str, Any], node_name: str) -> PodSource:
+    """Return where a pod of the kubelet's own list is from: the API server, or else it is a static one."""
+    if annotations.get(HASH_ANNOTATION) != metadata.uid or not _is_named_for(metadata, node_name):
+        return PodSource.API
+    return source_of(annotations.get(SOURCE_ANNOTATION))
+
+
+def source_of(annotation: object) -> PodSource:
+    """Return what the kubelet's annotation of a pod's source says; one that is missing says nothing."""
+    if not isinstance(annotation, str):
+        return PodSource.API
+    named = (PodSource.API, PodSource.FILE, PodSource.HTTP)
+    return next((source for source in named if source == annotation), PodSource.OTHER)
 
 
 def _is_named_for(metadata: PodMetadata, node_name: str) -> bool:

@@ -18,15 +18,8 @@ from reactor.config.lenient import decode_leniently
 from reactor.config.pod import pod_as_far_as_readable, pod_from_document
 from reactor.config.scalars import Timestamp
 from reactor.errors import ConfigError
-from reactor.kube.mirrors import (
-    MIRROR,
-    MirrorClaim,
-    PodMetadata,
-    mirror_claim,
-    read_metadata,
-    static_because,
-)
-from reactor.model.pods import Pod
+from reactor.kube.mirrors import MirrorClaim, PodMetadata, mirror_claim, read_metadata, static_source
+from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import PodOrigin
 
 EVICTED: Final = "Evicted"
@@ -42,13 +35,15 @@ class KnownPod:
     """A pod as it was last told of.
 
     `pod.uid` is that of its cgroup, `api_uid` that of the API server's object; they differ for a mirror pod,
-    which `claim` tells. Instants are seconds since 1970. `unreadable_because`: the spec can't be read as a
-    whole; `pod` is then what it last was, or what can be read of it, the rest as if it were not given.
+    which `claim` tells; `source` is where the kubelet has it from. Instants are seconds since 1970.
+    `unreadable_because`: the spec can't be read as a whole; `pod` is then what it last was, or what can be
+    read of it, the rest as if it were not given.
     """
 
     pod: Pod
     api_uid: str
     claim: MirrorClaim | None = None
+    source: PodSource = PodSource.API
     phase: str = ""
     reason: str = ""
     is_being_deleted: bool = False
@@ -127,13 +122,16 @@ def read_pod(
         pod = pod_as_far_as_readable(metadata.name, metadata.namespace, metadata.uid, spec, status)
         if before is not None:
             pod = before.pod
-    if origin is PodOrigin.KUBELET and pod.critical_because is None:
-        pod = replace(pod, critical_because=static_because(metadata, annotations, node_name))
+    source = PodSource.API
+    if origin is PodOrigin.KUBELET:
+        source = static_source(metadata, annotations, node_name)
+        pod = replace(pod, critical_because=pod.critical_because or source.critical_because)
     return KnownPod(
         # The very same spec, where it is equal: a holder need not look at it again.
         pod=before.pod if before is not None and before.pod == pod else pod,
         api_uid=metadata.uid,
         claim=mirror_claim(metadata, annotations, node_name) if origin is PodOrigin.API else None,
+        source=source,
         phase=told.phase,
         reason=told.reason,
         is_being_deleted=metadata.deletion_timestamp is not None,
@@ -282,8 +280,9 @@ class PodStore:
 
 def _as_mirror(told: KnownPod, uid: str, before: KnownPod | None) -> KnownPod:
     """Return a mirror pod by the uid of the static pod's cgroup."""
-    pod = replace(told.pod, uid=uid, critical_because=MIRROR)
-    return replace(told, pod=before.pod if before is not None and before.pod == pod else pod)
+    pod = replace(told.pod, uid=uid, critical_because=PodSource.MIRROR.critical_because)
+    same = before is not None and before.pod == pod
+    return replace(told, pod=before.pod if before is not None and same else pod, source=PodSource.MIRROR)
 
 
 def _since(status: _Status, kind: str) -> float | None:

@@ -13,6 +13,25 @@ SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS = 30
 
 
+class PodSource(StrEnum):
+    """Where the kubelet has a pod from; MIRROR is the API server's object of a static one."""
+
+    API = "api"
+    MIRROR = "mirror"
+    FILE = "file"
+    HTTP = "http"
+    OTHER = "other"
+
+    @property
+    def critical_because(self) -> str | None:
+        """Return why a pod from there is never evicted, None where it may be. Source: IsCriticalPod."""
+        if self is PodSource.API:
+            return None
+        if self is PodSource.MIRROR:
+            return "mirror pod"
+        return "static pod" if self is PodSource.OTHER else f"static pod (source {self})"
+
+
 class QosClass(StrEnum):
     """How much of what it may use a pod has asked for."""
 

@@ -11,7 +11,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
-from reactor.cluster.standing_order import StandingOrder
+from reactor.guard.standing_order import StandingOrder
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.cluster.standing_order import StandingOrder
+from reactor.guard.standing_order import StandingOrder
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
 

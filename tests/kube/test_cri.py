@@ -17,9 +17,6 @@ from sandboxes import OldRuntime, RunningPod, Runtime, image_named, until
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
-from reactor.cluster.kubelet_storage import KubeletStorage
-from reactor.cluster.node_files import NodePaths
-from reactor.cluster.pods import KubernetesPods
 from reactor.cluster.runtime_kills import RuntimeKills, stop_sandboxes
 from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.client import RuntimeClient
@@ -30,6 +27,8 @@ from reactor.kernel.procfs import read_meminfo
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
+from reactor.workloads.kubernetes_pods import KubernetesPods
 
 pytestmark = pytest.mark.trio
 MIB = 1 << 20

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reactor.cluster.kubelet_storage import KubeletStorage
-from reactor.cluster.node_files import NodePaths
 from reactor.model.pods import Container, Pod, StorageKind, Volume
+from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree

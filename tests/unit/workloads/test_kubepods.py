@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.cluster.kubepods import container_cgroups, is_config_hash, pod_cgroups, uid_of
 from reactor.model.pods import QosClass
+from reactor.workloads.kubepods import container_cgroups, is_config_hash, pod_cgroups, uid_of
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.cluster.inventory import RuntimePod, inventory_of
+from reactor.cluster.inventory import inventory_of
 from reactor.cri.messages import (
     Container,
     ContainerMetadata,
@@ -11,6 +11,8 @@ from reactor.cri.messages import (
     SandboxMetadata,
     SandboxState,
 )
+from reactor.model.node_pods import RuntimePod
+from reactor.model.pods import PodSource
 
 
 def _sandbox(identity: str, uid: str, **fields: object) -> Sandbox:
@@ -65,4 +67,4 @@ def test_annotations_of_a_sandbox_tell_a_static_pod_only_by_a_uid_that_the_api_s
     told = {"kubernetes.io/config.source": source, "kubernetes.io/config.hash": hash_}
     annotations = {key: value for key, value in told.items() if value is not None}
     found = inventory_of([_sandbox("s", uid, annotations=annotations)], [])
-    assert is_static is (found[uid].static_because is not None)
+    assert is_static is (found[uid].source is not PodSource.API)

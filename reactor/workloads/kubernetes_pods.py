@@ -13,24 +13,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from reactor.cluster.inventory import Inventory, RuntimePod
-from reactor.cluster.kubelet_storage import KubeletStorage
-from reactor.cluster.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
-from reactor.cluster.node_files import NodeFiles, NodePaths, read_node_files
-from reactor.cluster.sandbox import spared_cgroups
-from reactor.cluster.unspecified import pod_without_spec
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import read_meminfo
-from reactor.kube.mirrors import MIRROR
-from reactor.model.pods import Pod
+from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
+from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import Settings
 from reactor.workloads.fence import Fence
+from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
+from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
+from reactor.workloads.sandbox import spared_cgroups
 from reactor.workloads.unchanged import Unchanged
+from reactor.workloads.unspecified import pod_without_spec
 
 _STARTING_SECONDS: Final = 60.0
 _SHOWN: Final = 5
+_MIRROR: Final = PodSource.MIRROR.critical_because
 
 Specs = Mapping[str, Pod]  # by uid
 
@@ -48,25 +47,25 @@ class _Known(NamedTuple):
 class KubernetesPods:
     """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
 
-    `specs`, by the uids of cgroups, and `runtime` return what is known at present, without waiting;
+    `specs`, by the uids of cgroups, `runtime` and `files` return what is known at present, without waiting;
     `all_told` whether the source of specs has listed all and still reports changes. A pod keeps the spec that
     it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is known of pods comes from several
         self,
         tree: CgroupTree,
         settings: Settings,
         *,
         specs: Callable[[], Specs] = dict,
         runtime: Callable[[], Inventory] = dict,
+        files: Callable[[], NodeFiles] = NodeFiles,
         all_told: Callable[[], bool] = lambda: False,
         paths: NodePaths | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tree = tree
         self._parents = settings.pod_parents
-        self._static_pods_path = settings.static_pods_path
         self._paths = paths or NodePaths()
         self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
         self._specs = specs
@@ -74,7 +73,7 @@ class KubernetesPods:
         self._all_told = all_told
         self._clock_seconds = clock_seconds
         self._storage = KubeletStorage(tree, self._paths)
-        self._files = NodeFiles()
+        self._files = files
         self._capacity_bytes = 0
         self._inventory: Inventory = {}
         self._known: dict[str, _Known] = {}
@@ -88,7 +87,6 @@ class KubernetesPods:
 
     def pods(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh. It reads directories on a disk: for a worker thread."""
-        self._files = read_node_files(self._static_pods_path, self._paths.logs)
         return self._listed(afresh=True)
 
     def glance(self) -> tuple[Pod, ...]:
@@ -210,7 +208,7 @@ class KubernetesPods:
             found,
             containers,
             told,
-            self._files,
+            self._files(),
             self._capacity_bytes,
             is_unlisted=is_unlisted,
             proc=self._paths.proc,
@@ -226,7 +224,8 @@ def _stands(before: _Known, found: PodCgroup, spec: Pod | None, now_seconds: flo
 
 def _kept_spec(before: _Known) -> Pod | None:
     """Return the spec that outlives a pod's object: its own does, a mirror's claim ends with the mirror."""
-    return before.spec if before.spec is not None and before.spec.critical_because != MIRROR else None
+    is_mirror = before.spec is not None and before.spec.critical_because == _MIRROR
+    return None if is_mirror else before.spec
 
 
 def _by_name(containers: Sequence[ContainerCgroup], told: RuntimePod | None) -> dict[str, str]:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reactor.cluster.inventory import Inventory, RuntimePod
-from reactor.cluster.kubepods import container_cgroups
-from reactor.cluster.node_files import NodePaths
-from reactor.cluster.pods import KubernetesPods
+from reactor.cluster.node_files import read_node_files
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kube.pods import PodStore
-from reactor.model.pods import Pod, QosClass
+from reactor.model.node_pods import Inventory, RuntimePod
+from reactor.model.pods import Pod, PodSource, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.workloads.kubelet_storage import NodePaths
+from reactor.workloads.kubepods import container_cgroups
+from reactor.workloads.kubernetes_pods import KubernetesPods
 from tests.support.api_faults import pod_document
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Node:
             specs=lambda: self.specs,
             runtime=lambda: self.inventory,
             all_told=lambda: self.all_told,
+            files=lambda: read_node_files(settings.get("static_pods_path"), self.logs),
             paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
             clock_seconds=lambda: self.now_seconds,
         )
@@ -248,7 +250,7 @@ def test_what_the_runtime_tells_of_a_pod_is_taken_where_no_spec_is_known(node: N
     found = only(node.list().pods())
     assert found.key == "shop/web"
     assert found.container_cgroups == {"nginx": f"{BURSTABLE}/{APP}"}
-    node.inventory = {UID: dataclasses.replace(told, static_because="static pod (source file)")}
+    node.inventory = {UID: dataclasses.replace(told, source=PodSource.FILE)}
     assert only(node.list().pods()).critical_because == "static pod (source file)"
 
 

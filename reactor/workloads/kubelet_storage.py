@@ -11,16 +11,26 @@ Paths are the node's: a reactor in a pod sees them where it has them mounted at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reactor.cluster.node_files import NodePaths
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.overlay import read_upper_directory
+from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 
 _PLUGINS: Final = ("kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io~git-repo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePaths:
+    """Where a node keeps what is read of its pods."""
+
+    proc: Path = PROC
+    logs: Path = Path("/var/log/pods")
+    kubelet: Path = Path("/var/lib/kubelet")
 
 
 class KubeletStorage:

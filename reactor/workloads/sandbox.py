@@ -23,11 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from reactor.cluster.kubepods import ContainerCgroup
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.procfs import PROC, read_name, read_oom_score_adj
 from reactor.policy.oom_score import SANDBOX
+from reactor.workloads.kubepods import ContainerCgroup
 
 _NAME: Final = "pause"
 _MOST_BYTES: Final = 16 << 20

@@ -32,15 +32,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from reactor.cluster.inventory import RuntimePod
-from reactor.cluster.kubepods import ContainerCgroup, PodCgroup, is_config_hash
-from reactor.cluster.node_files import NodeFiles
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_oom_score_adj
+from reactor.model.node_pods import NodeFiles, RuntimePod
 from reactor.model.pods import Pod, QosClass
 from reactor.model.signals import Resource
 from reactor.policy.oom_score import GUARANTEED, requested_bytes
+from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, is_config_hash
 
 UNKNOWN_NAMESPACE: Final = "kubepods"
 _SYSTEM_NAMESPACE: Final = "kube-system"
@@ -78,7 +77,7 @@ def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
 def _static_because(found: PodCgroup, told: RuntimePod | None, files: NodeFiles) -> str | None:
     if is_config_hash(found.uid) or found.uid in files.static_uids:
         return "static pod"
-    return None if told is None else told.static_because
+    return None if told is None else told.source.critical_because
 
 
 def _perhaps_critical_because(
