@@ -2,8 +2,8 @@
 # BTF: CO-RE fits them to the running kernel when they are loaded.
 CLANG ?= clang
 BPFTOOL ?= $(shell PATH="$$PATH:/usr/sbin:/sbin" command -v bpftool || echo bpftool)
-# Whose types the sources are compiled against: the kernel that runs here or any other, as a copy of its
-# /sys/kernel/btf/vmlinux or a vmlinux with debug information.
+# The kernel types that the sources are compiled against: those of the running kernel or of another one, as a
+# copy of its /sys/kernel/btf/vmlinux or a vmlinux with debug information.
 VMLINUX_BTF ?= /sys/kernel/btf/vmlinux
 BPF_BUILD := .cache/bpf
 BPF_OBJECTS := $(patsubst bpf/%.bpf.c,reactor/kernel/bpf/compiled/%.bpf.o,$(wildcard bpf/*.bpf.c))

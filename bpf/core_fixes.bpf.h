@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What kernels hold differently, or not at all, each with the commit or option that decides.
+ * What differs between kernels, or is missing in some, each with the commit or option that decides.
  *
  * The sources are compiled against the types of one kernel and loaded into others. Types whose name ends in
  * ___ and a word are declared here instead of taken from vmlinux.h: CO-RE looks for them in the running
@@ -31,8 +31,8 @@ struct bpf_iter__cgroup___from_6_1 {
 
 /*
  * f1a7941243c1 ("mm: convert mm's rss stats into percpu_counter", 6.2) made rss_stat an array of percpu
- * counters; before, it was a struct around an array of atomics. Either way the sum may lag behind by what
- * the CPUs keep to themselves (64 pages each).
+ * counters; before, it was a struct around an array of atomics. In both, the sum may lag behind by what
+ * each CPU has not added yet (64 pages each).
  */
 struct percpu_counter___from_6_2 {
 	__s64 count;

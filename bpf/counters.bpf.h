@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* The iterator that tells where the kernel keeps a cgroup's counters. By BTF alone, as memory.bpf.c. */
+/* The iterator that returns the addresses of a cgroup's counters. By BTF alone, as memory.bpf.c. */
 #ifndef REACTOR_COUNTERS_BPF_H
 #define REACTOR_COUNTERS_BPF_H
 

@@ -7,7 +7,7 @@
  *   reserve_record(bytes)   room for a record in `events`, NULL where it is full
  *   submit_record(record)
  *   count_lost()
- *   claim(address, old, new)   set *address to `new` if it still is `old`; whether that was done
+ *   claim(address, old, new)   set *address to `new` if it still is `old`; return whether it was
  */
 #ifndef REACTOR_LEVELS_H
 #define REACTOR_LEVELS_H
@@ -37,7 +37,7 @@ static __always_inline void tell(__u32 kind, __u32 watched, __u64 id, __u64 valu
 	submit_record(record);
 }
 
-/* Compare a fresh value with the watch's levels. Whichever CPU moves `next` writes the record. */
+/* Compare a fresh value with the watch's levels. The CPU that moves `next` writes the record. */
 static __always_inline void look(struct counter_watch *watch, __u32 watched, __u64 value)
 {
 	for (__u32 i = 0; i < LEVELS_PER_WATCH; i++) {
@@ -57,7 +57,7 @@ static __always_inline void look(struct counter_watch *watch, __u32 watched, __u
 
 /*
  * Usage stands still at a limit while anonymous memory takes the place of page cache: no level is crossed,
- * yet the working set grows. What can be seen is the limit being met; user space then reads the working set.
+ * yet the working set grows. A program only sees that the limit is met; user space then reads the working set.
  */
 static __always_inline void tell_limit_met(struct counter_watch *watch, __u64 usage)
 {
@@ -68,7 +68,7 @@ static __always_inline void tell_limit_met(struct counter_watch *watch, __u64 us
 		tell(RECORD_RECLAIM, WATCHED_CGROUP_MEMORY, watch->id, usage, 0, 0);
 }
 
-/* Look at the node, so many pages of which are free or inactive file; return its working set. */
+/* Compare the node, of which that many pages are free or inactive file, with its levels; return its working set. */
 static __always_inline __u64 look_at_available(struct counter_watch *watch, __u64 available)
 {
 	__u64 used = watch->capacity > available ? watch->capacity - available : 0;

@@ -2,9 +2,9 @@
 /*
  * Memory watches on any number of cgroups.
  *
- * Charges go through the page counter of the cgroup, which charges its ancestors too: one look at the
- * counters from there to the root sees every watched cgroup that the charge raised. memcg charges 64 pages
- * at a time, so the look is taken once in 64 pages, and a record is written 4-250 KiB past its level.
+ * Charges go through the page counter of the cgroup, which charges its ancestors too: reading the counters
+ * from there to the root sees every watched cgroup that the charge raised. memcg charges 64 pages at a time,
+ * so the counters are read once in 64 pages, and a record is written 4-250 KiB past its level.
  * (Per-page hooks such as try_charge_memcg cost 4-14 % of a loop that faults pages in; this 0.2-0.4 %.)
  *
  * Everything here reads by BTF alone, without bpf_probe_read_kernel: it also loads under lockdown
@@ -27,7 +27,7 @@ struct {
 	__type(value, struct counter_watch);
 } memory_watches SEC(".maps");
 
-/* The root's counter, which has no parent, is left out: it is nobody's watch (node.bpf.c has the node's). */
+/* The root's counter, which has no parent, is left out: no watch is on it (node.bpf.c watches the node). */
 static __always_inline void look_upwards(struct page_counter *counter)
 {
 	for (int i = 0; i < MAX_CGROUP_DEPTH && counter && counter->parent; i++) {

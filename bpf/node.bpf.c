@@ -3,8 +3,8 @@
  * Memory watch on the node itself. The root cgroup has no counter on v2; what counts there is the kernel's
  * own free and inactive file pages, as in /proc/meminfo: working set = all - free - inactive file.
  *
- * Looked at whenever memory is charged to a cgroup, and every 10-100 ms by a timer in the kernel, since
- * much of a node's memory (page tables of the root, slabs, drivers, huge pages) is charged to none.
+ * Read whenever memory is charged to a cgroup, and every 10-100 ms by a timer in the kernel, since much of
+ * a node's memory (page tables of the root, slabs, drivers, huge pages) is charged to no cgroup.
  *
  * The counters are data symbols without BTF: reading them takes bpf_probe_read_kernel, and CAP_SYSLOG for
  * their addresses (without it /proc/kallsyms shows zeros).
@@ -20,7 +20,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define CLOCK_MONOTONIC 1
 #define SHORTEST_INTERVAL_NS 10000000
 #define LONGEST_INTERVAL_NS 100000000
-/* How far off the next level must be for a longer pause: memory is taken at no more than 8 GiB/s. */
+/* The distance to the next level from which the pause is longer: memory is allocated at 8 GiB/s at most. */
 #define NS_PER_PAGE 476
 
 /* __weak: vm_node_stat does not resolve everywhere, and a strong symbol would fail the whole load. */
@@ -63,7 +63,7 @@ static __always_inline __s64 available_pages(void)
 	return (free > 0 ? free : 0) + (inactive > 0 ? inactive : 0);
 }
 
-/* Look at the node; return how many pages off its next level is. */
+/* Compare the node with its levels; return the number of pages to the next one. */
 static __always_inline __u64 look_at_node(void)
 {
 	__u32 key = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The kernel's OOM killer: whose limit was met (a cgroup's own, or the node's), whom it killed, how large
- * that was. Nothing is ever decided by these records: they tell that the kernel was faster.
+ * The kernel's OOM killer: the limit that was met (a cgroup's, or the node's), the victim and its size. These
+ * records decide nothing: they report that the kernel was faster.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>

@@ -31,7 +31,7 @@ struct {
 	__type(value, struct counter_watch);
 } node_tasks SEC(".maps");
 
-/* Called for every fork; a fork that the limit refuses is a look like any other. */
+/* Called for every fork, also for one that the limit refuses. */
 SEC("fexit/pids_can_fork")
 int BPF_PROG(tasks_fork, struct task_struct *task, struct css_set *cset)
 {

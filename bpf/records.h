@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What the probes and user space pass to one another. reactor/kernel/bpf/records.py holds the same layouts
- * for Python; tests/unit/kernel/test_bpf_records.py holds the two together. Every struct is without
- * padding: a hole would be uninitialized stack, which the verifier refuses to hand out.
+ * What the probes and user space exchange. reactor/kernel/bpf/records.py has the same layouts for Python;
+ * tests/unit/kernel/test_bpf_records.py compares the two. No struct has padding: a hole would be
+ * uninitialized stack, which the verifier refuses to copy to user space.
  */
 #ifndef REACTOR_RECORDS_H
 #define REACTOR_RECORDS_H
@@ -11,7 +11,7 @@
 #define COMM_BYTES 16
 
 enum record_kind {
-	RECORD_CROSSING = 1, /* the value rose to a level, or rises on above it */
+	RECORD_CROSSING = 1, /* the value rose to a level, or goes on rising above it */
 	RECORD_RECLAIM = 2,  /* a charge met a limit at or below the watched cgroup: memory is being reclaimed */
 	RECORD_REMOVED = 3,  /* the cgroup is gone, and its watch with it */
 	RECORD_OOM_KILL = 4,
@@ -26,9 +26,9 @@ enum watched {
 
 /*
  * Fires when the value is at `fire` or above, and again at doubling distances from it while the value goes
- * on rising: at fire + step, + 2 step, + 4 step... A value that falls just below the level while user space
- * looks, and rises again, would otherwise be told by nobody. Fires at `fire` anew once a value below `rearm`
- * was seen.
+ * on rising: at fire + step, + 2 step, + 4 step... Without that, a value that falls just below the level
+ * while user space reads it, and rises again, would not be reported. Fires at `fire` again once a value below
+ * `rearm` was seen.
  */
 struct watch_level {
 	__u64 fire;
@@ -37,9 +37,9 @@ struct watch_level {
 	__u64 next; /* the value that fires next */
 };
 
-/* Values are pages or tasks. A level that is not in use has all its values at the largest number there is. */
+/* Values are pages or tasks. A level that is not in use has all its values at the largest number. */
 struct counter_watch {
-	__u64 id; /* user space's own, comes back in every record */
+	__u64 id; /* chosen by user space, repeated in every record */
 	__u64 capacity; /* the node's pages; 0 for a cgroup */
 	__u64 reclaim_ns; /* when its last RECORD_RECLAIM was written */
 	struct watch_level levels[LEVELS_PER_WATCH];
@@ -53,7 +53,7 @@ struct watch_record {
 	__u64 value;
 	__u64 fire; /* the level that was crossed */
 	__u32 level; /* its place in the watch */
-	__u32 pid; /* who made it rise */
+	__u32 pid; /* the process that raised the value */
 	char comm[COMM_BYTES];
 };
 
@@ -69,19 +69,19 @@ struct oom_record {
 	__u32 kind;
 	__u32 pid; /* the victim */
 	__u64 at_ns;
-	__u64 limit_cgroup; /* whose limit was met; 0: the machine itself has run out */
+	__u64 limit_cgroup; /* the cgroup whose limit was met; 0: the machine itself is out of memory */
 	__u64 limit_pages; /* that limit; for the machine, the pages it has */
 	__u64 usage_pages; /* charged to that cgroup; 0 for the machine */
 	__u64 victim_pages; /* resident */
 	char comm[COMM_BYTES];
 	/*
-	 * The victim's cgroup and those above it, up to the root. By name, because a cgroup is often gone
-	 * before user space could look for it: its last process has just been killed.
+	 * The victim's cgroup and those above it, up to the root. By name, because a cgroup is often removed
+	 * before user space can resolve its id: its last process has just been killed.
 	 */
 	struct oom_cgroup path[OOM_PATH_LEVELS];
 };
 
-/* What the iterator tells of one cgroup: its id (the inode number) and the addresses of its counters. */
+/* What the iterator returns for one cgroup: its id (the inode number) and the addresses of its counters. */
 struct counters_record {
 	__u64 cgroup;
 	__u64 memory; /* struct page_counter, 0 without the memory controller */

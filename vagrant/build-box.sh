@@ -42,8 +42,8 @@ echo debian >"$r/etc/hostname"
 printf '127.0.0.1 localhost\n127.0.1.1 debian\n::1 localhost ip6-localhost\n' >"$r/etc/hosts"
 echo '/dev/vda / ext4 defaults,noatime 0 0' >"$r/etc/fstab"
 : >"$r/etc/machine-id"; rm -f "$r/var/lib/dbus/machine-id"
-# DHCP on every real network card. The client is told apart by its MAC, not by the machine-id, which is
-# made anew at each first boot.
+# DHCP on every real network card. The client is identified by its MAC, not by the machine-id, which each
+# first boot generates.
 mkdir -p "$r/etc/systemd/network"
 printf '%s\n' '[Match]' 'Type=ether' 'Kind=!*' '[Network]' 'DHCP=ipv4' 'LinkLocalAddressing=no' 'IPv6AcceptRA=no' \
   '[DHCPv4]' 'ClientIdentifier=mac' >"$r/etc/systemd/network/80-dhcp.network"

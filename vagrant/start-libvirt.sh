@@ -1,9 +1,8 @@
 #!/bin/sh
 # usage: start-libvirt.sh CACHE
 #
-# See to it that libvirt answers. Safe to repeat. On a host with systemd that is systemd's affair and only asked
-# for; elsewhere (a container, a build machine) libvirtd and virtlogd are started here, and CACHE/libvirt-started
-# says so, for stop-libvirt.sh.
+# Start libvirt. Safe to repeat. On a host with systemd, systemd starts it; elsewhere (a container, a build
+# machine) libvirtd and virtlogd are started here, and CACHE/libvirt-started is written for stop-libvirt.sh.
 set -eu
 cache=$1
 export LIBVIRT_DEFAULT_URI=qemu:///system

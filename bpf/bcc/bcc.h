@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What the programs have in common that BCC compiles on kernels without BTF. The kernel's own headers say
- * where a field is, so they have to be those of the running kernel.
+ * What the programs that BCC compiles on kernels without BTF have in common. The offset of a field comes from
+ * the kernel's headers, so they must be those of the running kernel.
  *
- * The kernel's memory is read by peek() alone, from numbers: BCC rewrites whatever looks like a pointer into
- * the kernel, and does not follow one through a loop. It rewrites calls of a map's methods too, but not in
- * macros, nor in files that are included: `make bpf` puts it all into one file.
+ * The kernel's memory is read by peek() alone, from numbers: BCC rewrites every expression that looks like a
+ * pointer into the kernel, and does not follow a pointer through a loop. BCC rewrites calls of a map's methods
+ * too, but not in macros, nor in files that are included: `make bpf` writes all of it into one file.
  */
 #ifndef REACTOR_BCC_H
 #define REACTOR_BCC_H
@@ -19,7 +19,7 @@ BPF_RINGBUF_OUTPUT(events, EVENT_PAGES);
 /* [0]: records that found the ring buffer full. */
 BPF_ARRAY(lost, u64, 1);
 
-/* User space puts a cgroup's id here and reads its control files; whoever serves them fills in the rest. */
+/* User space puts a cgroup's id here and reads its control files; the probe on that read fills in the rest. */
 BPF_HASH(asked, u64, struct counters_record, 64);
 
 #define peek(value, address) bpf_probe_read_kernel(&(value), sizeof(value), (const void *)(address))
@@ -44,8 +44,8 @@ static __always_inline void count_lost(void)
 }
 
 /*
- * Without compare-and-exchange, which BCC's code generator has not got: two CPUs at the same instant write
- * two records of one crossing, and user space makes one pass of them.
+ * BCC's code generator has no compare-and-exchange: two CPUs at the same instant write two records of one
+ * crossing, and user space makes one pass of both.
  */
 static __always_inline bool claim(u64 *address, u64 old, u64 new)
 {
@@ -55,7 +55,7 @@ static __always_inline bool claim(u64 *address, u64 old, u64 new)
 	return true;
 }
 
-/* Return what user space asks for about the cgroup of this css, NULL where it does not ask. */
+/* Return the record to be filled in for the cgroup of this css, NULL if user space has not asked for it. */
 static __always_inline struct counters_record *question_about(u64 css)
 {
 	u64 cgroup = 0, kn = 0, id = 0;

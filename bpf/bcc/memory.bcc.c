@@ -43,7 +43,7 @@ static __always_inline void look_at_node(void)
 		look_at_available(watch, free + inactive);
 }
 
-/* The charge has not been made yet: add it. Where it meets a limit, usage stands still instead. */
+/* The charge has not been made yet: add it. If it meets a limit, usage stays as it is. */
 int memory_step(struct pt_regs *ctx)
 {
 	struct walk *walk = this_walk();
@@ -95,7 +95,7 @@ int memory_charge(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Much of a node's memory is charged to no cgroup: by a clock of one CPU, every 10 ms. */
+/* Much of a node's memory is charged to no cgroup: the node is read every 10 ms, by the clock of one CPU. */
 int node_sample(struct bpf_perf_event_data *ctx)
 {
 	look_at_node();
@@ -116,7 +116,7 @@ int memory_removed(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Somebody reads a memory.current. */
+/* A process reads a memory.current. */
 int memory_asked(struct pt_regs *ctx)
 {
 	u64 css = PT_REGS_PARM1(ctx);

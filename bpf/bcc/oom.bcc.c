@@ -10,7 +10,7 @@
 
 /*
  * f1a7941243c1 (6.2) made rss_stat an array of percpu counters; before, it was a struct around an array of
- * atomics. Which one the headers have is told by its size.
+ * atomics. Its size shows which one the headers have.
  */
 #define RSS_STAT_BYTES sizeof(((struct mm_struct *)0)->rss_stat)
 #define RSS_STAT_STRIDE (RSS_STAT_BYTES / NR_MM_COUNTERS)

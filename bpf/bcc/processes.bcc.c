@@ -6,7 +6,7 @@
 #include "bcc.h"
 #include "walk.h"
 
-/* The beginning of struct pids_cgroup, which kernel/cgroup/pids.c keeps to itself. */
+/* The first fields of struct pids_cgroup, which is private to kernel/cgroup/pids.c. */
 struct pids_cgroup_head {
 	struct cgroup_subsys_state css;
 	atomic64_t counter;
@@ -33,7 +33,7 @@ static __always_inline void look_at_node(void)
 		look(watch, WATCHED_NODE_TASKS, threads + 1);
 }
 
-/* The task that is about to be made is not counted yet. */
+/* The task that is being created is not counted yet. */
 int tasks_step(struct pt_regs *ctx)
 {
 	struct walk *walk = this_walk();
@@ -83,7 +83,7 @@ int tasks_removed(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Somebody reads a pids.current. */
+/* A process reads a pids.current. */
 int tasks_asked(struct pt_regs *ctx)
 {
 	u64 css = PT_REGS_PARM1(ctx);

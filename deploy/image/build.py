@@ -34,10 +34,9 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
 DEFAULT_TAG: Final = "reactor.example/reactor:dev"
 SUITE: Final = "bookworm"
 PYTHON: Final = "3.11"
-# libbpf1 loads the eBPF objects; libsystemd0 is what cysystemd is linked to; ncurses-base says how terminals
-# are drawn on.
+# libbpf1 loads the eBPF objects; cysystemd is linked to libsystemd0; ncurses-base describes the terminals.
 PACKAGES: Final = ("python3", "libbpf1", "libsystemd0", "ncurses-base")
-# Nothing in the image reads or runs these: they are half of its size, or a tool for whoever breaks in.
+# Nothing in the image reads or runs these: they are half of its size, or a tool for an intruder.
 LEFT_OUT: Final = (
     "bin",
     "sbin",
@@ -60,13 +59,13 @@ LEFT_OUT: Final = (
 PROGRAMS: Final = ("python3", "python3.11")
 APPLICATION: Final = "opt/reactor"
 ENTRYPOINT: Final = ("/usr/bin/python3", "-I", "-m", "reactor")
-# Debian 12's glibc is 2.36: whatever was built for one up to that runs in the image.
+# Debian 12's glibc is 2.36: a wheel that was built for this or an older one runs in the image.
 _GLIBCS: Final = ("_2_36", "_2_34", "_2_28", "_2_17", "2014")
 _EXTRA: Final = "kubernetes"
 
 
 class BuildError(Exception):
-    """One line for whoever builds."""
+    """The build failed; the message is one line on standard error."""
 
 
 def main() -> int:

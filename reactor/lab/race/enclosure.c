@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a contestant runs: namespaces of processes and mounts of its own, in which /proc shows the allocators of
- * the race and nobody else, and /proc/meminfo the virtual node as if it were the machine.
+ * Where a contestant runs: namespaces of processes and mounts of its own, in which /proc shows only the allocators
+ * of the race, and /proc/meminfo the virtual node as if it were the machine.
  *
- *   enclosure hold RECORD NODE CAPACITY SAMPLES  be the first process of the namespaces, keep meminfo true, take samples
+ *   enclosure hold RECORD NODE CAPACITY SAMPLES  be the first process of the namespaces, update meminfo, take samples
  *   enclosure enter PID COMMAND [ARGUMENT ...]   become the command, in the mount namespace of process PID
  *
  * hold prints the PID that its inner process has outside and ends with it. NODE is the node's memory cgroup,
- * CAPACITY its bytes. RECORD, 8 zeroed 64-bit words, gets READY_NS once the enclosure stands and COUNT with every
- * sample; SAMPLES is a zeroed file of pairs (CLOCK_MONOTONIC ns, bytes used), written round and round, one a ms.
- * What enter becomes ends when its starter does.
+ * CAPACITY its bytes. RECORD, 8 zeroed 64-bit words, gets READY_NS once the enclosure is complete and COUNT with
+ * every sample; SAMPLES is a zeroed file of pairs (CLOCK_MONOTONIC ns, bytes used), written as a ring, one a ms.
+ * The command of enter is killed when the process that started it ends.
  * Exit status 0, or 1 with a line on stderr.
  */
 #define _GNU_SOURCE
@@ -32,7 +32,7 @@
 #define SECOND_NS 1000000000LL
 #define INTERVAL_NS 1000000LL /* a tenth of the quickest of the peers' */
 #define CACHE_EVERY 20        /* memory.stat costs more than the usage and hardly moves during a heat */
-#define PRIORITY 55           /* above the contestants, below the observer; asleep but for 10 us in a ms */
+#define PRIORITY 55           /* above the contestants, below the observer; runs for 10 us of each ms */
 
 enum record { READY_NS, COUNT, WORDS = 8 };
 
@@ -87,7 +87,7 @@ static void open_node(const char *node)
 
 	snprintf(path, sizeof(path), "%s/memory.current", node);
 	usage_fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (usage_fd < 0) { /* cgroup v1, where a cgroup's own figures and those with its children are apart */
+	if (usage_fd < 0) { /* cgroup v1, where a cgroup's own figures and those with its children have names of their own */
 		snprintf(path, sizeof(path), "%s/memory.usage_in_bytes", node);
 		usage_fd = open(path, O_RDONLY | O_CLOEXEC);
 		inactive_name = "\ntotal_inactive_file ";
@@ -142,7 +142,7 @@ static void show_node(int64_t capacity, int64_t usage, int64_t inactive_file)
 
 static void make_proc(int64_t capacity)
 {
-	/* Nothing that is mounted here is seen outside. /run goes too: sockets by which to reach somebody. */
+	/* Nothing that is mounted here is seen outside. /run is hidden too: it has the sockets of other daemons. */
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
 		fail("mount /run");
 	if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL))
@@ -173,8 +173,8 @@ static _Noreturn void live(const char *record_path, int64_t capacity, const char
 	pairs = size.st_size / (2 * sizeof(int64_t));
 	samples = map_file(samples_path, 0, size.st_size);
 	make_proc(capacity);
-	sched_setscheduler(0, SCHED_FIFO, &parameter); /* refused: meminfo lags on busy CPUs, for everybody */
-	signal(SIGCHLD, SIG_IGN);		       /* whoever is orphaned here */
+	sched_setscheduler(0, SCHED_FIFO, &parameter); /* if refused, meminfo lags on busy CPUs, for all contestants */
+	signal(SIGCHLD, SIG_IGN);		       /* processes that are orphaned here are reaped by the kernel */
 	record[READY_NS] = at_ns = now_ns();
 	for (int64_t count = 0;; count++) {
 		struct timespec next;
