@@ -145,7 +145,7 @@ class Hook:
             yield
             if self._faults is not None:
                 self._faults.within(self._record.name)
-        except Exception as error:  # noqa: BLE001 - memory is defended whatever is told of it, and to whom
+        except Exception as error:  # noqa: BLE001 - a report that fails must not stop the defence of memory
             self.failed(error)
         else:
             if self._record.health is PartHealth.FAILED:

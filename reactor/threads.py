@@ -33,7 +33,7 @@ async def in_thread(
 ) -> _Result:
     """Return call(*arguments), made in a worker thread; where none can be started, wait until one can.
 
-    Until it has begun it may be cancelled. In all else as trio.to_thread.run_sync.
+    Until the call starts it may be cancelled. In all else as trio.to_thread.run_sync.
     """
     began = False
 

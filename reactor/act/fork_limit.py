@@ -1,4 +1,4 @@
-"""No forks in a cgroup while it is killed process by process: its limit of processes is nought for that long.
+"""No forks in a cgroup while it is killed process by process: its limit of processes is 0 for that long.
 
 A freezer does the same, but systemd makes no freezer cgroups on v1. Without either, a fork bomb on a slow
 machine was ahead of the signals for 22 s. Source: Documentation/admin-guide/cgroup-v1/pids.rst: a limit below

@@ -216,7 +216,7 @@ class KillPath:
         try:
             if target.directory is None:
                 return _gone(target, started_ns)
-            # By cgroup.kill nobody is counted; v1 shows it by there being nothing to signal.
+            # cgroup.kill counts no processes; on v1 an empty pod has no process to signal.
             is_empty = self._tree.version is CgroupVersion.V2 and target.is_unpopulated()
             struck = self._strike(target, problems)
             self._release.release(struck.pidfds.values())

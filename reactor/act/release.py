@@ -1,8 +1,8 @@
-"""The memory of who was killed, freed in our own context: not bound to the victim's CPU share or priority.
+"""Frees a victim's memory in our own context: not bound to the victim's CPU share or priority.
 
-process_mrelease(2) helps only what has not begun to exit (ESRCH otherwise), and a victim that has a CPU
-begins within 50 us of its SIGKILL. So a thread waits for it: none has to be started, which takes longer than
-that, and may fail where a fork bomb has the last process id. On two busy CPUs 400 MiB are back after 30 ms
+process_mrelease(2) works only while the victim is not exiting yet (ESRCH otherwise), and a victim that has a
+CPU starts to exit within 50 us of its SIGKILL. So a thread is waiting already: starting one takes longer than
+that, and may fail where a fork bomb has the last process id. On two busy CPUs 400 MiB are free after 30 ms
 where it comes in time, and after 100 ms and more where the victim frees them in its own turn.
 """
 

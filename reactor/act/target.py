@@ -141,7 +141,7 @@ class Target:
     def take_killed(self) -> tuple[int, dict[int, int]]:
         """Return how many processes a whole kill is known to have met, and pidfds of some, the caller's.
 
-        Those are who was held ready, and who is still listed now: a process that has begun to exit is not.
+        Those are the prepared ones, and those that are still listed: a process that is exiting is not listed.
         """
         pidfds = self.take_pidfds()
         listed: list[int] = []

@@ -199,7 +199,7 @@ class Volley:
 
 
 def _summed(reasons: Mapping[str, str], what: str) -> list[str]:
-    """Return one line for each reason: whom it befell first, and how many more."""
+    """Return one line for each reason: its first subject, and how many more."""
     alike: dict[str, list[str]] = {}
     for subject, reason in reasons.items():
         alike.setdefault(reason, []).append(subject)

@@ -34,12 +34,12 @@ class BorrowedHighs:
             return self._highs[directory]
 
     def put_back_abandoned(self, root: Path) -> list[str]:
-        """Put back what daemons that are no more have left anywhere below `root`; return a line for each.
+        """Put back what daemons that have ended left anywhere below `root`; return a line for each.
 
-        An attribute counts only on a cgroup of root's or our own: a tenant with a cgroup must not have
-        its memory.high lifted by writing one. What a daemon that lives has borrowed is left to it.
+        An attribute counts only on a cgroup of root's or our own: a tenant must not be able to lift the
+        memory.high of its cgroup by writing one. What a running daemon has borrowed stays as it is.
         """
-        told = []
+        lines = []
         for directory in _own_directories(root):
             try:
                 words = remembered(directory)
@@ -47,10 +47,10 @@ class BorrowedHighs:
                     present = read_file(directory / "memory.high").decode("ascii", "replace").strip()
                     self.of(directory).put_back("nobody")
                     if present in words[1:]:
-                        told.append(f"{directory}/memory.high is {words[0]} again, as before a crash")
+                        lines.append(f"{directory}/memory.high is {words[0]} again, as before a crash")
             except (OSError, KernelInterfaceError) as error:
-                told.append(f"{directory}/memory.high was not put back after a crash: {error}")
-        return told
+                lines.append(f"{directory}/memory.high was not put back after a crash: {error}")
+        return lines
 
     def _is_borrowed(self, words: list[str]) -> bool:
         owner = words[-1].removeprefix(BY)

@@ -297,7 +297,7 @@ class MemoryCounters:
         return parse_integer(self._usage.read(), self._usage.path)
 
     def inactive_file_bytes(self) -> int:
-        """Return the page cache that the kernel gives back before anything else."""
+        """Return the page cache that the kernel reclaims before anything else."""
         return parse_field(self._stat.read(), self._key, self._stat.path)
 
     def shared_bytes(self) -> int:
@@ -327,7 +327,7 @@ class MemoryCounters:
 def own_cgroup(tree: CgroupTree, proc_cgroup: Path = Path("/proc/self/cgroup")) -> str | None:
     """Return the cgroup of the process whose /proc/PID/cgroup is given, in the memory hierarchy.
 
-    None where it can't be told. In a cgroup namespace it may begin with "/..": then it is outside the tree.
+    None where it is not known. In a cgroup namespace it may begin with "/..": then it is outside the tree.
     """
     try:
         return parse_own_cgroup(read_file(proc_cgroup), tree.version)

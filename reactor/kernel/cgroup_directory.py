@@ -63,7 +63,7 @@ class CgroupDirectory:
         return os.fstat(self._fd).st_ino
 
     def exists(self) -> bool:
-        """Return whether the cgroup is still there. Raises OSError where that can't be told."""
+        """Return whether the cgroup still exists. Raises OSError where that is not known."""
         try:
             os.stat(_PROCESSES, dir_fd=self._fd, follow_symlinks=False)
         except OSError as error:
@@ -162,8 +162,8 @@ def walk(
     The cgroup itself comes before anything is listed, then the others breadth first, so that a few that hold
     processes are not found last behind thousands that hold none. Only `held` directories are kept open for
     that; below those the walk goes depth first, with one descriptor and its way back by "..". A cgroup that
-    is gone is passed over; one that can't be opened or listed is told to `refused` by its path, and the walk
-    goes on. What is yielded is closed behind the caller.
+    is gone is passed over; for one that can't be opened or listed `refused` is called with its path, and the
+    walk goes on. Each yielded directory is closed when the caller asks for the next.
     """
     yield top
     waiting = deque([(top, _children(top, refused))])

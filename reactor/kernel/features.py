@@ -47,7 +47,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """Where the probes look; the tree is None where no memory controller is mounted."""
+    """The node that the probes examine; the tree is None where no memory controller is mounted."""
 
     tree: CgroupTree | None
     why_no_tree: str
@@ -65,8 +65,8 @@ class _Node:
 def probe(root: Path = Path("/"), *, delegated: bool = True) -> tuple[Feature, ...]:
     """Return every feature, in the order in which an operator wants to read them.
 
-    `root` is where proc and sys are looked for. `delegated`: cgroups may belong to others than root, whose
-    control files are to be written all the same; a kubelet's don't.
+    `root` has proc and sys. `delegated`: cgroups may belong to users other than root, and their control
+    files are written all the same; a kubelet's cgroups belong to root.
     """
     node = _node(root, delegated=delegated)
     return tuple(_tried(name, remedy, look, node) for name, remedy, look in _PROBES)
@@ -83,7 +83,7 @@ def _node(root: Path, *, delegated: bool) -> _Node:
 
 
 def _tried(name: str, remedy: str, look: Callable[[_Node], str], node: _Node) -> Feature:
-    """Return the feature: a look returns what it found, and raises where there is nothing."""
+    """Return the feature: `look` returns its detail, and raises where the feature is missing."""
     try:
         return Feature(name=name, available=True, detail=look(node))
     except _Absent as absent:

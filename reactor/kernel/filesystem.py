@@ -41,7 +41,7 @@ class FilesystemSpace:
 class Mount:
     """A line of the mount table. `device` is `MAJOR:MINOR`, the same for every mount of one filesystem.
 
-    `read_only` tells of the filesystem itself: this mount of it may be read-only although others are not.
+    `read_only` is the filesystem's own flag: this mount of it may be read-only although others are not.
     """
 
     mount_point: str
@@ -74,7 +74,7 @@ def read_mounts(path: Path = Path("/proc/self/mountinfo")) -> tuple[Mount, ...]:
 
 
 def _writable_elsewhere(path: str) -> bool:
-    """Return whether only our mount of the filesystem is read-only, as in a pod that may only look."""
+    """Return whether only our mount of the filesystem is read-only, as in a pod that may only read."""
     mount = mount_of(os.path.realpath(path), read_mounts())
     return mount is not None and not mount.read_only
 

@@ -143,7 +143,7 @@ def process_mrelease(pidfd: int) -> None:
     """Free the memory of a process that has been killed, in the caller's context, and return when it is free.
 
     Blocks for as long as the freeing takes: call it from a worker thread. Raises OSError: ESRCH where the
-    process is gone or has already begun to exit, EINVAL where it has not been killed, ENOSYS before 5.15,
+    process is gone or is already exiting, EINVAL where it has not been killed, ENOSYS before 5.15,
     EPERM. See mm/oom_kill.c.
     """
     result = _libc.syscall(_SYS_PROCESS_MRELEASE, _ffi.cast("int", pidfd), _ffi.cast("unsigned int", 0))

@@ -1,8 +1,8 @@
 """cgroup v1 memory events on eventfds. Source: Documentation/admin-guide/cgroup-v1/memory.rst, 9 and 11.
 
 A usage threshold fires when usage_in_bytes crosses the level, upwards or downwards, checked once in 128
-pages charged or uncharged on a CPU; and once more when the cgroup is removed. Whether usage is past the
-level already is for the caller to see: 6.18 gives no event for that at registration.
+pages charged or uncharged on a CPU; and once more when the cgroup is removed. The caller has to check whether
+usage is past the level already: 6.18 gives no event for that at registration.
 
 A registration ends when its eventfd is closed, and lives on without the file it was made through. It waits
 for an RCU grace period (16 ms at the median, 32 ms at most on two CPUs): call these from a worker thread.

@@ -1,9 +1,10 @@
-"""How often the kernel's OOM killer has struck, by its counters: how many, and roughly at whose limit.
+"""The counters of the kernel's OOM killer: how many kills, and roughly at whose limit.
 
-/proc/vmstat (`oom_kill`, since 4.13) counts the kills of the whole machine. On v2 memory.events counts
-those of a cgroup's subtree, and `oom` in memory.events.local how often its own limit was met for good. On
-v1 memory.oom_control counts the kills of the cgroup alone; whose limit it was, an eventfd on the same file
-tells (`memcg_events.register_oom`). Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
+/proc/vmstat (`oom_kill`, since 4.13) counts the kills of the whole machine. On v2 memory.events counts those
+of a cgroup's subtree, and `oom` in memory.events.local how often reclaim could not keep it below its own
+limit. On v1 memory.oom_control counts the kills of the cgroup alone; an eventfd on the same file shows whose
+limit it was (`memcg_events.register_oom`). Sources: Documentation/admin-guide/cgroup-v2.rst,
+cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations

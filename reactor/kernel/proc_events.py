@@ -1,4 +1,4 @@
-"""The process events connector: the kernel tells of every fork, threads included, over netlink.
+"""The process events connector: the kernel reports every fork, threads included, over netlink.
 
 Needs CAP_NET_ADMIN in the initial user and pid namespaces; elsewhere the kernel answers nothing at all.
 A socket may carry a classic BPF filter, which the kernel runs before it queues anything: here one that

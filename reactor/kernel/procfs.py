@@ -138,7 +138,7 @@ def read_start_ticks(proc: Path = PROC, pid: int | None = None) -> int:
 
 
 def parse_is_exiting(raw: bytes, interface: str = "/proc/self/stat") -> bool:
-    """Return whether a process's main thread has begun to exit: PF_EXITING among its flags."""
+    """Return whether a process's main thread is exiting: PF_EXITING among its flags."""
     fields = raw.rpartition(b")")[2].split()
     if len(fields) < 7:
         raise KernelInterfaceError(interface, raw[:64], "9 fields and more")
@@ -146,7 +146,7 @@ def parse_is_exiting(raw: bytes, interface: str = "/proc/self/stat") -> bool:
 
 
 def is_exiting(pid: int, proc: Path = PROC) -> bool:
-    """Return whether a process is exiting, or gone; False where that can't be told."""
+    """Return whether a process is exiting, or gone; False where that is not known."""
     path = proc / str(pid) / "stat"
     try:
         return parse_is_exiting(read_file(path), str(path))

@@ -24,8 +24,8 @@ _LENGTH: Final = 21  # a limit has up to 20 digits
 def padded(text: str) -> bytes:
     """Return a limit for writing, always of one length; the kernel strips the blanks.
 
-    So one text is told from the next in a pipe, and the file may be any file: no reader finds it empty, or
-    the end of a longer value.
+    So the reader of the pipe separates one text from the next, and the file may be any file: no reader finds
+    it empty, or the end of a longer value.
     """
     return text.ljust(_LENGTH - 1).encode() + b"\n"
 
@@ -33,7 +33,7 @@ def padded(text: str) -> bytes:
 class ReadyWrite:
     """One control file, held open. To be used from one thread. Raises OSError with the path at construction.
 
-    Writes that fail are not told: `look` is called after each, in the thread, to see what the file says.
+    Failed writes are not reported: `look` is called after each write, in the thread, to read the file.
     """
 
     def __init__(self, path: Path, look: Callable[[], object]) -> None:

@@ -79,8 +79,8 @@ class InFlight:
 class OomVictim:
     """A victim of the kernel's OOM killer that may still be giving back its memory.
 
-    `pid` None: only that the kernel has killed is known, neither whom nor how much that frees (`victim_bytes`
-    None). `uid` is the victim's pod, None where it belongs to none or that is not known. `first_bytes` and
+    `pid` None: only the kill is known, neither the victim nor how much its end frees (`victim_bytes` None).
+    `uid` is the victim's pod, None where it belongs to none or that is not known. `first_bytes` and
     `most_bytes` are the memory seen available first since the kill, and the most, None before the first
     observation; `grew_at_seconds` is when that most was seen. From `deadline_seconds` on nothing more is
     expected of it.
@@ -172,9 +172,9 @@ class Decision:
     """What one pass decided.
 
     Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
-    rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts
-    no pod in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to
-    be begun now, and its end told by the state (`is_over`). `slowdowns` are those in force, `unhelpful` the
+    rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts no pod
+    in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to be
+    started now; the state says when it is over (`is_over`). `slowdowns` are those in force, `unhelpful` the
     kills that have just turned out not to help.
     """
 

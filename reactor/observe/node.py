@@ -43,7 +43,7 @@ class NodeObserver:
         return {what: why for group in tuple(self._problems.values()) for what, why in group.items()}
 
     def memory(self) -> Mapping[Signal, Observation]:
-        """Return memory.available and allocatableMemory.available; once begun, by preads only."""
+        """Return memory.available and allocatableMemory.available; after the first call, by preads only."""
         problems: dict[str, str] = {}
         observed: _Observations = {}
         node = _tried(problems, str(Signal.MEMORY_AVAILABLE), self._memory.node)

@@ -255,7 +255,7 @@ def _last_seconds(kills: Sequence[HardMemoryKill]) -> float:
 def _is_explained(node: _Node) -> bool | None:
     """Return whether the pods hold as much as is missing; None where one of them was not observed.
 
-    Adds up no further than that, which a hog decides at once; with little missing it is not even begun.
+    Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
     enough_bytes = node.wanted_bytes - node.seen.available - node.wanted_bytes // _CLEARLY_SHARE
     if enough_bytes <= 0:

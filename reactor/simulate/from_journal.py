@@ -1,4 +1,4 @@
-"""The reactor's own journal to a scenario's steps: what each decision saw, whom it ranked, OOM kills.
+"""The reactor's own journal to a scenario's steps: each decision's observations and ranked pods, OOM kills.
 
 The journal holds the decisions that were news, and pods only where one was to be chosen; so the steps
 are fewer than the passes were, and a pod is known from the first time that it was ranked.

@@ -57,19 +57,19 @@ async def keep_trying(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Make the attempt again and again, with backoff, and keep the board true. Never returns, never raises.
+    """Repeat the attempt, with backoff, and report its state on the board. Never returns, never raises.
 
-    `attempt` runs until it fails; it calls what it is given, with a detail for the board, once it is armed.
+    `attempt` runs until it fails; once it is armed it calls its argument, with a detail for the board.
     The task is started once the first attempt is armed or has failed.
     """
     backoff = AttemptBackoff()
-    told = False
+    is_started = False
 
     def report(health: SourceHealth, detail: str) -> None:
-        nonlocal told
+        nonlocal is_started
         board.set(name, health, detail)
-        if not told:
-            told = True
+        if not is_started:
+            is_started = True
             task_status.started()
 
     def armed(detail: str) -> None:
@@ -82,7 +82,7 @@ async def keep_trying(
         try:
             await attempt(armed)
         except BaseException as raised:  # noqa: BLE001 - what is no failure is raised again
-            # Where it fails while it is cancelled both come in one group; it never takes the daemon down.
+            # A failure during a cancellation comes with it in one group; it never takes the daemon down.
             ended, rest = split_failure(raised)
             if rest is not None:
                 raise rest from None

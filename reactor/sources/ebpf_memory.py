@@ -1,8 +1,8 @@
 """Memory thresholds on cgroup v2, which has no events for them: eBPF programs at the kernel's page counters.
 
-The kernel tells of a crossing 4-250 KiB past the level, and also of memory being reclaimed at a limit, when
-usage stands still and only the working set grows. For the machine itself its free and inactive file pages are
-watched, so that page cache does not move its levels at all.
+The kernel reports a crossing 4-250 KiB past the level, and also reclaim at a limit, when usage stands still
+and only the working set grows. On the machine itself the free and inactive file pages are watched, so that
+page cache does not move its levels at all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from reactor.sources.levels import (
 # While the working set stays past the same thresholds, reclaim wakes the loop again at this distance only.
 _REPEAT_SECONDS: Final = 0.1
 _STEP_PAGES: Final = DRIFT_BYTES // PAGE_BYTES
-_ONCE_PAGES: Final = 1 << 48  # an early level is told of once on the way up
+_ONCE_PAGES: Final = 1 << 48  # an early level is reported once on the way up
 # A level fires again once usage was this far below it: charges come in batches of up to 2 MiB.
 _REARM_BYTES: Final = 2 << 20
 _REARM_SHARE: Final = 200
@@ -84,7 +84,7 @@ class _MemoryWatch(EbpfWatch[_Levels]):
     def crossed_by_reclaim(self) -> Signal | None:
         """Return the signal of a level that the working set is at, though usage stands at a limit."""
         past: list[MemoryLevel] = []
-        with suppress(OSError):  # a cgroup that is gone: its removal is told too
+        with suppress(OSError):  # a cgroup that is gone: its removal is reported too
             past = self._levels_past()
         now = trio.current_time()
         is_new = bool(past) and (len(past) > self._past or now >= self._quiet_until)

@@ -71,7 +71,7 @@ class EbpfOom:
     def take_now(self) -> Sequence[OomKill] | None:
         """Return the kills that were not reported yet; they are reported soon. None while nothing watches.
 
-        For a pass that is about to choose a victim: the records lie in memory, to look for them takes no
+        For a pass that is about to choose a victim: the records lie in memory, and reading them takes no
         system call.
         """
         if self._probe is None:

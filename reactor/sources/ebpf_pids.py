@@ -1,7 +1,7 @@
 """Thresholds on pid.available by eBPF: the kernel compares the number of tasks with them at each fork.
 
 Counted are the tasks of the node's cgroup where that has a limit, by the pids controller's own counter, else
-those of the machine. Forks below the thresholds cost a look into a map, and wake nothing.
+those of the machine. Forks below the thresholds cost one lookup in a map, and wake nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reactor.sources.ebpf_probe import WatchProbe, of_probe
 from reactor.sources.ebpf_watch import MACHINE, Crossing, EbpfSource, EbpfWatch
 from reactor.sources.process_levels import ProcessLevels
 
-# On the way from a threshold to the limit the loop is told at doubling distances from this share on.
+# On the way from a threshold to the limit the loop is woken at doubling distances from this share on.
 _STEPS_TO_LIMIT: Final = 16
 
 

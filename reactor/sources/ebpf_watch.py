@@ -1,8 +1,8 @@
 """Watches on the kernel's counters by eBPF: what those on memory and those on process ids have in common.
 
-One watch a cgroup, with all its levels. The kernel tells of a crossing at the crossing itself, and again at
-doubling distances while the counter rises on; and of the cgroup's end. The machine ("/") has no counters of a
-cgroup: it is watched by what the kernel counts of itself.
+One watch a cgroup, with all its levels. The kernel reports a crossing at the crossing itself, and again at
+doubling distances while the counter goes on rising; and the cgroup's removal. The machine ("/") has no
+counters of a cgroup: it is watched by the kernel's own counters.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Crossing:
 class EbpfWatch(ABC, Generic[_Wanted]):
     """One cgroup's watch in the kernel, or the machine's (address 0).
 
-    `crossings` are armed in the kernel for the sake of `wanted`; `told` are the places in them of those that
-    the kernel has told of.
+    `crossings` are armed in the kernel for `wanted`; `told` are the places in `crossings` that the kernel has
+    reported.
     """
 
     def __init__(self, cgroup: str, watch_id: int, address: int) -> None:
@@ -60,17 +60,17 @@ class EbpfWatch(ABC, Generic[_Wanted]):
         self.told: frozenset[int] = frozenset()
 
     def is_armed_for(self, wanted: _Wanted) -> bool:
-        """Return whether what is armed will do for this."""
+        """Return whether the armed crossings serve this."""
         return self.wanted is wanted or (self.wanted is not None and self.serves(self.wanted, wanted))
 
     def take(self, wanted: _Wanted, crossings: Sequence[Crossing]) -> None:
-        """Note that these are armed now; those that the counter is past already count as told."""
+        """Note that these are armed now; those that the counter is past already count as reported."""
         self.wanted = wanted
         self.crossings = tuple(crossings)
         self.told = frozenset(place for place, one in enumerate(crossings) if one.level.told is not None)
 
     def standing(self, _: _Wanted) -> set[Hashable]:
-        """Return the keys of the crossings that were told and have not been undone since."""
+        """Return the keys of the crossings that were reported and have not been undone since."""
         return {self.crossings[place].key for place in self.told}
 
     @abstractmethod

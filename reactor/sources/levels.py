@@ -25,11 +25,11 @@ class MemoryLevel:
 
     `cgroup` is relative to the hierarchy's root, "/" the machine itself. `working_set_bytes` is the same
     crossing without the page cache (capacity - threshold), which holds however far the cache moves; where
-    it is None there is only the usage to go by. An early level lies `place_ahead` rungs (1: the farthest)
-    ahead of the crossing: its wake is for getting ready, and nothing is crossed there. FLOOR and BRIM are
-    early levels for another reason: a level that the page cache has lifted is stale as soon as that is
-    gone, and no event tells of it. At the floor (capacity - threshold) the level is observed again by a pass
-    before usage can have reached any lower one, and at the brim, close to the capacity, once more.
+    it is None only the usage is known. An early level lies `place_ahead` rungs (1: the farthest) ahead of
+    the crossing: its wake is for preparing victims, and nothing is crossed there. FLOOR and BRIM are early
+    levels for another reason: a level that the page cache has lifted is stale as soon as the cache is gone,
+    and no event reports that. At the floor (capacity - threshold) a pass observes the level again before
+    usage can have reached any lower one, and at the brim, close to the capacity, once more.
     """
 
     signal: Signal

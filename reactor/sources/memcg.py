@@ -179,9 +179,9 @@ class MemcgEventfd:
         """Settle how usage stands to levels that have fired, once it is quiet.
 
         The kernel signals when a check finds usage on the other side than the check before. Usage may dip
-        below a level right after its crossing, because a CPU gives back what it charged ahead (64 pages),
-        and rise again with no check between the two. If the loop looked in that moment, it saw no crossing
-        and nothing would tell it later: seen as 4.7 s until the ticker came, with busy CPUs.
+        below a level right after its crossing, because a CPU returns the pages that it charged ahead (64),
+        and rise again with no check between the two. A pass in that moment observes no crossing, and no
+        later event wakes the loop: the ticker came 4.7 s later in one case, with busy CPUs.
         """
         for watch in watches:
             if watch.event_fd < 0:  # replaced meanwhile

@@ -3,7 +3,7 @@
 Where more page cache can be dropped than a threshold leaves free, usage stands at the limit while the
 working set goes on growing into the cache, and no level of usage is crossed. But then memory is being
 reclaimed, which the kernel signals ("low" pressure), up to thousands of times a second. Each signal costs
-a look at the working set at most, and the loop is woken only when that is at a threshold.
+one reading of the working set at most, and the loop is woken only when that is at a threshold.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Memory thresholds on cgroup v2 without eBPF: memory.high at the next level, and its events.
 
-memory.high also brakes: past it the cgroup reclaims and is slowed down, so it must never stand as a trap for
-page cache, which would crawl (4 times slower, measured). At an event the fresh working set tells which it
-is. At a hard threshold the brake stays for a second at the most, while the loop ends a pod; for page cache
-and for soft thresholds it is taken off at once. Then the counters are looked at until usage is calm, and
-memory.high is set to the next level. What the operator had there is put back (`kernel.memory_high`).
+memory.high also brakes: past it the cgroup reclaims and is slowed down, so page cache must not be held at it:
+reads would be 4 times slower (measured). At an event the fresh working set shows which of the two has grown.
+At a hard threshold the brake stays for a second at the most, while the loop kills a pod; for page cache and
+for soft thresholds it is released at once. Then the counters are read until usage is calm, and memory.high is
+set to the next level. The operator's own value is restored at the end (`kernel.memory_high`).
 
-The kernel tells of no event when usage has met a level before the write of memory.high is done, and a pass
-may look just where usage dips below a level that it is held at. So usage is looked at after each write, and
-while a level stays met the loop is woken again.
+The kernel reports no event if usage has met a level before the write of memory.high is done, and a pass may
+observe usage in a dip below a level that holds it. So usage is read after each write, and while a level stays
+met the loop is woken again.
 
 systemd writes its own memory.high whenever it realizes a cgroup again: after a daemon-reload, with the next
-unit that starts in the slice. So the file itself is watched as well, and the level set again. Where the
-brake (`reactor.brake.brake`) holds the same file lower, that is what stands, until it lets go.
+unit that starts in the slice. So the file itself is watched as well, and the level set again. While the brake
+(`reactor.brake.brake`) holds the same file lower, its value stays in force.
 """
 
 from __future__ import annotations

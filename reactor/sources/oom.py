@@ -1,11 +1,11 @@
-"""The kernel's OOM kills, told as they happen or counted afterwards: a chain as for memory.
+"""The kernel's OOM kills, reported as they happen or counted afterwards: a chain as for memory.
 
     ebpf-oom       each kill at once, with its victim and the cgroup whose limit was met
-    oom-counters   how many there were, looked at with the housekeeping
+    oom-counters   their number, read with the housekeeping
 
-A kill at a limit that reactor guards is a crossing that no source reported in time: it wakes the loop. What
-the victim gives back is to be waited for, so a kill is made known to the passes before any pass is woken by
-it, and a pass that is about to choose a victim asks for kills that are not told yet (`take_now`).
+A kill at a limit that reactor guards is a crossing that no source reported in time: it wakes the loop. The
+passes have to wait for the memory that the victim frees. So a pass knows of a kill before the kill wakes it,
+and a pass that is about to choose a victim asks for kills that are not reported yet (`take_now`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OomSource:
             await self._chain.run(task_status=task_status)
 
     def take_now(self) -> Sequence[OomKill]:
-        """Return the kills since this was last asked that were not told yet; never waits, never raises.
+        """Return the kills since the last call that were not reported yet; never waits, never raises.
 
         Without eBPF there is one at the most, of which nothing else is known.
         """

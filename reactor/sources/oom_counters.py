@@ -1,7 +1,7 @@
-"""OOM kills without eBPF: the kernel's counters, looked at with the housekeeping; they name no victim.
+"""OOM kills without eBPF: the kernel's counters, read with the housekeeping; they name no victim.
 
-On v2 they tell whose limit it was. On v1 an eventfd tells whether it was the node's or that of a parent of
-pods; for the rest there is only whether the victim's cgroup, if it is still there, was ever at a limit.
+On v2 they show whose limit was met. On v1 an eventfd shows whether it was the node's or that of a parent of
+pods; for other limits it is only known whether the victim's cgroup, if it still exists, was ever at its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PATH_MAX: Final = 4096
 
 
 class OomCounters:
-    """Tells how many kills there were since the last look, if any."""
+    """Counts the kills since they were last counted, if any."""
 
     name = OOM_COUNTERS
 

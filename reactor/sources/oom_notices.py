@@ -2,7 +2,7 @@
 
 The counters of `oom_counters` are read with the housekeeping, seconds later. These are asked in the pass
 itself: on v1 the kernel counts an OOM on an eventfd before it kills (a non-blocking read, less than 1 us), on
-v2 in memory.events.local. Neither tells whom it killed. The machine as a whole has neither.
+v2 in memory.events.local. Neither names the victim. The machine as a whole has neither.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class OomNotices:
 
 
 class _Notice(Protocol):
-    """One cgroup's notice; `inode` tells whether a cgroup of that path is still the same."""
+    """One cgroup's notice; by `inode` a cgroup that was made again under the same path is another."""
 
     inode: int
 

@@ -2,7 +2,7 @@
 
 A node may fork tens of thousands of times a second all day long without ever holding many processes. So the
 kernel samples (`kernel.proc_events`): one fork in N, N an eighth of what is left to the nearest threshold,
-which gives eight looks on the way there, however fast. And the socket is left unread between two wakes.
+which gives eight observations on the way there, however fast. Between two wakes the socket is not read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KERNEL_ADDRESS: Final = (0, 0)
 
 
 def sample_for(margin: int | None, crowding: int = 1) -> int:
-    """Return one in how many forks to look at: a power of two, 1 to MAXIMUM_SAMPLE.
+    """Return N, of one fork in N to be reported: a power of two, 1 to MAXIMUM_SAMPLE.
 
     `margin` is how many more processes there may be before the nearest threshold (None: no threshold).
     `crowding` is a factor for forks that come too fast to be read.
@@ -57,7 +57,7 @@ def sample_for(margin: int | None, crowding: int = 1) -> int:
 
 
 class ProcConnector:
-    """Wakes the loop for forks. `expect` tells it, after each pass, how near the threshold is."""
+    """Wakes the loop for forks. Each pass calls `expect` with the distance to the threshold."""
 
     name = PROCESSES
 
@@ -130,7 +130,7 @@ class ProcConnector:
             await trio.sleep(_REST_SECONDS)
 
     def _drain(self, events: socket.socket) -> int:
-        """Read all that is queued; return how many forks it told of, at least one where some were lost."""
+        """Read all that is queued; return the number of forks in it, at least one where some were lost."""
         count = 0
         while count < _READS:
             try:
@@ -138,7 +138,7 @@ class ProcConnector:
             except BlockingIOError:
                 return count
             except KernelInterfaceError:
-                count += 1  # something happened, though it can't be told what
+                count += 1  # a message that can't be read still is an event
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise

@@ -10,10 +10,10 @@ from reactor.model.thresholds import Threshold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLevels:
-    """The thresholds on pid.available, and what is held against them: tasks, threads included.
+    """The thresholds on pid.available, and the number of tasks (threads included) to compare with them.
 
-    `cgroup` is whose tasks are counted, "/" the machine's; `used` of them were there at the last look, out
-    of `limit`.
+    `cgroup` is the one whose tasks are counted, "/" the machine; `used` is the last observation of their
+    number, `limit` the most there can be.
     """
 
     cgroup: str

@@ -1,4 +1,4 @@
-"""Memory pressure as a hint: tasks stall because memory is short, so the loop had better look.
+"""Memory pressure as a hint: tasks stall because memory is short, so the loop makes a pass.
 
 Pressure comes late (65-230 ms) or never where memory runs out without reclaim, and it comes with memory
 free: it wakes the loop and says nothing about what to do. Acting on it alone has killed control planes.

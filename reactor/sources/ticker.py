@@ -1,4 +1,4 @@
-"""The housekeeping ticker: the pass that looks at everything, and the last source of every chain."""
+"""The housekeeping ticker: the pass that observes everything, and the last source of every chain."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MINIMUM_INTERVAL_SECONDS: Final = 0.01
 
 
 class Ticker:
-    """Wakes the loop at once and then every `interval_seconds` (at least 0.01), for everything there is.
+    """Wakes the loop at once and then every `interval_seconds` (at least 0.01), for all signals.
 
     Ticks missed while the machine stood still (a stop, a suspend, starvation) are not made up for: one
-    pass observes all there is to see.
+    pass observes everything.
     """
 
     def __init__(

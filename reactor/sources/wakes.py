@@ -26,8 +26,8 @@ class Wakes:
     def attend_at_once(self, attend: Callable[[tuple[Wake, ...]], None]) -> None:
         """Have memory wakes attended to inside `notify`, before any other task runs.
 
-        Through the waiting task they come 0.12 ms later: it has to be scheduled first. `attend` is given all
-        that is pending; it must not raise. `wait` then returns, empty, so that its caller can see what has
+        Through the waiting task they come 0.12 ms later: it has to be scheduled first. `attend` gets all
+        pending wakes; it must not raise. `wait` then returns, empty, so that its caller can observe what has
         changed.
         """
         self._attend = attend

@@ -83,7 +83,7 @@ Attend = Callable[[Peer], Awaitable[None]]
 
 
 class Connections:
-    """Accepts up to `most` connections at once and has each attended to; `on_failure` is told of defects."""
+    """Accepts up to `most` connections at once and attends to each; `on_failure` gets its failures."""
 
     def __init__(self, attend: Attend, most: int, on_failure: Callable[[Exception], None]) -> None:
         self._attend_to = attend

@@ -64,7 +64,7 @@ async def serve_metrics(
     """Serve until cancelled; the task's status is the listeners, none where there can't be any.
 
     `/healthz` answers 200 while `is_alive` says so, else 503. `refresh` brings what the registry collects up
-    to date. A page that fails is answered by 500, and `on_failure` is told why.
+    to date. A page that fails is answered by 500, and `on_failure` is called with the reason.
 
     An address that is taken is reported and tried again every half a minute: a predecessor may still be
     ending, and nothing else depends on this.
@@ -112,9 +112,9 @@ async def _listen(
 
 
 class Exposition:
-    """The metrics as they are printed, each format anew after a second at the earliest.
+    """The metrics as printed text, each format printed once a second at most.
 
-    `printed` counts how often that was done.
+    `printed` counts how often they were printed.
     """
 
     def __init__(

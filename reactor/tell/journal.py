@@ -97,7 +97,7 @@ class Journal:
 def read_tail(path: Path, count: int) -> tuple[Document, ...]:
     """Return the last `count` whole documents of a journal, oldest first; none if unreadable.
 
-    Of a newest file that has been begun lately the one before it is read, too.
+    If the newest file has fewer, the file before it is read, too.
     """
     newest = _read_tail(path, count)
     if len(newest) == count:
@@ -144,7 +144,7 @@ class _RotatingFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
-            self.close()  # opened anew next time: the file may have been removed or its disk exchanged
+            self.close()  # the next write opens it again: it may have been removed, or its disk exchanged
             error.filename = str(self.path)
             raise
         self._size += len(line)

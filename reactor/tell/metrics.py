@@ -1,8 +1,8 @@
-"""Prometheus metrics, made of what the guard tells at each scrape and what the steward knows itself.
+"""Prometheus metrics, made at each scrape of the guard's document and of the steward's own counts.
 
 Names and help follow Prometheus' conventions (base units, `_total` on counters); promtool checks them in a
 test. Amounts come in three units, so each unit has a metric of its own and the signal is a label. Counters
-begin with the guard: the steward may end and start meanwhile.
+begin with the guard, and are kept when the steward restarts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Metrics:
         restart_loops: int = 0,
         repeated_evictions: int = 0,
     ) -> None:
-        """Take over what the guard told (`Reading.document`), and what the steward adds.
+        """Set the guard's document (`Reading.document`), and what the steward adds.
 
         `parts` are the steward's own, with their failures; `restart_loops` the pods in one.
         """
@@ -151,7 +151,7 @@ def _tallied(tally: Document, started: float) -> Iterator[Metric]:
     )
     yield _histogram(
         "reactor_pass_duration_seconds",
-        "Time that an evaluation pass took, from its start until its thresholds were armed anew.",
+        "Time that an evaluation pass took, from its start until its thresholds were armed again.",
         [],
         {(): tally["passes"]},
         started,
@@ -192,7 +192,7 @@ def _tallied(tally: Document, started: float) -> Iterator[Metric]:
     )
     yield _counter(
         "reactor_reclaims",
-        "Node-level reclaims before an eviction, by what was to be given back and whether all went well.",
+        "Node-level reclaims before an eviction, by what was to be reclaimed and whether all succeeded.",
         ["kind", "outcome"],
         tally["reclaims"],
         started,
@@ -346,7 +346,7 @@ def _sources(sources: Sequence[Document]) -> Iterator[Metric]:
 def _cluster(cluster: Document) -> Iterator[Metric]:
     yield _gauge(
         "reactor_kubernetes_connected",
-        "Whether the pods and the node are being told by the API server or the kubelet (1) or not (0).",
+        "Whether the watch at the API server or the kubelet is connected (1) or not (0).",
         ["watch"],
         *(((name,), is_well) for name, is_well in cluster["watches"].items()),
     )

@@ -1,9 +1,9 @@
-"""Restart loops: what is evicted again and again, because it is started again each time.
+"""Restart loops: pods that are evicted again and again, because they are restarted each time.
 
-A unit with Restart=always comes back a tenth of a second after its eviction and grows again. Each eviction
-is right and does not help for long: what ends the loop is a limit, or an operator who stops the unit. So the
-loop is recognised by the pod's name, told once as one problem with its count, and counted. Whether the pod is
-evicted depends on none of it. On Kubernetes the kubelet's back-off slows such a pod down.
+A unit with Restart=always comes back a tenth of a second after its eviction and grows again. Each eviction is
+right and does not help for long: only a limit ends the loop, or an operator who stops the unit. So the loop
+is recognised by the pod's name, reported as one problem with its count, and counted. It has no influence on
+evictions. On Kubernetes the kubelet's back-off slows such a pod down.
 """
 
 from __future__ import annotations

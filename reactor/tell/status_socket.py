@@ -39,9 +39,9 @@ def _log_failure(error: Exception) -> None:
 async def serve(
     listener: socket.socket, commands: Mapping[str, Command], on_failure: OnFailure = _log_failure
 ) -> None:
-    """Answer questions until cancelled. A command answers at once, or makes way for the loop meanwhile.
+    """Answer questions until cancelled. A command answers at once, or yields to the loop meanwhile.
 
-    `on_failure` is told of an answer that failed. The listener is closed at the end.
+    `on_failure` is called with the failure of an answer. The listener is closed at the end.
     """
     turns = Turns()
 

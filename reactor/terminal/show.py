@@ -96,11 +96,11 @@ def _printed_plainly(document: Mapping[str, Any], output: str) -> bool:
 
 def _kubernetes(told: Mapping[str, Any]) -> str:
     heard = ", ".join(
-        f"{name} {'told' if is_well else 'NOT told'}" for name, is_well in told["watches"].items()
+        f"{name} {'watched' if is_well else 'NOT watched'}" for name, is_well in told["watches"].items()
     )
     return (
         f"kubernetes: node {told['node']}, {told['role']}; {heard}; "
-        f"{told['untold_evictions']} evictions not told yet"
+        f"{told['untold_evictions']} evictions not reported yet"
     )
 
 

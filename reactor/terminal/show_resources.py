@@ -73,15 +73,15 @@ def reclaimed_table(reclaimed: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def _each_once(signals: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Yield the signals but for those of a filesystem that add nothing to one that was told before."""
-    told: set[tuple[object, ...]] = set()
+    """Yield the signals but for those of a filesystem that add nothing to one before."""
+    shown: set[tuple[object, ...]] = set()
     for one in signals:
         levels = frozenset((threshold["kind"], threshold["amount"]) for threshold in one["thresholds"])
         amounts = (one["unit"], one["available"], one["capacity"])
         is_filesystem = "fs." in one["signal"]
-        if is_filesystem and ((amounts, levels) in told or (not levels and amounts in told)):
+        if is_filesystem and ((amounts, levels) in shown or (not levels and amounts in shown)):
             continue
-        told |= {amounts, (amounts, levels)} if is_filesystem else set()
+        shown |= {amounts, (amounts, levels)} if is_filesystem else set()
         yield one
 
 

@@ -120,7 +120,7 @@ def case(kind: Assume, name: str, pace: Pace, terms: Terms, *, allocators: int =
 
 
 def cases_of(measured: Measured, history: History, terms: Terms) -> tuple[Case, ...]:
-    """Return the cases that can be told. Raises RefusedError where no allocator was measured."""
+    """Return the cases that were measured. Raises RefusedError where no allocator was measured."""
     single = [one for one in measured.growths if one.allocators == 1 and not one.huge_pages]
     if not single:
         raise RefusedError("no allocator was measured")
@@ -140,7 +140,7 @@ def cases_of(measured: Measured, history: History, terms: Terms) -> tuple[Case, 
 
 
 def chosen(cases: Sequence[Case], assume: Assume, huge_pages: str) -> Case:
-    """Return the case that the threshold is for. Raises RefusedError where it can't be told.
+    """Return the case that the threshold is for. Raises RefusedError where it was not measured.
 
     One allocator is the fastest that can be had without asking for more: also what the history has seen,
     and huge pages where the kernel gives them to every process.
@@ -154,7 +154,7 @@ def chosen(cases: Sequence[Case], assume: Assume, huge_pages: str) -> Case:
         missing = {
             Assume.HUGE: "the kernel has no huge pages",
             Assume.ALL: "several allocators were not measured",
-            Assume.SEEN: "the history tells no rate",
+            Assume.SEEN: "the history has no rate",
         }
         raise RefusedError(f"--assume {assume}: {missing[assume]}")
     return max(credible, key=lambda one: one.needed_bytes)

@@ -1,4 +1,4 @@
-"""The command: measures or takes what was stored, recommends, writes, tells."""
+"""The command: measures or reads a stored measurement, recommends, writes, prints."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class TuneOptions:
 
 
 def tune(options: TuneOptions) -> int:
-    """Measure, recommend, write, tell; return the exit status.
+    """Measure, recommend, write, print; return the exit status.
 
     0 done, 1 too little was measured or it can't be written, 2 where nothing may or can be measured, 130
-    when interrupted: then what was measured is told all the same. Raises ConfigError.
+    when interrupted: then what was measured is printed all the same. Raises ConfigError.
     """
     settings, existing = _configuration(options.config)
     history = history_in(options.journals, settings.eviction.pressure_transition_period_seconds)

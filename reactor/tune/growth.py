@@ -163,7 +163,7 @@ def _observer(
     )
     try:
         if not wait_until(lambda: record.words()[_USAGE_READY] > 0, _TIMEOUT_SECONDS):
-            raise RefusedError("the observer of the growth did not get ready")
+            raise RefusedError(f"the observer of the growth has not started within {_TIMEOUT_SECONDS:g} s")
         yield observer
     finally:
         observer.kill()

@@ -78,9 +78,9 @@ class Measuring:
         )
 
     def run(self, tool: Path, directory: Path, say: Say) -> None:
-        """Measure until the time is over, or the machine comes under pressure, which is a problem told.
+        """Measure until the time is over, or the machine comes under pressure, which is noted as a problem.
 
-        `say` is told what is being done, and how many seconds of the time have gone.
+        `say` is called with the present step, and the number of seconds gone.
         """
         self._say = say
         self._began = time.monotonic()

@@ -42,7 +42,7 @@ class NodeFacts:
     """The node that thresholds are for. `huge_pages` is the kernel's word: always, madvise, never.
 
     `largest_pod_bytes` is the working set of the largest pod there is now, None where pods are not known.
-    `can_brake` tells whether memory.high can slow allocators down on it.
+    `can_brake` says whether memory.high can slow allocators down on it.
     """
 
     capacity_bytes: int

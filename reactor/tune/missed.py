@@ -107,7 +107,7 @@ def _history_misses(hard_bytes: int, found: Recommendation, history: History) ->
     if faster:
         yield (
             f"memory went faster than that {len(faster)} times of the {len(history.rates_bytes)} that the "
-            f"history tells of, by up to {rate(max(faster))}"
+            f"history has, by up to {rate(max(faster))}"
         )
 
 

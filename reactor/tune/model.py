@@ -44,7 +44,7 @@ class Recommendation:
     """Thresholds, and what they follow from. The whys say where a number comes from.
 
     `covered_rate_bytes` a second is the fastest allocator that the hard threshold answers in time, without
-    the brake; `is_enough` tells whether the threshold is all that `chosen` asks for.
+    the brake; `is_enough` says whether the threshold is all that `chosen` asks for.
     """
 
     node: NodeFacts

@@ -51,8 +51,8 @@ def watermarks_bytes(zoneinfo: bytes) -> int:
     """Return the sum of all zones' high watermarks, at which the kernel's own reclaim comes to rest.
 
     From /proc/zoneinfo, whose lines `high N` (in pages) stand among each zone's `pages free`; the per-CPU
-    lists have lines `high: N`. What raises a zone's watermarks for a while (vm.watermark_boost_factor) is in
-    them and told beside them: it is taken out.
+    lists have lines `high: N`. A temporary boost of a zone's watermarks (vm.watermark_boost_factor) is part
+    of them and has a line of its own: it is subtracted.
     """
     pages = {
         name: sum(map(int, re.findall(rb"^ +%s +([0-9]+)$" % name, zoneinfo, re.MULTILINE)))

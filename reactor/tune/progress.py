@@ -14,7 +14,7 @@ _LINE_SECONDS: Final = 15.0
 
 @contextmanager
 def progress(seconds: float) -> Iterator[Say]:
-    """Show it while the block runs; what is yielded is to be told what is done, and the seconds gone."""
+    """Show progress while the block runs; yield the call that takes the present step and the seconds gone."""
     if sys.stderr.isatty():
         with _bar(seconds) as say:
             yield say
@@ -41,14 +41,14 @@ def _bar(seconds: float) -> Iterator[Say]:
 
 
 def _lines() -> Say:
-    """Return what prints a line for each new kind of thing (the part before its colon), and now and then."""
-    told, at = "", 0.0
+    """Return a call that prints each new kind of step (the part before its colon), and one every 15 s."""
+    said, at = "", 0.0
 
     def say(what: str, gone: float) -> None:
-        nonlocal told, at
+        nonlocal said, at
         kind = what.partition(":")[0]
-        if kind != told or gone >= at + _LINE_SECONDS:
-            told, at = kind, gone
+        if kind != said or gone >= at + _LINE_SECONDS:
+            said, at = kind, gone
             print(f"reactor tune: after {gone:.0f} s: {what}", file=sys.stderr, flush=True)
 
     return say

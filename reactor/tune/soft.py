@@ -51,7 +51,7 @@ def soft_for(hard_bytes: int, capacity_bytes: int, history: History) -> Soft:
         rate_why = f"the fastest of the {len(served)} in the history that leave their grace periods time"
     else:
         rate = capacity_bytes * _ASSUMED_SHARE_A_MINUTE / 60
-        none = "no rate in the history is slow enough" if rates else "the history tells no rate"
+        none = "no rate in the history is slow enough" if rates else "the history has no rate"
         rate_why = f"assumed: {none}, so 1 % of the node a minute"
     room_bytes = max(math.ceil(rate * waited_seconds), int(hard_bytes * _SMALLEST_SHARE))
     room_bytes = -(-min(room_bytes, most_bytes) // _STEP_BYTES) * _STEP_BYTES

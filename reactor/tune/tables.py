@@ -14,7 +14,7 @@ from reactor.tune.words import amount, duration, milliseconds, quantity, rate
 
 
 def growth_table(growths: Sequence[Growth]) -> Table:
-    """Return how fast memory was taken and given back: the fastest and the slowest of each kind of run."""
+    """Return how fast memory was allocated and freed: the fastest and the slowest of each kind of run."""
     kinds: dict[tuple[bool, int, int], list[Growth]] = {}
     for growth in growths:
         kinds.setdefault((growth.huge_pages, growth.allocators, growth.size_bytes), []).append(growth)

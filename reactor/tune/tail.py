@@ -6,7 +6,7 @@ cover its own uncertainty:
 
 - Above a high level the excesses of nearly every distribution follow a generalised Pareto distribution
   (Pickands, Balkema and de Haan). It is taken above the samples' p80, with their mean excess, and with a
-  shape of 0.4, which is not fitted: from a dozen excesses a shape can't be told, and a fitted one was too
+  shape of 0.4, which is not fitted: a dozen excesses do not determine a shape, and a fitted one was too
   small in half of the trials with lognormal samples. 0.4 is a heavier tail than that of any lognormal
   latency (standard deviation of the logarithm 1) at this quantile.
 - The mean excess is that of the samples at the 95th percentile of resamplings (bootstrap), and the bound is

@@ -2,8 +2,8 @@
 
 `user.reactor.priority` is a whole number as in a PodSpec. `user.oomd_omit` and `user.oomd_avoid` are what
 systemd sets for ManagedOOMPreference=; as systemd-oomd does, the `trusted.` twin is taken where the `user.`
-one is missing, and attributes count only where the cgroup belongs to root or to its parent's owner: who was
-given a cgroup of their own must not thereby exempt it (systemd, src/oom/oomd-util.c).
+one is missing, and attributes count only where the cgroup belongs to root or to its parent's owner: a user
+with a delegated cgroup must not be able to exempt it (systemd, src/oom/oomd-util.c).
 """
 
 from __future__ import annotations

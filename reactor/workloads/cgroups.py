@@ -31,7 +31,7 @@ _MOST_READ_AGAIN: Final = 8
 
 
 class _Found(NamedTuple):
-    """A cgroup as a directory listing shows it; a recreated one has another inode, hence uid.
+    """A cgroup as a directory listing shows it; a recreated one has another inode, and so another uid.
 
     A tuple, since a listing of 1000 lies on the path from a wake to a kill.
     """

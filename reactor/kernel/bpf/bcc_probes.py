@@ -1,7 +1,8 @@
 """The probes of bpf/bcc, typed as those of `bpf_probes`: for kernels without BTF.
 
-Without BTF there are no iterators: where a cgroup's counters are is learned by reading one of its control
-files while a kprobe watches who serves it. And there is no timer: the clock of one CPU looks at the node.
+Without BTF there are no iterators: the address of a cgroup's counters is learned by reading one of its
+control files while a kprobe is on the function that serves it. And there is no timer: the node is read by the
+clock of one CPU.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def compiled(interrupt: Callable[[], None]) -> Load:
 
 
 class _BccProbe(WatchProbe):
-    """Programs of BCC; `asks` is the control file whose reading tells of a cgroup's counter."""
+    """Programs of BCC; `asks` is the control file whose reading reveals a cgroup's counter."""
 
     def __init__(self, loaded: BccObject, cgroups: str, node: str, asks: str) -> None:
         super().__init__(loaded, cgroups)
@@ -155,9 +156,9 @@ def _give_addresses(counters: BpfMap, *symbols: str) -> None:
 
 
 def symbol_addresses(symbols: Sequence[str], path: Path = PROC / "kallsyms") -> dict[str, int]:
-    """Return where the kernel keeps these, as far as it tells; 0 is what it shows where it hides them.
+    """Return the addresses of these symbols, of those that the kernel lists; 0 where it hides them.
 
-    Looks through 10 MB: for a worker thread.
+    Reads 10 MB: for a worker thread.
     """
     line = re.compile(rb"^([0-9a-f]+) \w (%s)$" % b"|".join(re.escape(one.encode()) for one in symbols))
     found: dict[str, int] = {}

@@ -29,7 +29,7 @@ def process_watches() -> str:
 
 
 def oom_kills() -> str:
-    """Return how OOM kills are told. Raises BpfError where they can't be."""
+    """Return how OOM kills are reported. Raises BpfError where they can't be."""
     with open_oom_probe() as probe:
         return f"each with its victim and the limit{_in_brackets(probe.made_by)}"
 

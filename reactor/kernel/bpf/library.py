@@ -46,8 +46,8 @@ def load_library(name: str) -> Any:
         try:
             callback = ffi.callback("libbpf_print_fn_t", keep)
         except MemoryError:
-            # systemd's MemoryDenyWriteExecute and the like: C can't be given a Python function. Errors
-            # are then told by their number and the verifier's log, without libbpf's own words.
+            # systemd's MemoryDenyWriteExecute and the like: no Python function can be passed to C. Errors
+            # then have their number and the verifier's log, without libbpf's own text.
             callback = ffi.NULL
         library.libbpf_set_print(callback)
         _spare_memory(library)
@@ -56,12 +56,11 @@ def load_library(name: str) -> Any:
 
 
 def _spare_memory(library: Any) -> None:
-    """Have malloc give back what libbpf takes for the kernel's BTF: some 10 MiB for each load.
+    """Have malloc return to the kernel what libbpf allocates for BTF: some 10 MiB for each load.
 
-    The first large block that is freed tells glibc to keep such blocks from then on, in a heap for each
-    thread, and malloc_trim can't take pages out of a process that has locked its memory (MADV_DONTNEED is
-    refused). So large blocks stay mappings of their own, which end when they are freed, and there is one
-    heap.
+    From the first large block that is freed on, glibc keeps such blocks, in a heap for each thread, and
+    malloc_trim can't take pages out of a process that has locked its memory (MADV_DONTNEED is refused). So
+    large blocks stay mappings of their own, which are unmapped when they are freed, and there is one heap.
     """
     try:
         library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

@@ -1,6 +1,6 @@
-"""Who makes the eBPF programs: libbpf where the kernel has BTF, else BCC, unless told otherwise.
+"""The loader of the eBPF programs: libbpf where the kernel has BTF, else BCC, unless one is configured.
 
-With BCC an opening takes seconds; `interrupt` is called meanwhile, and what it raises ends the compiler.
+With BCC opening takes seconds; `interrupt` is called meanwhile, and an exception of it ends the compiler.
 """
 
 from __future__ import annotations

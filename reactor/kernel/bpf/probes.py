@@ -64,7 +64,7 @@ class Probe:
             self._lost = loaded.map("lost")
             self._ring = RingBuffer(self._events.fd, self._events.max_entries)
             owned.callback(self._ring.close)
-            self._ring.take()  # what was told before this probe is of no use to it
+            self._ring.take()  # earlier records are not for this probe
             loaded.attach()
             self._owned = owned.pop_all()
         self.fd = self._ring.fd
@@ -103,7 +103,7 @@ class WatchProbe(Probe):
     def watch(self, address: int, watch_id: int, levels: Sequence[Level]) -> None:
         """Watch the counter at these levels and no others. Raises OSError: E2BIG with 4,096 watches.
 
-        The caller has to look afterwards that the cgroup still is there: a watch that is made after its
+        The caller has to check afterwards that the cgroup still exists: a watch that is made after its
         removal stays, on memory that may become another counter.
         """
         self._cgroups.put(KEY.pack(address), pack_watch(watch_id, levels))

@@ -29,7 +29,7 @@ _KIND: Final = struct.Struct("=I")
 
 
 class RecordKind(IntEnum):
-    """What a record tells; the first number in it."""
+    """The kind of a record, which is the first number in it."""
 
     CROSSING = 1
     RECLAIM = 2
@@ -50,8 +50,8 @@ class Watched(IntEnum):
 class Level:
     """Fires at `fire` and above; again at doubling distances while the value rises, `step` being the first.
 
-    Fires at `fire` again once a value below `rearm` was seen. `told` is a value that user space knows of
-    already (None: none): the next one to fire is `step` above it. All in pages or tasks.
+    Fires at `fire` again once a value below `rearm` was seen. `told` is the last value that user space knows
+    (None: none): the next one to fire is `step` above it. All in pages or tasks.
     """
 
     fire: int
@@ -103,12 +103,12 @@ class OomRecord:
         None where that root, or the cgroup asked for, is not above the victim.
         """
         names: list[str] = []
-        begun = cgroup_id is None
+        is_met = cgroup_id is None
         for place_id, name in self.path:
-            begun = begun or place_id == cgroup_id
+            is_met = is_met or place_id == cgroup_id
             if place_id == root_id:
-                return "/" + "/".join(reversed(names)) if begun else None
-            if begun:
+                return "/" + "/".join(reversed(names)) if is_met else None
+            if is_met:
                 names.append(name)
         return None
 

@@ -27,7 +27,7 @@ Ask = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
-    """What to show of whom: the first `pods` of the order, every `interval_seconds`, or `once`."""
+    """What to show: the first `pods` of the order, every `interval_seconds`, or `once`."""
 
     socket_path: Path
     interval_seconds: float = 1.0

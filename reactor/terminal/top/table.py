@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under headings; the first one tells how many rows there was no room for if `counts_rows`."""
+    """Rows under headings; with `counts_rows` the first heading has the number of rows without room."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]

@@ -38,7 +38,7 @@ def _is_one_cell(character: str) -> bool:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return the text in at most so many cells; a pod is told by both ends of its name."""
+    """Return the text in at most so many cells; a pod is recognised by both ends of its name."""
     if len(text) <= width:
         return text
     if width < 2:

@@ -304,7 +304,7 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(
 def test_status_prints_the_cluster_in_one_line() -> None:
     watches = {"pods": True, "node": False}
     told = {"node": "one", "role": "sole", "watches": watches, "untold_evictions": 2}
-    line = "kubernetes: node one, sole; pods told, node NOT told; 2 evictions not told yet"
+    line = "kubernetes: node one, sole; pods watched, node NOT watched; 2 evictions not reported yet"
     assert line == show._kubernetes(told)
 
 

@@ -70,7 +70,7 @@ def test_what_can_not_be_told_is_an_error_and_the_measurements_are_kept(
 ) -> None:
     out = tmp_path / "out"
     assert 1 == main(["tune", "--from", str(stored), "--assume", "seen", "--results", str(out)])
-    assert "--assume seen: the history tells no rate" in capsys.readouterr().err
+    assert "--assume seen: the history has no rate" in capsys.readouterr().err
     (directory,) = out.iterdir()
     assert ["measured.json"] == [file.name for file in directory.iterdir()]
 

@@ -166,7 +166,7 @@ def test_huge_pages_count_where_everybody_is_given_them(measured: Measured) -> N
 
 
 def test_an_assumption_of_which_nothing_is_known_is_refused(measured: Measured) -> None:
-    with pytest.raises(RefusedError, match="--assume seen: the history tells no rate"):
+    with pytest.raises(RefusedError, match="--assume seen: the history has no rate"):
         recommend(measured, History(), Assumptions(assume=Assume.SEEN))
 
 
