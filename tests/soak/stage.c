@@ -244,24 +244,32 @@ static void perform(volatile int64_t *slot, const struct order *order)
 		close(fd);
 }
 
-static void enter(const char *procs)
+static int entrance(const char *procs)
 {
 	int fd = open(procs, O_WRONLY | O_CLOEXEC);
 
-	if (fd < 0 || write(fd, "0", 1) < 0)
+	if (fd < 0)
 		_exit(125);
-	close(fd);
+	return fd;
+}
+
+static void enter(int procs)
+{
+	if (write(procs, "0", 1) < 0)
+		_exit(125);
+	close(procs);
 }
 
 /* What was forked has the descriptors of every pod. */
-static void keep_only(int *orders)
+static void keep_only(int *orders, int *last)
 {
 	int kept = dup3(*orders, 1000, O_CLOEXEC), usage = dup3(node_usage, 1001, O_CLOEXEC);
 
-	if (kept < 0 || usage < 0)
+	*last = dup3(*last, 1002, O_CLOEXEC);
+	if (kept < 0 || usage < 0 || *last < 0)
 		_exit(124);
 	close_range(3, 999, 0);
-	close_range(1002, ~0U, 0);
+	close_range(1003, ~0U, 0);
 	*orders = kept;
 	node_usage = usage;
 }
@@ -282,21 +290,26 @@ static void canary(volatile int64_t *slot)
 }
 
 /* The last of `procs` is that of the cpu controller: where real time is handed out by cgroups, which v1 may, new ones
- * have none of it, and the canary stays outside. */
+ * have none of it, and the canary stays outside. All are opened outside: a path that is looked up in the pod leaves
+ * entries of the kernel's caches charged to it, 5 kB a pod, which outlive it and become the node's. */
 static void actor(int slot_number, int orders, char **procs)
 {
 	volatile int64_t *slot = slot_words(slot_number);
 	struct order order;
+	int entrances[8], count = 0, last;
 	pid_t child;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (; procs[1]; procs++)
-		enter(*procs);
-	keep_only(&orders);
+	for (; procs[count] && count < 8; count++)
+		entrances[count] = entrance(procs[count]);
+	last = entrances[count - 1];
+	for (int number = 0; number < count - 1; number++)
+		enter(entrances[number]);
+	keep_only(&orders, &last);
 	child = fork();
 	if (!child)
 		canary(slot);
-	enter(*procs);
+	enter(last);
 	slot[CANARY_PID] = child;
 	while (read(orders, &order, sizeof(order)) == sizeof(order)) {
 		perform(slot, &order);
