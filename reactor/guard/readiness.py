@@ -53,7 +53,12 @@ def foreseen(
     used: Mapping[str, PodUsage],
     now_seconds: float,
 ) -> tuple[Pod, ...]:
-    """Return the pods that would go first if these were `crossed` now, the likeliest first."""
+    """Return the pods that would go first if these were `crossed` now, the likeliest first.
+
+    The pods that will have grown by then are seen as they are now, so what is missing looks like a leak
+    outside them. Earlier kills are left out: none is to look as if it had not helped.
+    """
     signals = {signal: replace(seen, available=0, taken_at_seconds=None) for signal, seen in crossed.items()}
-    _, decision = decide(settings, state, Snapshot(signals=signals, pods=used), pods, now_seconds)
+    unburdened = replace(state, hard_memory_kills=())
+    _, decision = decide(settings, unburdened, Snapshot(signals=signals, pods=used), pods, now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)

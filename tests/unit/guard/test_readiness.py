@@ -32,6 +32,27 @@ async def test_near_a_threshold_whoever_would_go_is_got_ready_and_nobody_is_kill
     assert loop.known.state.thresholds_met == ()
 
 
+async def test_next_hog_is_got_ready_too_a_moment_after_the_first_was_killed(
+    make_loop, make_pod, observation
+):
+    loop = make_loop(unhelpful_eviction_pause_seconds=10.0)
+    loop.have(make_pod("first"), make_pod("next", priority=10))
+    used = {"uid-first": 160 * MIB, "uid-next": 240 * MIB}
+    loop.usages.seen |= {uid: PodUsage(memory_working_set_bytes=held) for uid, held in used.items()}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB, capacity=500 * MIB)}
+    loop.passes.make([wake()])
+    assert loop.kills.killed == ["first"]
+    loop.have(make_pod("next", priority=10))
+    loop.passes.gone("uid-first")
+    loop.usages.seen = {"uid-next": PodUsage(memory_working_set_bytes=370 * MIB)}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(129 * MIB, capacity=500 * MIB)}
+
+    loop.now_seconds += 1.0
+    loop.passes.make([wake()])
+
+    assert loop.kills.ready == ["next"]
+
+
 async def test_for_an_absurd_threshold_nobody_is_observed_nor_got_ready(
     make_loop, make_pod, make_threshold, observation
 ):
