@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from reactor.kernel.filesystem import (
     FilesystemSpace,
@@ -19,14 +18,8 @@ from reactor.kernel.filesystem import (
 )
 from reactor.kernel.procfs import PROC
 from reactor.model.settings import Settings
-from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Signal
 from reactor.model.thresholds import Observation
-
-SIGNALS: Final[Mapping[Filesystem, tuple[Signal, Signal]]] = {
-    Filesystem.NODEFS: (Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE),
-    Filesystem.IMAGEFS: (Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE),
-    Filesystem.CONTAINERFS: (Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +89,7 @@ def observations(filesystem: Filesystem, space: FilesystemSpace) -> dict[Signal,
     """
     if space.read_only:
         return {}
-    bytes_signal, inodes_signal = SIGNALS[filesystem]
+    bytes_signal, inodes_signal = FILESYSTEM_SIGNALS[filesystem]
     observed = {bytes_signal: Observation(available=space.available_bytes, capacity=space.capacity_bytes)}
     if space.inodes is not None and space.inodes_free is not None:
         observed[inodes_signal] = Observation(available=space.inodes_free, capacity=space.inodes)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
 from reactor.disks.places import Pace, Places
 from reactor.disks.usage import DiskUsage
 from reactor.disks.walk_messages import Add, Drop
-from reactor.model.pods import Pod
 
 
 class LooksHere:
@@ -16,16 +15,11 @@ class LooksHere:
 
     def __init__(self, usage: DiskUsage, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
         self._usage = usage
-        self._held: Collection[str] = ()
-        self._places = Places(lambda report: usage.take(report, self._held), clock_seconds=clock_seconds)
+        self._places = Places(usage.take, clock_seconds=clock_seconds)
 
-    def look(self, pods: Sequence[Pod], pace: Pace | None = None, held: Collection[str] = ()) -> None:
-        """Look at all that these pods take, and return when everything is counted; forget all others.
-
-        Of those whose uid is in `held` what was published stays as it is. Raises GivenUpError.
-        """
-        self._held = held
-        for request in self._usage.assign(pods, held):
+    def look(self, pace: Pace | None = None) -> None:
+        """Look at all places that are known, and return when everything is counted. Raises GivenUpError."""
+        for request in self._usage.assign():
             match request:
                 case Add(place, pod, path):
                     self._places.add(place, pod, path)

@@ -14,12 +14,12 @@ from enum import IntEnum
 from typing import Final
 
 _LARGEST: Final = 1 << 62
-_LONGEST_PATH: Final = 4096
+LONGEST_PATH: Final = 4095  # PATH_MAX, without its end
 _ADD: Final = struct.Struct("=BII")
 _NUMBERED: Final = struct.Struct("=BI")
 _REPORT: Final = struct.Struct("=BIQQQQIi")
 
-LONGEST_REQUEST: Final = _ADD.size + _LONGEST_PATH
+LONGEST_REQUEST: Final = _ADD.size + LONGEST_PATH
 REPORT_BYTES: Final = _REPORT.size
 
 
@@ -94,8 +94,8 @@ def write_request(request: Request) -> bytes:
     match request:
         case Add(place, pod, path):
             name = os.fsencode(path)
-            if len(name) >= _LONGEST_PATH:
-                raise MessageError(f"got a path of {len(name)} bytes; accepted: less than {_LONGEST_PATH}")
+            if len(name) > LONGEST_PATH:
+                raise MessageError(f"got a path of {len(name)} bytes; accepted: up to {LONGEST_PATH}")
             return _ADD.pack(1, place, pod) + name
         case Drop(place):
             return _NUMBERED.pack(2, place)

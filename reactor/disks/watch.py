@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 import trio
 
 from reactor.bounded import Bounded
-from reactor.disks.filesystems import SIGNALS, Look, Survey, observations
+from reactor.disks.filesystems import Look, Survey, observations
 from reactor.disks.filling import Filling
 from reactor.kernel.filesystem import Mount
 from reactor.model.settings import Settings
-from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.policy.thresholds import absurdities, thresholds_met
@@ -67,7 +67,9 @@ class _Watched:
         self.path = path
         self.filesystems = filesystems
         self.bounded = bounded
-        self.signals = tuple(signal for filesystem in filesystems for signal in SIGNALS[filesystem])
+        self.signals = tuple(
+            signal for filesystem in filesystems for signal in FILESYSTEM_SIGNALS[filesystem]
+        )
         self.thresholds = tuple(one for one in settings.eviction.thresholds if one.signal in self.signals)
         self.filling = Filling(self.thresholds)
         self.looked = trio.Event()
@@ -258,7 +260,7 @@ class FilesystemWatch:
 
     def _describe(self, watched: _Watched, filesystem: Filesystem) -> dict[str, Any]:
         mount = self._survey.mounts.get(filesystem)
-        bytes_signal, inodes_signal = SIGNALS[filesystem]
+        bytes_signal, inodes_signal = FILESYSTEM_SIGNALS[filesystem]
         return {
             "filesystem": filesystem,
             "path": watched.path,

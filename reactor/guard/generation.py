@@ -136,7 +136,7 @@ class Generation:
         )
         lasting.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
-        self.storage = StorageWatch(known, supervisor=lasting.supervisor)
+        self.storage = StorageWatch(known, lasting.steward)
         self.filesystems = ToldFilesystems(
             lasting.steward,
             settings,

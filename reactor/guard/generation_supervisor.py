@@ -237,12 +237,12 @@ class GenerationSupervisor:
 
     async def _empty(self, pod: Pod) -> tuple[str, ...]:
         """Remove the files that end with a pod, and return what went wrong."""
-        emptying = self._outliving.known.lingering.emptying
-        emptying.add(pod.uid)
+        storage = self._outliving.known.storage
+        storage.hold(pod.uid)
         try:
             return await StewardEmptying(self._outliving.steward).empty(pod)
         finally:
-            emptying.discard(pod.uid)
+            storage.release(pod.uid)
             if self.present is not None:
                 self.present.emptied()
 

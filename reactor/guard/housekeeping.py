@@ -58,7 +58,7 @@ class Housekeeping:
     def problems(self) -> dict[str, str]:
         """Return what can't be read or is refused at present, and why."""
         found = {**self._parts.node.problems, **self._parts.pods.problems}
-        found |= {**self._filesystems.problems, **self._storage.problems}
+        found |= self._filesystems.problems
         found |= self._passes.absurd_thresholds()
         if self._pods.problem is not None:
             found["pods"] = self._pods.problem

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from reactor.disks.usage import DiskUsage
+from reactor.guard.told_storage import ToldStorage
 from reactor.model.decisions import InFlight
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage
 
 
 class Lingering:
-    """Holds such pods by uid.
-
-    `emptying` are those whose files are being removed by us: what they took stands until that is done, since
-    a file's name goes before its blocks come back (0.4 s were seen for 120 MiB on ext4).
-    """
+    """Holds such pods by uid."""
 
     def __init__(self) -> None:
-        self.emptying: set[str] = set()
         self._pods: dict[str, Pod] = {}
 
     def __iter__(self) -> Iterator[Pod]:
@@ -56,7 +51,7 @@ class Lingering:
         uids = {pod.uid for pod in pods}
         return (*pods, *(pod for uid, pod in self._pods.items() if uid not in uids))
 
-    def is_freed(self, uid: str, storage: DiskUsage) -> bool:
+    def is_freed(self, uid: str, storage: ToldStorage) -> bool:
         """Return whether the pod took something of the filesystems and does so no more; True if not held.
 
         For a pod that is not known to have taken anything this can't be told. Others are spared meanwhile, so
@@ -65,7 +60,7 @@ class Lingering:
         pod = self._pods.get(uid)
         if pod is None:
             return True
-        if uid in self.emptying:
+        if storage.is_held(uid):
             return False
         used = storage.usages([pod]).get(uid)
         # Of a count under way less may have been found than there is.

@@ -119,6 +119,7 @@ class Daemon:
         self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
+        self._steward.storage = self._known.storage
         self._steward_scope = trio.CancelScope(shield=True)
         outliving = Outliving(
             tree=tree,
@@ -426,7 +427,6 @@ class Daemon:
             tally=self._tally.document(),
             started_unix_seconds=self._started_unix_seconds,
             pid=os.getpid(),
-            storage_overdue_pods=self._known.storage.overdue,
             brake=self._brake.reading(),
             journal_written=self._lines.written,
             journal_lost=self._lines.lost,

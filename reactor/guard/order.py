@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from reactor.disks.usage import with_storage
 from reactor.guard.record import ranked_document
 from reactor.model.decisions import PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
+from reactor.observe.storage import with_storage
 from reactor.policy import rank
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reactor.disks.usage import DiskUsage, with_storage
 from reactor.guard.candidates import Candidates
 from reactor.guard.evictor import Evictor
 from reactor.guard.lingering import Lingering
@@ -23,6 +22,7 @@ from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.readiness import foreseen, near
 from reactor.guard.record import EvictionAttempt, PassRecord, Reclaimed, StageTimes
+from reactor.guard.told_storage import ToldStorage
 from reactor.guard.under_way import UnderWay
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
@@ -32,6 +32,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
+from reactor.observe.storage import with_storage
 from reactor.policy import (
     absurd_thresholds,
     after_reclaim,
@@ -67,7 +68,7 @@ class NodeView:
     pods: tuple[Pod, ...] = ()
     passes: int = 0
     reclaimed: tuple[Reclaimed, ...] = ()
-    storage: DiskUsage = dataclasses.field(default_factory=DiskUsage)
+    storage: ToldStorage = dataclasses.field(default_factory=ToldStorage)
     lingering: Lingering = dataclasses.field(default_factory=Lingering)
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
     candidates: Candidates = dataclasses.field(default_factory=Candidates)

@@ -33,7 +33,6 @@ class Reading:
     tally: Mapping[str, Any]
     started_unix_seconds: float
     pid: int
-    storage_overdue_pods: int = 0
     brake: BrakeReading = field(default_factory=BrakeReading)
     journal_written: int = 0
     journal_lost: int = 0
@@ -58,7 +57,6 @@ class Reading:
             "parts": {part.name: part.restarts for part in self.parts},
             "brake": {"on": len(self.brake.on), "times": self.brake.times, "seconds": self.brake.seconds},
             "pods": self.pods,
-            "storage_overdue_pods": self.storage_overdue_pods,
             "journal": {"written": self.journal_written, "lost": self.journal_lost},
             "refused_requests": self.refused_requests,
             "cluster": self.cluster,

@@ -6,11 +6,12 @@ sends is checked as a stranger's: one fixed form, at a bounded pace; what is non
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from reactor.guard.record_queue import RecordQueue, encode
 from reactor.guard.steward_process import COMMAND, StewardError, StewardProcess
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
 from reactor.link.orders import Orders, write_orders
+from reactor.link.places import Places, write_places
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
 from reactor.link.requests import (
     QUESTIONS,
@@ -34,6 +36,7 @@ from reactor.link.requests import (
     Space,
     read_request,
 )
+from reactor.link.usages import Usages
 from reactor.model.settings import Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import RECOVERED_SECONDS
@@ -54,6 +57,7 @@ _OLDEST_NS: Final = 60 * 10**9
 # A layout is another one where an operator has mounted something; each means that all sources are armed anew.
 _LAYOUTS_AT_ONCE: Final = 3
 _LAYOUTS_SECONDS: Final = 60.0
+_ENDED: Final = (errno.EPIPE, "the steward has ended")
 _FAILED: Final = {"error": "internal error; see the log"}
 
 Answer = Callable[[Request], Awaitable[Mapping[str, Any]]]
@@ -75,12 +79,25 @@ class DiskNews(Protocol):
         """Take note of the layout that the devices show."""
 
 
+class CountedStorage(Protocol):
+    """Knows which places are to be counted, and is told what they take."""
+
+    def changes(self, told: set[int]) -> Iterable[Places]:
+        """Yield what a steward is to be told that knows of these places, which are brought up to date."""
+
+    def take(self, usages: Usages) -> None:
+        """Take over what was counted. Raises RequestError where it can't be."""
+
+    def steward_ended(self) -> None:
+        """Take note that the counts under way have come to nothing."""
+
+
 class StewardLink:
     """Keeps one steward after the other; `run` is a part of the daemon, from one steward's start to its end.
 
     Each steward is told the orders first: `start` and `settings`, until `order` gives others. `on_failure`
-    is given what an answer has failed with. `pid` is the present steward's, None without; `starts` counts
-    them, and `refused` the requests that were none.
+    is given what an answer has failed with. `storage` says what the steward is to count, if anything. `pid`
+    is the present steward's, None without; `starts` counts them, and `refused` the requests that were none.
     """
 
     def __init__(
@@ -94,6 +111,7 @@ class StewardLink:
         silent_seconds: float = _SILENT_SECONDS,
     ) -> None:
         self.listener: socket.socket | None = None
+        self.storage: CountedStorage | None = None
         self.pid: int | None = None
         self.starts = 0
         self.refused = 0
@@ -171,6 +189,30 @@ class StewardLink:
         """Have an emptyDir emptied. Raises StewardError where the steward ends meanwhile."""
         return await self._ask_until_over(FrameKind.EMPTY, {"path": path, "cgroup": cgroup})
 
+    async def count(self, *, urgent: bool) -> None:
+        """Have the places counted soon. Raises StewardError without a steward."""
+        session = await self._told_places()
+        try:
+            await session.send(Message(FrameKind.COUNT, 0, encode({"urgent": urgent})))
+        except OSError as error:
+            raise StewardError("steward: has ended meanwhile") from error
+
+    async def counted(self) -> None:
+        """Have the places counted now, and return when they are. Raises StewardError without a steward."""
+        await self._told_places()
+        await self._ask(FrameKind.COUNT, {"urgent": True})
+
+    async def _told_places(self) -> _Session:
+        """Return the present session, whose steward knows by then which places there are."""
+        session = self._session
+        if session is None:
+            raise StewardError("steward: there is none at present")
+        try:
+            await session.tell_places(self.storage)
+        except OSError as error:
+            raise StewardError("steward: has ended meanwhile") from error
+        return session
+
     async def _ask_until_over(self, kind: FrameKind, document: Mapping[str, Any]) -> ReclaimOver:
         over = await self._ask(kind, document)
         if not isinstance(over, ReclaimOver):
@@ -209,12 +251,15 @@ class StewardLink:
         finally:
             self._session = None
             session.close()
+            if self.storage is not None:
+                self.storage.steward_ended()
         return why
 
     def _order(self) -> Message:
         return Message(FrameKind.ORDERS, self._orders.number, write_orders(self._orders))
 
     async def _send_orders(self, session: _Session) -> None:
+        await session.tell_places(self.storage)
         while True:
             await self._reordered.wait()
             self._reordered = trio.Event()
@@ -254,6 +299,8 @@ class StewardLink:
             request = read_request(raw)
             if isinstance(request, Space):
                 self._take_space(request)
+            elif isinstance(request, Usages):
+                self._take_usages(request)
             elif isinstance(request, ReclaimOver):
                 session.answered(request)
             else:
@@ -269,7 +316,7 @@ class StewardLink:
             session.asked(request)
         elif request.kind is RequestKind.TAKEN:
             self._records.taken(request.number, request.lost)
-        elif request.kind is RequestKind.LOOKED:
+        elif request.kind in {RequestKind.LOOKED, RequestKind.COUNTED}:
             session.answered(request)
         elif request.kind is RequestKind.LAYOUT:
             self._take_layout(request)
@@ -287,6 +334,10 @@ class StewardLink:
             )
         if self._news is not None and space.order == self._orders.number:
             self._news.space(space)
+
+    def _take_usages(self, usages: Usages) -> None:
+        if self.storage is not None:
+            self.storage.take(usages)
 
     def _take_layout(self, request: Request) -> None:
         if self._news is None or request.number != self._orders.number:
@@ -331,12 +382,17 @@ class _Session:
         self.answers, self._answered = trio.open_memory_channel[Message](_MOST_ANSWERS)
         self._sending = trio.Lock()
         self._awaited: dict[int, trio.MemorySendChannel[Request | ReclaimOver]] = {}
+        self._places: set[int] = set()
+        self._telling_places = trio.Lock()
 
     async def send(self, message: Message) -> None:
         """Send a message; wait where the steward does not read. Raises OSError where it has ended."""
         async with self._sending:
             for frame in write_frames(message):
-                await self.connection.send(frame)
+                try:
+                    await self.connection.send(frame)
+                except trio.ClosedResourceError as error:  # at its end, which another task has seen first
+                    raise BrokenPipeError(*_ENDED) from error
 
     async def ask(self, message: Message) -> Request | ReclaimOver:
         """Send a message of one frame and return what is answered. Raises StewardError without an answer."""
@@ -349,6 +405,12 @@ class _Session:
             raise StewardError("steward: has ended meanwhile") from error
         finally:
             self._awaited.pop(message.number, None)
+
+    async def tell_places(self, storage: CountedStorage | None) -> None:
+        """Tell which places have come or gone since the last time. Raises OSError where it has ended."""
+        async with self._telling_places:
+            for places in () if storage is None else storage.changes(self._places):
+                await self.send(Message(FrameKind.PLACES, 0, write_places(places)))
 
     def answered(self, answer: Request | ReclaimOver) -> None:
         """Pass an answer on. One that is not awaited any more is dropped."""

@@ -14,8 +14,8 @@ from typing import Final, Self
 
 import trio
 
+from reactor.children import child_environment, ended_text
 from reactor.errors import ReactorError
-from reactor.guard.children import child_environment, ended_text
 from reactor.kernel.scheduling import following
 from reactor.threads import in_thread
 

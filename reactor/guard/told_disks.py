@@ -13,14 +13,13 @@ from typing import Any, Final
 
 import trio
 
-from reactor.disks.filesystems import SIGNALS
 from reactor.guard.observed import Observed
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.steward_process import StewardError
 from reactor.link.requests import Space
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
-from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
+from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.reclaim.reclaims import ReclaimReport
@@ -96,10 +95,10 @@ class ToldFilesystems:
 
     def space(self, space: Space) -> None:
         """Take over what is left of filesystems."""
-        signals = [signal for filesystem in space.filesystems for signal in SIGNALS[filesystem]]
+        signals = [signal for filesystem in space.filesystems for signal in FILESYSTEM_SIGNALS[filesystem]]
         seen: dict[Signal, Observation] = {}
         for filesystem in space.filesystems:
-            bytes_signal, inodes_signal = SIGNALS[filesystem]
+            bytes_signal, inodes_signal = FILESYSTEM_SIGNALS[filesystem]
             if space.available_bytes is not None and space.capacity_bytes is not None:
                 seen[bytes_signal] = Observation(
                     available=space.available_bytes, capacity=space.capacity_bytes

@@ -28,7 +28,8 @@ from reactor.lab.daemon_process import DaemonProcess
 from reactor.lab.measure import about, summary
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode, ended_by_signals
-from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
+from reactor.link.places import CountedPlace
+from reactor.link.usages import PlaceUsage
 
 MIB: Final = 1 << 20
 _DISK_MIB: Final = 6144
@@ -42,7 +43,7 @@ _PODS: Final = 110
 _FILES: Final = 1_000_000
 _FILES_PER_DIRECTORY: Final = 100
 _LOOKS: Final = 16
-# The daemon looks at each housekeeping; after a long look only once it has rested (guard/storage.py).
+# The daemon looks at each housekeeping; after a long look only once it has rested (steward/storage.py).
 _LOOKS_EVERY_SECONDS: Final = (10.0, 60.0)
 _REST_PER_WORK: Final = 200
 _SETTLED_SECONDS: Final = 65.0  # from then on what was just created is no longer looked at each time
@@ -130,31 +131,32 @@ def _grow(disk: Path, rate_mib: int, started: Path) -> int | None:
 def counting(directory: Path) -> dict[str, Any]:
     """Return what counting a million files of 110 pods costs, and how it differs from du."""
     with mounted(directory, 3072, "-N", str(_FILES + _FILES // 5 + 5000)) as disk:
-        pods = _pods_with_files(disk)
+        places = _pods_with_files(disk)
         _run("umount", str(disk))  # so that nothing of it is in memory
         _run("mount", "-o", "loop", str(directory / "disk.image"), str(disk))
         usage = DiskUsage()
+        usage.know(places)
         looks_here = LooksHere(usage)
-        first = _look(looks_here, pods)
+        first = _look(looks_here)
         time.sleep(_SETTLED_SECONDS)
         looks = []
         for number in range(2 * _LOOKS):
-            for pod in pods:
-                (Path(pod.storage[0].path) / "growing").write_bytes(bytes(4096 * (1 + number % 2)))
-            looks.append(_look(looks_here, pods))
+            for place in places:
+                (Path(place.path) / "growing").write_bytes(bytes(4096 * (1 + number % 2)))
+            looks.append(_look(looks_here))
         steady = looks[_LOOKS:]
-        idle = _look(looks_here, pods)
-        known = usage.usages(pods)
+        idle = _look(looks_here)
+        counted = {one.place: one for usages in usage.news() for one in usages.places}
         return {
             "files": _FILES,
-            "pods": len(pods),
+            "pods": len(places),
             "first_look": first,
             "steady_look_cpu_ms": summary(look["cpu_ms"] for look in steady),
             "steady_cpu_percent": _cpu_percent([look["cpu_ms"] for look in steady]),
             "steady_read_bytes": sum(look["read_bytes"] for look in steady),
             "idle_look_cpu_ms": idle["cpu_ms"],
             "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-            "against_du": _against_du([(pod, known[pod.uid].volumes["data"]) for pod in pods]),
+            "against_du": _against_du([(place.path, counted[place.number]) for place in places]),
         }
 
 
@@ -165,9 +167,9 @@ def _cpu_percent(looks_ms: Sequence[float]) -> float:
     return round(mean_seconds / min(longest, max(shortest, mean_seconds * _REST_PER_WORK)) * 100, 3)
 
 
-def _look(looks_here: LooksHere, pods: Sequence[Pod]) -> dict[str, float]:
+def _look(looks_here: LooksHere) -> dict[str, float]:
     before_read, before_cpu, began = _read_bytes(), time.thread_time_ns(), time.monotonic()
-    looks_here.look(pods)
+    looks_here.look()
     return {
         "cpu_ms": round((time.thread_time_ns() - before_cpu) / 1e6, 2),
         "took_seconds": round(time.monotonic() - began, 2),
@@ -175,9 +177,9 @@ def _look(looks_here: LooksHere, pods: Sequence[Pod]) -> dict[str, float]:
     }
 
 
-def _pods_with_files(disk: Path) -> list[Pod]:
+def _pods_with_files(disk: Path) -> list[CountedPlace]:
     """Make the pods' directories and files, some of them written to, linked and with holes."""
-    pods = []
+    places = []
     per_pod = _FILES // _PODS
     for number in range(_PODS):
         path = disk / f"pod-{number}"
@@ -190,21 +192,18 @@ def _pods_with_files(disk: Path) -> list[Pod]:
         os.link(path / "large", path / "link")
         with (path / "sparse").open("wb") as file:
             file.truncate(1 << 30)
-        place = StoragePlace(kind=StorageKind.VOLUME, name="data", path=str(path))
-        uid = f"pod-{number}"
-        pods.append(
-            Pod(name=uid, namespace="bench", uid=uid, volumes=(Volume(name="data"),), storage=(place,))
+        places.append(
+            CountedPlace(number=number + 1, uid=f"pod-{number}", pod=f"bench/pod-{number}", path=str(path))
         )
-    return pods
+    return places
 
 
-def _against_du(usages: Sequence[tuple[Pod, FilesystemUsage]]) -> dict[str, Any]:
+def _against_du(usages: Sequence[tuple[str, PlaceUsage]]) -> dict[str, Any]:
     """Return the largest difference to what du counts, in bytes and in inodes."""
     bytes_off, inodes_off = 0, 0
-    for pod, usage in usages:
-        path = pod.storage[0].path
-        bytes_off = max(bytes_off, abs(_du(path, "-B1") - (usage.used_bytes or 0)))
-        inodes_off = max(inodes_off, abs(_du(path, "--inodes") - (usage.inodes_used or 0)))
+    for path, usage in usages:
+        bytes_off = max(bytes_off, abs(_du(path, "-B1") - usage.used_bytes))
+        inodes_off = max(inodes_off, abs(_du(path, "--inodes") - usage.inodes))
     return {"largest_error_bytes": bytes_off, "largest_error_inodes": inodes_off, "pods": len(usages)}
 
 

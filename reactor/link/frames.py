@@ -39,6 +39,10 @@ class FrameKind(IntEnum):
     """`kind` is to be given back on `filesystems`; answered by a ReclaimOver with this `number`."""
     EMPTY = 7
     """The emptyDir at `path`, whose pod had `cgroup`, is to be emptied; answered as RECLAIM is."""
+    PLACES = 8
+    """Which places are to be counted from now on (`reactor.link.places`)."""
+    COUNT = 9
+    """All places are to be counted, `urgent` or not; answered by COUNTED unless `number` is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,8 @@ class Assembly:
         version, kind, is_last, reserved, number = _HEADER.unpack_from(raw)
         if version != VERSION or reserved:
             raise FrameError(f"got version {version}; accepted: {VERSION}")
-        if not FrameKind.ORDERS <= kind <= FrameKind.EMPTY:
-            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.EMPTY:d}")
+        if not FrameKind.ORDERS <= kind <= FrameKind.COUNT:
+            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.COUNT:d}")
         of = (FrameKind(kind), number)
         if self._of not in {None, of}:
             raise FrameError(f"got a frame of {of} within {self._of}")

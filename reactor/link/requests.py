@@ -1,8 +1,9 @@
-"""Requests: what the steward sends to the guard. Three fixed forms, checked as a stranger's.
+"""Requests: what the steward sends to the guard. Four fixed forms, checked as a stranger's.
 
     request        24 bytes: a question, or how far the steward has come
     space          48 bytes: what is left of a filesystem
     reclaim over   24 bytes, and up to 4 KiB of lines for an operator: what a reclaim has done
+    usages         what up to 128 places take (`reactor.link.usages`)
 
 None names a pod, orders a kill or changes which pods the guard may evict. The lines are shown, no more.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from reactor.link.usages import USAGES_KIND, Usages, UsagesError, read_usages, write_usages
 from reactor.model.signals import Filesystem, Layout
 
 VERSION: Final = 1
@@ -58,6 +60,8 @@ class RequestKind(IntEnum):
     """A filesystem's threshold is near at the present rate."""
     LAYOUT = 11
     """The devices show the layout of number `places`, under the orders of this `number`."""
+    COUNTED = 14
+    """All places have been counted, as the frame of this `number` asked for."""
 
 
 _SPACE_KIND: Final = 12
@@ -66,6 +70,7 @@ _OVER_KIND: Final = 13
 QUESTIONS: Final = frozenset(
     {RequestKind.STATUS, RequestKind.EXPLAIN, RequestKind.TOP, RequestKind.SCRAPE, RequestKind.HEALTH}
 )
+_KINDS: Final = frozenset(RequestKind)
 _UNNUMBERED: Final = frozenset({RequestKind.ALIVE, RequestKind.DISK_WAKE, RequestKind.FILLING})
 
 
@@ -114,7 +119,7 @@ def layout_number(layout: Layout) -> int:
     return _LAYOUTS.index(layout) + 1
 
 
-def write_request(request: Request | Space | ReclaimOver) -> bytes:
+def write_request(request: Request | Space | ReclaimOver | Usages) -> bytes:
     """Return a request's bytes; lines beyond the bounds are cut."""
     match request:
         case Request():
@@ -135,9 +140,11 @@ def write_request(request: Request | Space | ReclaimOver) -> bytes:
             has_report = request.did is not None
             head = (VERSION, _OVER_KIND, len(did), len(problems), has_report, request.number, 0)
             return _OVER.pack(*head) + text
+        case Usages():
+            return write_usages(request)
 
 
-def read_request(raw: bytes) -> Request | Space | ReclaimOver:
+def read_request(raw: bytes) -> Request | Space | ReclaimOver | Usages:
     """Return the request in a datagram. Raises RequestError for anything that is not exactly one."""
     if len(raw) < _REQUEST.size or raw[0] != VERSION:
         raise RequestError(f"got {len(raw)} bytes, {raw[:1]!r}; accepted: {_REQUEST.size}, version {VERSION}")
@@ -145,6 +152,11 @@ def read_request(raw: bytes) -> Request | Space | ReclaimOver:
         return _read_space(raw)
     if raw[1] == _OVER_KIND:
         return _read_over(raw)
+    if raw[1] == USAGES_KIND:
+        try:
+            return read_usages(raw)
+        except UsagesError as error:
+            raise RequestError(str(error)) from None
     return _read_request(raw)
 
 
@@ -152,8 +164,8 @@ def _read_request(raw: bytes) -> Request:
     if len(raw) != _REQUEST.size:
         raise RequestError(f"got {len(raw)} bytes; accepted: {_REQUEST.size}")
     _, kind, places, reserved, number, lost = _REQUEST.unpack(raw)
-    if not RequestKind.ALIVE <= kind <= RequestKind.LAYOUT or reserved:
-        raise RequestError(f"got kind {kind}, reserved {reserved}; accepted: 1 to {_OVER_KIND}, 0")
+    if kind not in _KINDS or reserved:
+        raise RequestError(f"got kind {kind}, reserved {reserved}; accepted: 1 to {USAGES_KIND}, 0")
     most = {RequestKind.TOP: MOST_PLACES, RequestKind.LAYOUT: len(_LAYOUTS)}.get(RequestKind(kind), 0)
     if places > most or (kind == RequestKind.LAYOUT and not places):
         raise RequestError(f"got {places} places; accepted: up to {most} of kind {kind}")

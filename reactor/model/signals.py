@@ -5,6 +5,7 @@ Source: pkg/kubelet/eviction/{helpers,api/types}.go.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -94,6 +95,13 @@ RESOURCE: Final[dict[Signal, Resource]] = {
     Signal.CONTAINERFS_AVAILABLE: Resource.EPHEMERAL_STORAGE,
     Signal.CONTAINERFS_INODES_FREE: Resource.INODES,
     Signal.PID_AVAILABLE: Resource.PIDS,
+}
+
+# What is observed of each filesystem: bytes, and inodes.
+FILESYSTEM_SIGNALS: Final[Mapping[Filesystem, tuple[Signal, Signal]]] = {
+    Filesystem.NODEFS: (Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE),
+    Filesystem.IMAGEFS: (Signal.IMAGEFS_AVAILABLE, Signal.IMAGEFS_INODES_FREE),
+    Filesystem.CONTAINERFS: (Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE),
 }
 
 IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import trio
 
-from reactor.disks.filesystems import SIGNALS, FilesystemObserver
+from reactor.disks.filesystems import FilesystemObserver
 from reactor.disks.watch import FilesystemWatch
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
 from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
-from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
+from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, Wake
 from reactor.reclaim.commands import CommandReclaim
@@ -164,8 +164,8 @@ class _Told:
 
     def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Tell what was just seen of the signals asked for: those of filesystems in one place."""
-        filesystems = tuple(one for one in Filesystem if SIGNALS[one][0] in asked)
-        in_bytes, in_inodes = (seen.get(signal) for signal in SIGNALS[filesystems[0]])
+        filesystems = tuple(one for one in Filesystem if FILESYSTEM_SIGNALS[one][0] in asked)
+        in_bytes, in_inodes = (seen.get(signal) for signal in FILESYSTEM_SIGNALS[filesystems[0]])
         self._guard.tell(
             Space(
                 order=self._order,

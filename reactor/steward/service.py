@@ -2,6 +2,7 @@
 
 hear            what the guard says
     filesystems     followed for the guard; what is to be given back of them
+    storage         what pods take of them, counted by the walker
 journal         a thread writes it; the guard is told what is written
 status socket   status, explain, top: asked of the guard, completed here
 metrics         scrapes and health, asked of the guard
@@ -28,11 +29,13 @@ from reactor.guard.status import part_document
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders
-from reactor.link.requests import RequestKind
+from reactor.link.places import read_places
+from reactor.link.requests import Request, RequestKind
 from reactor.steward.answers import explanation, name_asked, places_asked, status
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
 from reactor.steward.recent import RecentRecords, evictions_of
+from reactor.steward.storage import StorageWatch
 from reactor.supervisor import Supervisor
 from reactor.tell.http import serve_metrics
 from reactor.tell.journal import Document, Journal, read_tail
@@ -45,6 +48,7 @@ from reactor.threads import NameLookups, in_thread, limit_threads
 _LOG: Final = logging.getLogger("reactor.steward")
 _REMEMBERED: Final = 100
 _REMEMBERING_SECONDS: Final = 3.0
+_COUNTING_SECONDS: Final = 10.0
 _HOLDERS_SECONDS: Final = 0.5
 _MOST_ASKED: Final = 32
 _SHOWN_PODS: Final = 40
@@ -81,6 +85,7 @@ class _Steward:
         self._disks: Disks | None = None
         self._asking, self._asked = trio.open_memory_channel[Message](_MOST_ASKED)
         self._supervisor = Supervisor()
+        self._storage = StorageWatch(self._guard.say, supervisor=self._supervisor)
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
         self._lines = self._supervisor.hook("lines")
@@ -117,6 +122,7 @@ class _Steward:
         nursery.start_soon(keep, "filesystems", self._disks.run)
         nursery.start_soon(self._disks.run_podman)
         nursery.start_soon(self._do_asked, self._disks)
+        nursery.start_soon(self._storage.run)
         if settings.metrics_address is not None:
             metrics = partial(
                 serve_metrics,
@@ -160,7 +166,11 @@ class _Steward:
     def _take(self, message: Message) -> None:
         if message.kind is FrameKind.ORDERS:
             self._take_orders(read_orders(message.content))
-        elif message.kind in {FrameKind.LOOK, FrameKind.RECLAIM, FrameKind.EMPTY}:
+        elif message.kind is FrameKind.PLACES:
+            self._storage.know(read_places(message.content))
+        elif message.kind is FrameKind.COUNT and not message.number:
+            self._storage.due(urgent=json.loads(message.content)["urgent"])
+        elif message.kind in {FrameKind.LOOK, FrameKind.RECLAIM, FrameKind.EMPTY, FrameKind.COUNT}:
             with suppress(trio.WouldBlock):
                 self._asking.send_nowait(message)
         elif self._early is not None:
@@ -183,7 +193,16 @@ class _Steward:
         async with trio.open_nursery() as nursery:
             jobs = self._supervisor.jobs(nursery, "disks")
             async for message in self._asked:
-                jobs.start_soon(disks.do, message)
+                if message.kind is FrameKind.COUNT:
+                    jobs.start_soon(self._count, message.number)
+                else:
+                    jobs.start_soon(disks.do, message)
+
+    async def _count(self, number: int) -> None:
+        """Have everything counted, and say so; the guard has not waited for longer."""
+        with trio.move_on_after(_COUNTING_SECONDS):
+            await self._storage.look()
+            await self._guard.say(Request(kind=RequestKind.COUNTED, number=number))
 
     def _take_record(self, message: Message) -> None:
         if message.kind is FrameKind.LINE:
@@ -247,6 +266,7 @@ class _Steward:
         if self._disks is not None:
             problems |= self._disks.problems
             guard = self._disks.completed(dict(guard))
+        problems |= self._storage.problems
         document = status(guard, self._recent, {**problems, **self._supervisor.problems})
         parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
         return {**document, "parts": parts}
@@ -265,6 +285,7 @@ class _Steward:
             parts={part.name: part.restarts for part in self._supervisor.states},
             restart_loops=0 if loops is None else len(loops.present(time.time())),
             repeated_evictions=0 if loops is None else loops.repeated,
+            overdue_pods=self._storage.overdue,
         )
 
 

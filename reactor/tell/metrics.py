@@ -44,15 +44,18 @@ class Metrics:
         parts: Mapping[str, int] | None = None,
         restart_loops: int = 0,
         repeated_evictions: int = 0,
+        overdue_pods: int = 0,
     ) -> None:
         """Set the guard's document (`Reading.document`), and what the steward adds.
 
-        `parts` are the steward's own, with their failures; `restart_loops` the pods in one.
+        `parts` are the steward's own, with their failures; `restart_loops` the pods in one,
+        `overdue_pods` those whose files have not been counted for too long.
         """
         self._scrape.reading = reading
         self._scrape.parts = parts or {}
         self._scrape.restart_loops = restart_loops
         self._scrape.repeated_evictions = repeated_evictions
+        self._scrape.overdue_pods = overdue_pods
 
 
 class _Scrape(Collector):
@@ -61,6 +64,7 @@ class _Scrape(Collector):
         self.parts: Mapping[str, int] = {}
         self.restart_loops = 0
         self.repeated_evictions = 0
+        self.overdue_pods = 0
 
     @property
     def pid(self) -> int | str:
@@ -92,7 +96,7 @@ class _Scrape(Collector):
         yield GaugeMetricFamily(
             "reactor_storage_overdue_pods",
             "Pods whose files are not counted yet although that was due two minutes ago.",
-            reading["storage_overdue_pods"],
+            self.overdue_pods,
         )
         yield GaugeMetricFamily(
             "reactor_evictions_in_flight",

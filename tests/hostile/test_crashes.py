@@ -15,7 +15,7 @@ import pytest
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.disks import Guarded
-from tests.support.processes import PAUSE, hold
+from tests.support.processes import PAUSE, descendants, hold
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
@@ -24,16 +24,6 @@ pytestmark = pytest.mark.suite("crash-only")
 HARD = {"evictionHard": {"memory.available": "64Mi", "nodefs.available": "1Mi"}}
 ROUNDS = 6
 KILL_SECONDS = 0.1
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have."""
-    found = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
-                found += [int(child) for child in (task / "children").read_text().split()]
-    return found + [below for child in found for below in descendants(child)]
 
 
 @contextmanager

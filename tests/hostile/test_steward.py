@@ -14,7 +14,7 @@ import pytest
 
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
-from tests.support.processes import hold
+from tests.support.processes import descendants_called, hold
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
@@ -27,16 +27,7 @@ _HOGS = 20
 def steward_pids(daemon: RunningDaemon) -> list[int]:
     """Return the processes that the daemon has to tell by: one, or none for a moment."""
     assert daemon.process is not None
-    children = []
-    for task in Path(f"/proc/{daemon.process.pid}/task").iterdir():
-        with suppress(OSError):
-            children += (task / "children").read_text().split()
-    found = []
-    for pid in map(int, children):
-        with suppress(OSError):
-            if b"reactor.steward" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+    return descendants_called(daemon.process.pid, "reactor.steward")
 
 
 def evict(node: VirtualNode, name: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.disks import Guarded
-from tests.support.processes import PAUSE, fill
+from tests.support.processes import PAUSE, descendants_called, fill
 from tests.support.this_machine import cgroup_tree
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
@@ -43,9 +43,7 @@ class BoundDaemon(RunningDaemon):
     def walkers(self) -> list[int]:
         """Return the walkers that it has."""
         assert self.process is not None
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        found = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-        return [pid for pid in found if b"walker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return descendants_called(self.process.pid, "walker")
 
 
 @pytest.fixture

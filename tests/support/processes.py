@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MIB = 1 << 20
@@ -102,3 +102,29 @@ def hog(directory: Path) -> Iterator[Hog]:
         yield process
     finally:
         process.end()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    found = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += [int(child) for child in (task / "children").read_text().split()]
+    return found + [below for child in found for below in descendants(child)]
+
+
+def descendants_called(pid: int, name: str) -> list[int]:
+    """Return those of a process's descendants that have this in their command line."""
+    return [below for below in descendants(pid) if name.encode() in _command(below)]
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process is there that has not ended."""
+    return bool(_command(pid))
+
+
+def _command(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""

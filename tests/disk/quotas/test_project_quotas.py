@@ -15,7 +15,8 @@ import pytest
 from reactor.disks.looks_here import LooksHere
 from reactor.disks.usage import DiskUsage
 from reactor.kernel.quota import project_of, project_usage
-from reactor.model.pods import FilesystemUsage, Pod, StorageKind, StoragePlace, Volume
+from reactor.link.places import CountedPlace
+from reactor.model.pods import FilesystemUsage
 from tests.support.mounting import mounted
 from tests.support.processes import MIB
 
@@ -40,10 +41,18 @@ def with_project(directory: Path, project: int) -> Path:
     return directory
 
 
-def place(directory: Path) -> Pod:
-    name = directory.name
-    there = StoragePlace(kind=StorageKind.VOLUME, name="data", path=str(directory))
-    return Pod(name=name, namespace="x", uid=name, volumes=(Volume(name="data"),), storage=(there,))
+def counted(*directories: Path) -> list[FilesystemUsage]:
+    """Return what is counted in each of these directories."""
+    usage = DiskUsage()
+    usage.know(
+        CountedPlace(number=number, uid=directory.name, pod=directory.name, path=str(directory))
+        for number, directory in enumerate(directories, 1)
+    )
+    LooksHere(usage).look()
+    found = {one.place: one for usages in usage.news() for one in usages.places}
+    return [
+        FilesystemUsage(used_bytes=one.used_bytes, inodes_used=one.inodes) for _, one in sorted(found.items())
+    ]
 
 
 def du(path: Path) -> FilesystemUsage:
@@ -75,19 +84,14 @@ def test_place_with_a_project_of_its_own_is_counted_without_being_walked(
     (directory / "file").write_bytes(bytes(5 * MIB))
     os.sync()
     monkeypatch.setattr("reactor.disks.tree.read_entries", None)
-    usage, pods = DiskUsage(), [place(directory)]
-    LooksHere(usage).look(pods)
-    assert du(directory) == usage.usages(pods)["pod"].volumes["data"]
+    assert [du(directory)] == counted(directory)
 
 
 def test_places_that_share_a_project_are_walked_each(with_quotas: Path) -> None:
-    pods = []
+    directories = []
     for name, mib in (("one", 3), ("two", 7)):
         directory = with_project(with_quotas / name, 4713)
         (directory / "file").write_bytes(bytes(mib * MIB))
-        pods.append(place(directory))
+        directories.append(directory)
     os.sync()
-    usage = DiskUsage()
-    LooksHere(usage).look(pods)
-    for pod in pods:
-        assert du(with_quotas / pod.name) == usage.usages(pods)[pod.uid].volumes["data"]
+    assert [*map(du, directories)] == counted(*directories)

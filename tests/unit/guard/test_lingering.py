@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from reactor.disks.looks_here import LooksHere
 from reactor.model.pods import StorageKind, StoragePlace, Volume
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
+from tests.support.counted import Counted
 
 WAKE = Wake(source="filesystems", kind=WakeKind.HOUSEKEEPING, at_ns=1)
 KIB = 1 << 10
@@ -27,7 +27,7 @@ def writer(make_pod, tmp_path: Path):
 @pytest.fixture
 def disk(make_loop, make_threshold, make_pod, observation, writer):
     loop = make_loop(make_threshold(100 * KIB, Signal.NODEFS_AVAILABLE))
-    loop.storage = LooksHere(loop.known.storage)
+    loop.storage = Counted(loop.known.storage)
 
     def short(available_kib: int) -> None:
         loop.now_seconds += 1
@@ -95,12 +95,12 @@ async def test_pod_whose_files_are_being_removed_is_waited_for_although_their_na
 ):
     await disk.evict(50)
     disk.have(make_pod("innocent"))
-    disk.known.lingering.emptying.add("uid-writer")
+    disk.known.storage.hold("uid-writer")
     (tmp_path / "file").unlink()
-    disk.storage.look(list(disk.known.lingering), held=disk.known.lingering.emptying)
+    disk.storage.look(list(disk.known.lingering))
     assert not disk.passes.gone("uid-writer")
     assert disk.passes.make([WAKE]).decision.acted_on is None
-    disk.known.lingering.emptying.clear()
+    disk.known.storage.release("uid-writer")
     disk.storage.look(list(disk.known.lingering))
     assert disk.passes.gone("uid-writer")
 

@@ -93,7 +93,13 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
     tally.observe_attempt(record, record.attempts[0])
     tally.count_reload(taken=False)
     told = reading(make_threshold, tally).document()
-    metrics.read(json.loads(json.dumps(told)), parts={"metrics": 2}, restart_loops=1, repeated_evictions=4)
+    metrics.read(
+        json.loads(json.dumps(told)),
+        parts={"metrics": 2},
+        restart_loops=1,
+        repeated_evictions=4,
+        overdue_pods=2,
+    )
     (listener,) = await nursery.start(serve_metrics, metrics.registry, ("127.0.0.1", 0))
     return await get(listener.socket.getsockname()[1], "/metrics")
 
@@ -153,6 +159,7 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         'reactor_kubernetes_connected{watch="node"} 0.0',
         "reactor_kubernetes_untold_evictions 3.0",
         "reactor_restart_loops 1.0",
+        "reactor_storage_overdue_pods 2.0",
         "reactor_repeated_evictions_total 4.0",
         "reactor_steward_refused_requests_total 0.0",
         "reactor_state_write_failures_total 0.0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -20,10 +21,14 @@ from hypothesis import strategies as st
 
 from reactor.errors import ReactorError
 from reactor.guard.listening import AnotherDaemonError, listen
+from reactor.guard.observed import Observed
+from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink, _Session
 from reactor.guard.steward_process import COMMAND, StewardError
+from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import StewardEmptying
+from reactor.guard.told_storage import ToldStorage
 from reactor.link.requests import (
     QUESTIONS,
     ReclaimOver,
@@ -32,11 +37,12 @@ from reactor.link.requests import (
     Space,
     write_request,
 )
-from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace
+from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.settings import JournalSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import Supervisor
 from reactor.tell.status_socket import ask
+from tests.support.processes import descendants_called, is_running
 from tests.support.waiting import until
 
 STATUS = {
@@ -322,8 +328,12 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
             st.binary(max_size=60),
             st.builds(
                 lambda kind, tail: bytes((1, kind)) + tail,
-                st.integers(0, 15),
-                st.one_of(st.binary(min_size=22, max_size=22), st.binary(min_size=46, max_size=46)),
+                st.integers(0, 16),
+                st.one_of(
+                    st.binary(min_size=38, max_size=38),
+                    st.binary(min_size=22, max_size=22),
+                    st.binary(min_size=46, max_size=46),
+                ),
             ),
             st.builds(
                 lambda kind, number, lost: write_request(Request(kind=kind, number=number, lost=lost)),
@@ -446,6 +456,75 @@ async def test_emptydirs_are_emptied_by_the_steward_and_by_the_next_where_it_end
             assert () == await StewardEmptying(guard.link).empty(pod)
 
     assert [] == os.listdir(volume)
+
+
+def pod_with(directory: Path) -> Pod:
+    """Return a pod with a volume of 100 kB."""
+    directory.mkdir()
+    (directory / "file").write_bytes(bytes(100_000))
+    place = StoragePlace(kind=StorageKind.VOLUME, name="data", path=str(directory))
+    return Pod(name="a", namespace="n", uid="a", volumes=(Volume(name="data"),), storage=(place,))
+
+
+async def test_pods_files_are_counted_by_the_steward_and_by_the_next_where_it_ends(tmp_path):
+    guard, pod = Guard(tmp_path), pod_with(tmp_path / "volume")
+    storage = guard.link.storage = ToldStorage()
+    storage.assign([pod])
+
+    def used_bytes() -> int:
+        known = storage.usages([pod]).get("a")
+        return 0 if known is None else known.ephemeral_storage_bytes or 0
+
+    async with guard.kept():
+        await until(lambda: used_bytes() > 100_000)  # unasked: a steward counts what it is told of
+        (tmp_path / "volume" / "more").write_bytes(bytes(1_000_000))
+        await guard.link.counted()
+        assert used_bytes() > 1_000_000
+        (walker,) = descendants_called(guard.link.pid, "walker")
+        os.kill(guard.link.pid, signal.SIGKILL)
+        (tmp_path / "volume" / "even more").write_bytes(bytes(2_000_000))
+        await until(lambda: used_bytes() > 3_000_000)
+        await until(lambda: not is_running(walker))
+    assert not guard.link.refused
+
+
+async def test_ranking_waits_for_a_count_no_longer_than_it_may_and_not_at_all_for_pods_without_files(
+    tmp_path, autojump_clock
+):
+    known = NodeView(observed=Observed(stale_seconds=35.0))
+    watch = StorageWatch(known, Guard(tmp_path).link)  # without a steward
+    began = trio.current_time()
+    await watch.look(2.0)
+    assert trio.current_time() == began
+    known.pods = (pod_with(tmp_path / "volume"),)
+    await watch.look(2.0)
+    assert trio.current_time() == began + 2.0
+
+
+async def test_count_that_is_asked_for_of_a_steward_that_has_gone_is_an_error_and_no_other_failure(tmp_path):
+    guard = Guard(tmp_path, fake("time.sleep(1000)"))
+    storage = guard.link.storage = ToldStorage()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: guard.link.pid is not None)
+        nursery.start_soon(_kill_soon, guard.link.pid)
+        with pytest.raises(StewardError):
+            await _count_for_ever(guard.link, storage)
+        nursery.cancel_scope.cancel()
+
+
+async def _count_for_ever(link: StewardLink, storage: ToldStorage) -> None:
+    for number in itertools.count():  # soon the pair is full
+        storage.assign([replace(_bare(number), storage=(_somewhere(number),))])
+        await link.count(urgent=False)
+
+
+def _bare(number: int) -> Pod:
+    return Pod(name=f"p{number}", namespace="n", uid=f"u{number}")
+
+
+def _somewhere(number: int) -> StoragePlace:
+    return StoragePlace(kind=StorageKind.VOLUME, name="data", path=f"/{number}/" + "x" * 4000)
 
 
 async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_is_waited_for(tmp_path):

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from reactor.config.pod import pod_from_document
-from reactor.disks.looks_here import LooksHere
 from reactor.disks.places import GivenUpError, Pace
-from reactor.disks.usage import DiskUsage, with_storage
 from reactor.disks.walk_messages import Drop, Kind, Report
+from reactor.guard.told_storage import ToldStorage
 from reactor.model.pods import (
-    ContainerUsage,
     FilesystemUsage,
     Pod,
     PodUsage,
@@ -22,8 +20,9 @@ from reactor.model.pods import (
     Volume,
 )
 from reactor.model.quantity import parse_quantity
-from reactor.model.signals import Layout, Resource
+from reactor.model.signals import Layout
 from reactor.policy.local_storage import storage_limit_evictions
+from tests.support.counted import Counted
 
 SPEC = {
     "containers": [{"name": "main"}, {"name": "side"}],
@@ -60,17 +59,13 @@ def full_pod(tmp_path: Path) -> Pod:
     return found
 
 
-class Disk:
-    """What is known, and who looks."""
-
-    def __init__(self, **options: Any) -> None:
-        self.usage = DiskUsage(**options)
-        self.looks = LooksHere(self.usage, **options)
+def counted(**options: Any) -> Counted:
+    return Counted(ToldStorage(**options), **options)
 
 
-def look(disk: Disk, *pods: Pod) -> dict[str, PodUsage]:
-    disk.looks.look(pods)
-    return disk.usage.usages(pods)
+def look(disk: Counted, *pods: Pod) -> dict[str, PodUsage]:
+    disk.look(pods)
+    return disk.storage.usages(pods)
 
 
 def mib(usage: FilesystemUsage | None) -> float:
@@ -78,7 +73,7 @@ def mib(usage: FilesystemUsage | None) -> float:
 
 
 def test_what_a_pod_takes_is_told_by_layer_logs_and_volumes(full_pod: Pod) -> None:
-    found = look(Disk(), full_pod)["full"]
+    found = look(counted(), full_pod)["full"]
     (container,) = found.containers
     assert ("main", 1.0, 2.0) == (container.name, mib(container.rootfs), mib(container.logs))
     assert {"scratch": 3.0, "shm": 4.0} == {name: mib(usage) for name, usage in found.volumes.items()}
@@ -86,21 +81,20 @@ def test_what_a_pod_takes_is_told_by_layer_logs_and_volumes(full_pod: Pod) -> No
 
 
 def test_volume_in_memory_is_no_ephemeral_storage(full_pod: Pod) -> None:
-    found = look(Disk(), full_pod)["full"]
+    found = look(counted(), full_pod)["full"]
     assert 6 == found.ephemeral_storage_bytes // (1 << 20)
 
 
 def test_pod_without_a_place_of_its_own_takes_nothing_and_one_never_looked_at_is_unknown(
     full_pod: Pod, tmp_path: Path
 ) -> None:
-    usage = DiskUsage()
     bare = pod(tmp_path, "bare")
-    assert {"bare": PodUsage(ephemeral_storage_bytes=0)} == usage.usages([bare, full_pod])
+    assert {"bare": PodUsage(ephemeral_storage_bytes=0)} == ToldStorage().usages([bare, full_pod])
 
 
 def test_place_that_is_not_there_takes_nothing_and_is_no_problem(full_pod: Pod) -> None:
     place = dataclasses.replace(full_pod.storage[0], path="/nowhere/at/all")
-    disk = Disk()
+    disk = counted()
     found = look(disk, dataclasses.replace(full_pod, storage=(place,)))
     assert 0 == found["full"].ephemeral_storage_bytes
     assert {} == disk.usage.problems
@@ -111,17 +105,17 @@ def test_place_that_can_not_be_read_is_a_problem_and_costs_no_other_one(
 ) -> None:
     (tmp_path / "file").write_text("")
     wrong = dataclasses.replace(full_pod.storage[2], path=str(tmp_path / "file"))
-    disk = Disk()
+    disk = counted()
     found = look(disk, dataclasses.replace(full_pod, storage=(wrong, full_pod.storage[1])))
     assert 2.0 == mib(found["full"].containers[0].logs)
     assert "Not a directory" in disk.usage.problems[f"storage {tmp_path}/file"]
 
 
 def test_pods_that_are_gone_are_forgotten(full_pod: Pod) -> None:
-    disk = Disk()
+    disk = counted()
     look(disk, full_pod)
-    disk.looks.look(())
-    assert ({}, 0) == (disk.usage.usages([full_pod]), disk.usage.places)
+    disk.look(())
+    assert ({}, 0, 0) == (disk.storage.usages([full_pod]), len(disk.storage), len(disk.usage))
 
 
 def test_filesystem_on_which_nothing_happened_is_not_looked_at_again(
@@ -129,7 +123,7 @@ def test_filesystem_on_which_nothing_happened_is_not_looked_at_again(
 ) -> None:
     now, shown = [1000.0], [(1, 2, 3)]
     monkeypatch.setattr("reactor.disks.places._shown", lambda _: shown[0])
-    disk = Disk(clock_seconds=lambda: now[0])
+    disk = counted(clock_seconds=lambda: now[0])
     look(disk, full_pod)
     Path(full_pod.storage[2].path, "more").write_bytes(b"x" * (5 << 20))
     assert 3.0 == mib(look(disk, full_pod)["full"].volumes["scratch"])
@@ -144,60 +138,48 @@ def test_look_that_is_stopped_is_given_up(full_pod: Pod) -> None:
     pace = Pace()
     pace.stopped = True
     with pytest.raises(GivenUpError):
-        Disk().looks.look([full_pod], pace)
+        counted().look([full_pod], pace)
 
 
 def test_what_was_counted_stands_when_the_walker_is_gone_for_as_long_as_it_is_fresh(full_pod: Pod) -> None:
     now = [1000.0]
-    disk = Disk(clock_seconds=lambda: now[0])
+    disk = counted(clock_seconds=lambda: now[0])
     known = look(disk, full_pod)
     disk.usage.forget_walker()
     now[0] += 299
-    assert known == disk.usage.usages([full_pod])
+    disk.tell()
+    assert known == disk.storage.usages([full_pod])
     now[0] += 2
-    assert {} == disk.usage.usages([full_pod])
-
-
-def test_storage_joins_memory_and_processes(full_pod: Pod) -> None:
-    taken = PodUsage(ephemeral_storage_bytes=5)
-    used = PodUsage(memory_working_set_bytes=1, process_count=2)
-    pods = [Pod(name=name, namespace="n", uid=name) for name in "abc"]
-    both = with_storage({"a": used, "c": used, "d": used}, {"a": taken, "b": taken}, pods)
-    assert {
-        "a": dataclasses.replace(used, ephemeral_storage_bytes=5),
-        "b": dataclasses.replace(taken, unreadable=frozenset({Resource.MEMORY, Resource.PIDS})),
-        "c": dataclasses.replace(used, unreadable=frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})),
-        "d": used,
-    } == both
-
-
-def test_what_a_container_uses_of_memory_and_what_it_takes_of_disks_come_together() -> None:
-    taken = FilesystemUsage(used_bytes=5)
-    both = with_storage(
-        {"u": PodUsage(containers=(ContainerUsage(name="a", memory_working_set_bytes=1),))},
-        {
-            "u": PodUsage(
-                containers=(ContainerUsage(name="b", logs=taken), ContainerUsage(name="a", rootfs=taken))
-            )
-        },
-        [Pod(name="u", namespace="n", uid="u")],
-    )
-    assert {
-        "a": ContainerUsage(name="a", memory_working_set_bytes=1, rootfs=taken),
-        "b": ContainerUsage(name="b", logs=taken),
-    } == {one.name: one for one in both["u"].containers}
+    assert {} == disk.storage.usages([full_pod])
 
 
 def test_what_a_held_pod_took_stands_while_its_files_are_removed(full_pod: Pod) -> None:
-    disk, held = Disk(), {"full"}
+    disk = counted()
     before = look(disk, full_pod)
+    disk.storage.hold("full")
     for place in full_pod.storage:
         Path(place.path, "file").unlink()
-    disk.looks.look([full_pod], held=held)
-    assert before == disk.usage.usages([full_pod])
-    held.clear()
-    disk.looks.look([full_pod], held=held)
-    assert before != disk.usage.usages([full_pod])
+    assert before == look(disk, full_pod)
+    disk.storage.release("full")
+    assert before != look(disk, full_pod)
+
+
+def test_count_from_before_its_files_were_removed_is_not_believed_when_it_is_heard_of_after(
+    full_pod: Pod,
+) -> None:
+    disk = counted()
+    before = look(disk, full_pod)
+    Path(full_pod.storage[0].path, "file").unlink()
+    disk.usage.look_begins()
+    disk.usage.look_ended()  # what is told now is of the numbers that the places had
+    disk.storage.hold("full")
+    disk.storage.release("full")
+    disk.storage.assign([full_pod])
+    late = [one.place for usages in disk.usage.news() for one in usages.places]
+    assert late
+    assert before == disk.storage.usages([full_pod])
+    after = look(disk, full_pod)["full"]
+    assert 0.0 == mib(after.containers[0].rootfs)
 
 
 class Walked:
@@ -206,15 +188,21 @@ class Walked:
     def __init__(self, pod: Pod) -> None:
         self.now = 1000.0
         self.pod = pod
-        self.usage = DiskUsage(clock_seconds=lambda: self.now)
-        (self.add,) = self.usage.assign([pod])
+        self.disk = counted(clock_seconds=lambda: self.now)
+        self.usage = self.disk.usage
+        self.disk.name([pod])
+        (self.add,) = self.usage.assign()
         self.usage.look_begins()
 
     def says(self, kind: Kind, **told: int) -> None:
         self.usage.take(Report(kind=kind, place=self.add.place, **told))
 
+    def used(self) -> dict[str, PodUsage]:
+        self.disk.tell()
+        return self.disk.storage.usages([self.pod])
+
     def used_mib(self) -> float | None:
-        known = self.usage.usages([self.pod]).get("full")
+        known = self.used().get("full")
         return None if known is None else mib(known.volumes["scratch"])
 
 
@@ -224,22 +212,46 @@ def walked(full_pod: Pod) -> Walked:
     return Walked(dataclasses.replace(full_pod, storage=(scratch,)))
 
 
-def test_place_whose_report_was_not_believed_is_asked_about_anew(walked: Walked) -> None:
-    report = Report(kind=Kind.COUNTED, place=walked.add.place, used_bytes=5 << 20, inodes=7)
-    walked.usage.take(report, held={walked.pod.uid})
-    walked.usage.look_ended()
+def test_place_that_the_walker_is_not_to_come_to_is_asked_about_anew_later(walked: Walked) -> None:
+    (drop,) = walked.usage.assign(without=[walked.add.path])
+    assert Drop(walked.add.place) == drop
+    walked.says(Kind.COUNTED, used_bytes=5 << 20, inodes=7)  # too late
     assert walked.used_mib() is None
-    drop, walked.add = walked.usage.assign([walked.pod])
-    assert Drop(report.place) == drop
+    (walked.add,) = walked.usage.assign()
     walked.says(Kind.COUNTED, used_bytes=1 << 20, inodes=2)
     assert 1 == walked.used_mib()
-    assert [] == walked.usage.assign([walked.pod])
+    assert [] == walked.usage.assign()
 
 
-def test_new_walker_is_told_nothing_of_reports_that_were_not_believed_before_it_came(walked: Walked) -> None:
-    walked.usage.take(Report(kind=Kind.COUNTED, place=walked.add.place), held={walked.pod.uid})
+def test_new_walker_is_told_nothing_of_what_the_one_before_it_was_to_drop(walked: Walked) -> None:
+    walked.disk.name([])
     walked.usage.forget_walker()
-    assert ["Add"] == [type(one).__name__ for one in walked.usage.assign([walked.pod])]
+    assert [] == walked.usage.assign()
+
+
+def test_whole_count_is_told_although_the_next_one_has_found_something_by_then(walked: Walked) -> None:
+    walked.says(Kind.COUNTED, used_bytes=8 << 20)
+    walked.says(Kind.SO_FAR, used_bytes=9 << 20)
+    assert 9 == walked.used_mib()
+    assert walked.disk.storage.is_whole(walked.pod)
+    walked.says(Kind.SO_FAR, used_bytes=10 << 20)
+    walked.says(Kind.COUNTED, used_bytes=7 << 20)
+    assert 7 == walked.used_mib()
+
+
+def test_what_a_count_under_way_has_found_counts_no_longer_when_the_walker_is_gone(walked: Walked) -> None:
+    walked.says(Kind.SO_FAR, used_bytes=5 << 20)
+    assert 5 == walked.used_mib()
+    walked.usage.forget_walker()
+    assert walked.used_mib() is None
+
+
+def test_path_that_is_too_long_is_a_problem_and_no_matter_for_the_walker(full_pod: Pod) -> None:
+    place = dataclasses.replace(full_pod.storage[0], path="/x" * 2048)
+    disk = counted()
+    found = look(disk, dataclasses.replace(full_pod, storage=(place, full_pod.storage[1])))
+    assert 2.0 == mib(found["full"].containers[0].logs)
+    assert "File name too long" in str(disk.usage.problems)
 
 
 def test_pod_whose_count_is_overdue_is_named_with_how_far_it_has_come(walked: Walked) -> None:
@@ -258,7 +270,7 @@ def test_pod_whose_count_is_overdue_is_named_with_how_far_it_has_come(walked: Wa
 def test_pod_that_the_walker_never_came_to_is_overdue_too(walked: Walked) -> None:
     walked.now += 60
     walked.usage.forget_walker()
-    walked.usage.assign([walked.pod])
+    walked.usage.assign()
     walked.usage.look_begins()
     walked.now += 60
     assert 1 == walked.usage.overdue
@@ -286,12 +298,13 @@ def test_what_is_found_so_far_may_exceed_a_limit(walked: Walked) -> None:
     )
     for used_mib, expected in ((9, 0), (11, 1)):
         walked.says(Kind.SO_FAR, used_bytes=used_mib << 20)
-        used = walked.usage.usages([limited])
+        used = walked.used()
         assert expected == len(storage_limit_evictions([limited], used, Layout.SINGLE))
 
 
 def test_place_that_fails_keeps_its_last_number_while_that_is_fresh_with_a_problem(walked: Walked) -> None:
     walked.says(Kind.COUNTED, used_bytes=8 << 20)
+    assert 8 == walked.used_mib()
     walked.now += 200
     walked.usage.look_begins()
     walked.says(Kind.FAILED, error_number=errno.EIO)
@@ -308,5 +321,5 @@ def test_place_of_which_nothing_is_said_in_a_look_is_as_it_was(walked: Walked) -
         walked.now += 200
         walked.usage.look_begins()
         walked.usage.look_ended()
-    assert 8 == walked.used_mib()
+        assert 8 == walked.used_mib()
     assert 0 == walked.usage.overdue

@@ -1,4 +1,4 @@
-"""What the guard's child processes have in common: the environment they get, and how they ended in words."""
+"""What child processes have in common: the environment they get, and how they ended in words."""
 
 from __future__ import annotations
 
