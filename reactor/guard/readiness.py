@@ -55,10 +55,11 @@ def foreseen(
 ) -> tuple[Pod, ...]:
     """Return the pods that would go first if these were `crossed` now, the likeliest first.
 
-    The pods that will have grown by then are seen as they are now, so what is missing looks like a leak
-    outside them. Earlier kills are left out: none is to look as if it had not helped.
+    The pods that will have grown by then are seen as they are now, so what will be missing looks as if it
+    were outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
+    help, nor that there is something to be reclaimed first.
     """
     signals = {signal: replace(seen, available=0, taken_at_seconds=None) for signal, seen in crossed.items()}
-    unburdened = replace(state, hard_memory_kills=())
-    _, decision = decide(settings, unburdened, Snapshot(signals=signals, pods=used), pods, now_seconds)
+    first = replace(state, hard_memory_kills=(), evicted_at=())
+    _, decision = decide(settings, first, Snapshot(signals=signals, pods=used), pods, now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)

@@ -35,7 +35,7 @@ async def test_near_a_threshold_whoever_would_go_is_got_ready_and_nobody_is_kill
 async def test_next_hog_is_got_ready_too_a_moment_after_the_first_was_killed(
     make_loop, make_pod, observation
 ):
-    loop = make_loop(unhelpful_eviction_pause_seconds=10.0)
+    loop = make_loop(unhelpful_eviction_pause_seconds=10.0, reclaims_memory=True)
     loop.have(make_pod("first"), make_pod("next", priority=10))
     used = {"uid-first": 160 * MIB, "uid-next": 240 * MIB}
     loop.usages.seen |= {uid: PodUsage(memory_working_set_bytes=held) for uid, held in used.items()}
