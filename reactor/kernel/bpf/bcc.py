@@ -25,7 +25,7 @@ from typing import Final
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf import pins as bpf_pins
-from reactor.kernel.bpf.library import LIBRARY, BpfMap, load_library, open_map, open_pinned
+from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap, load_library, open_map, open_pinned
 from reactor.kernel.bpf.objects import OBJECTS
 from reactor.kernel.bpf.perf import attach_clock, attach_kprobe, open_kprobe
 from reactor.kernel.bpf.refusal import explain_errno, last_words

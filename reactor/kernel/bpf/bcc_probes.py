@@ -16,7 +16,7 @@ from typing import Final
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf.bcc import BccObject, BccPrograms
-from reactor.kernel.bpf.library import BpfMap
+from reactor.kernel.bpf.libbpf import BpfMap
 from reactor.kernel.bpf.probes import KEY, NEEDS_SYSLOG, ONLY, OomRecords, WatchProbe
 from reactor.kernel.bpf.records import COUNTERS_RECORD, CounterAddresses, Level, pack_watch, parse_counters
 from reactor.kernel.procfs import PROC

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf.library import LIBRARY, BpfMap, ffi, load_library, messages
+from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap, ffi, load_library, messages
 from reactor.kernel.bpf.refusal import NO_BTF, explain, has_btf
 
 OBJECTS: Final = Path(__file__).with_name("compiled")

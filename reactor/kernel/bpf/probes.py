@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf.library import LIBRARY, BpfMap
+from reactor.kernel.bpf.libbpf import LIBRARY, BpfMap
 from reactor.kernel.bpf.objects import OBJECTS, BpfObject
 from reactor.kernel.bpf.records import (
     CounterAddresses,

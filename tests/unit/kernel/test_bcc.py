@@ -15,7 +15,7 @@ import pytest
 from reactor.errors import BpfError
 from reactor.kernel.bpf.bcc import BccObject, BccPrograms, Toolchain
 from reactor.kernel.bpf.bcc_probes import MEMORY, OOM, TASKS, symbol_addresses
-from reactor.kernel.bpf.library import LIBRARY
+from reactor.kernel.bpf.libbpf import LIBRARY
 
 SOURCES = Path(__file__).parents[3] / "bpf" / "bcc"
 PROGRAMS = BccPrograms(name="x", kprobes={"f": "some_function"}, maps=("events",))

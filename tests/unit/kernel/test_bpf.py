@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import BpfError
-from reactor.kernel import _bpf_build
+from reactor.kernel.bpf import _libbpf_build
 from reactor.kernel.bpf.objects import LIBRARY, OBJECTS, BpfObject
 from reactor.kernel.bpf.probes import MemoryProbe
 
@@ -25,9 +25,9 @@ needs_libbpf = pytest.mark.skipif(not _has_libbpf(), reason="no libbpf.so.1: apt
 
 
 def test_generated_declarations_are_those_that_are_declared(tmp_path: Path) -> None:
-    """`python -m reactor.kernel._bpf_build` brings the generated module up to date."""
-    _bpf_build.generate(tmp_path / "generated.py")
-    assert (tmp_path / "generated.py").read_text() == _bpf_build.GENERATED.read_text()
+    """`python -m reactor.kernel.bpf._libbpf_build` brings the generated module up to date."""
+    _libbpf_build.generate(tmp_path / "generated.py")
+    assert (tmp_path / "generated.py").read_text() == _libbpf_build.GENERATED.read_text()
 
 
 def test_missing_library_is_named_with_its_package() -> None:

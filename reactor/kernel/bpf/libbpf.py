@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import BpfError
-from reactor.kernel import _bpf_ffi
+from reactor.kernel.bpf import _libbpf_ffi
 
 LIBRARY: Final = "libbpf.so.1"
 
@@ -21,7 +21,7 @@ _M_MMAP_THRESHOLD: Final = -3  # malloc.h
 _M_ARENA_MAX: Final = -8
 _LARGE_BYTES: Final = 64 << 10
 
-ffi: Final[Any] = _bpf_ffi.ffi
+ffi: Final[Any] = _libbpf_ffi.ffi
 messages: Final[list[str]] = []  # libbpf's warnings since this was last cleared
 _libraries: Final[dict[str, Any]] = {}
 

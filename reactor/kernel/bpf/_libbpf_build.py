@@ -1,4 +1,4 @@
-"""Generates `_bpf_ffi.py`, the compact form of libbpf's declarations that `bpf` calls through cffi.
+"""Generates `_libbpf_ffi.py`, the compact form of libbpf's declarations that `bpf` calls through cffi.
 
 As `_libc_build`: run it as a module after a change here; a test holds the generated file to this.
 Source: libbpf.h and bpf.h of libbpf 1.0, whose interface every later 1.x keeps (the soname is libbpf.so.1).
@@ -65,13 +65,13 @@ int malloc_trim(size_t pad);
 int mallopt(int parameter, int value);
 int vsnprintf(char *text, size_t size, const char *format, void *arguments);
 """
-GENERATED: Final = Path(__file__).with_name("_bpf_ffi.py")
+GENERATED: Final = Path(__file__).with_name("_libbpf_ffi.py")
 
 
 def generate(path: Path = GENERATED) -> None:
     """Write the module for the declarations to `path`."""
     ffi = cffi.FFI()
-    ffi.set_source("reactor.kernel._bpf_ffi", None)  # None: ABI mode, no C compiler
+    ffi.set_source("reactor.kernel.bpf._libbpf_ffi", None)  # None: ABI mode, no C compiler
     ffi.cdef(DECLARATIONS)
     ffi.emit_python_code(str(path))
 
