@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NewType
 
-from reactor.config.decode import strict
-from reactor.config.scalars import Count, Seconds
-from reactor.config.section_scalars import (
-    AbsolutePath,
-    Address,
-    CgroupPath,
-    Commands,
-    Endpoint,
-    FifoPriority,
-    HttpsUrl,
-    Interval,
-    NodeName,
-    OomScore,
-    Positive,
-    Size,
-)
+from reactor.config.decode import CONVERTER, register_scalar, strict
+from reactor.config.refused import Refused
+from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
@@ -33,6 +22,117 @@ from reactor.model.settings import (
 )
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import ThresholdValue
+
+CgroupPath = NewType("CgroupPath", str)
+AbsolutePath = NewType("AbsolutePath", str)
+Address = NewType("Address", str)
+Endpoint = NewType("Endpoint", str)
+HttpsUrl = NewType("HttpsUrl", str)
+NodeName = NewType("NodeName", str)
+Commands = NewType("Commands", tuple[tuple[str, ...], ...])
+Interval = NewType("Interval", float)
+Size = NewType("Size", int)
+Positive = NewType("Positive", int)
+FifoPriority = NewType("FifoPriority", int)
+OomScore = NewType("OomScore", int)
+
+_SHORTEST_INTERVAL_SECONDS = 0.01
+
+
+def _cgroup(raw: Any, _: type) -> CgroupPath:
+    if not isinstance(raw, str) or not raw.startswith("/") or "\0" in raw or ".." in raw.split("/"):
+        raise Refused(raw, "a cgroup's path from the hierarchy's root, such as /system.slice, without ..")
+    return CgroupPath("/" + "/".join(part for part in raw.split("/") if part not in {"", "."}))
+
+
+def _path(raw: Any, _: type) -> AbsolutePath:
+    if not isinstance(raw, str) or not raw.startswith("/") or "\0" in raw:
+        raise Refused(raw, "an absolute path")
+    return AbsolutePath(raw)
+
+
+def _endpoint(raw: Any, _: type) -> Endpoint:
+    path = raw.removeprefix("unix://") if isinstance(raw, str) else ""
+    if not path.startswith("/") or "\0" in path:
+        raise Refused(raw, "a Unix socket's path such as unix:///run/containerd/containerd.sock")
+    return Endpoint(path)
+
+
+def _address(raw: Any, _: type) -> Address:
+    accepted = "an address and a port such as 127.0.0.1:9753, or off"
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+):([0-9]{1,5})", raw) if isinstance(raw, str) else None
+    is_off = raw == "off" or raw is False  # what YAML 1.1 makes of off
+    if not is_off and (found is None or int(found[2]) > 65535):
+        raise Refused(raw, accepted)
+    return Address("off" if is_off else raw)
+
+
+def _https_url(raw: Any, _: type) -> HttpsUrl:
+    pattern = r"https://(\[[0-9a-fA-F:.]+\]|[^:/\s@?#]+)(:[0-9]{1,5})?/?"
+    if not isinstance(raw, str) or re.fullmatch(pattern, raw) is None:
+        raise Refused(raw, "an address such as https://127.0.0.1:10250")
+    return HttpsUrl(raw.rstrip("/"))
+
+
+def _node_name(raw: Any, _: type) -> NodeName:
+    name = str(raw) if isinstance(raw, int) and not isinstance(raw, bool) else raw
+    pattern = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+    if not isinstance(name, str) or len(name) > 253 or re.fullmatch(pattern, name) is None:
+        raise Refused(raw, "a node's name in lower case, such as worker-1.example.com")
+    return NodeName(name)
+
+
+def _commands(raw: Any, _: type) -> Commands:
+    """Return one or more commands: a list of strings is one, a list of such lists several."""
+    several = raw if isinstance(raw, list) and raw and all(isinstance(one, list) for one in raw) else [raw]
+    for command in several:
+        words = isinstance(command, list) and all(
+            isinstance(word, str) and "\0" not in word for word in command
+        )
+        if not words or not command or not command[0].startswith("/"):
+            accepted = "a list of strings that begins with a program's absolute path, or a list of such lists"
+            raise Refused(command, accepted)
+    return Commands(tuple(map(tuple, several)))
+
+
+def _interval(raw: Any, _: type) -> Interval:
+    seconds = CONVERTER.structure(raw, Seconds)
+    if seconds < _SHORTEST_INTERVAL_SECONDS:
+        raise Refused(raw, "a duration of 10ms or more")
+    return Interval(seconds)
+
+
+def _size(raw: Any, _: type) -> Size:
+    size = as_quantity(raw).value
+    if size < 4096:
+        raise Refused(raw, "a size of 4Ki or more")
+    return Size(size)
+
+
+def _within(low: int, high: int) -> Any:
+    def hook(raw: Any, _: type) -> int:
+        if isinstance(raw, bool) or not isinstance(raw, int) or not low <= raw <= high:
+            raise Refused(raw, f"a whole number from {low} to {high}")
+        return raw
+
+    return hook
+
+
+for _scalar, _hook in (
+    (CgroupPath, _cgroup),
+    (AbsolutePath, _path),
+    (Address, _address),
+    (Endpoint, _endpoint),
+    (HttpsUrl, _https_url),
+    (NodeName, _node_name),
+    (Commands, _commands),
+    (Interval, _interval),
+    (Size, _size),
+    (Positive, _within(1, 1_000_000)),
+    (FifoPriority, _within(0, 99)),
+    (OomScore, _within(-1000, 1000)),
+):
+    register_scalar(CONVERTER, _scalar, _hook)
 
 
 @strict

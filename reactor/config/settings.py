@@ -6,15 +6,15 @@ The node's existing kubelet configuration is a valid file; everything in the sec
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
-from reactor.config.exposure import exposed_because
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.kubepods import kubepods_cgroups
 from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
@@ -31,13 +31,14 @@ from reactor.model.settings import (
 )
 from reactor.model.signals import Filesystem, Layout, Signal
 
+DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
+KUBEPODS: Final = "kubepods"
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     reactor: Section = field(default_factory=Section)
-
-
-DEFAULT_EVICTIONS_PER_MINUTE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,34 @@ def load_configuration(path: Path, *, may_run_commands: bool = False) -> Configu
         )
         raise ConfigError([Problem(path="reactor.reclaim", got=exposed, accepted=accepted)])
     return Configuration(settings=settings, text=text)
+
+
+def exposed_because(path: Path, found: os.stat_result) -> str | None:
+    """Return how others than root and the running user could change the file, None where they can't.
+
+    `found` is the file's own status, from the descriptor that it was read through. The directory counts as
+    well, that of the name and that of the file where the name is a symbolic link. Raises OSError.
+    """
+    directories = dict.fromkeys((path.absolute().parent, Path(os.path.realpath(path)).parent))
+    problems = [_exposure(path, found), *(_directory_exposure(one) for one in directories)]
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _directory_exposure(directory: Path) -> str | None:
+    # No user writes through a read-only mount: that is how a ConfigMap lies in a container, with mode 0777.
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return None
+    found = directory.stat()
+    # In a sticky directory (/tmp) only its owner can replace a file of another user's.
+    return _exposure(directory, found, may_write=bool(found.st_mode & stat.S_ISVTX))
+
+
+def _exposure(path: Path, found: os.stat_result, *, may_write: bool = False) -> str | None:
+    if found.st_uid not in {0, os.geteuid()}:
+        return f"{path} belongs to uid {found.st_uid}"
+    if found.st_mode & _OTHERS_MAY_WRITE and not may_write:
+        return f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others may write it"
+    return None
 
 
 def settings_from_text(text: str, name: str) -> Settings:
@@ -246,3 +275,16 @@ def _layout(filesystems: Mapping[Filesystem, str]) -> Layout:
     ):
         return Layout.DEDICATED
     return Layout.SPLIT
+
+
+def kubepods_cgroups(cgroup_root: str) -> tuple[str, str]:
+    """Return the cgroup of all pods below the kubelet's cgroup root, by the cgroupfs and the systemd driver.
+
+    A node has one of the two; the other one does not exist. Source: pkg/kubelet/cm, CgroupName.ToSystemd and
+    ToCgroupfs.
+    """
+    names = [*(part for part in cgroup_root.split("/") if part), KUBEPODS]
+    # systemd makes a slice's parents of the dashes in its name, so those of a part's own are escaped.
+    escaped = [name.replace("-", "_") for name in names]
+    slices = ["-".join(escaped[: count + 1]) + ".slice" for count in range(len(escaped))]
+    return "/" + "/".join(names), "/" + "/".join(slices)

@@ -11,7 +11,6 @@ One pass, as the daemon and the simulator make it:
         state = record_eviction(policy, state, eviction, now_seconds)
 """
 
-from reactor.policy.absurd import absurd_thresholds
 from reactor.policy.admission import Admission, admit
 from reactor.policy.decide import after_reclaim, decide
 from reactor.policy.images import images_to_collect, unused_images
@@ -19,7 +18,7 @@ from reactor.policy.in_flight import record_eviction
 from reactor.policy.oom_score import oom_score_adj
 from reactor.policy.oom_victims import record_oom_kill
 from reactor.policy.rank import rank
-from reactor.policy.thresholds import memory_level, thresholds_met
+from reactor.policy.thresholds import absurd_thresholds, memory_level, thresholds_met
 
 __all__ = [
     "Admission",

@@ -6,19 +6,14 @@ Source: managerImpl.synchronize in pkg/kubelet/eviction/eviction_manager.go, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import RESOURCE, Signal
+from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.conditions import (
-    conditions_last_observed,
-    conditions_observed_since,
-    conditions_since,
-)
 from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
@@ -221,3 +216,28 @@ def _grace_period_seconds(settings: EvictionSettings, threshold: Threshold, pod:
     if settings.max_pod_grace_period_seconds < 0:
         return pod.termination_grace_period_seconds
     return min(settings.max_pod_grace_period_seconds, pod.termination_grace_period_seconds)
+
+
+def conditions_last_observed(
+    thresholds: Iterable[Threshold], before: Mapping[NodeCondition, float], now_seconds: float
+) -> dict[NodeCondition, float]:
+    """Return when each condition was observed last; those of the given thresholds are observed now."""
+    return {**before, **{CONDITION[threshold.signal]: now_seconds for threshold in thresholds}}
+
+
+def conditions_observed_since(
+    last_observed: Mapping[NodeCondition, float], period_seconds: float, now_seconds: float
+) -> tuple[NodeCondition, ...]:
+    """Return the conditions observed less than the period ago, in the order in which they are reported."""
+    return tuple(
+        condition
+        for condition in NodeCondition
+        if condition in last_observed and now_seconds - last_observed[condition] < period_seconds
+    )
+
+
+def conditions_since(
+    conditions: Iterable[NodeCondition], before: Mapping[NodeCondition, float], now_seconds: float
+) -> dict[NodeCondition, float]:
+    """Return since when each condition has been in force without a gap."""
+    return {condition: before.get(condition, now_seconds) for condition in conditions}

@@ -1,6 +1,9 @@
+from __future__ import annotations
+
 import pytest
 
 from reactor.config import settings_from_text
+from reactor.config.settings import kubepods_cgroups
 from reactor.errors import ConfigError
 from reactor.model.settings import BrakeMode, EbpfLoader, KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Filesystem, Layout
@@ -303,3 +306,19 @@ def test_podmans_images_are_given_back_unless_that_is_switched_off() -> None:
     assert "/run/p.sock" == _read("reactor: {podman: {socket: unix:///run/p.sock}}").podman_socket
     assert not _read("reactor: {podman: {images: false}}").podman
     assert ["reactor.podman.socket"] == _paths("reactor: {podman: {socket: p.sock}}")
+
+
+@pytest.mark.parametrize(
+    ("root", "cgroupfs", "systemd"),
+    [
+        ("/", "/kubepods", "/kubepods.slice"),
+        ("", "/kubepods", "/kubepods.slice"),
+        ("/kubelet", "/kubelet/kubepods", "/kubelet.slice/kubelet-kubepods.slice"),
+        ("/a/b", "/a/b/kubepods", "/a.slice/a-b.slice/a-b-kubepods.slice"),
+        ("/a-b/", "/a-b/kubepods", "/a_b.slice/a_b-kubepods.slice"),
+    ],
+)
+def test_the_cgroup_of_all_pods_is_named_as_either_driver_names_it(
+    root: str, cgroupfs: str, systemd: str
+) -> None:
+    assert (cgroupfs, systemd) == kubepods_cgroups(root)

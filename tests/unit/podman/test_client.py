@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import PodmanError
-from reactor.podman import http
+from reactor.podman import client as podman_client
 from reactor.podman.client import PodmanClient, PodmanImage
 
 IMAGE = {"Id": "a1", "Names": ["registry.example/web:1"], "Size": 5, "More": "of it"}
@@ -118,7 +118,7 @@ async def test_a_podman_that_does_not_answer_is_given_up_at_the_deadline(
 async def test_an_answer_that_is_too_long_is_refused(
     path: Path, client: PodmanClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "LARGEST_ANSWER_BYTES", 100)
+    monkeypatch.setattr(podman_client, "LARGEST_ANSWER_BYTES", 100)
     async with answering(path, answer(["x" * 100])):
         with pytest.raises(PodmanError, match="more than 100 bytes"):
             await client.images()

@@ -1,5 +1,6 @@
 import pickle
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,9 @@ from reactor.model.pods import Pod, PodUsage, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
-from reactor.model.thresholds import Observation, Threshold
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy import after_reclaim, decide, record_eviction
+from reactor.policy.decide import conditions_last_observed, conditions_observed_since, conditions_since
 
 from . import strategies as draw
 
@@ -26,6 +28,8 @@ USED = {
     for name, size in (("big", 60), ("small", 30), ("tiny", 10))
 }
 START = PolicyState()
+
+INODES = Threshold(signal=Signal.NODEFS_INODES_FREE, value=ThresholdValue(text="1", amount=Fraction(1)))
 
 
 def _memory(available: int, used: dict[str, PodUsage] | None = None) -> Snapshot:
@@ -465,3 +469,23 @@ def test_who_is_evicted_stands_first_in_the_ranking(
             assert eviction.pod == decision.ranking[0].pod
             assert decision.acted_on == eviction.threshold
             assert eviction.message.startswith(f"The node was low on resource: {eviction.resource}. ")
+
+
+def test_a_threshold_makes_its_condition_observed_now_and_keeps_the_others() -> None:
+    before = {NodeCondition.MEMORY_PRESSURE: 1.0, NodeCondition.DISK_PRESSURE: 2.0}
+    observed = conditions_last_observed([INODES], before, 9.0)
+    assert {NodeCondition.MEMORY_PRESSURE: 1.0, NodeCondition.DISK_PRESSURE: 9.0} == observed
+
+
+def test_a_condition_lasts_for_the_transition_period_and_not_longer() -> None:
+    last = {NodeCondition.PID_PRESSURE: 10.0, NodeCondition.MEMORY_PRESSURE: 10.0}
+    both = (NodeCondition.MEMORY_PRESSURE, NodeCondition.PID_PRESSURE)
+    assert both == conditions_observed_since(last, 60.0, 69.9)
+    assert () == conditions_observed_since(last, 60.0, 70.0)
+
+
+def test_a_condition_is_in_force_since_it_came_and_anew_after_a_gap() -> None:
+    since = conditions_since([NodeCondition.DISK_PRESSURE], {}, 5.0)
+    assert {NodeCondition.DISK_PRESSURE: 5.0} == since
+    assert since == conditions_since([NodeCondition.DISK_PRESSURE], since, 6.0)
+    assert {} == conditions_since([], since, 7.0)

@@ -22,7 +22,7 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    Mutant("policy/conditions.py", "< period_seconds", "<= period_seconds"),
+    Mutant("policy/decide.py", "< period_seconds", "<= period_seconds"),
     Mutant("policy/thresholds.py", ">= threshold.grace_period_seconds", "> threshold.grace_period_seconds"),
     Mutant("policy/thresholds.py", "taken_at_seconds > before_seconds", "taken_at_seconds >= before_seconds"),
     Mutant("policy/thresholds.py", "observation.available < wanted", "observation.available <= wanted"),
