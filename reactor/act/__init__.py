@@ -2,7 +2,7 @@
 
 target        a pod as a directory's descriptor and its inode, prepared before the crossing
 kill          what is killed, how, and what refused
-volley        one signal to every process of a cgroup; fork_limit, freezer: so that none gets away
-cpu_boost     CPU for killed processes; release, reap: their memory freed here, their end awaited
+volley        one signal to every process of a cgroup; freezer: no forks meanwhile
+release       a victim's memory freed soon: by this process, or by CPU for the victim; reap: its end awaited
 untouchable   what is never killed; protect: this process itself; exercise: the whole once, as a trial
 """

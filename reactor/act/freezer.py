@@ -1,10 +1,14 @@
-"""Freezing a cgroup while it is killed, so that nothing in it forks ahead of the signals.
+"""No forks ahead of the signals, in a cgroup that is killed process by process: it is frozen meanwhile.
 
 v1: the freezer hierarchy's `freezer.state`. A frozen task keeps SIGKILL pending and dies only once it is
 thawed (Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst), so thawing is part of the kill.
 v2: `cgroup.freeze`; a frozen task dies of SIGKILL at once.
 Writing returns before every task stands still. That is enough: a task that is caught inside fork(2) hands
 the frozen state on to its child, and the listing is read again after each round of signals.
+
+systemd makes no freezer cgroups on v1: there the cgroup's limit of processes is 0 for that long. Without
+either, a fork bomb on a slow machine was ahead of the signals for 22 s. A limit below the present number ends
+no process, and fork(2) fails with EAGAIN (Documentation/admin-guide/cgroup-v1/pids.rst).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from reactor.errors import KernelInterfaceError
@@ -25,6 +29,8 @@ _STATES: Final = {
     CgroupVersion.V1: ("freezer.state", b"FROZEN", b"THAWED"),
     CgroupVersion.V2: ("cgroup.freeze", b"1", b"0"),
 }
+
+_PIDS_LIMIT: Final = "pids.max"
 
 
 @contextmanager
@@ -88,3 +94,29 @@ def _write(fd: int | None, state: bytes, where: str, report: Callable[[str], Non
     except OSError as error:  # ENODEV: removed meanwhile
         if error.errno != errno.ENODEV:
             report(f"{where}: writing {state.decode()}: {error.strerror}")
+
+
+@contextmanager
+def without_forks(directory: CgroupDirectory | None, report: Callable[[str], None]) -> Iterator[None]:
+    """Let no process in the cgroup fork during the body; afterwards it has the limit that it had.
+
+    `directory` is the one in the pids controller's hierarchy. Without it (None), or where it refuses, the
+    body runs as well; a refusal goes to `report` as one line, except that the cgroup is gone.
+    """
+    fd, before = -1, b""
+    if directory is not None:
+        try:
+            fd = directory.open_file(_PIDS_LIMIT, os.O_RDWR)
+            before = os.read(fd, 64).strip()
+            os.pwrite(fd, b"0", 0)
+        except OSError as error:
+            if error.errno not in GONE:
+                report(f"{directory.cgroup}/{_PIDS_LIMIT}: {error.strerror}; killing among forks")
+    try:
+        yield
+    finally:
+        if fd >= 0:
+            if before:  # never a limit that was not read
+                with suppress(OSError):  # removed meanwhile
+                    os.pwrite(fd, before, 0)
+            close_descriptor(fd)

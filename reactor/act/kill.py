@@ -27,13 +27,11 @@ from typing import Final, TypeVar
 import trio
 
 from reactor.act import processes
-from reactor.act.cpu_boost import boost_cpu
 from reactor.act.exercise import exercise
-from reactor.act.fork_limit import without_forks
-from reactor.act.freezer import frozen, frozen_by_ancestor
+from reactor.act.freezer import frozen, frozen_by_ancestor, without_forks
 from reactor.act.processes import NO_DESCRIPTORS, Reserve
 from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, ReapReport, wait_empty
-from reactor.act.release import MemoryRelease
+from reactor.act.release import MemoryRelease, boost_cpu
 from reactor.act.target import Target
 from reactor.act.untouchable import Untouchable
 from reactor.act.volley import Volley

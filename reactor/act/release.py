@@ -1,9 +1,13 @@
-"""Frees a victim's memory in our own context: not bound to the victim's CPU share or priority.
+"""A victim's memory freed soon: in our own context, or by giving the victim CPU for it.
 
 process_mrelease(2) works only while the victim is not exiting yet (ESRCH otherwise), and a victim that has a
 CPU starts to exit within 50 us of its SIGKILL. So a thread is waiting already: starting one takes longer than
 that, and may fail where a fork bomb has the last process id. On two busy CPUs 400 MiB are free after 30 ms
 where it comes in time, and after 100 ms and more where the victim frees them in its own turn.
+
+Where it does not come in time, the victim frees its memory itself, in its CPU quota and at its weight. On two
+busy CPUs freeing 400 MiB takes 25 ms of CPU time; at a weight of 2, the kubelet's for BestEffort pods, that
+was 13.6 s of time, and with 1 % of quota 1 GiB was not free after a minute. So quota and weight are raised.
 """
 
 from __future__ import annotations
@@ -17,9 +21,16 @@ from typing import Final
 
 from reactor.act.processes import close_all
 from reactor.kernel import libc
+from reactor.kernel.cgroup import lift_cpu_quota
+from reactor.kernel.cgroup_directory import CgroupDirectory
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import GONE, with_path
 from reactor.kernel.scheduling import follow_main_thread
 
 _END_SECONDS: Final = 2.0
+
+# The most that each version takes. Neither it nor the quota is put back: the pod is evicted.
+_WEIGHT: Final = {CgroupVersion.V1: ("cpu.shares", b"262144"), CgroupVersion.V2: ("cpu.weight", b"10000")}
 
 
 class MemoryRelease:
@@ -64,3 +75,20 @@ class MemoryRelease:
                 with contextlib.suppress(OSError):
                     libc.process_mrelease(fd)
             close_all(pidfds)
+
+
+def boost_cpu(directory: CgroupDirectory | None, version: CgroupVersion) -> None:
+    """Lift the CPU quotas in a cgroup, and have it outweigh its siblings. Raises OSError where refused.
+
+    `directory` is the one in the cpu controller's hierarchy; without it (None) there is nothing to do.
+    """
+    if directory is None:
+        return
+    name, most = _WEIGHT[version]
+    try:
+        directory.write(name, most)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise with_path(error, f"{directory.cgroup}/{name}") from None
+    finally:
+        lift_cpu_quota(directory, version)

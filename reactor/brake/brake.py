@@ -25,10 +25,9 @@ import trio
 from reactor.brake.braking import BrakeReading, Braking, braked_bytes
 from reactor.brake.release import BrakeRelease
 from reactor.errors import ReactorError, RefusedError
-from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree, own_cgroup
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 from reactor.kernel.ready_write import ReadyWrite
 from reactor.kernel.scheduling import follow_main_thread, following
 from reactor.threads import in_thread

@@ -17,9 +17,9 @@ from typing import Final
 
 from reactor.errors import BpfError, KernelInterfaceError, ReactorError
 from reactor.kernel import libc
-from reactor.kernel.capabilities import effective_capabilities, needed_capabilities
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.files import read_file, with_path
+from reactor.kernel.procfs import PROC, read_status
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
 
 _NETLINK_CONNECTOR: Final = 11
@@ -29,6 +29,30 @@ _EBPF_NEEDS: Final = (
     "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on) or headers for BCC"
 )
 _ROOT: Final = "run it as root, or give the unit the capability"
+
+# In the order of their numbers, from 0 on. Source: include/uapi/linux/capability.h, capabilities(7).
+_CAPABILITIES: Final = (
+    "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE "
+    "NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT "
+    "SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE "
+    "AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ "
+    "PERFMON BPF CHECKPOINT_RESTORE"
+)
+_CAPABILITY_NAMES: Final = tuple(_CAPABILITIES.split())
+_FOR_OTHERS_FILES: Final = "CAP_DAC_OVERRIDE"
+# What the daemon uses, and each for what; without it the daemon runs on, with less.
+_CAPABILITIES_USED: Final = {
+    "CAP_KILL": "ending processes of other users",
+    "CAP_SYS_PTRACE": "process_mrelease",
+    "CAP_SYS_NICE": "realtime priority",
+    "CAP_IPC_LOCK": "locking its memory",
+    "CAP_SYS_RESOURCE": "its oom_score_adj, short pressure windows, more descriptors",
+    "CAP_NET_ADMIN": "process events",
+    _FOR_OTHERS_FILES: "control files of cgroups that belong to others",
+    "CAP_BPF": "eBPF",
+    "CAP_PERFMON": "eBPF",
+    "CAP_SYSLOG": "the node's own counters in eBPF",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,3 +310,21 @@ _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("realtime", "give the unit CAP_SYS_NICE; with CONFIG_RT_GROUP_SCHED also realtime runtime", _realtime),
     ("memory lock", "give the unit CAP_IPC_LOCK, or LimitMEMLOCK=infinity", _memory_lock),
 )
+
+
+def capability_names(mask: int) -> frozenset[str]:
+    """Return the names (`CAP_KILL`) in a mask; a newer kernel's unknown ones are passed over."""
+    return frozenset(f"CAP_{name}" for number, name in enumerate(_CAPABILITY_NAMES) if mask >> number & 1)
+
+
+def needed_capabilities(*, delegated: bool) -> dict[str, str]:
+    """Return the names of those that the daemon uses, and what for.
+
+    `delegated`: the cgroups may belong to others than root.
+    """
+    return {name: use for name, use in _CAPABILITIES_USED.items() if delegated or name != _FOR_OTHERS_FILES}
+
+
+def effective_capabilities(proc: Path = PROC) -> frozenset[str]:
+    """Return what this process may do. Raises OSError, KernelInterfaceError."""
+    return capability_names(read_status(proc).capabilities)

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from reactor.errors import ConfigError
-from reactor.simulate.reading import scenario_in, warn, without_cycle_collection
 from reactor.simulate.replay import replay
-from reactor.simulate.scenario import Scenario
+from reactor.simulate.scenario import Scenario, scenario_in, warn, without_cycle_collection
 from reactor.text import printable
 
 

@@ -8,11 +8,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from reactor.config.summary import Summary
-from reactor.simulate.reading import without_cycle_collection
 from reactor.simulate.replay import passes, replay
-from reactor.simulate.scenario import API_VERSION, KIND, Scenario, scenario_from_text
+from reactor.simulate.scenario import (
+    API_VERSION,
+    KIND,
+    Scenario,
+    scenario_from_text,
+    without_cycle_collection,
+)
 from reactor.simulate.sweep.axes import axes_of
-from reactor.simulate.sweep.run import Speed, sweep
+from reactor.simulate.sweep.outcome import Speed, sweep
 
 _PODS: Final = 110  # the kubelet's own default for a node
 _STEPS: Final = 200

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from reactor.config.decode import check_document, decode, strict
@@ -13,7 +17,7 @@ from reactor.config.pod import PodDocument, pod
 from reactor.config.refused import Refused
 from reactor.config.scalars import Count, Instant, Seconds
 from reactor.config.summary import Summary
-from reactor.errors import ConfigError
+from reactor.errors import ConfigError, Problem
 from reactor.model.pods import Image, Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, Reclaim
@@ -182,3 +186,45 @@ def _same_pods(pods: object, at: str) -> Iterator[Refused]:
 
 
 check_document(_Document, _checks)
+
+
+def scenario_in(path: str) -> Scenario:
+    """Return the scenario in a file (`-`: standard input). Raises ConfigError with every problem."""
+    name = "standard input" if path == "-" else path
+    return scenario_from_text(_read(path, name), name)
+
+
+@contextmanager
+def without_cycle_collection() -> Iterator[None]:
+    """A long recording is millions of values without a cycle; looking for some takes half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def warn(scenario: Scenario) -> None:
+    """Tell on standard error what of a scenario has no effect, or is recorded as a failure."""
+    failed = [
+        f"steps[{index}]: the reclaim of {kind} fails in this step, as recorded"
+        for index, step in enumerate(scenario.steps)
+        for kind in step.reclaim_error
+    ]
+    for warning in (*scenario.warnings, *failed):
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _read(path: str, name: str) -> str:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read().decode("utf-8")
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            [Problem(path=name, got=str(error.strerror), accepted="a readable file")]
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(path=name, got=str(error), accepted="UTF-8 text")]) from error

@@ -18,8 +18,8 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.memory_high import BorrowedHighs
 from reactor.model.settings import Settings
 from reactor.model.wakes import SourceHealth, WakeKind
 from reactor.sources.attempts import keep_trying

@@ -28,11 +28,10 @@ from typing import Final
 
 import trio
 
-from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.libc import watch_modifications
-from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import MEMORY_HIGH

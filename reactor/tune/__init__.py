@@ -5,8 +5,8 @@
     the operator's configuration ─────────────┴─► missed
 
 Measuring happens in virtual nodes alone (`measure`, refused by `node` where even that would hurt). From the
-numbers on everything is pure: `tail` bounds a p99.9, `latency`, `freeing`, `cases` and `soft` are the parts
-of the `model`, `missed` holds an existing configuration against it.
+numbers on everything is pure: `tail` bounds a p99.9, `latency`, `cases` and `soft` are the parts of the
+`model`, `missed` compares an existing configuration with it.
 """
 
 from reactor.tune.command import TuneOptions, tune

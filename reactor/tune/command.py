@@ -7,10 +7,11 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from reactor.config import load_settings
 from reactor.config.documents import load_document
@@ -21,18 +22,19 @@ from reactor.lab.virtual_node import ended_by_signals
 from reactor.model.settings import Settings
 from reactor.report import write
 from reactor.tune.history import History, history_in
-from reactor.tune.measure import Measuring, Plan
+from reactor.tune.measure import Measuring, Plan, Say
 from reactor.tune.measured import Measured, document_of, stored_in
 from reactor.tune.missed import verdict
 from reactor.tune.model import Assumptions, Recommendation, recommend
 from reactor.tune.node import check_calm, facts
 from reactor.tune.pages import report_of
-from reactor.tune.progress import progress
 from reactor.tune.reactions import ways
 from reactor.tune.snippet import snippet
 
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 MEASURED, CONFIGURATION, REPORT = "measured.json", "reactor.yaml", "report.html"
+
+_LINE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,3 +159,45 @@ def _store(directory: Path, measured: Measured, history: History, found: Recomme
         document["recommendation"] = dataclasses.asdict(found)
     text = json.dumps(document, indent=2, default=str)
     (directory / MEASURED).write_text(f"{text}\n", encoding="utf-8")
+
+
+@contextmanager
+def progress(seconds: float) -> Iterator[Say]:
+    """Show progress while the block runs; yield the call that takes the present step and the seconds gone."""
+    if sys.stderr.isatty():
+        with _bar(seconds) as say:
+            yield say
+    else:
+        yield _lines()
+
+
+@contextmanager
+def _bar(seconds: float) -> Iterator[Say]:
+    from rich.console import Console  # noqa: PLC0415 - only a person's terminal needs it
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (BarColumn(bar_width=24), TimeRemainingColumn(), TextColumn("{task.description}"))
+    # Without captured output: what the daemon and the C programs say must not be held back.
+    with Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as bar:
+        task = bar.add_task("starts", total=seconds)
+        yield lambda what, gone: bar.update(task, description=what, completed=min(gone, seconds))
+
+
+def _lines() -> Say:
+    """Return a call that prints each new kind of step (the part before its colon), and one every 15 s."""
+    said, at = "", 0.0
+
+    def say(what: str, gone: float) -> None:
+        nonlocal said, at
+        kind = what.partition(":")[0]
+        if kind != said or gone >= at + _LINE_SECONDS:
+            said, at = kind, gone
+            print(f"reactor tune: after {gone:.0f} s: {what}", file=sys.stderr, flush=True)
+
+    return say

@@ -20,9 +20,8 @@ from typing import Final
 
 from reactor.lab.hog import MIB
 from reactor.tune.cases import Assume, Case, Terms, brake_for, cases_of, chosen
-from reactor.tune.freeing import Freeing, freeing_of
 from reactor.tune.history import History
-from reactor.tune.latency import Latency, brake_bound, latencies_of, reaction_bound
+from reactor.tune.latency import Freeing, Latency, brake_bound, freeing_of, latencies_of, reaction_bound
 from reactor.tune.measured import Measured, NodeFacts
 from reactor.tune.soft import Soft, soft_for
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from reactor.errors import ConfigError, Problem
 from reactor.report import write
-from reactor.simulate.reading import scenario_in, warn, without_cycle_collection
-from reactor.simulate.scenario import Scenario
+from reactor.simulate.scenario import Scenario, scenario_in, warn, without_cycle_collection
 from reactor.simulate.sweep.axes import axes_of, combinations
+from reactor.simulate.sweep.outcome import Speed, Swept, sweep
 from reactor.simulate.sweep.present import print_json, print_table, report_of, write_csv
-from reactor.simulate.sweep.run import Speed, Swept, sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,7 @@ from reactor.model.signals import IN_BYTES, RESOURCE
 from reactor.report import Bars, Figure, Lines, Report, Section
 from reactor.report import Table as ReportTable
 from reactor.simulate.sweep.axes import Axis, Combination, Setting
-from reactor.simulate.sweep.outcome import Outcome
-from reactor.simulate.sweep.run import Speed, Swept
+from reactor.simulate.sweep.outcome import Outcome, Speed, Swept
 
 _SHORT: Final = {
     "crossings": "crossed",

@@ -10,10 +10,9 @@ import trio
 
 from reactor.brake.brake import Brake, put_back_abandoned, unavailable_because
 from reactor.brake.braking import Braking, braked_bytes
-from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 from reactor.kernel.ready_write import ReadyWrite
 from tests.support.waiting import until
 

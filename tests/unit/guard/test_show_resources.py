@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from reactor.terminal.show_resources import filesystems_table, reclaimed_table, signals_table
+from reactor.terminal.show import filesystems_table, reclaimed_table, signals_table
 from reactor.terminal.tables import moment
 
 GIB = 1 << 30

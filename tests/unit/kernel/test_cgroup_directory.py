@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import RefusedError
-from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
+from reactor.kernel.memory_high import BorrowedHighs
 
 pytestmark = pytest.mark.suite("hostile trees")
 

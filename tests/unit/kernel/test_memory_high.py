@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.kernel.borrowed_highs import BorrowedHighs
-from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 
 MIB = 1 << 20
 ATTRIBUTE = "user.reactor.memory_high"

@@ -14,8 +14,7 @@ from reactor.kube.kubeconfig import Access
 from reactor.model.settings import KubernetesSettings
 from reactor.simulate import recording
 from reactor.simulate.from_journal import steps_of_journal
-from reactor.simulate.recording import RecordOptions, record, step_of
-from reactor.simulate.reduced import reduced_pod, reduced_summary
+from reactor.simulate.recording import RecordOptions, record, reduced_pod, reduced_summary, step_of
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import scenario_from_text
 from reactor.simulate.scenario_file import ScenarioFile, at

@@ -20,9 +20,8 @@ from reactor.simulate.benchmark import recording
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import Scenario, eviction_settings, scenario_from_text
 from reactor.simulate.sweep.axes import axes_of, combinations, configured
-from reactor.simulate.sweep.outcome import Outcome
+from reactor.simulate.sweep.outcome import Outcome, Speed, sweep
 from reactor.simulate.sweep.present import totals
-from reactor.simulate.sweep.run import Speed, sweep
 
 MIB = 1 << 20
 NODE_MIB = 1000

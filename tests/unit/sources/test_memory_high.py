@@ -8,10 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from reactor.kernel.borrowed_highs import BorrowedHighs
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.memory_high import BorrowedHigh
+from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.wakes import SourceHealth
 from reactor.sources.catalogue import MEMORY_HIGH

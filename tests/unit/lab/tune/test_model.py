@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from reactor.errors import RefusedError
 from reactor.tune.cases import Assume, Pace, Terms, brake_for, case, needed_bytes, pace_of
-from reactor.tune.freeing import freeing_of
 from reactor.tune.history import Crossing, History
+from reactor.tune.latency import freeing_of
 from reactor.tune.measured import Growth, Measured
 from reactor.tune.model import Assumptions, covered_rate_bytes, recommend, threshold_bytes
 from reactor.tune.soft import soft_for

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.act.fork_limit import without_forks
+from reactor.act.freezer import without_forks
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 
