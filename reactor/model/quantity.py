@@ -15,6 +15,9 @@ _SYNTAX: Final = re.compile(
     re.ASCII,
 )
 
+_BINARY_SUFFIXES: Final = ("", *_BINARY)
+_WHOLE_SUFFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
+_PART_SUFFIXES: Final = ("m", "u", "n")
 _LARGEST: Final = 2**63 - 1
 ACCEPTED: Final = "a quantity such as 100Mi, 1.5Gi, 2G or 500"
 
@@ -80,17 +83,20 @@ def format_bytes(amount: int) -> str:
     """
     if abs(amount) < 1024:
         return format_count(amount)
-    for suffix, power in reversed(_BINARY.items()):
-        if amount and amount % 1024**power == 0:
-            return f"{amount // 1024**power}{suffix}"
-    return str(amount)
+    power = min(((amount & -amount).bit_length() - 1) // 10, len(_BINARY_SUFFIXES) - 1)
+    return f"{amount >> 10 * power}{_BINARY_SUFFIXES[power]}"
 
 
 def format_count(amount: Fraction | int) -> str:
     """Return an amount with the largest decimal suffix that divides it (`5M`, `1500`, `500m`)."""
-    amount = Fraction(amount)
-    for suffix, power in reversed(_DECIMAL.items()):
-        scaled = amount / Fraction(1000) ** power
-        if scaled.denominator == 1 and scaled != 0:
+    whole, parts = amount.numerator, amount.denominator
+    power = 0
+    if parts == 1:  # in integers: this lies on the way to a kill
+        while whole and power < len(_WHOLE_SUFFIXES) - 1 and whole % 1000 == 0:
+            whole, power = whole // 1000, power + 1
+        return f"{whole}{_WHOLE_SUFFIXES[power]}"
+    for suffix in _PART_SUFFIXES:
+        scaled = amount * 1000 ** (power := power + 1)
+        if scaled.denominator == 1:
             return f"{scaled.numerator}{suffix}"
-    return "0" if amount == 0 else str(float(amount))
+    return str(float(amount))
