@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * What the probes and user space exchange. reactor/kernel/bpf/records.py has the same layouts for Python;
- * tests/unit/kernel/test_bpf_records.py compares the two. No struct has padding: a hole would be
+ * tests/unit/kernel/bpf/test_records.py compares the two. No struct has padding: a hole would be
  * uninitialized stack, which the verifier refuses to copy to user space.
  */
 #ifndef REACTOR_RECORDS_H

@@ -11,7 +11,7 @@ from reactor.guard.listening import NoDaemonError
 from reactor.terminal.top.live import LiveView, TopOptions, watch
 from reactor.terminal.top.live import top as show_top
 from reactor.terminal.top.screen import PlainScreen, encodable, may_colour, plain_width
-from tests.unit.top import top_answers as top
+from tests.unit.terminal.top import top_answers as top
 
 MIB = 1 << 20
 

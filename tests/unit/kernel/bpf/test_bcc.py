@@ -17,7 +17,7 @@ from reactor.kernel.bpf.bcc import BccObject, BccPrograms, Toolchain
 from reactor.kernel.bpf.bcc_probes import MEMORY, OOM, TASKS, symbol_addresses
 from reactor.kernel.bpf.libbpf import LIBRARY
 
-SOURCES = Path(__file__).parents[3] / "bpf" / "bcc"
+SOURCES = Path(__file__).parents[4] / "bpf" / "bcc"
 PROGRAMS = BccPrograms(name="x", kprobes={"f": "some_function"}, maps=("events",))
 SHOWN = "; `reactor doctor -v` shows the log"
 

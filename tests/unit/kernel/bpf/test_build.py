@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 needs_clang = pytest.mark.skipif(
     shutil.which("clang") is None or shutil.which("make") is None, reason="apt-get install clang make"

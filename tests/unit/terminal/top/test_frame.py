@@ -12,7 +12,7 @@ from reactor.terminal.top.frame import Shown, frame
 from reactor.terminal.top.rates import Rates
 from reactor.terminal.top.sections import note_rates, seconds_left
 from reactor.terminal.top.table import Style
-from tests.unit.top import top_answers as top
+from tests.unit.terminal.top import top_answers as top
 
 MIB = 1 << 20
 LONG = "kube-system/metrics-server-5d78c9869d-abcde-with-a-tail"

@@ -37,7 +37,7 @@ from reactor.kernel.bpf.records import (
     parse_record,
 )
 
-BPF = Path(__file__).parents[3] / "bpf"
+BPF = Path(__file__).parents[4] / "bpf"
 STRUCTS = {
     "watch_level": (LEVEL, ("fire", "rearm", "step", "next")),
     "watch_record": (
