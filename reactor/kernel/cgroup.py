@@ -36,12 +36,24 @@ from reactor.kernel.files import (
     write_file,
 )
 
-__all__ = ["UNLIMITED_BYTES", "CgroupTree", "CgroupVersion", "Controller", "MemoryCounters", "own_cgroup"]
+__all__ = [
+    "UNLIMITED_BYTES",
+    "CgroupTree",
+    "CgroupVersion",
+    "Controller",
+    "MemoryCounters",
+    "MemoryRequest",
+    "own_cgroup",
+]
 
 Controller = Literal["memory", "pids", "cpu", "freezer"]
 
 UNLIMITED_BYTES: Final = 9223372036854771712  # what v1 shows where nothing limits
 LIFTED_CGROUPS: Final = 512
+_LIMIT_AND_REQUESTS: Final = {
+    CgroupVersion.V1: ("memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
+    CgroupVersion.V2: ("memory.max", "memory.low", "memory.min"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,6 +334,44 @@ class MemoryCounters:
         """Close the descriptors; a second time is harmless."""
         self._usage.close()
         self._stat.close()
+
+
+class MemoryRequest:
+    """What memory a cgroup asks to keep and may have, by files held open where they are read repeatedly.
+
+    Raises OSError (with the path; ENODEV once the cgroup is gone), KernelInterfaceError, and RefusedError as
+    `CgroupTree.path`.
+    """
+
+    __slots__ = ("_files", "_is_v2")
+
+    def __init__(self, tree: CgroupTree, cgroup: str) -> None:
+        directory = tree.path(cgroup)
+        self._is_v2 = tree.version is CgroupVersion.V2
+        self._files: list[KernelFile] = []
+        try:
+            for name in _LIMIT_AND_REQUESTS[tree.version]:
+                self._files.append(KernelFile(directory / name))
+        except OSError:
+            self.close()
+            raise
+
+    def request_bytes(self) -> int:
+        """Return what `CgroupTree.memory_request_bytes` does."""
+        for file in self._files[1:]:
+            request_bytes = parse_limit(file.read(), file.path)
+            if request_bytes != 0:
+                return (UNLIMITED_BYTES if self._is_v2 else 0) if request_bytes is None else request_bytes
+        return 0
+
+    def limit_bytes(self) -> int | None:
+        """Return what `CgroupTree.memory_limit_bytes` does."""
+        return parse_limit(self._files[0].read(), self._files[0].path)
+
+    def close(self) -> None:
+        """Close the descriptors; a second time is harmless."""
+        for file in self._files:
+            file.close()
 
 
 def own_cgroup(tree: CgroupTree, proc_cgroup: Path = Path("/proc/self/cgroup")) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, MemoryRequest
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
@@ -58,6 +58,7 @@ class CgroupPods:
         self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
         self._known: dict[str, Pod] = {}
         self._young: Mapping[str, float] = {}  # until when, by uid, those that came last at the end
+        self._held: dict[str, MemoryRequest] = {}  # of the young that are read again, by uid
         self._problems: Mapping[str, str] = {}
         self._glanced = Unchanged[dict[str, Sequence[_Found]]]()
 
@@ -109,6 +110,8 @@ class CgroupPods:
         known = self._known
         young = self._still_young()
         again = frozenset(list(young)[-_MOST_READ_AGAIN:])
+        for uid in self._held.keys() - again:
+            self._held.pop(uid).close()
         came: list[str] = []
         pods: dict[str, Pod] = {}
         for parent in self.fence.parents:
@@ -119,7 +122,8 @@ class CgroupPods:
             for child in children.get(parent, ()):
                 before = known.get(child.uid)
                 is_read = afresh or before is None or child.uid in again
-                pod = self._pod(child, before, problems) if is_read else before
+                is_again = before is not None and child.uid in again
+                pod = self._pod(child, before, problems, is_again=is_again) if is_read else before
                 if pod is not None:
                     pods[child.uid] = pod
                     if before is None:
@@ -152,7 +156,9 @@ class CgroupPods:
             if cgroup not in self.fence.spared
         ]
 
-    def _pod(self, found: _Found, before: Pod | None, problems: dict[str, str]) -> Pod | None:
+    def _pod(
+        self, found: _Found, before: Pod | None, problems: dict[str, str], *, is_again: bool
+    ) -> Pod | None:
         """Return the pod in a cgroup, None where it is gone since it was listed.
 
         One that can't be read stays as it was known; one that never could be is spared, since what it
@@ -163,18 +169,27 @@ class CgroupPods:
             attributes = read_attributes(directory, found.parent_directory)
             if attributes.problems:
                 problems[found.cgroup] = "; ".join(attributes.problems)
-            return _pod(
-                found,
-                attributes,
-                request_bytes=self._tree.memory_request_bytes(found.cgroup),
-                limit_bytes=self._tree.memory_limit_bytes(found.cgroup),
-            )
+            request_bytes, limit_bytes = self._request_and_limit(found, is_again=is_again)
+            return _pod(found, attributes, request_bytes=request_bytes, limit_bytes=limit_bytes)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
             problems[found.cgroup] = str(error)
             unread = _pod(found, Attributes(), request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
+
+    def _request_and_limit(self, found: _Found, *, is_again: bool) -> tuple[int, int | None]:
+        """Return what the cgroup asks for and may have; of one that is read again by files held open.
+
+        That is what a kill of a new pod waits for: 0.06 ms instead of 0.3.
+        """
+        if not is_again:
+            cgroup = found.cgroup
+            return self._tree.memory_request_bytes(cgroup), self._tree.memory_limit_bytes(cgroup)
+        held = self._held.get(found.uid)
+        if held is None:
+            held = self._held[found.uid] = MemoryRequest(self._tree, found.cgroup)
+        return held.request_bytes(), held.limit_bytes()
 
 
 def _pod(found: _Found, attributes: Attributes, *, request_bytes: int, limit_bytes: int | None) -> Pod:

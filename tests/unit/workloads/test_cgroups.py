@@ -227,6 +227,23 @@ def test_so_many_new_pods_do_not_make_a_glance_long(fake: FakeTree, proc: Path) 
     assert names[-8:] == read_again
 
 
+def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeTree, proc: Path) -> None:
+    now = [100.0]
+    parents = Settings(pod_parents=("/pods",))
+    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing.glance()
+    fake.add("/pods/new")
+    listing.glance()
+    before = len(os.listdir("/proc/self/fd"))
+
+    listing.glance()
+    assert len(os.listdir("/proc/self/fd")) in {before + 2, before + 3}
+    now[0] += 1.1
+    listing.glance()
+
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
 def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
     for name in ("a", "b"):
         fake.add(f"/pods/{name}")
