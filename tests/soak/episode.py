@@ -322,12 +322,16 @@ class Course:
 
         Only where the daemon was there all the time, under one configuration. The actor's
         instant is the better one; but it may note a crossing that the kernel's batches took back for a while.
+        Where a minimum reclaim is wanted the reason for a kill may come long before the crossing.
         """
         if not self._is_timed(episode, verdict):
             return []
         from_ns, at_ns = verdict.kills[0].window
         noted_ns = episode.crossed_ns
-        if noted_ns is not None and from_ns <= noted_ns < from_ns + _SAME_CROSSING_NS:
+        wants_more = episode.rules[0].minimum_reclaim_bytes > 0
+        if noted_ns is None or not from_ns <= noted_ns <= at_ns:
+            return [] if wants_more else [(at_ns - from_ns) / 1e6]
+        if wants_more or noted_ns < from_ns + _SAME_CROSSING_NS:
             from_ns = noted_ns
         return [(at_ns - from_ns) / 1e6]
 
