@@ -249,11 +249,23 @@ static _Noreturn void fill(char **arguments)
 		pause();
 }
 
+/* Wait until usage is at `back` or below, or the deadline; record when that was, and the usage then. */
+static void await_back(volatile int64_t *record, int usage_fd, int64_t back, int64_t deadline_ns)
+{
+	int64_t usage;
+
+	while ((usage = usage_bytes(usage_fd)) > back && now_ns() < deadline_ns)
+		sleep_until(now_ns() + 200000);
+	if (usage <= back)
+		record[BACK_NS] = now_ns();
+	record[BACK_USAGE] = usage;
+}
+
 static int observe(int count, char **arguments)
 {
 	volatile int64_t *record = open_record(arguments[0]);
 	int usage_fd = open_usage(arguments[1]), alive = count - 4, ready;
-	int64_t back = atoll(arguments[2]), deadline_ns = now_ns() + atoll(arguments[3]) * 1000000LL, usage;
+	int64_t back = atoll(arguments[2]), deadline_ns = now_ns() + atoll(arguments[3]) * 1000000LL;
 	struct pollfd ends[2];
 
 	if (alive < 1 || alive > 2) {
@@ -280,11 +292,7 @@ static int observe(int count, char **arguments)
 				left--;
 			}
 	}
-	while ((usage = usage_bytes(usage_fd)) > back && now_ns() < deadline_ns)
-		sleep_until(now_ns() + 200000);
-	if (usage <= back)
-		record[BACK_NS] = now_ns();
-	record[BACK_USAGE] = usage;
+	await_back(record, usage_fd, back, deadline_ns);
 	return 0;
 }
 
@@ -292,7 +300,7 @@ static int await_death(char **arguments)
 {
 	volatile int64_t *record = open_record(arguments[0]);
 	int usage_fd = open_usage(arguments[1]), *word = killed_word(record);
-	int64_t back = atoll(arguments[2]), deadline_ns = now_ns() + atoll(arguments[3]) * 1000000LL, usage;
+	int64_t back = atoll(arguments[2]), deadline_ns = now_ns() + atoll(arguments[3]) * 1000000LL;
 	struct timespec deadline = { .tv_sec = deadline_ns / SECOND_NS, .tv_nsec = deadline_ns % SECOND_NS };
 
 	*word = 1;
@@ -303,11 +311,7 @@ static int await_death(char **arguments)
 		    errno == ETIMEDOUT)
 			return 0;
 	record[DEAD_NS] = now_ns();
-	while ((usage = usage_bytes(usage_fd)) > back && now_ns() < deadline_ns)
-		sleep_until(now_ns() + 200000);
-	if (usage <= back)
-		record[BACK_NS] = now_ns();
-	record[BACK_USAGE] = usage;
+	await_back(record, usage_fd, back, deadline_ns);
 	return 0;
 }
 

@@ -1,8 +1,7 @@
-"""Evictions whose resource is still coming back: no other pod is evicted for it meanwhile.
+"""Evictions whose resource is still being freed: no other pod is evicted for it meanwhile.
 
-The kubelet picks a second victim while the first is still giving back its memory
-(kubernetes/kubernetes#43166). Here what a dying pod still holds is credited to the node, until it is gone
-or its deadline has passed.
+The kubelet picks a second victim while the first is still freeing its memory (kubernetes/kubernetes#43166).
+Here a dying pod's usage is credited to the node, until the pod is gone or its deadline has passed.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from reactor.model.amounts import amount_text
 from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -21,8 +21,8 @@ from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
 _RATE_WINDOW_SECONDS = 60.0
-# Files in memory come back when they are removed, which may be never. Others are spared for their sake only
-# while the node has this part of the threshold.
+# Files in memory are freed when they are removed, which may be never. They keep other pods from being evicted
+# only while at least the threshold divided by this is available.
 _LEFT_SHARE = 2
 
 
@@ -58,7 +58,7 @@ def record_eviction(
 def still_in_flight(
     in_flight: Sequence[InFlight], pods: Iterable[Pod], now_seconds: float
 ) -> tuple[InFlight, ...]:
-    """Return the evictions from which something is still expected: of pods that are there, or left files."""
+    """Return the evictions that still free something: their pod exists, or files that it has left."""
     if not in_flight:
         return ()
     present = {pod.uid for pod in pods}
@@ -77,9 +77,9 @@ def is_dying(state: PolicyState) -> bool:
 def candidates(
     pods: Iterable[Pod], state: PolicyState, threshold: Threshold | None, now_seconds: float
 ) -> tuple[Pod, ...]:
-    """Return the pods that may be chosen: those not being ended already.
+    """Return the pods that may be chosen: those that are not being evicted already.
 
-    A hard threshold may also choose a pod that a soft one has given time to end: it is ended at once.
+    A hard threshold may also choose a pod in the grace period of a soft one: it is killed at once.
     """
     if not state.in_flight:
         return tuple(pods)
@@ -125,13 +125,13 @@ def _awaited(
     for victim in victims:
         gives = credit_bytes(victim)
         if gives is None:
-            return "in flight: the kernel's OOM killer has killed, and what that gives back is still coming"
+            return "in flight: the kernel's OOM killer has killed a process whose memory is still being freed"
         credit += gives
-        names.append(f"process {victim.pid}, killed by the kernel's OOM killer,")
+        names.append(f"process {victim.pid} (killed by the kernel's OOM killer)")
     for flight in _waited_for(state, threshold, now_seconds):
         if flight.left_bytes is not None:
             left += flight.left_bytes
-            names.append(f"{flight.uid}, whose files in memory are still to be removed,")
+            names.append(f"{flight.uid} (its files in memory are not removed yet)")
             continue
         pod, used = evicting[flight.uid]
         credit += usage(pod, used, threshold.signal, settings.layout) or 0
@@ -142,16 +142,17 @@ def _awaited(
         credit += left
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
     if not credit and RESOURCE[threshold.signal] in ON_DISK:
-        # Files go some time after their pod, when they are removed: what it brought is not known yet.
-        return f"in flight: {', '.join(names)} was ended, and what that gives back is not known yet"
+        # Files go some time after their pod, when they are removed: how much that frees is not known yet.
+        return f"in flight: how much the eviction of {', '.join(names)} frees is not known yet"
     # A threshold that has been met lasts until its minimum reclaim is there too; so does the wait.
     if is_met(threshold, credited, with_minimum_reclaim=True):
         return None
-    return f"in flight: {', '.join(names)} still holds {credit} of what the node needs"
+    amount = amount_text(credit, RESOURCE[threshold.signal])
+    return f"in flight: {amount} still to be freed by {', '.join(names)}"
 
 
 def _waited_for(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iterable[InFlight]:
-    """Return the evictions that give what a threshold is about; a hard one waits for no grace period."""
+    """Return the evictions that free a threshold's resource; a hard one waits for no grace period."""
     for flight in state.in_flight:
         is_in_grace = now_seconds < flight.kill_at_seconds
         if flight.resource is RESOURCE[threshold.signal] and not (threshold.is_hard and is_in_grace):
@@ -166,7 +167,7 @@ def _rate(
     left = evictions_left(settings, state, now_seconds)
     if left is None or left > 0:
         return None
-    return f"rate: {settings.evictions_per_minute} evictions in the last minute"
+    return f"rate: {settings.evictions_per_minute} evictions in the last minute, as many as are allowed"
 
 
 def evictions_left(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> int | None:

@@ -1,9 +1,9 @@
 """Memory that no pod holds is reclaimed before a further pod is evicted for it.
 
-The first eviction goes by upstream's arithmetic. What it leaves behind may be page cache and slab of a cgroup
-that is dead: no pod's any more, and yet charged above it. Evicting others brings none of it back; a reclaim
-does, in a fraction of a second. So where the memory outside the pods would be enough, a reclaim comes before
-the next eviction: for a moment, not again for a while, and it delays no eviction where the shortage grows.
+The first eviction goes by upstream's arithmetic. It may leave page cache and slab of a dead cgroup: they
+belong to no pod any more, and are charged to the cgroup above. Further evictions free none of that; a reclaim
+does, in a fraction of a second. So if the memory outside the pods would be enough, a reclaim comes before the
+next eviction: for a moment, not again for a while, and it delays no eviction while the shortage grows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from reactor.model.amounts import bytes_text
 from reactor.model.decisions import MemoryReclaim, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -65,7 +66,7 @@ def reclaim_awaited(
         return None
     if threshold.signal is not reclaim.signal or seen.available < reclaim.available_bytes - _FALL_BYTES:
         return None
-    return f"reclaim: {reclaim.outside_bytes} bytes belong to no pod, and are being reclaimed first"
+    return f"reclaim: {bytes_text(reclaim.outside_bytes)} that belong to no pod are being reclaimed first"
 
 
 def is_reclaiming(state: PolicyState, now_seconds: float) -> bool:

@@ -243,8 +243,8 @@ def _unhelpful_slowdown(
         reason=SlowReason.UNHELPFUL,
         since_seconds=now_seconds if before is None else before.since_seconds,
         until_seconds=_last_seconds(kills) + pause_seconds,
-        message=f"{bytes_text(credited_bytes)} were to come back by {what}, but {bytes_text(lost_bytes)} "
-        f"more are used outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s",
+        message=f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
+        f"are used outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s",
     ), tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
 
 

@@ -51,7 +51,7 @@ def test_what_no_pod_holds_is_reclaimed_before_the_next_eviction() -> None:
         decision.memory_reclaim.outside_bytes,
     )
     assert () == decision.evictions
-    assert "reclaim: 369098752 bytes belong to no pod" in (decision.deferred_because or "")
+    assert "reclaim: 352Mi that belong to no pod" in (decision.deferred_because or "")
 
 
 def test_the_first_eviction_waits_for_no_reclaim() -> None:

@@ -47,16 +47,16 @@ class Node:
         self.now += seconds
         listed = tuple(Pod(name=name, namespace="n", uid=name) for name in self.pods)
         used = {
-            name: PodUsage(memory_working_set_bytes=size * MIB)
+            name: PodUsage(memory_working_set_bytes=int(size * MIB))
             for name, size in self.pods.items()
             if name not in self.unobserved
         }
         available = max(0, CAPACITY - self.outside - sum(self.pods.values()))
-        seen = Observation(available=available * MIB, capacity=CAPACITY * MIB)
+        seen = Observation(available=int(available * MIB), capacity=CAPACITY * MIB)
         snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
         self.state, self.decision = decide(self.settings, self.state, snapshot, listed, self.now)
         for eviction in self.decision.evictions:
-            held_bytes = self.grown.get(eviction.pod.name, 0) * MIB or None
+            held_bytes = int(self.grown.get(eviction.pod.name, 0) * MIB) or None
             self.state = record_eviction(
                 self.settings,
                 self.state,
@@ -154,7 +154,7 @@ def test_memory_that_stays_after_its_writer_spares_the_others():
 
     assert ["tmpfs"] == node.killed
     assert [SlowReason.UNHELPFUL] == node.reasons
-    assert "400Mi were to come back by the last eviction, but 395Mi more" in node.state.slowdowns[0].message
+    assert "the last eviction should have freed 400Mi, but 395Mi more" in node.state.slowdowns[0].message
 
 
 @pytest.mark.parametrize(("held", "reasons"), [(0, [SlowReason.UNHELPFUL]), (400, [])])
