@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from contextlib import suppress
 
 import pytest
+import trio
 
 from reactor.tell.log import QueuedLog
 
@@ -44,12 +46,52 @@ def test_full_pipe_never_blocks_whoever_logs_and_what_is_lost_is_counted(pipe):
         log.handle(record("x" * 100))
 
     assert log.lost > 1000
-    log._writer._queue.put(None)
+    assert not log._writer.flush(0)
+    read = 0
     os.set_blocking(pipe[0], False)
-    while log._writer._thread.is_alive():
-        with suppress(BlockingIOError):
-            os.read(pipe[0], 1 << 20)
-        log._writer._thread.join(0.01)
+    while not log._writer.flush(0):
+        read += len(os.read(pipe[0], 1 << 20))
+    with suppress(BlockingIOError):
+        read += len(os.read(pipe[0], 1 << 20))
+    log.close()
+    assert read == (5000 - log.lost) * len("<4>" + "x" * 100 + "\n")
+
+
+async def test_lines_that_wait_are_written_as_soon_as_there_is_room_also_those_of_other_threads(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.handle(record("the first"))
+    os.set_blocking(pipe[0], False)
+    for _ in range(1000):
+        log.handle(record("x" * 100))
+    await trio.to_thread.run_sync(log.handle, record("the last"))
+    got = b""
+    with trio.fail_after(10):
+        while not got.endswith(b"the last\n"):
+            await trio.lowlevel.wait_readable(pipe[0])
+            got += os.read(pipe[0], 1 << 20)
+    log.close()
+    assert len(got.splitlines()) == 1002
+    assert log.lost == 0
+
+
+def test_descriptor_that_others_have_too_stays_as_it_is_and_a_socket_is_not_waited_for_either():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        log = QueuedLog(ours.fileno(), for_journald=True)
+        for _ in range(20_000):
+            log.handle(record("x" * 100))
+        assert log.lost
+        assert os.get_blocking(ours.fileno())
+        theirs.close()
+        log.close()
+
+
+def test_file_is_written_by_a_thread(tmp_path):
+    with (tmp_path / "log").open("wb") as file:
+        log = QueuedLog(file.fileno(), for_journald=True)
+        log.handle(record("text"))
+        log.close()
+    assert (tmp_path / "log").read_bytes() == b"<4>text\n"
 
 
 def test_closed_standard_error_is_survived():
