@@ -23,6 +23,7 @@ from reactor.model.settings import Settings
 _LOG: Final = logging.getLogger("reactor.daemon")
 _NAME: Final = "last-good-config.json"
 _VERSION: Final = 1
+_SMALL: Final = 64 << 10
 _MAX_BYTES: Final = 4 << 20
 
 
@@ -56,6 +57,9 @@ class LastGoodFile(KeptFile[str]):
         self._path_of_text = str(path.absolute())
         failure = "last good configuration: not kept, a restart with a wrong file would be refused"
         super().__init__(state_path.with_name(_NAME), self._document, failure, _LOG)
+
+    def _is_small(self) -> bool:
+        return all(len(text) <= _SMALL for text in self._shown)
 
     def _document(self, text: str) -> object:
         return {"version": _VERSION, "path": self._path_of_text, "text": text}

@@ -25,6 +25,7 @@ from reactor.model.thresholds import Threshold
 _LOG: Final = logging.getLogger("reactor.state")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _VERSION: Final = 1
+_FEW: Final = 64  # evictions in flight, which is what makes a state long
 _MAX_BYTES: Final = 4 << 20  # 1,000 evictions in flight stay far below; more is not a file of ours
 
 
@@ -102,6 +103,9 @@ class StateFile(KeptFile[PolicyState]):
     def flush(self) -> None:
         """Save the last state shown, here and now: the daemon ends."""
         self._save_shown()
+
+    def _is_small(self) -> bool:
+        return len(self._latest.in_flight) <= _FEW
 
     def _save_shown(self) -> None:
         self.save(self._latest)  # also one that did not matter any more: the file may have the one before

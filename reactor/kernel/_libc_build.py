@@ -22,6 +22,13 @@ int setns(int fd, int nstype);
 int prctl(int option, unsigned long, unsigned long, unsigned long, unsigned long);
 ssize_t getdents64(int fd, void *entries, size_t size);
 long syscall(long number, ...);
+int statfs(const char *path, void *found);
+int posix_spawn_file_actions_init(void *actions);
+int posix_spawn_file_actions_destroy(void *actions);
+int posix_spawn_file_actions_adddup2(void *actions, int fd, int new_fd);
+int posix_spawn_file_actions_addopen(void *actions, int fd, const char *path, int flags, unsigned int mode);
+int posix_spawn(int *pid, const char *path, const void *actions, const void *attributes, char *const argv[],
+                char *const envp[]);
 """
 GENERATED: Final = Path(__file__).with_name("_libc_ffi.py")
 

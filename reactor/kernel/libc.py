@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ _SYS_PERF_EVENT_OPEN: Final = {
 _PERF_FLAG_FD_CLOEXEC: Final = 8
 _BPF_MAP_CREATE: Final = 0
 _AT_FDCWD: Final = -100
+_IN_MEMORY: Final = frozenset({0x01021994, 0x858458F6})  # tmpfs, ramfs: linux/magic.h
 
 _ffi: Final[Any] = _libc_ffi.ffi
 _libc: Final[Any] = _ffi.dlopen(None)
@@ -114,6 +116,48 @@ def watch_directory(inotify_fd: int, path: str) -> None:
     A second time does nothing. Raises OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
     """
     _check(_libc.inotify_add_watch(inotify_fd, os.fsencode(path), _DIRECTORY_CHANGES), path)
+
+
+def lies_in_memory(path: str | bytes) -> bool:
+    """Return whether a file lies on a filesystem with nothing but memory behind it: tmpfs, ramfs.
+
+    What is written there waits for no disk. Raises OSError with the path. See statfs(2).
+    """
+    found = _ffi.new("uint32_t[64]")  # 120 bytes at the most, of which the type is the first
+    _check(_libc.statfs(os.fsencode(path), found), os.fsdecode(path))
+    return found[0] in _IN_MEMORY
+
+
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], *, stdin_fd: int, inherited_fds: Sequence[int]
+) -> int:
+    """Start a program by its path and return its process id; its standard output is /dev/null.
+
+    The caller waits until the child has its own image, for which the child needs a CPU, and the filesystem to
+    answer. subprocess and os.posix_spawn hold the interpreter's lock meanwhile; here other threads run.
+    Raises OSError. See posix_spawn(3).
+    """
+    actions = _ffi.new("uint64_t[64]")  # 80 bytes with glibc and musl
+    pid = _ffi.new("int *")
+    argv, envp = _strings(command), _strings([f"{name}={value}" for name, value in environment.items()])
+    _check_number(_libc.posix_spawn_file_actions_init(actions), command[0])
+    try:
+        _check_number(_libc.posix_spawn_file_actions_adddup2(actions, stdin_fd, 0), command[0])
+        nowhere = (1, b"/dev/null", os.O_WRONLY, 0)
+        _check_number(_libc.posix_spawn_file_actions_addopen(actions, *nowhere), command[0])
+        for fd in inherited_fds:  # to itself: that takes close-on-exec away
+            _check_number(_libc.posix_spawn_file_actions_adddup2(actions, fd, fd), command[0])
+        error = _libc.posix_spawn(pid, os.fsencode(command[0]), actions, _ffi.NULL, argv[0], envp[0])
+        _check_number(error, command[0])
+    finally:
+        _libc.posix_spawn_file_actions_destroy(actions)
+    return int(pid[0])
+
+
+def _strings(texts: Sequence[str]) -> tuple[Any, list[Any]]:
+    """Return an array of C strings with its end, and what has to live as long as it."""
+    kept = [_ffi.new("char[]", os.fsencode(text)) for text in texts]
+    return _ffi.new("char *[]", [*kept, _ffi.NULL]), kept
 
 
 def openat2(path: str | bytes, flags: int, resolve: int, *, dir_fd: int = _AT_FDCWD) -> int:
@@ -250,4 +294,10 @@ class CText:
 def _check(result: int, what: str) -> None:
     if result < 0:
         number = _ffi.errno
+        raise OSError(number, os.strerror(number), what)
+
+
+def _check_number(number: int, what: str) -> None:
+    """Raise OSError where a call has returned an error's number."""
+    if number:
         raise OSError(number, os.strerror(number), what)

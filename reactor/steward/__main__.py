@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
@@ -31,6 +32,7 @@ _END_SECONDS: Final = 10
 
 def _become_ordinary() -> None:
     """Leave what the guard has for itself; a terminal's signals and a service manager's are meant for it."""
+    os.chdir("/")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -43,6 +45,14 @@ def _become_ordinary() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, most))  # commands are given theirs back
 
 
+def _close_others(kept: Collection[int]) -> None:
+    """Close what the guard was started with and had not opened itself."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd not in kept:
+            with suppress(OSError):  # that of the listing
+                os.close(fd)
+
+
 def _end_soon() -> None:
     """Have the kernel end this process if it has not by then: a disk that hangs must not keep it."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -52,6 +62,7 @@ def _end_soon() -> None:
 def main(arguments: list[str]) -> None:
     """Serve until the guard closes its end."""
     _become_ordinary()
+    _close_others({0, 1, 2, *map(int, arguments)})
     log = log_to_stderr()
     try:
         with socket.socket(fileno=os.dup(0)) as guard:

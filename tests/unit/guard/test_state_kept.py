@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import trio
 import trio.testing
 
 from reactor.guard.state import StateFile
-from reactor.model.decisions import PolicyState
-from reactor.model.signals import NodeCondition, Signal
+from reactor.model.decisions import InFlight, PolicyState
+from reactor.model.signals import NodeCondition, Resource, Signal
 
 PRESSED = PolicyState(conditions=(NodeCondition.MEMORY_PRESSURE,))
 
@@ -21,9 +22,11 @@ class File(StateFile):
     def __init__(self, directory: Path, on_failure: Callable[[], None] = lambda: None) -> None:
         super().__init__(directory / "state" / "state.json", on_failure)
         self.saved: list[PolicyState] = []
+        self.threads: list[int] = []
 
     def save(self, state: PolicyState) -> bool:
         is_saved = super().save(state)
+        self.threads.append(threading.get_ident())
         self.saved.append(state)
         return is_saved
 
@@ -93,3 +96,28 @@ async def test_failed_write_is_said_once_counted_each_time_and_tried_again(tmp_p
     file.flush()
     assert file.problem is None
     assert file.load().conditions == PRESSED.conditions
+
+
+async def test_state_on_tmpfs_is_saved_by_the_loop_and_one_on_a_disk_or_a_long_one_by_a_thread(
+    nursery, tmp_path, monkeypatch
+):
+    in_memory = [True]
+    monkeypatch.setattr("reactor.kernel.small_file.lies_in_memory", lambda _: in_memory[0])
+    flights = tuple(
+        InFlight(uid=f"{number}", resource=Resource.MEMORY, kill_at_seconds=1.0, deadline_seconds=2.0)
+        for number in range(65)
+    )
+    for is_in_memory, state, is_loop in (
+        (True, PRESSED, True),
+        (False, PRESSED, False),
+        (True, PolicyState(in_flight=flights), False),
+    ):
+        in_memory[0] = is_in_memory
+        file = File(tmp_path)
+        nursery.start_soon(file.run)
+        file.show(PolicyState(conditions=(NodeCondition.PID_PRESSURE,)))
+        await saved(file, 1)  # which finds out where it lies
+        file.show(state)
+        await saved(file, 2)
+        first, second = (thread == threading.get_ident() for thread in file.threads)
+        assert (first, second) == (False, is_loop)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import ast
 import errno
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reactor.kernel import _libc_build, libc
+from reactor.kernel.filesystem import read_mounts
 
 
 def test_generated_declarations_are_those_that_are_declared(tmp_path: Path) -> None:
@@ -78,3 +82,47 @@ def test_a_path_with_a_nul_or_of_odd_bytes_is_taken_for_what_it_is(tmp_path: Pat
     with pytest.raises(OSError, match="NUL") as caught:
         libc.openat2(f"{tmp_path}\0x", _DIRECTORY, 0)
     assert errno.EINVAL == caught.value.errno
+
+
+def test_tmpfs_lies_in_memory_and_a_disk_does_not(tmp_path: Path) -> None:
+    mounts = {mount.mount_point: mount.kind for mount in read_mounts()}
+    tmpfs = [point for point, kind in mounts.items() if kind == "tmpfs" and os.access(point, os.X_OK)]
+    others = [point for point, kind in mounts.items() if kind in {"proc", "sysfs", "ext4", "xfs"}]
+    assert all(libc.lies_in_memory(point) for point in tmpfs)
+    assert not any(libc.lies_in_memory(point) for point in others)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        libc.lies_in_memory(tmp_path / "nowhere")
+
+
+def spawned(command: list[str], **options: Any) -> bytes:
+    """Return what a child that is started this way writes to its standard input, which is a pipe."""
+    read_fd, write_fd = os.pipe()
+    pid = libc.spawn(command, {"X": "1 2"}, **{"stdin_fd": write_fd, "inherited_fds": (), **options})
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as file:
+        said = file.read()
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return said
+
+
+def test_child_has_the_arguments_the_environment_and_the_descriptors_that_it_is_given() -> None:
+    kept, other = os.pipe()
+    script = """
+import os, sys
+opened = [os.readlink(f"/proc/self/fd/{fd}") if os.path.exists(f"/proc/self/fd/{fd}") else ""
+          for fd in (1, *sys.argv[2:])]
+os.write(0, repr((sys.argv[1], os.environ["X"], *opened)).encode())
+"""
+    try:
+        pipe = os.readlink(f"/proc/self/fd/{kept}")
+        command = [sys.executable, "-S", "-c", script, "o ne", str(kept), str(other)]
+        said = spawned(command, inherited_fds=(kept,))
+    finally:
+        os.close(kept)
+        os.close(other)
+    assert ("o ne", "1 2", "/dev/null", pipe, "") == ast.literal_eval(said.decode())
+
+
+def test_program_that_is_not_there_is_an_error_with_its_path() -> None:
+    with pytest.raises(FileNotFoundError, match="/nonexistent/program"):
+        spawned(["/nonexistent/program"])
