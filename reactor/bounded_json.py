@@ -43,7 +43,7 @@ def loads(raw: bytes | bytearray, *, most_values: int = MOST_VALUES) -> Any:
     except JsonError:
         raise
     except RecursionError as error:
-        raise JsonError("got endless nesting; accepted: JSON with an end") from error
+        raise JsonError("got endless nesting; accepted: JSON of finite depth") from error
     except ValueError as error:
         shown = bytes(raw[:_LONGEST_SHOWN])
         raise JsonError(f"got {shown!r} ({error!s:.{_LONGEST_SHOWN}}); accepted: JSON") from error

@@ -274,7 +274,7 @@ class Supervisor:
                 raise rest from None
             return False
         if not ends:
-            record.failed(PartEndedError("ended by itself"), PartHealth.RESTARTING, "restarting")
+            record.failed(PartEndedError("ended unexpectedly"), PartHealth.RESTARTING, "restarting")
         return ends
 
     def _record(self, name: str) -> _Record:

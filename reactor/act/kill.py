@@ -371,7 +371,7 @@ class KillPath:
                 directory = self._mirrored(target, "cpu", problems, stack)
                 self._twice(lambda: boost_cpu(directory, self._tree.version))
         except OSError as error:
-            problems.append(f"not given more of the CPU: {error}")
+            problems.append(f"CPU quota and weight not raised: {error}")
 
     def _hold(self, pod: Pod, target: Target, struck: _Struck) -> None:
         """Keep for reap what it waits on; but the next kill needs descriptors more than reap does."""

@@ -123,7 +123,7 @@ class Brake:
             self._orders.put(self._hurried.pop())
         while self._begun:
             braking, at_seconds = self._begun.pop()
-            self._releaser.release(braking, "its time was over", at_seconds)
+            self._releaser.release(braking, "its longest time was over", at_seconds)
         for cgroup in (self._armed.keys() | self._ready.keys()) - levels.keys():
             self._forget(cgroup)
         for cgroup, level_bytes in levels.items():
@@ -216,7 +216,7 @@ class Brake:
     def _high(self, cgroup: str) -> BorrowedHigh:
         own = self._own_cgroup
         if own is not None and (own == cgroup or self._tree.contains(cgroup, own)):
-            raise RefusedError(f"{cgroup} is not braked: reactor itself lives in it, and would stall as well")
+            raise RefusedError(f"{cgroup} is not braked: reactor itself runs in it, and would stall as well")
         return self.highs.of(self._tree.path(cgroup))
 
     def _release(self, braking: Braking, because: str) -> None:

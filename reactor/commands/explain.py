@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
         commands,
         "explain",
         _explain,
-        "show why a pod was evicted, or where it stands in the ranking now",
+        "show why a pod was evicted, or its place in the ranking now",
         "reactor explain default/web",
     )
     command.add_argument("pod", metavar="POD", nargs="?", help="name, namespace/name or uid; without it: all")

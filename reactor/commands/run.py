@@ -17,12 +17,12 @@ def add(commands: Commands) -> None:
     )
     add_config(command, default=DEFAULT_CONFIG)
     command.add_argument(
-        "--dry-run", action="store_true", help="decide and journal, but never reclaim and never end a pod"
+        "--dry-run", action="store_true", help="decide and journal, but never reclaim or kill"
     )
     command.add_argument(
         "--stand-by",
         action="store_true",
-        help="where a daemon guards this node, wait and take over at its end",
+        help="if a daemon already guards this node, wait and take over when it ends",
     )
 
 

@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
         "--sweep",
         metavar="THRESHOLDS",
         action="append",
-        help="try many in the place of the scenario's own: 'memory.available<100Mi..1Gi/50Mi' (hard), "
+        help="try many thresholds instead of the scenario's own: 'memory.available<100Mi..1Gi/50Mi' (hard), "
         "'memory.available<1Gi,2Gi@30s,2m' (soft, with its grace periods); given again, all combinations",
     )
     command.add_argument(

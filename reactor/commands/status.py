@@ -10,7 +10,7 @@ from reactor.commands.arguments import Commands, add_command, add_output, add_so
 def add(commands: Commands) -> None:
     """Declare it."""
     command = add_command(
-        commands, "status", _status, "show how the node stands", "reactor status --output json"
+        commands, "status", _status, "show the node's state", "reactor status --output json"
     )
     add_socket(command)
     add_output(command)

@@ -13,11 +13,11 @@ def add(commands: Commands) -> None:
         commands,
         "top",
         _top,
-        "watch how the node stands: signals, who would be evicted next, sources, events",
+        "watch the node's state: signals, the pods that would be evicted next, sources, events",
         "reactor top --config /etc/reactor/config.yaml",
     )
     add_socket(command)
-    command.add_argument("--once", action="store_true", help="print it once and end")
+    command.add_argument("--once", action="store_true", help="print once and exit")
     command.add_argument(
         "--interval-seconds", type=positive_seconds, default=1.0, help="how often the daemon is asked (1)"
     )

@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
         help="where measurements, configuration and report go (tune-results)",
     )
     command.add_argument(
-        "--from", dest="stored", metavar="FILE", type=Path, help="take this measured.json, measure nothing"
+        "--from", dest="stored", metavar="FILE", type=Path, help="use this measured.json instead of measuring"
     )
     command.add_argument(
         "--loads", metavar="NAMES", default="idle,busy", help="what else the CPUs do: idle, busy (idle,busy)"

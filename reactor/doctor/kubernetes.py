@@ -68,9 +68,11 @@ def kubelet_eviction(settings: KubernetesSettings) -> Feature:
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         why = " ".join(str(error).split())
         if settings.role is Role.ALONGSIDE:
-            return Feature(name=EVICTION, available=False, detail=f"not asked for with role alongside: {why}")
+            return Feature(
+                name=EVICTION, available=False, detail=f"unknown, and not needed with role alongside: {why}"
+            )
         remedy = "name the kubelet's configuration in reactor.kubernetes.kubelet.config"
-        return Feature(name=EVICTION, available=False, detail=f"not known: {why}", remedy=remedy)
+        return Feature(name=EVICTION, available=False, detail=f"unknown: {why}", remedy=remedy)
     active = [
         str(threshold)
         for threshold in configuration.eviction_settings(
@@ -79,10 +81,12 @@ def kubelet_eviction(settings: KubernetesSettings) -> Feature:
         if threshold.signal in _OWN
     ]
     told = (
-        f"{path}: the kubelet evicts for {', '.join(active)}" if active else f"{path}: the kubelet's is off"
+        f"{path}: the kubelet evicts for {', '.join(active)}"
+        if active
+        else f"{path}: the kubelet's own eviction is off"
     )
     if settings.role is Role.ALONGSIDE:
-        return Feature(name=EVICTION, available=not active, detail=f"{told}; with role alongside it may")
+        return Feature(name=EVICTION, available=not active, detail=f"{told}; role alongside allows it")
     remedy = f"put into {path} and restart the kubelet: {json.dumps(NO_EVICTION)}" if active else ""
     return Feature(name=EVICTION, available=not active, detail=told, remedy=remedy)
 

@@ -121,6 +121,6 @@ class FloorCrossings:
                 times = running.times()
             _, woke_ns, killed_ns, *_ = record.words()
         if None in (times.crossed_ns, times.dead_ns, times.back_ns):
-            raise RefusedError(f"the floor ({self._wait.mode}) let the hog be: {times}")
+            raise RefusedError(f"the floor ({self._wait.mode}) did not kill the hog: {times}")
         timing = {"woke_ns": woke_ns, "started_ns": woke_ns, "decided_ns": woke_ns, "killed_ns": killed_ns}
         return Run(times=times, timing=timing, woken_by=frozenset({self._wait.mode}))

@@ -146,7 +146,7 @@ def hog(
                 lambda: observed.words()[0] > 0 and set(watched) <= set(node.tree.processes(cgroup)),
                 OBSERVER_SECONDS,
             ):
-                raise RefusedError(f"the hog's company in {cgroup} did not get ready")
+                raise RefusedError(f"the hog's company in {cgroup} did not start")
             armed(watched)
             allocated.go()
             yield Hog(

@@ -151,7 +151,7 @@ async def request(endpoint: str, method: str, target: str, deadline_seconds: flo
     except (OSError, trio.BrokenResourceError) as error:
         why = str(getattr(error, "strerror", None) or error.__cause__ or error)
     except h11.ProtocolError as error:
-        why = f"answered what is no HTTP: {error}"
+        why = f"answered with invalid HTTP: {error}"
     raise PodmanError(endpoint, f"{method} {target}", why)
 
 

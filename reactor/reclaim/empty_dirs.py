@@ -56,7 +56,7 @@ class EmptyDirs:
         Where processes live in the pod's cgroup again, the files are theirs and stay.
         """
         if self._lives(cgroup):
-            return "it runs again"
+            return "the pod runs again"
         return await in_thread(following(_emptied), path, abandon_on_cancel=True)
 
     def _lives(self, cgroup: str | None) -> bool:
@@ -236,7 +236,7 @@ class _Emptying:
     def _remove(self, directory: _Directory) -> None:
         """Remove a directory that is empty now. Raises OSError: ENOTEMPTY where it is not, or not surely."""
         if directory.name is None:
-            raise OSError(errno.ENOTEMPTY, "files come as fast as they are removed")
+            raise OSError(errno.ENOTEMPTY, "files are created as fast as they are removed")
         with suppress(FileNotFoundError):
             os.rmdir(directory.name, dir_fd=directory.parent_fd)
 

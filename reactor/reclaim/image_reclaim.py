@@ -13,6 +13,7 @@ from typing import Protocol
 import trio
 
 from reactor.kernel.scheduling import following
+from reactor.model.amounts import bytes_text
 from reactor.model.pods import Image
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
@@ -92,5 +93,5 @@ def _report(
     if not chosen:
         return None
     size_bytes = sum(one.size_bytes for one in removed)
-    did = f"removed {len(removed)} of {len(chosen)} unused images of {size_bytes} bytes"
+    did = f"removed {len(removed)} of {len(chosen)} unused images, {bytes_text(size_bytes)}"
     return ReclaimReport(did=(did,), problems=shortened(problems))

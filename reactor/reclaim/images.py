@@ -42,7 +42,7 @@ class ImageHistory(KeptFile[Mapping[str, Seen]]):
     """Remembers images at `path`. Nothing raises: what can't be read or written is a `problem`."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, _document, "images: not saved, after a restart they would be new", _LOG)
+        super().__init__(path, _document, "images: not saved; after a restart they count as new", _LOG)
         self._seen: Mapping[str, Seen] = {}
 
     def load(self) -> None:

@@ -167,7 +167,7 @@ def _remove_log(path: Path, logs: Path) -> str | None:
     try:
         directory = path.parent.resolve(strict=True)
         if not directory.is_relative_to(logs.resolve(strict=True)):
-            return f"{path}: its log is left alone: not below {logs}"
+            return f"{path}: log not removed: not below {logs}"
         for found in (directory / path.name, *directory.glob(f"{glob.escape(path.name)}.*")):
             found.unlink(missing_ok=True)
     except FileNotFoundError:

@@ -86,5 +86,5 @@ async def keep_trying(
             ended, rest = split_failure(raised)
             if rest is not None:
                 raise rest from None
-        report(SourceHealth.FAILED, "ended by itself" if ended is None else failure_text(ended))
+        report(SourceHealth.FAILED, "ended unexpectedly" if ended is None else failure_text(ended))
         await backoff.pause(ended)

@@ -138,7 +138,7 @@ class Chain:
             if rest is not None:
                 raise rest from None
             return error
-        self._set(link, detail=None, error="ended by itself")
+        self._set(link, detail=None, error="ended unexpectedly")
         return None
 
     def _set(self, link: _Link, *, detail: str | None, error: str | None) -> None:

@@ -49,7 +49,7 @@ Refresh = Callable[[], Awaitable[None]]
 
 
 def _log_failure(error: Exception) -> None:
-    _LOG.error("an answer failed", exc_info=error)
+    _LOG.error("answering a request failed", exc_info=error)
 
 
 async def serve_metrics(

@@ -68,9 +68,7 @@ class Journal:
         if self._writer.close(_CLOSE_SECONDS):
             self._file.close()
         else:
-            _LOG.warning(
-                "journal: still hangs in a write after %.0f s; its last lines are lost", _CLOSE_SECONDS
-            )
+            _LOG.warning("journal: a write still hangs after %.0f s; the last lines are lost", _CLOSE_SECONDS)
 
     def _append(self, line: bytes) -> None:
         try:

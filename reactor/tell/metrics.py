@@ -95,17 +95,17 @@ class _Scrape(Collector):
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading["pods"])
         yield GaugeMetricFamily(
             "reactor_storage_overdue_pods",
-            "Pods whose files are not counted yet although that was due two minutes ago.",
+            "Pods whose files should have been counted two minutes ago, and are not.",
             self.overdue_pods,
         )
         yield GaugeMetricFamily(
             "reactor_evictions_in_flight",
-            "Evictions ordered whose resource is not back yet.",
+            "Evictions in flight: ordered, and what they free is not free yet.",
             reading["in_flight"],
         )
         yield GaugeMetricFamily(
             "reactor_restart_loops",
-            "Pods that are evicted again and again, because they are started again each time.",
+            "Pods that are evicted again and again, because they are restarted each time.",
             self.restart_loops,
         )
         yield CounterMetricFamily(
@@ -123,7 +123,7 @@ class _Scrape(Collector):
         )
         yield CounterMetricFamily(
             "reactor_steward_refused_requests",
-            "Requests of the steward's that the guard refused: of a wrong form, or too large an amount.",
+            "Requests of the steward that the guard refused: invalid, or too many.",
             reading["refused_requests"],
         )
         if reading["cluster"] is not None:
@@ -133,7 +133,7 @@ class _Scrape(Collector):
 def _tallied(tally: Document, started: float) -> Iterator[Metric]:
     yield _counter(
         "reactor_evictions",
-        "Pods that were ended, by the signal that was low and how the eviction came out.",
+        "Evicted pods, by the signal that was low and the outcome.",
         ["signal", "outcome"],
         tally["evictions"],
         started,
@@ -174,7 +174,7 @@ def _tallied(tally: Document, started: float) -> Iterator[Metric]:
     )
     yield _counter(
         "reactor_oom_kills",
-        "Processes that the kernel's OOM killer ended, by whose limit was met: the node's (it was faster "
+        "Processes that the kernel's OOM killer killed, by whose limit was met: the node's (it was faster "
         "than reactor), a pod's own, or one above the guarded node.",
         ["scope"],
         tally["oom_kills"].items(),
@@ -182,7 +182,7 @@ def _tallied(tally: Document, started: float) -> Iterator[Metric]:
     )
     yield _counter(
         "reactor_evictions_unhelpful",
-        "Evictions for hard memory thresholds that brought back less than a quarter of their credit.",
+        "Evictions for hard memory thresholds that freed less than a quarter of their credit.",
         [],
         [(tally["unhelpful"],)],
         started,
@@ -204,7 +204,7 @@ def _tallied(tally: Document, started: float) -> Iterator[Metric]:
     for resource, unit in ((Resource.EPHEMERAL_STORAGE, "bytes"), (Resource.INODES, "inodes")):
         yield _counter(
             f"reactor_reclaimed_{unit}",
-            f"What the node had more of after a node-level reclaim, in {unit}.",
+            f"What a node-level reclaim has freed, as the node shows it, in {unit}.",
             ["kind"],
             [(kind, count) for of, kind, count in tally["reclaimed"] if of == resource],
             started,
@@ -252,13 +252,13 @@ def _amounts(signals: Sequence[Document]) -> Iterator[Metric]:
         seen = [one for one in signals if one["unit"] == unit]
         yield _gauge(
             f"reactor_available_{unit}",
-            f"What a signal last showed as available, in {unit}.",
+            f"What is available by the latest observation of a signal, in {unit}.",
             ["signal"],
             *(((one["signal"],), one["available"]) for one in seen),
         )
         yield _gauge(
             f"reactor_capacity_{unit}",
-            f"The capacity that a signal's available {unit} are out of.",
+            f"A signal's capacity by its latest observation, in {unit}.",
             ["signal"],
             *(((one["signal"],), one["capacity"]) for one in seen),
         )
@@ -305,7 +305,7 @@ def _brake(brake: Document) -> Iterator[Metric]:
 def _parts(parts: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(
         "reactor_part_restarts",
-        "Failures of a part of the daemon, each survived: a part was restarted, a job or a call given up.",
+        "Failures of parts that the daemon survived: a part was restarted, a job or a call given up.",
         labels=["part"],
     )
     for name, restarts in parts.items():
@@ -334,7 +334,7 @@ def _sources(sources: Sequence[Document]) -> Iterator[Metric]:
         ),
     )
     for name, text, key in (
-        ("reactor_source_wakes", "Wakes that a source gave.", "wakes"),
+        ("reactor_source_wakes", "Wakes by source.", "wakes"),
         (
             "reactor_source_lost_events",
             "Events that the kernel dropped before a source could read them.",

@@ -83,6 +83,6 @@ class RestartLoops:
     def _told(self, count: int) -> str:
         minutes = self.settings.within_seconds / 60
         return (
-            f"evicted {count} times in {minutes:g} min and started again each time: "
-            "give it a memory limit of its own, or stop what restarts it"
+            f"evicted {count} times in {minutes:g} min and restarted each time: "
+            "set a memory limit for it, or stop the unit or controller that restarts it"
         )

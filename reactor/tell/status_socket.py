@@ -70,7 +70,7 @@ def ask(
     except OSError as error:
         why = error.strerror or str(error)
         raise NoDaemonError(
-            f"{path}: {why}; is `reactor run` running, with this socket, and are you its user?"
+            f"{path}: {why}; is `reactor run` running, with this socket, and are you root or its user?"
         ) from error
     try:
         document = json.loads(answer)

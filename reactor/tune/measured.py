@@ -91,7 +91,7 @@ class Measured:
     """Everything that a run has measured; `problems` are what could not be.
 
     `braked_rate_bytes` is what one allocator above memory.high still takes in a second, None where no brake
-    could be measured. `missed` counts, by way, the crossings that the daemon let be.
+    could be measured. `missed` counts, by way, the crossings that the daemon did not answer.
     """
 
     about: Mapping[str, Any]

@@ -153,7 +153,7 @@ def trust_lines(measured: Measured, found: Recommendation) -> Iterator[str]:
     if measured.interrupted:
         yield f"The run was interrupted after {measured.seconds:.0f} s."
     for way, count in measured.missed.items():
-        yield f"{way}: {count} crossings were let be."
+        yield f"{way}: {count} crossings were not answered."
     for problem in measured.problems:
         yield f"Problem: {problem.splitlines()[0]}"
 

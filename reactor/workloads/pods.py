@@ -61,7 +61,7 @@ class Workloads:
             cgroup = self._cgroup(manifest)
             refusal = self._refusal(cgroup)
             if refusal is None and cgroup in placed:
-                refusal = f"cgroup {cgroup!r}: {placed[cgroup].origin} has it already"
+                refusal = f"cgroup {cgroup!r}: {placed[cgroup].origin} is in it already"
             if refusal is None:
                 placed[cgroup] = manifest
             else:

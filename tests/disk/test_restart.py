@@ -85,7 +85,7 @@ def test_whoever_runs_in_a_cgroup_of_that_name_now_keeps_their_files_and_lives(
     again = guarded.run("hog", ["/bin/sleep", "600"])
     subprocess.run(["chattr", "-i", str(held)], check=True)
     guarded.daemon.start()
-    eventually(lambda: "it runs again" in guarded.daemon.log(), "the warning")
+    eventually(lambda: "the pod runs again" in guarded.daemon.log(), "the warning")
     assert held.exists()
     assert again.poll() is None
 

@@ -111,7 +111,7 @@ async def test_part_that_ends_by_itself_is_restarted_and_said_to_have_ended(nurs
     await trio.sleep(5)
 
     assert part.starts == 2
-    assert state_of(supervisor, "part").last_error == "ended by itself"
+    assert state_of(supervisor, "part").last_error == "ended unexpectedly"
 
 
 async def test_part_that_may_end_ends_once_it_has_come_through(nursery, autojump_clock):

@@ -71,7 +71,7 @@ class BpfObject:
         )
         self._object = self._c.bpf_object__open_mem(raw, len(raw), options)
         if self._object == ffi.NULL:
-            raise self._error(ffi.errno, "is no eBPF object that libbpf reads")
+            raise self._error(ffi.errno, "is not an eBPF object that libbpf can read")
         try:
             for map_name, shared_map in (shared or {}).items():
                 self._reuse(map_name, shared_map.fd)

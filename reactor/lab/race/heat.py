@@ -137,7 +137,7 @@ class Track:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as observer:
             try:
                 if not wait_until(lambda: deaths.words()[0] > 0, _READY_SECONDS):
-                    raise RefusedError("the observer of the allocators did not get ready")
+                    raise RefusedError("the observer of the allocators did not start")
                 yield observer
             finally:
                 observer.kill()

@@ -121,7 +121,7 @@ async def test_it_is_released_at_its_deadline_though_nobody_asks(node: FakeNode,
     with trio.fail_after(30):
         await braking.released.wait()
     assert "max" == node.high()
-    assert "its time was over" == braking.released_because
+    assert "its longest time was over" == braking.released_because
 
 
 async def test_a_crossing_that_outlasts_the_deadline_is_not_braked_again_but_the_next_one_is(

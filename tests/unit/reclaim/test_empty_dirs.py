@@ -63,7 +63,7 @@ async def test_pod_whose_cgroup_is_gone_is_emptied_too(fake: FakeTree, pod: Pod,
 async def test_pod_that_runs_again_keeps_its_files(fake: FakeTree, pod: Pod, tmp_path: Path) -> None:
     fake.add("/batch")
     fake.file("/batch", "cgroup.procs", "42\n")
-    assert "it runs again" == await EmptyDirs(fake.tree).empty(str(tmp_path / "scratch"), pod.cgroup)
+    assert "the pod runs again" == await EmptyDirs(fake.tree).empty(str(tmp_path / "scratch"), pod.cgroup)
     assert (tmp_path / "scratch/deep/file").exists()
 
 

@@ -147,7 +147,7 @@ def test_it_ends_with_its_time_where_nobody_can_be_ended_and_is_not_on_again(ser
     operators = set_high(SLICE_MIB - 12)
     start_and_engage(service)
     # Where reclaim brings usage below the level again, that is the end of a brake and a crossing follows.
-    over = "its time was over"
+    over = "its longest time was over"
     eventually(lambda: over in [one["released_because"] for one in brakes(service)], "the end of its time")
     assert [] == service.evictions()
     times = engagements(service)
@@ -167,7 +167,7 @@ def test_it_is_put_back_at_a_sigterm(service: Service) -> None:
     eventually(lambda: service.prop("ActiveState") == "inactive", "the end")
     assert (operators, False) == (high(), is_marked())
     # On a slow machine its time may be over before the daemon has come to its end.
-    assert any(f"released: {why}" in log() for why in ("the daemon ends", "its time was over"))
+    assert any(f"released: {why}" in log() for why in ("the daemon ends", "its longest time was over"))
 
 
 def test_it_is_put_back_by_the_next_start_after_a_crash_whatever_that_one_guards(service: Service) -> None:

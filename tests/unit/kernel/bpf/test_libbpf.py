@@ -45,7 +45,9 @@ def test_object_that_was_not_built_says_how_to_build_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", bytes(4096), b"\x7fELF\x02\x01\x01" + bytes(4000)])
 def test_corrupted_object_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "memory.bpf.o").write_bytes(content)
-    with pytest.raises(BpfError, match="eBPF object memory: is no eBPF object that libbpf reads") as caught:
+    with pytest.raises(
+        BpfError, match="eBPF object memory: is not an eBPF object that libbpf can read"
+    ) as caught:
         MemoryProbe(directory=tmp_path)
     assert "\n" not in str(caught.value)
 
