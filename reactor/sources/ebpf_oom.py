@@ -62,7 +62,7 @@ class EbpfOom:
             self._probe = probe
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._keep_telling)
+                    nursery.start_soon(self._keep_reporting)
                     armed("; ".join(filter(None, ("each kill, with its victim", probe.made_by))))
                     await take_records(probe, self._heed, partial(self._board.count_lost, self.name))
             finally:
@@ -85,7 +85,7 @@ class EbpfOom:
             self._taken.set()
         return found
 
-    async def _keep_telling(self) -> None:
+    async def _keep_reporting(self) -> None:
         while True:
             await self._taken.wait()
             self._taken = trio.Event()

@@ -5,7 +5,7 @@
     the operator's configuration ─────────────┴─► missed
 
 Measuring happens in virtual nodes alone (`measure`, refused by `node` where even that would hurt). From the
-numbers on everything is pure: `tail` bounds a p99.9, `latency`, `cases` and `soft` are the parts of the
+numbers on everything is pure: `tail` bounds a p99.9, `latency` and `cases` are the parts of the
 `model`, `missed` compares an existing configuration with it.
 """
 

@@ -8,6 +8,6 @@ own.py          the reactor by each of its sources, pollers and floors
 peers.py        earlyoom, nohang, oomd: their programs, with the same threshold and their fastest settings
 meeting.py      rounds of heats, contestants taking turns
 results.py      what was measured, as stored: figures, spread of the floor, comparisons
-telling.py      results to a table in the terminal and to a report
+report.py       results to a table in the terminal and to a report
 command.py      the command
 """

@@ -23,8 +23,8 @@ from reactor.lab.race.course import DEFAULT, FULL, Course
 from reactor.lab.race.meeting import Meeting, Seen
 from reactor.lab.race.own import limits, reactors
 from reactor.lab.race.peers import Programs, peers
+from reactor.lab.race.report import plot, report, table
 from reactor.lab.race.results import Found
-from reactor.lab.race.telling import plot, report, table
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import ended_by_signals
 from reactor.report import write, write_figure

@@ -267,7 +267,7 @@ async def test_a_cgroup_that_is_gone_is_a_problem_and_the_others_are_braked(
 async def test_the_cgroup_that_reactor_lives_in_is_never_braked(node: FakeNode, make_brake) -> None:
     brake = make_brake(own_cgroup="/node/system/reactor.service")
     assert () == make_pass(brake, node=LEVEL)
-    assert "reactor itself lives in it" in brake.reading().problem
+    assert "reactor itself runs in it" in brake.reading().problem
     make_pass(brake, node=LEVEL, other=LEVEL)
     await until(lambda: node.high("/other") == BRAKED)
     assert "max" == node.high()

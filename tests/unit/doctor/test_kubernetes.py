@@ -69,7 +69,7 @@ def test_beside_a_kubelet_nothing_is_asked_of_its_configuration(tmp_path: Path) 
 def test_a_configuration_that_can_not_be_read_is_not_taken_for_a_good_one(tmp_path: Path, text: str) -> None:
     found = _eviction(tmp_path / "config.yaml", text)
     assert not found.available
-    assert "not known" in found.detail
+    assert "unknown" in found.detail
     settings = KubernetesSettings(kubelet_config_path=str(tmp_path / "gone"), role=Role.SOLE)
     gone = kubelet_eviction(settings)
     assert "No such file" in gone.detail

@@ -127,9 +127,9 @@ async def test_an_answer_that_is_too_long_is_refused(
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (b"", "no HTTP"),
-        (b"220 mail\r\n\r\n", "no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[", "no HTTP"),
+        (b"", "invalid HTTP"),
+        (b"220 mail\r\n\r\n", "invalid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[", "invalid HTTP"),
         (answer({"Id": 5}), "accepted: the JSON of podman 4.0"),
         (answer([{"Id": 5, "Size": 1}]), "accepted: the JSON of podman 4.0"),
         (answer("x"), "accepted: the JSON of podman 4.0"),
@@ -139,10 +139,10 @@ async def test_an_answer_that_is_too_long_is_refused(
         (raw_answer(b'[{"Id": "a", "Size": 1e999}]'), "accepted: the JSON of podman 4.0"),
         (raw_answer(b'[{"Id": "a", "Size": ' + b"9" * 5000 + b"}]"), "accepted: the JSON of podman 4.0"),
         (raw_answer(b'[{"Id": "\xff", "Size": 1}]'), "accepted: the JSON of podman 4.0"),
-        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nmore", "no HTTP"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n", "no HTTP"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nmore", "invalid HTTP"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "invalid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "invalid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n", "invalid HTTP"),
     ],
 )
 async def test_what_is_no_answer_is_told_with_what_would_have_been_one(

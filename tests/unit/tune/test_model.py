@@ -9,8 +9,7 @@ from reactor.tune.cases import Assume, Pace, Terms, brake_for, case, needed_byte
 from reactor.tune.history import Crossing, History
 from reactor.tune.latency import freeing_of
 from reactor.tune.measured import Growth, Measured
-from reactor.tune.model import Assumptions, covered_rate_bytes, recommend, threshold_bytes
-from reactor.tune.soft import soft_for
+from reactor.tune.model import Assumptions, covered_rate_bytes, recommend, soft_for, threshold_bytes
 
 MIB = 1 << 20
 BYTES = st.integers(min_value=0, max_value=1 << 44)

@@ -1,5 +1,5 @@
 from reactor.tune.history import Crossing, History
-from reactor.tune.soft import soft_for
+from reactor.tune.model import soft_for
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -11,8 +11,8 @@ from reactor.lab.race import command
 from reactor.lab.race.contestant import Role
 from reactor.lab.race.heat import Finish, crossed_ns
 from reactor.lab.race.meeting import measured, thinned
+from reactor.lab.race.report import report, table
 from reactor.lab.race.results import comparisons, fastest, figures, noise, order, spread_of_floor
-from reactor.lab.race.telling import report, table
 
 MIB = 1 << 20
 MS = 1_000_000
