@@ -1,7 +1,7 @@
 """Tells the control plane of evictions: the pod's status and one event, until both are there and stay there.
 
-    announce     called at the kill; returns at once
-    see through  a task for each pod: the event; once the pod is over, the status and the standing order
+    announce     called when the guard reports an eviction; returns at once
+    see through  a task for each pod: the event; once the pod is over, the status
 
 The status is kept, not just written. A kubelet that has not seen it yet sends its own (phase Running) over
 it, and one older than 1.22 drops reason and message from every terminal status at its next turn, ten seconds
@@ -44,8 +44,8 @@ _SETTLED_SECONDS: Final = 30.0
 class OnNode(Protocol):
     """What is to be done on the node itself about a pod that is announced."""
 
-    async def hold_down(self, announcement: Announcement) -> None:
-        """Keep the pod down; return when nothing is left of it."""
+    async def wait_gone(self, announcement: Announcement) -> None:
+        """Return when nothing is left of the pod: the kubelet has let go of it."""
 
     async def take_down(self, announcement: Announcement) -> None:
         """Take down what is left of the pod: its status is written."""
@@ -124,6 +124,10 @@ class Announcer:
             self._drop(uid)
             self._show()
 
+    async def wait_saved(self) -> None:
+        """Wait until the file has what is announced, or can't have it."""
+        await self._file.wait_saved()
+
     async def run(self) -> None:
         """Tell until cancelled, beginning with what an earlier run left untold."""
         for left in await in_thread(self._file.load):
@@ -163,7 +167,7 @@ class Announcer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_event, uid)
             await self._wait_over(uid)
-            nursery.start_soon(self._hold_down, uid, let_go)
+            nursery.start_soon(self._wait_gone, uid, let_go)
             nursery.start_soon(self._keep_status, uid, let_go)
             await self._wait_told(uid)
             await self._node.take_down(self._announcements[uid])
@@ -181,8 +185,8 @@ class Announcer:
         while not self._announcements[uid].status_written and not self._is_gone(uid):
             await self._look_again()
 
-    async def _hold_down(self, uid: str, let_go: trio.Event) -> None:
-        await self._node.hold_down(self._announcements[uid])
+    async def _wait_gone(self, uid: str, let_go: trio.Event) -> None:
+        await self._node.wait_gone(self._announcements[uid])
         let_go.set()
 
     async def _write_event(self, uid: str) -> None:

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.cluster.plain_values import CONVERTER
+import cattrs
+
 from reactor.kernel.small_file import KeptFile, document_of
 from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, failed_status
 from reactor.kube.pods import EVICTED
@@ -20,6 +21,16 @@ _LOG: Final = logging.getLogger("reactor.announce")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20
+
+
+def _text(value: Any, _: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"got {value!r:.80}; accepted: a string")
+    return value
+
+
+_CONVERTER: Final = cattrs.Converter(detailed_validation=False)
+_CONVERTER.register_structure_hook(str, _text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +45,6 @@ class Announcement:
     uid: str
     name: str
     namespace: str
-    cgroup: str | None = None
-    cgroup_inode: int | None = None
-    spared_cgroups: tuple[str, ...] = ()
     message: str
     at_unix_seconds: float
     grace_period_seconds: float = 0.0
@@ -87,7 +95,7 @@ class AnnouncementFile(KeptFile[tuple[Announcement, ...]]):
         return {
             "version": _VERSION,
             "boot_id": self._boot_id,
-            "announcements": [CONVERTER.unstructure(one) for one in announcements],
+            "announcements": [_CONVERTER.unstructure(one) for one in announcements],
         }
 
 
@@ -95,4 +103,4 @@ def _parsed(content: bytes, boot_id: str) -> tuple[Announcement, ...]:
     document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
     if document["boot_id"] != boot_id:
         return ()  # a pod that its kubelet has started since the reboot was not evicted
-    return tuple(CONVERTER.structure(one, Announcement) for one in document["announcements"])
+    return tuple(_CONVERTER.structure(one, Announcement) for one in document["announcements"])

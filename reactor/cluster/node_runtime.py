@@ -1,7 +1,6 @@
-"""The daemon's part with the container runtime: who is watched, ended and tidied up through it.
+"""The steward's part with the container runtime: what is watched and tidied up through it.
 
 watch    what it tells of pods, kept at hand
-kills    grace periods, asked of it
 images   when each was last used; collected where no kubelet does that
 reclaims dead containers and unused images, given back before a pod is evicted for a disk
 """
@@ -13,12 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from reactor.act.kill import KillPath
 from reactor.cluster.image_watch import ImageWatch, Observed, Told
-from reactor.cluster.runtime_kills import RuntimeKills
 from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.client import RuntimeClient
-from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Role, Settings
 from reactor.model.signals import Reclaim
 from reactor.reclaim.image_reclaim import ImageReclaim
@@ -35,24 +31,23 @@ class NodeRuntime:
     """Made at the start; a reload changes what it goes by where `reclaims` is asked for again.
 
     `runs` tells whether a pod of a uid is still to run; `on_change` is called when what the runtime tells
-    has changed; `told` are those who want to know of image collection.
+    has changed, `on_filesystems` when its filesystems lie elsewhere than before; `told` are those who want to
+    know of image collection.
     """
 
     def __init__(
         self,
         settings: Settings,
-        tree: CgroupTree,
-        kills: KillPath,
         *,
         runs: Callable[[str], bool],
         observed: Observed,
         on_change: Callable[[], None],
+        on_filesystems: Callable[[], None],
         told: Told,
     ) -> None:
         self.watch = RuntimeWatch(
-            settings.runtime_endpoint, settings.housekeeping_interval_seconds, on_change
+            settings.runtime_endpoint, settings.housekeeping_interval_seconds, on_change, on_filesystems
         )
-        self.kills = RuntimeKills(kills, tree, self.client)
         self._runs = runs
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()

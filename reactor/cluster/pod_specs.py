@@ -1,24 +1,20 @@
-"""The specs of the node's pods: from the API server, the kubelet in its place, and before a restart."""
+"""The specs of the node's pods: from the API server, or the kubelet in its place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
-from reactor.cluster.remembered import RememberedSpecs
 from reactor.kernel.scheduling import following
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials, Session
 from reactor.kube.kubelet import KubeletPods, kubelet_access
 from reactor.kube.pods import KnownPod, PodStore
 from reactor.kube.watch import Watch
-from reactor.model.pods import Pod
 from reactor.model.settings import KubernetesSettings, PodOrigin, Settings
 from reactor.supervisor import Part
 from reactor.threads import in_thread
 
-_SPECS: Final = "pods.json"
 _KUBELET_SECONDS: Final = 5.0
 
 
@@ -31,12 +27,9 @@ class PodSpecs:
     def __init__(
         self, settings: Settings, client: ApiClient, node_name: str, on_change: Callable[[], None]
     ) -> None:
-        self._on_change = on_change
-        self._remembered = RememberedSpecs(Path(settings.state_path).with_name(_SPECS))
-        self._remembered.load()
         self._own_client: ApiClient | None = None
         kubernetes = settings.kubernetes or KubernetesSettings()
-        self.store = PodStore(self._changed, node_name=node_name, origin=kubernetes.pods_from)
+        self.store = PodStore(on_change, node_name=node_name, origin=kubernetes.pods_from)
         self._source: Watch | KubeletPods
         if kubernetes.pods_from is PodOrigin.API:
             selector = {"fieldSelector": f"spec.nodeName={node_name}"}
@@ -50,7 +43,6 @@ class PodSpecs:
         """Return what is wrong at present, None where nothing is."""
         return {
             "kubernetes pods": self._source.problem,
-            "remembered pods": self._remembered.problem,
             **self.store.problems,
         }
 
@@ -62,35 +54,16 @@ class PodSpecs:
     @property
     def services(self) -> Mapping[str, Part]:
         """Return what is to run for as long as the daemon does."""
-        return {"pods": self._source.run, "remembered pods": self._remembered.run}
-
-    def specs(self) -> Mapping[str, Pod]:
-        """Return the specs as they are told; until all have been told, with those remembered."""
-        if self.store.is_complete:
-            return self.store.specs
-        return {**self._remembered.specs, **self.store.specs}
+        return {"pods": self._source.run}
 
     def known(self, uid: str) -> KnownPod | None:
         """Return what is told of a pod."""
         return self.store.known.get(uid)
 
-    async def wait(self) -> None:
-        """Wait for the first list."""
-        await self._source.synced.wait()
-
-    def close(self) -> None:
-        """Save what is to be remembered."""
-        self._remembered.flush()
-
     async def aclose(self) -> None:
         """Close the connections to the kubelet."""
         if self._own_client is not None:
             await self._own_client.aclose()
-
-    def _changed(self) -> None:
-        if self.store.is_complete:
-            self._remembered.show(self.store.specs)
-        self._on_change()
 
 
 async def session_read(read: Callable[[], Session]) -> Session:

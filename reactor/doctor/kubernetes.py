@@ -94,10 +94,10 @@ def kubelet_eviction(settings: KubernetesSettings) -> Feature:
 async def _asked(settings: KubernetesSettings) -> tuple[Feature, ...]:
     """Return what the API server says; three features, of which the first that fails is the last."""
     # Only here: a plain node may lack what the client stands on.
-    from reactor.guard.kubernetes import node_name  # noqa: PLC0415
     from reactor.kube.client import ApiClient  # noqa: PLC0415
     from reactor.kube.credentials import credentials_of  # noqa: PLC0415
     from reactor.kube.errors import NotFoundError  # noqa: PLC0415
+    from reactor.kube.node import node_name  # noqa: PLC0415
 
     name = node_name(settings)
     client = ApiClient(credentials_of(settings.kubeconfig_path))

@@ -29,7 +29,7 @@ from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
 from reactor.supervisor import Nursery, Supervisor
 
 if TYPE_CHECKING:
-    from reactor.guard.kubernetes import Cluster
+    from reactor.guard.kubernetes import KubernetesNode
 
 _LOG: Final = logging.getLogger("reactor.daemon")
 
@@ -42,7 +42,7 @@ class Outliving:
     known: NodeView
     brake: Brake
     kills: KillPath
-    cluster: Cluster | None
+    cluster: KubernetesNode | None
     steward: StewardLink
     supervisor: Supervisor
     clock_seconds: Callable[[], float] = time.monotonic
@@ -134,10 +134,6 @@ class GenerationSupervisor:
         if self.present is not None:
             self.present.stop()
 
-    def renew(self) -> None:
-        """Go on with the same settings where something that they come down to is known better now."""
-        self.begin(self._next or self.settings)
-
     def glance_at_pods(self) -> None:
         """Bring the known pods up to date, at once."""
         if self.present is not None:
@@ -157,7 +153,7 @@ class GenerationSupervisor:
     def _evictor(self, nursery: trio.Nursery) -> Evictor:
         kills, cluster = self._outliving.kills, self._outliving.cluster
         return Evictor(
-            kills if cluster is None else cluster.runtime.kills,
+            kills if cluster is None else cluster.kills,
             self._outliving.supervisor.jobs(nursery, "evictions"),
             self._gone,
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
@@ -174,7 +170,7 @@ class GenerationSupervisor:
         for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
             outliving.known.called_off(uid)
         return Generation(
-            settings if cluster is None else cluster.runtime.placed(settings),
+            settings,
             outliving.tree,
             Lasting(
                 known=outliving.known,
@@ -198,10 +194,9 @@ class GenerationSupervisor:
         if commands:
             most_seconds = MOST_SECONDS + commands * settings.reclaim.timeout_seconds
             found[Reclaim.COMMANDS] = StewardReclaim(link, Reclaim.COMMANDS, most_seconds=most_seconds)
-        if cluster is not None:
-            return {**found, **cluster.runtime.reclaims(settings)}
-        if settings.podman:
-            found[Reclaim.IMAGES] = StewardReclaim(link, Reclaim.IMAGES, most_seconds=2 * MOST_SECONDS)
+        kinds: tuple[Reclaim, ...] = (Reclaim.IMAGES,) if settings.podman else ()
+        for kind in kinds if cluster is None else (Reclaim.CONTAINERS, Reclaim.IMAGES):
+            found[kind] = StewardReclaim(link, kind, most_seconds=2 * MOST_SECONDS)
         return found
 
     def _exercise(self) -> None:

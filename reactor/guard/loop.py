@@ -38,7 +38,7 @@ from reactor.guard.memory_holders import memory_held
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
-from reactor.guard.optional import cluster_of
+from reactor.guard.optional import kubernetes_node_of
 from reactor.guard.order import EvictionOrder
 from reactor.guard.passes import NodeView
 from reactor.guard.reading import Reading
@@ -73,7 +73,6 @@ _AT_START_ONLY: Final = (
 )
 _CONFIGURATION: Final = "configuration"
 _LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
-_FIRST_PODS_SECONDS: Final = 1.0  # better known pods than estimates; but memory waits for no API server
 
 
 class Daemon:
@@ -116,11 +115,13 @@ class Daemon:
         self._answering = self.supervisor.hook("answers")
         self._attempt = self.supervisor.hook("end")
         self._kills = KillPath(tree, settings.pod_parents)
-        self._cluster = cluster_of(settings, tree, self._kills, self.supervisor)
-        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
         self._steward.storage = self._known.storage
         self._steward_scope = trio.CancelScope(shield=True)
+        self._cluster = kubernetes_node_of(
+            settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
+        )
+        self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         outliving = Outliving(
             tree=tree,
             known=self._known,
@@ -177,14 +178,9 @@ class Daemon:
             problems=problems,
             parts=self.supervisor.states,
             filesystems=generation.filesystems,
-            runtime=self._runtime_description,
             cluster=None if self._cluster is None else self._cluster.document(),
             processes={"guard": {"pid": os.getpid()}, "steward": self._steward.document()},
         )
-
-    @property
-    def _runtime_description(self) -> str | None:
-        return None if self._cluster is None else self._cluster.runtime.watch.state.description
 
     def reload(self, settings: Settings) -> None:
         """Go on with another configuration: what is known and under way stays."""
@@ -236,14 +232,8 @@ class Daemon:
                 self._protect()
                 async with self._steward_beside(), trio.open_nursery() as nursery:
                     if self._cluster is not None:
-                        self._cluster.attend(
-                            self._generations.look_at_pods,
-                            lambda: self._known.pods,
-                            lambda: self._known.observed.at(time.monotonic()),
-                            self._generations.renew,
-                        )
-                        nursery.start_soon(self._cluster.run)
-                        await self._cluster.wait_pods(_FIRST_PODS_SECONDS)
+                        nursery.start_soon(self._cluster.run, self._generations.look_at_pods)
+                        await self._cluster.wait_pods()
                     self._start_parts(nursery)
                     begun = partial(self._begun, task_status)
                     await self._generations.run(nursery, partial(self._record, nursery), begun)

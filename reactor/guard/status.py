@@ -44,8 +44,8 @@ class FilesystemsView(Protocol):
 class View:
     """What there is to be told of; `problems` is what is not as it should be, and why.
 
-    `parts` are those that the supervisor restarts. `runtime` is what the container runtime calls itself,
-    `cluster` how the daemon takes part in one; None without. `processes` are the guard and the steward.
+    `parts` are those that the supervisor restarts. `cluster` is how the guard takes part in one; None
+    without. `processes` are the guard and the steward.
     """
 
     settings: Settings
@@ -58,7 +58,6 @@ class View:
     started_unix_seconds: float
     problems: Mapping[str, str]
     filesystems: FilesystemsView
-    runtime: str | None = None
     cluster: Mapping[str, Any] | None = None
     parts: tuple[PartState, ...] = ()
     processes: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +90,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "pid": os.getpid(),
         "started": instant(view.started_unix_seconds),
         "dry_run": view.settings.dry_run,
-        "runtime": view.runtime,
+        "runtime": None,  # the steward's to know
         "kubernetes": None if view.cluster is None else dict(view.cluster),
         "node_cgroup": view.settings.node_cgroup,
         "pods": len(view.known.pods),

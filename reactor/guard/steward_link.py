@@ -29,6 +29,7 @@ from reactor.link.places import Places, write_places
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
 from reactor.link.requests import (
     QUESTIONS,
+    Piece,
     ReclaimOver,
     Request,
     RequestError,
@@ -92,6 +93,32 @@ class CountedStorage(Protocol):
         """Take note that the counts under way have come to nothing."""
 
 
+class PodNews(Protocol):
+    """Is told what the steward knows of a Kubernetes node's pods; raises RequestError for what can't be."""
+
+    def restart(self) -> None:
+        """Take note that another steward tells from now on."""
+
+    def take(self, piece: Piece) -> None:
+        """Take a piece of a listing."""
+
+    def heard(self, request: Request) -> None:
+        """Take note whether all pods are listed and changes are heard of."""
+
+
+class Reports(Protocol):
+    """Has what the API server is to hear."""
+
+    def restart(self) -> None:
+        """Begin again with what is not safe yet."""
+
+    def reported(self, number: int) -> None:
+        """Forget a report that is safe. Raises RequestError."""
+
+    async def next(self) -> Message:
+        """Return what is to be sent next; wait for it."""
+
+
 class StewardLink:
     """Keeps one steward after the other; `run` is a part of the daemon, from one steward's start to its end.
 
@@ -121,6 +148,8 @@ class StewardLink:
         self._answers = answers
         self._orders = Orders(start=records.start, number=0, settings=settings)
         self._news: DiskNews | None = None
+        self._pods: PodNews | None = None
+        self._reports: Reports | None = None
         self._session: _Session | None = None
         self._asked = 0
         self._layouts_at: deque[float] = deque(maxlen=_LAYOUTS_AT_ONCE)
@@ -147,6 +176,9 @@ class StewardLink:
         self.starts += 1
         self._heard_seconds = trio.current_time()
         self._records.restart()
+        if self._pods is not None and self._reports is not None:
+            self._pods.restart()
+            self._reports.restart()
         why = ""
         try:
             why = await self._serve(process.connection)
@@ -166,6 +198,10 @@ class StewardLink:
         self._orders = replace(self._orders, number=self._orders.number + 1, settings=settings)
         self._news = news
         self._reordered.set()
+
+    def attend_cluster(self, pods: PodNews, reports: Reports) -> None:
+        """Take part in a cluster: `pods` are told of the node's, and `reports` are handed over."""
+        self._pods, self._reports = pods, reports
 
     def forget(self, news: DiskNews) -> None:
         """Tell these no more of what the steward sees."""
@@ -213,6 +249,10 @@ class StewardLink:
             raise StewardError("steward: has ended meanwhile") from error
         return session
 
+    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
+        """Have the runtime stop a pod's containers. Raises StewardError where the steward ends meanwhile."""
+        return await self._ask_until_over(FrameKind.STOP, {"uid": pod_uid, "grace_seconds": grace_seconds})
+
     async def _ask_until_over(self, kind: FrameKind, document: Mapping[str, Any]) -> ReclaimOver:
         over = await self._ask(kind, document)
         if not isinstance(over, ReclaimOver):
@@ -241,6 +281,7 @@ class StewardLink:
                 for call in (
                     self._send_orders,
                     self._send_records,
+                    self._send_reports,
                     self._receive,
                     self._answer_questions,
                     _Session.send_answers,
@@ -268,6 +309,11 @@ class StewardLink:
     async def _send_records(self, session: _Session) -> None:
         while True:
             await session.send(await self._records.next())
+
+    async def _send_reports(self, session: _Session) -> None:
+        while self._reports is not None:
+            await session.send(await self._reports.next())
+        await trio.sleep_forever()  # a plain node; where this returned, the steward would count as ended
 
     async def _receive(self, session: _Session) -> None:
         while raw := await session.connection.recv(LONGEST_REQUEST + 1):
@@ -303,6 +349,10 @@ class StewardLink:
                 self._take_usages(request)
             elif isinstance(request, ReclaimOver):
                 session.answered(request)
+            elif isinstance(request, Piece):
+                if self._pods is None:
+                    raise RequestError("got pods of a cluster; accepted: on a Kubernetes node")  # noqa: TRY301
+                self._pods.take(request)
             else:
                 self._do(request, session)
         except RequestError as error:
@@ -320,6 +370,10 @@ class StewardLink:
             session.answered(request)
         elif request.kind is RequestKind.LAYOUT:
             self._take_layout(request)
+        elif request.kind is RequestKind.PODS_HEARD and self._pods is not None:
+            self._pods.heard(request)
+        elif request.kind is RequestKind.REPORTED and self._reports is not None:
+            self._reports.reported(request.number)
         elif self._news is not None and request.kind is RequestKind.DISK_WAKE:
             self._news.wake()
         elif self._news is not None and request.kind is RequestKind.FILLING:

@@ -113,6 +113,8 @@ class KeptFile(Generic[_Content]):
         self._shown: tuple[_Content, ...] = ()  # the latest, where there was any
         self._changed = trio.Event()
         self._is_in_memory = False
+        self._is_saving = False
+        self._tried = trio.Event()
         self.problem: str | None = None
 
     def _restore(self, max_bytes: int, parse: Callable[[bytes], _Content]) -> _Content | None:
@@ -131,6 +133,7 @@ class KeptFile(Generic[_Content]):
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
+            self._is_saving = True
             try:
                 if self._is_in_memory and self._is_small():
                     self._save_shown()
@@ -140,7 +143,16 @@ class KeptFile(Generic[_Content]):
             except trio.Cancelled:  # before a thread had begun with it: left for `flush`
                 self._changed.set()
                 raise
+            finally:
+                self._is_saving = False
+                tried, self._tried = self._tried, trio.Event()
+                tried.set()
             await trio.sleep(self._between_seconds)
+
+    async def wait_saved(self) -> None:
+        """Wait until `run` has saved what was shown last, or could not."""
+        while self._changed.is_set() or self._is_saving:
+            await self._tried.wait()
 
     def flush(self) -> None:
         """Save what was shown last, here and now: the daemon ends."""

@@ -11,15 +11,18 @@ a kubelet each taint is set with PreferNoSchedule as well: that one stays.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from reactor.config.decode import decode
 from reactor.kube.documents import instant
-from reactor.model.settings import Role
+from reactor.model.settings import KubernetesSettings, Role
 from reactor.model.signals import NodeCondition
 
+NODE_NAME: Final = "NODE_NAME"
 TAINTS_ANNOTATION: Final = "reactor/taints"
 OWN_PREFIX: Final = "reactor/"
 _NO_SCHEDULE: Final = "NoSchedule"
@@ -122,6 +125,11 @@ class _Node:
     metadata: _Metadata
     spec: _Spec = field(default_factory=_Spec)
     status: _Status = field(default_factory=_Status)
+
+
+def node_name(settings: KubernetesSettings) -> str:
+    """Return this node's name at the API server: as configured, as the pod was told, or the host's."""
+    return settings.node_name or os.environ.get(NODE_NAME) or socket.gethostname().lower()
 
 
 def read_node(document: Any) -> NodeObject:

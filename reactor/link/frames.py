@@ -43,6 +43,10 @@ class FrameKind(IntEnum):
     """Which places are to be counted from now on (`reactor.link.places`)."""
     COUNT = 9
     """All places are to be counted, `urgent` or not; answered by COUNTED unless `number` is 0."""
+    STOP = 10
+    """The runtime is to stop the containers of the pod `uid`, `grace_seconds` at the most; so answered."""
+    REPORT = 11
+    """What the API server is to hear (`reactor.guard.cluster_reports`); answered by REPORTED, `number`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,8 @@ class Assembly:
         version, kind, is_last, reserved, number = _HEADER.unpack_from(raw)
         if version != VERSION or reserved:
             raise FrameError(f"got version {version}; accepted: {VERSION}")
-        if not FrameKind.ORDERS <= kind <= FrameKind.COUNT:
-            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.COUNT:d}")
+        if not FrameKind.ORDERS <= kind <= FrameKind.REPORT:
+            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.REPORT:d}")
         of = (FrameKind(kind), number)
         if self._of not in {None, of}:
             raise FrameError(f"got a frame of {of} within {self._of}")

@@ -4,8 +4,10 @@
     space          48 bytes: what is left of a filesystem
     reclaim over   24 bytes, and up to 4 KiB of lines for an operator: what a reclaim has done
     usages         what up to 128 places take (`reactor.link.usages`)
+    piece          24 bytes, and up to 8 KiB of a listing of a Kubernetes node's pods (see listings.py)
 
-None names a pod, orders a kill or changes which pods the guard may evict. The lines are shown, no more.
+None orders a kill. Which pods there are the guard sees in the cgroup tree; a listing says what they ask for.
+The lines are shown, no more.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ MOST_PLACES: Final = 200
 _REQUEST: Final = struct.Struct("=BBHIQQ")
 _SPACE: Final = struct.Struct("=BBBBIQQQQQ")
 _OVER: Final = struct.Struct("=BBBBIQQ")
+_PIECE: Final = struct.Struct("=BBBBIQQ")
 _TEXT_BYTES: Final = 4096
 _MOST_LINES: Final = 16
 _LINE_BYTES: Final = 200
-LONGEST_BYTES: Final = _OVER.size + _TEXT_BYTES
+PIECE_BYTES: Final = 8 << 10  # decoding one takes half a millisecond at the most
+MOST_LISTED_BYTES: Final = 4 << 20
+LONGEST_BYTES: Final = _PIECE.size + PIECE_BYTES
 _LARGEST: Final = 1 << 53
 _LARGEST_AMOUNT: Final = 1 << 62
 _HAS_BYTES: Final = 1
@@ -62,15 +67,25 @@ class RequestKind(IntEnum):
     """The devices show the layout of number `places`, under the orders of this `number`."""
     COUNTED = 14
     """All places have been counted, as the frame of this `number` asked for."""
+    REPORTED = 16
+    """The report of this `number` will reach the API server, though the steward ends."""
+    PODS_HEARD = 17
+    """Where `places` is 1: the listing of specs of this `number` has all pods, and changes are heard of."""
 
 
 _SPACE_KIND: Final = 12
 _OVER_KIND: Final = 13
+_PIECE_KIND: Final = 18
 
 QUESTIONS: Final = frozenset(
     {RequestKind.STATUS, RequestKind.EXPLAIN, RequestKind.TOP, RequestKind.SCRAPE, RequestKind.HEALTH}
 )
 _KINDS: Final = frozenset(RequestKind)
+_MOST_PLACES: Final = {
+    RequestKind.TOP: MOST_PLACES,
+    RequestKind.LAYOUT: len(_LAYOUTS),
+    RequestKind.PODS_HEARD: 1,
+}
 _UNNUMBERED: Final = frozenset({RequestKind.ALIVE, RequestKind.DISK_WAKE, RequestKind.FILLING})
 
 
@@ -107,11 +122,31 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimOver:
-    """A reclaim is over: what it `did`, and its `problems`, by lines; None where there was nothing to do."""
+    """What was asked for is over: what it `did`, and its `problems`, by lines; None: nothing was to do."""
 
     number: int
     did: tuple[str, ...] | None = None
     problems: tuple[str, ...] = ()
+
+
+class Section(IntEnum):
+    """What a listing is of; see `reactor.link.listings`."""
+
+    SPECS = 1
+    RUNTIME = 2
+    FILES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A piece of the listing of this `number`, which has `total_bytes`; the first one has the `index` 0."""
+
+    section: Section
+    number: int
+    index: int
+    total_bytes: int
+    is_last: bool
+    content: bytes
 
 
 def layout_number(layout: Layout) -> int:
@@ -119,7 +154,7 @@ def layout_number(layout: Layout) -> int:
     return _LAYOUTS.index(layout) + 1
 
 
-def write_request(request: Request | Space | ReclaimOver | Usages) -> bytes:
+def write_request(request: Request | Space | ReclaimOver | Usages | Piece) -> bytes:
     """Return a request's bytes; lines beyond the bounds are cut."""
     match request:
         case Request():
@@ -142,9 +177,12 @@ def write_request(request: Request | Space | ReclaimOver | Usages) -> bytes:
             return _OVER.pack(*head) + text
         case Usages():
             return write_usages(request)
+        case Piece():
+            piece_head = (VERSION, _PIECE_KIND, request.section, request.is_last, request.index)
+            return _PIECE.pack(*piece_head, request.number, request.total_bytes) + request.content
 
 
-def read_request(raw: bytes) -> Request | Space | ReclaimOver | Usages:
+def read_request(raw: bytes) -> Request | Space | ReclaimOver | Usages | Piece:
     """Return the request in a datagram. Raises RequestError for anything that is not exactly one."""
     if len(raw) < _REQUEST.size or raw[0] != VERSION:
         raise RequestError(f"got {len(raw)} bytes, {raw[:1]!r}; accepted: {_REQUEST.size}, version {VERSION}")
@@ -157,6 +195,8 @@ def read_request(raw: bytes) -> Request | Space | ReclaimOver | Usages:
             return read_usages(raw)
         except UsagesError as error:
             raise RequestError(str(error)) from None
+    if raw[1] == _PIECE_KIND:
+        return _read_piece(raw)
     return _read_request(raw)
 
 
@@ -165,8 +205,8 @@ def _read_request(raw: bytes) -> Request:
         raise RequestError(f"got {len(raw)} bytes; accepted: {_REQUEST.size}")
     _, kind, places, reserved, number, lost = _REQUEST.unpack(raw)
     if kind not in _KINDS or reserved:
-        raise RequestError(f"got kind {kind}, reserved {reserved}; accepted: 1 to {USAGES_KIND}, 0")
-    most = {RequestKind.TOP: MOST_PLACES, RequestKind.LAYOUT: len(_LAYOUTS)}.get(RequestKind(kind), 0)
+        raise RequestError(f"got kind {kind}, reserved {reserved}; accepted: 1 to {_PIECE_KIND}, 0")
+    most = _MOST_PLACES.get(RequestKind(kind), 0)
     if places > most or (kind == RequestKind.LAYOUT and not places):
         raise RequestError(f"got {places} places; accepted: up to {most} of kind {kind}")
     if number > (0 if kind in _UNNUMBERED else _LARGEST):
@@ -200,8 +240,8 @@ def _read_space(raw: bytes) -> Space:
 
 
 def _read_over(raw: bytes) -> ReclaimOver:
-    if not _OVER.size <= len(raw) <= LONGEST_BYTES:
-        raise RequestError(f"got {len(raw)} bytes; accepted: {_OVER.size} to {LONGEST_BYTES}")
+    if not _OVER.size <= len(raw) <= _OVER.size + _TEXT_BYTES:
+        raise RequestError(f"got {len(raw)} bytes; accepted: {_OVER.size} to {_OVER.size + _TEXT_BYTES}")
     _, _, did, problems, has_report, number, reserved = _OVER.unpack_from(raw)
     if max(did, problems) > _MOST_LINES or has_report > 1 or number > _LARGEST or reserved:
         raise RequestError(f"got {did} and {problems} lines, number {number}; accepted: up to {_MOST_LINES}")
@@ -212,6 +252,26 @@ def _read_over(raw: bytes) -> ReclaimOver:
     if not has_report:
         return ReclaimOver(number=number)
     return ReclaimOver(number=number, did=tuple(lines[:did]), problems=tuple(lines[did:]))
+
+
+def _read_piece(raw: bytes) -> Piece:
+    if len(raw) > LONGEST_BYTES:
+        raise RequestError(f"got {len(raw)} bytes; accepted: {_PIECE.size} to {LONGEST_BYTES}")
+    _, _, section, is_last, index, number, total_bytes = _PIECE.unpack_from(raw)
+    if not Section.SPECS <= section <= Section.FILES or is_last > 1:
+        raise RequestError(f"got section {section}, last {is_last}; accepted: 1 to 3, 0 or 1")
+    if not 0 < number <= _LARGEST or total_bytes > MOST_LISTED_BYTES or index > total_bytes:
+        raise RequestError(
+            f"got listing {number} of {total_bytes} bytes, piece {index}; accepted: up to {MOST_LISTED_BYTES}"
+        )
+    return Piece(
+        section=Section(section),
+        number=number,
+        index=index,
+        total_bytes=total_bytes,
+        is_last=bool(is_last),
+        content=raw[_PIECE.size :],
+    )
 
 
 def _cut(lines: tuple[str, ...]) -> tuple[str, ...]:

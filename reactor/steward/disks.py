@@ -9,13 +9,14 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from reactor.disks.filesystems import FilesystemObserver
 from reactor.disks.watch import FilesystemWatch
 from reactor.errors import ReactorError
+from reactor.guard.observed import Observed
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders
@@ -32,21 +33,28 @@ from reactor.steward.guard import Guard
 from reactor.steward.podman import Podman
 from reactor.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    from reactor.steward.kubernetes import Kubernetes
+
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _TIMEOUT_SECONDS: Final = 5.0
 
 
 class Disks:
-    """Follows the filesystems by the orders in force."""
+    """Follows the filesystems by the orders in force; in a cluster the runtime's are where it says."""
 
-    def __init__(self, guard: Guard, supervisor: Supervisor, orders: Orders) -> None:
+    def __init__(
+        self, guard: Guard, supervisor: Supervisor, orders: Orders, kubernetes: Kubernetes | None = None
+    ) -> None:
         self._guard = guard
+        self._kubernetes = kubernetes
+        self._observed = Observed(stale_seconds=_stale_seconds(orders))
         self._supervisor = supervisor
         self._orders = orders
-        self._podman = None if orders.settings.kubernetes is not None else Podman(orders.settings, supervisor)
+        self._podman = None if kubernetes is not None else Podman(orders.settings, supervisor)
         self._commands = CommandReclaim(orders.settings.reclaim)
         self._scope = trio.CancelScope()
-        self._told = _Told(guard, orders)
+        self._told = _Told(guard, orders, self._observed)
         self._watch = self._watched()
         self._reclaims = self._reclaimed()
 
@@ -60,10 +68,19 @@ class Disks:
         if orders.settings.reclaim != self._orders.settings.reclaim:
             self._commands = CommandReclaim(orders.settings.reclaim)
         self._orders = orders
-        self._told = _Told(self._guard, orders)
+        self._observed.stale_seconds = _stale_seconds(orders)
+        self.renew()
+
+    def renew(self) -> None:
+        """Go on by the same orders where the filesystems may lie elsewhere than before."""
+        self._told = _Told(self._guard, self._orders, self._observed)
         self._watch = self._watched()
         self._reclaims = self._reclaimed()
         self._scope.cancel()
+
+    def observed(self) -> Mapping[Signal, Observation]:
+        """Return what was observed of the filesystems, as far as it is not stale."""
+        return self._observed.at(time.monotonic())
 
     async def run(self) -> None:
         """Follow the filesystems, until cancelled."""
@@ -136,6 +153,8 @@ class Disks:
 
     def _watched(self) -> FilesystemWatch:
         settings, told = self._orders.settings, self._told
+        if self._kubernetes is not None:
+            settings = self._kubernetes.placed(settings)
         return FilesystemWatch(
             FilesystemObserver(settings),
             settings,
@@ -151,19 +170,23 @@ class Disks:
         by_kind: dict[Reclaim, NodeReclaim] = {Reclaim.COMMANDS: self._commands}
         if self._podman is not None:
             by_kind |= self._podman.reclaims(self._orders.settings)
+        if self._kubernetes is not None:
+            by_kind |= self._kubernetes.reclaims(self._orders.settings)
         return Reclaims(by_kind)
 
 
 class _Told:
     """Tells the guard what the watch of one set of orders finds; `board` has how the watch stands."""
 
-    def __init__(self, guard: Guard, orders: Orders) -> None:
+    def __init__(self, guard: Guard, orders: Orders, observed: Observed) -> None:
         self.board = SourceBoard()
         self._guard = guard
+        self._observed = observed
         self._order = orders.number
 
     def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Tell what was just seen of the signals asked for: those of filesystems in one place."""
+        self._observed.take(asked, seen, now_seconds)
         filesystems = tuple(one for one in Filesystem if FILESYSTEM_SIGNALS[one][0] in asked)
         in_bytes, in_inodes = (seen.get(signal) for signal in FILESYSTEM_SIGNALS[filesystems[0]])
         self._guard.tell(
@@ -191,6 +214,10 @@ class _Told:
         """Tell the layout that the devices show."""
         number = layout_number(layout)
         self._guard.tell(Request(kind=RequestKind.LAYOUT, number=self._order, places=number))
+
+
+def _stale_seconds(orders: Orders) -> float:
+    return 3 * orders.settings.housekeeping_interval_seconds + _TIMEOUT_SECONDS
 
 
 def _detailed(source: Mapping[str, Any], detail: str) -> Mapping[str, Any]:

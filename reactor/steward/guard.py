@@ -11,13 +11,15 @@ import trio
 
 from reactor.errors import ReactorError
 from reactor.link.frames import FRAME_BYTES, Assembly, FrameKind, Message
-from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, write_request
+from reactor.link.requests import Piece, ReclaimOver, Request, RequestKind, Space, write_request
 from reactor.link.usages import Usages
 
 _ALIVE_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 4.0
 _BETWEEN_TAKEN_SECONDS: Final = 0.02
 _MOST_OUTGOING: Final = 64
+
+Said = Request | Space | ReclaimOver | Usages | Piece
 
 
 class GuardError(ReactorError):
@@ -29,9 +31,7 @@ class Guard:
 
     def __init__(self, connection: trio.socket.SocketType, take: Callable[[Message], None]) -> None:
         self._connection = connection
-        self._outgoing, self._to_send = trio.open_memory_channel[Request | Space | ReclaimOver | Usages](
-            _MOST_OUTGOING
-        )
+        self._outgoing, self._to_send = trio.open_memory_channel[Said](_MOST_OUTGOING)
         self._take = take
         self._asked = 0
         self._waiting: dict[int, trio.MemorySendChannel[bytes]] = {}
@@ -95,7 +95,7 @@ class Guard:
             await self.say(Request(kind=RequestKind.TAKEN, number=self._taken_up_to, lost=lost))
             await trio.sleep(_BETWEEN_TAKEN_SECONDS)
 
-    async def say(self, request: Request | Space | ReclaimOver | Usages) -> None:
+    async def say(self, request: Said) -> None:
         """Say something in its turn."""
         await self._outgoing.send(request)
 

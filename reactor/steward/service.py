@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -30,7 +30,8 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders
 from reactor.link.places import read_places
-from reactor.link.requests import Request, RequestKind
+from reactor.link.requests import ReclaimOver, Request, RequestKind
+from reactor.model.settings import Settings
 from reactor.steward.answers import explanation, name_asked, places_asked, status
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
@@ -45,7 +46,13 @@ from reactor.tell.status_socket import Command
 from reactor.tell.status_socket import serve as serve_questions
 from reactor.threads import NameLookups, in_thread, limit_threads
 
+if TYPE_CHECKING:
+    from reactor.steward.kubernetes import Kubernetes
+
 _LOG: Final = logging.getLogger("reactor.steward")
+_ASKED: Final = frozenset(
+    {FrameKind.LOOK, FrameKind.RECLAIM, FrameKind.EMPTY, FrameKind.COUNT, FrameKind.STOP}
+)
 _REMEMBERED: Final = 100
 _REMEMBERING_SECONDS: Final = 3.0
 _COUNTING_SECONDS: Final = 10.0
@@ -83,12 +90,15 @@ class _Steward:
         self._loops: RestartLoops | None = None
         self._metrics = Metrics()
         self._disks: Disks | None = None
+        self._kubernetes: Kubernetes | None = None
+        self._early_reports: list[Message] = []
         self._asking, self._asked = trio.open_memory_channel[Message](_MOST_ASKED)
         self._supervisor = Supervisor()
         self._storage = StorageWatch(self._guard.say, supervisor=self._supervisor)
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
         self._lines = self._supervisor.hook("lines")
+        self._reports = self._supervisor.hook("reports")
 
     async def run(self, on_end: Callable[[], None]) -> None:
         """Serve until the guard has ended, and write what it has left."""
@@ -106,6 +116,8 @@ class _Steward:
                 self._go_on_from(read_tail(path, _REMEMBERED), self._orders)
             if self._journal is not None:
                 self._journal.close()
+            if self._kubernetes is not None:
+                self._kubernetes.close()
 
     async def _work(self, nursery: trio.Nursery) -> None:
         await self._ordered.wait()
@@ -118,7 +130,12 @@ class _Steward:
         nursery.start_soon(self._guard.say_alive)
         nursery.start_soon(self._guard.say_taken)
         settings = orders.settings
-        self._disks = Disks(self._guard, self._supervisor, orders)
+        self._kubernetes = self._kubernetes_of(settings)
+        self._disks = Disks(self._guard, self._supervisor, orders, self._kubernetes)
+        if self._kubernetes is not None:
+            nursery.start_soon(self._kubernetes.run)
+            for message in self._early_reports:
+                self._take_report(message)
         nursery.start_soon(keep, "filesystems", self._disks.run)
         nursery.start_soon(self._disks.run_podman)
         nursery.start_soon(self._do_asked, self._disks)
@@ -170,9 +187,11 @@ class _Steward:
             self._storage.know(read_places(message.content))
         elif message.kind is FrameKind.COUNT and not message.number:
             self._storage.due(urgent=json.loads(message.content)["urgent"])
-        elif message.kind in {FrameKind.LOOK, FrameKind.RECLAIM, FrameKind.EMPTY, FrameKind.COUNT}:
+        elif message.kind in _ASKED:
             with suppress(trio.WouldBlock):
                 self._asking.send_nowait(message)
+        elif message.kind is FrameKind.REPORT:
+            self._take_report(message)
         elif self._early is not None:
             self._early.append(message)
         else:
@@ -185,6 +204,8 @@ class _Steward:
         self._orders = orders
         if self._disks is not None:
             with self._lines.guard():
+                if self._kubernetes is not None:
+                    self._kubernetes.order(orders.settings)
                 self._disks.order(orders)
         self._ordered.set()
 
@@ -192,9 +213,12 @@ class _Steward:
         """Do what the guard asks for, one thing beside the other: commands take long."""
         async with trio.open_nursery() as nursery:
             jobs = self._supervisor.jobs(nursery, "disks")
+            stops = self._supervisor.jobs(nursery, "runtime")
             async for message in self._asked:
                 if message.kind is FrameKind.COUNT:
                     jobs.start_soon(self._count, message.number)
+                elif message.kind is FrameKind.STOP:
+                    stops.start_soon(self._stop, message)
                 else:
                     jobs.start_soon(disks.do, message)
 
@@ -203,6 +227,40 @@ class _Steward:
         with trio.move_on_after(_COUNTING_SECONDS):
             await self._storage.look()
             await self._guard.say(Request(kind=RequestKind.COUNTED, number=number))
+
+    def _kubernetes_of(self, settings: Settings) -> Kubernetes | None:
+        """Return the part in a cluster, imported where there is one: what it takes of memory is for those."""
+        if settings.kubernetes is None:
+            return None
+        from reactor.steward.kubernetes import Kubernetes  # noqa: PLC0415
+
+        return Kubernetes(
+            self._guard,
+            self._supervisor,
+            settings,
+            lambda: {} if self._disks is None else self._disks.observed(),
+            lambda: None if self._disks is None else self._disks.renew(),
+        )
+
+    def _take_report(self, message: Message) -> None:
+        if self._kubernetes is None:
+            self._early_reports.append(message)
+            return
+        with self._reports.guard():
+            self._kubernetes.take(message)
+
+    async def _stop(self, message: Message) -> None:
+        """Have a pod's containers stopped, and say when that is done."""
+        problems: tuple[str, ...] = ()
+        try:
+            asked = json.loads(message.content)
+            if self._kubernetes is None:
+                problems = ("no container runtime is known",)
+            else:
+                await self._kubernetes.stop(asked["uid"], asked["grace_seconds"])
+        except ReactorError as error:
+            problems = (str(error),)
+        await self._guard.say(ReclaimOver(number=message.number, did=(), problems=problems))
 
     def _take_record(self, message: Message) -> None:
         if message.kind is FrameKind.LINE:
@@ -267,6 +325,10 @@ class _Steward:
             problems |= self._disks.problems
             guard = self._disks.completed(dict(guard))
         problems |= self._storage.problems
+        if self._kubernetes is not None:
+            problems |= self._kubernetes.problems
+            runtime, cluster = self._kubernetes.description, guard["kubernetes"] or {}
+            guard = {**guard, "runtime": runtime, "kubernetes": {**self._kubernetes.document(), **cluster}}
         document = status(guard, self._recent, {**problems, **self._supervisor.problems})
         parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
         return {**document, "parts": parts}
@@ -279,6 +341,8 @@ class _Steward:
 
     async def _refresh(self) -> None:
         reading = await self._guard.ask(RequestKind.SCRAPE)
+        if self._kubernetes is not None:
+            reading["cluster"] = self._kubernetes.document()
         loops = self._loops
         self._metrics.read(
             reading,

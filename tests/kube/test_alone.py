@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 
@@ -96,9 +97,13 @@ def test_what_was_told_before_a_restart_is_still_known_after_it(
     pods.run("important", ["hold", "300"], priority_class=str(important["name"]))
     pods.run("hog", ["grow", "600", "15"])
     remembered = reactor.directory / "pods.json"
-    wait_until(
-        lambda: remembered.exists() and '"hog"' in remembered.read_text(), "the pods are remembered", 30
-    )
+
+    def is_remembered() -> bool:
+        if not remembered.exists():
+            return False
+        return b"hog" in base64.b64decode(json.loads(remembered.read_text())["specs"])
+
+    wait_until(is_remembered, "the pods are remembered", 30)
     reactor.stop()
     with cluster.without(server=True, runtime=True):
         reactor.start()

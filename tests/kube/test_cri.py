@@ -17,13 +17,16 @@ from sandboxes import OldRuntime, RunningPod, Runtime, image_named, until
 
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
-from reactor.cluster.runtime_kills import RuntimeKills, stop_sandboxes
+from reactor.cluster.node_files import read_node_files
+from reactor.cluster.runtime_kills import stop_containers, stop_sandboxes
 from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
-from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
+from reactor.errors import ReactorError, RuntimeServiceError, RuntimeUnavailableError
+from reactor.guard.runtime_kills import RuntimeKills
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.procfs import read_meminfo
+from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
@@ -56,10 +59,24 @@ def tree() -> CgroupTree:
     return CgroupTree.discover()
 
 
+class Steward:
+    """Has containers stopped as the steward does, without the process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
+        try:
+            await stop_containers(self._runtime.client, pod_uid, grace_seconds)
+        except ReactorError as error:
+            return ReclaimOver(number=1, did=(), problems=(str(error),))
+        return ReclaimOver(number=1, did=())
+
+
 @pytest.fixture
 def kills(runtime: Runtime, tree: CgroupTree) -> Iterator[RuntimeKills]:
     path = KillPath(tree, (runtime.kubepods,))
-    yield RuntimeKills(path, tree, runtime.client)
+    yield RuntimeKills(path, tree, Steward(runtime))
     path.close()
 
 
@@ -71,11 +88,13 @@ async def watched(runtime: Runtime) -> RuntimeWatch:
 
 async def listed(runtime: Runtime, tree: CgroupTree, *, with_runtime: bool = True) -> dict[str, Pod]:
     watch = await watched(runtime) if with_runtime else None
+    logs = runtime.machine.path("/var/log/pods")
     pods = KubernetesPods(
         tree,
         Settings(pod_parents=(runtime.kubepods,)),
         runtime=lambda: watch.inventory if watch else {},
-        paths=NodePaths(logs=runtime.machine.path("/var/log/pods")),
+        files=lambda: read_node_files(None, logs),
+        paths=NodePaths(logs=logs),
     )
     return {pod.uid: pod for pod in pods.pods()}
 

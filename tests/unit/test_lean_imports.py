@@ -66,7 +66,7 @@ def test_what_is_loaded_already_written_in_c_or_absent_is_left_as_it_is() -> Non
             sys.modules["zlib"] = before["zlib"]
 
 
-def test_the_daemon_comes_up_without_tls_and_asyncio_and_a_cluster_has_what_it_needs() -> None:
+def test_the_guard_comes_up_without_tls_and_asyncio_and_the_steward_of_a_cluster_has_what_it_needs() -> None:
     run(
         LOADED
         + """
@@ -74,9 +74,13 @@ import trio, reactor.guard.loop
 from reactor.kernel.proc_events import decode_events
 decode_events(b"")
 assert [] == loaded(), loaded()
-others = ("h11", "http", "prometheus_client", "reactor.cri", "reactor.podman", "reactor.steward")
-assert [] == [name for name in others if name in sys.modules]
 import reactor.guard.kubernetes
+assert [] == loaded(), loaded()
+others = ("h11", "http", "httpcore2", "h2", "prometheus_client")
+rooms = ("cluster", "cri", "kube", "podman", "steward", "tell")
+assert [] == [name for name in others if name in sys.modules]
+assert [] == [name for name in rooms if f"reactor.{name}" in sys.modules]
+import reactor.steward.kubernetes
 assert "ssl" in loaded(), loaded()
 """
     )

@@ -26,7 +26,6 @@ def announcement(pod: str = "web", **changes: Any) -> Announcement:
             "uid": f"uid-{pod}",
             "name": pod,
             "namespace": "default",
-            "cgroup": f"/kubepods/pod{pod}",
             "message": _MESSAGE,
             "annotations": {"starved_resource": "memory"},
             "at_unix_seconds": 60.0,
@@ -67,15 +66,15 @@ class _Server:
 
 
 class _Node:
-    """Holds down until `let_go`; notes in which order it was asked."""
+    """Has something left until `let_go`; notes in which order it was asked."""
 
     def __init__(self) -> None:
         self.let_go = trio.Event()
         self.done: list[str] = []
         self.told: list[bool] = []
 
-    async def hold_down(self, announcement: Announcement) -> None:
-        self.done.append(f"hold {announcement.uid}")
+    async def wait_gone(self, announcement: Announcement) -> None:
+        self.done.append(f"wait {announcement.uid}")
         await self.let_go.wait()
 
     async def take_down(self, announcement: Announcement) -> None:
@@ -135,7 +134,7 @@ async def test_an_eviction_becomes_a_status_one_event_and_then_the_end_of_its_sa
             event["type"],
             event["involvedObject"]["uid"],
         )
-        assert ["hold uid-web", "take down uid-web"] == run.node.done
+        assert ["wait uid-web", "take down uid-web"] == run.node.done
         assert [True] == run.node.told
         assert [] == list(run.announcer.pending)
         assert {} == run.announcer.problems

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import ReactorError
+from reactor.guard.cluster_reports import ClusterReports
 from reactor.guard.listening import AnotherDaemonError, listen
 from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView
@@ -28,17 +29,20 @@ from reactor.guard.steward_link import StewardLink, _Session
 from reactor.guard.steward_process import COMMAND, StewardError
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import StewardEmptying
+from reactor.guard.told_pods import ToldPods
 from reactor.guard.told_storage import ToldStorage
 from reactor.link.requests import (
     QUESTIONS,
+    Piece,
     ReclaimOver,
     Request,
     RequestKind,
+    Section,
     Space,
     write_request,
 )
 from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace, Volume
-from reactor.model.settings import JournalSettings, ReclaimSettings, Settings
+from reactor.model.settings import JournalSettings, KubernetesSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import Supervisor
 from reactor.tell.status_socket import ask
@@ -328,7 +332,7 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
             st.binary(max_size=60),
             st.builds(
                 lambda kind, tail: bytes((1, kind)) + tail,
-                st.integers(0, 16),
+                st.integers(0, 19),
                 st.one_of(
                     st.binary(min_size=38, max_size=38),
                     st.binary(min_size=22, max_size=22),
@@ -360,6 +364,22 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
                 st.integers(0, 6),
                 st.lists(st.text(max_size=300), max_size=20),
             ),
+            st.builds(
+                lambda number, index, total, content: write_request(
+                    Piece(
+                        section=Section.SPECS,
+                        number=number,
+                        index=index,
+                        total_bytes=total,
+                        is_last=total == len(content),
+                        content=content,
+                    )
+                ),
+                st.integers(0, 3),
+                st.integers(0, 2),
+                st.integers(0, 60),
+                st.binary(max_size=60),
+            ),
             st.binary(max_size=20).map(lambda some: some * 500),
         ),
         max_size=10,
@@ -367,8 +387,13 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
 )
 def test_whatever_the_steward_sends_raises_nothing_and_loses_no_line_uncounted(tmp_path, datagrams):
     async def main() -> None:
-        guard, news = Guard(tmp_path), News()
+        guard, news, reports = Guard(tmp_path), News(), ClusterReports()
+        pods = ToldPods(replace(guard.settings, kubernetes=KubernetesSettings()))
         guard.link.order(guard.settings, news)
+        guard.link.attend_cluster(pods, reports)
+        for uid in ("a", "b"):
+            reports.evicted(uid, {"state": "over"})
+        await reports.next()
         ours, theirs = socket.socketpair()
         with ours, theirs:
             session = _Session(trio.socket.from_stdlib_socket(ours.dup()))
@@ -382,6 +407,8 @@ def test_whatever_the_steward_sends_raises_nothing_and_loses_no_line_uncounted(t
         records = guard.records
         assert len(records) + records.written + records.lost == 4
         assert guard.link.refused + len(news.heard) <= len(datagrams)
+        assert len(reports) >= 1  # what was not sent yet is not taken for safe
+        assert pods.specs == {}
 
     trio.run(main)
 
@@ -572,3 +599,42 @@ def test_socket_of_a_guard_that_is_gone_is_replaced_though_its_steward_still_has
         with pytest.raises(AnotherDaemonError):
             listen(path)
     os.close(send)
+
+
+async def test_reports_reach_the_next_steward_where_one_ends_before_they_are_safe(tmp_path):
+    """The steward says of every second report that it is safe, and dies."""
+    script = (
+        "import struct\n"
+        "guard.recv(1 << 16)\n"
+        "for _ in range(2):\n"
+        "    raw = guard.recv(1 << 16)\n"
+        "    number = struct.unpack_from('=BBBxIQ', raw)[-1]\n"
+        "    if number % 2: guard.send(struct.pack('=BBHIQQ', 1, 16, 0, 0, number, 0))\n"
+    )
+    guard, reports = Guard(tmp_path, fake(script)), ClusterReports()
+    guard.link.attend_cluster(ToldPods(guard.settings), reports)
+    for uid in ("a", "b", "c"):
+        reports.evicted(uid, {"state": "over"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
+        await until(lambda: len(reports) == 1)  # the second, which no steward says to be safe
+        nursery.cancel_scope.cancel()
+    assert guard.link.starts >= 2
+    assert guard.link.refused == 0
+
+
+async def test_pods_of_a_cluster_are_refused_on_a_plain_node(tmp_path):
+    guard = Guard(tmp_path)
+    piece = Piece(section=Section.SPECS, number=1, index=0, total_bytes=0, is_last=True, content=b"")
+    guard.link._obey(write_request(piece), _Session(None))
+    assert guard.link.refused == 1
+
+
+async def test_without_a_runtime_the_guard_asks_the_processes_themselves(tmp_path):
+    guard = Guard(tmp_path)
+    with pytest.raises(StewardError, match="none at present"):
+        await guard.link.stop("u", 30)
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        over = await guard.link.stop("u", 30)
+    assert over.problems == ("no container runtime is known",)

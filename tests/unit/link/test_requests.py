@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 
 from reactor.link.requests import (
     LONGEST_BYTES,
+    MOST_LISTED_BYTES,
     MOST_PLACES,
+    PIECE_BYTES,
+    Piece,
     ReclaimOver,
     Request,
     RequestError,
     RequestKind,
+    Section,
     Space,
     layout_number,
     read_request,
@@ -38,6 +42,10 @@ SPACE = Space(order=3, filesystems=(Filesystem.NODEFS, Filesystem.CONTAINERFS), 
         Request(kind=RequestKind.LOOKED, number=5),
         Request(kind=RequestKind.DISK_WAKE),
         Request(kind=RequestKind.FILLING),
+        Request(kind=RequestKind.REPORTED, number=6),
+        Request(kind=RequestKind.PODS_HEARD, number=6, places=1),
+        Piece(section=Section.SPECS, number=1, index=0, total_bytes=3, is_last=True, content=b"abc"),
+        Piece(section=Section.FILES, number=9, index=4, total_bytes=1 << 22, is_last=False, content=b""),
         SPACE,
         Space(order=0, filesystems=tuple(Filesystem), at_ns=1, available_bytes=0, capacity_bytes=1 << 62),
         Space(order=0, filesystems=(Filesystem.IMAGEFS,), at_ns=1, inodes_free=5, inodes=9),
@@ -71,7 +79,7 @@ def test_lines_of_any_number_and_length_fit_and_stay_lines(did, problems):
 @given(
     raw=st.one_of(
         st.binary(max_size=60),
-        st.builds(lambda kind, tail: bytes((1, kind)) + tail, st.integers(0, 14), st.binary(max_size=60)),
+        st.builds(lambda kind, tail: bytes((1, kind)) + tail, st.integers(0, 17), st.binary(max_size=60)),
     )
 )
 def test_any_bytes_are_a_request_of_a_fixed_form_or_refused(raw):
@@ -105,6 +113,25 @@ def test_any_amounts_in_a_request_of_a_known_kind_are_within_their_bounds_or_ref
         Space(order=0, filesystems=(Filesystem.NODEFS,), at_ns=1, inodes_free=1, inodes=(1 << 62) + 1),
         Space(order=0, filesystems=(Filesystem.NODEFS,), at_ns=(1 << 62) + 1),
         ReclaimOver(number=(1 << 53) + 1),
+        Request(kind=RequestKind.PODS_HEARD, number=1, places=2),
+        Piece(section=Section.SPECS, number=0, index=0, total_bytes=0, is_last=True, content=b""),
+        Piece(section=Section.SPECS, number=1, index=1, total_bytes=0, is_last=True, content=b""),
+        Piece(
+            section=Section.SPECS,
+            number=1,
+            index=0,
+            total_bytes=MOST_LISTED_BYTES + 1,
+            is_last=False,
+            content=b"",
+        ),
+        Piece(
+            section=Section.SPECS,
+            number=1,
+            index=0,
+            total_bytes=PIECE_BYTES + 1,
+            is_last=True,
+            content=b"x" * (PIECE_BYTES + 1),
+        ),
     ],
 )
 def test_amount_that_can_not_be_is_refused(wrong):

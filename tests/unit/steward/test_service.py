@@ -231,6 +231,7 @@ async def test_another_configuration_is_another_order_and_its_commands_are_run(g
         )
         await guard.send(FrameKind.RECLAIM, {"kind": "commands", "filesystems": ["nodefs"]}, 1)
         await guard.send(FrameKind.RECLAIM, {"kind": "commands", "filesystems": ["imagefs"]}, 2)
+        await until(made.exists, "the command has run")
         await guard.send(FrameKind.EMPTY, {"path": str(tmp_path / "none"), "cgroup": None}, 3)
         await guard.send(FrameKind.EMPTY, {"path": str(made), "cgroup": None}, 4)
         await until(lambda: len([one for one in guard.heard if isinstance(one, ReclaimOver)]) == 4)

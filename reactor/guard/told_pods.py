@@ -1,0 +1,280 @@
+"""What the steward tells of a Kubernetes node's pods, as far as it can be so: checked as a stranger's.
+
+A listing replaces the one before it as a whole. One that is incomplete, contradicts itself or says what can't
+be is dropped and named, and what was told before stands, however long nothing comes: without a steward, and
+after a restart of the guard too, which keeps the specs in a file of its own. Whether a pod is critical is
+decided here, by its priority and by where the kubelet has it from.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from reactor.kernel.small_file import KeptFile, document_of
+from reactor.link.listings import (
+    MOST_RECORDS,
+    FileNames,
+    joined,
+    read_files,
+    read_runtime,
+    read_spec,
+    split_records,
+)
+from reactor.link.requests import Piece, Request, RequestError, Section
+from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
+from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodSource
+from reactor.model.settings import PodOrigin, Settings
+from reactor.workloads.kubepods import may_be_api_uid
+
+_LOG: Final = logging.getLogger("reactor.pods")
+_SPECS: Final = "pods.json"
+_VERSION: Final = 3  # 2: as documents, written by the process that had them from the API server
+_MAX_BYTES: Final = 8 << 20
+_BETWEEN_SECONDS: Final = 5.0
+_HEARD_SECONDS: Final = 30.0
+_BETWEEN_CHANGES_SECONDS: Final = 0.1
+
+_NOT_OF_KUBELET: Final = frozenset({PodSource.MIRROR})
+_NOT_OF_API: Final = frozenset({PodSource.FILE, PodSource.HTTP, PodSource.OTHER})
+
+_Told = Mapping[bytes, tuple[str, Any]]  # the uid and what is told of its pod, by the record
+
+
+class ToldPods:
+    """Keeps what was told; `on_change` is called, a few times a second at the most, where it differs.
+
+    `run` is a part of the daemon, and so is `remembered.run`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        kubernetes = settings.kubernetes
+        origin = PodOrigin.API if kubernetes is None else kubernetes.pods_from
+        self._is_of_kubelet = origin is PodOrigin.KUBELET
+        self.remembered = _RememberedSpecs(Path(settings.state_path).with_name(_SPECS))
+        self.on_change: Callable[[], None] = lambda: None
+        self._specs: Mapping[str, Pod] = {}
+        self._runtime: Inventory = {}
+        self._files = NodeFiles()
+        self._known: dict[Section, _Told] = {}
+        self._listings: dict[Section, _Listing] = {}
+        self._numbers: dict[Section, int] = {}
+        self._heard_at = float("-inf")
+        self._is_changed = trio.Event()
+        self._has_specs = trio.Event()
+
+    def load(self) -> None:
+        """Take over the specs that an earlier run was told. Blocks on the disk."""
+        records = self.remembered.load(self._remembered)
+        if records is not None:
+            self._known[Section.SPECS] = records
+            self._specs = dict(records.values())
+
+    @property
+    def specs(self) -> Mapping[str, Pod]:
+        """Return the specs by the uids of cgroups; a mapping that never changes."""
+        return self._specs
+
+    @property
+    def runtime(self) -> Inventory:
+        """Return what the runtime knows of pods; a mapping that never changes."""
+        return self._runtime
+
+    @property
+    def files(self) -> NodeFiles:
+        """Return what files tell of pods."""
+        return self._files
+
+    def are_all_told(self) -> bool:
+        """Return whether all pods have been told, and changes are still heard of, as was said lately."""
+        return trio.current_time() - self._heard_at < _HEARD_SECONDS
+
+    async def wait(self) -> None:
+        """Wait for the first listing of specs."""
+        await self._has_specs.wait()
+
+    async def run(self) -> None:
+        """Tell of changes, until cancelled."""
+        while True:
+            await self._is_changed.wait()
+            self._is_changed = trio.Event()
+            self.on_change()
+            await trio.sleep(_BETWEEN_CHANGES_SECONDS)
+
+    def restart(self) -> None:
+        """Begin again with another steward: what the one before it has not told to its end is dropped."""
+        self._listings.clear()
+        self._numbers.clear()
+        self._heard_at = float("-inf")
+
+    def heard(self, request: Request) -> None:
+        """Take note of PODS_HEARD. Raises RequestError where it is about no listing that is in force."""
+        if request.number != self._numbers.get(Section.SPECS, 0):
+            raise RequestError(
+                f"got all pods in the listing {request.number}; accepted: the last whole one of specs"
+            )
+        self._heard_at = trio.current_time() if request.places else float("-inf")
+
+    def take(self, piece: Piece) -> None:
+        """Take a piece of a listing. Raises RequestError for what fits no listing, which is dropped then."""
+        section = piece.section
+        before = self._listings.pop(section, None)
+        if piece.index == 0:
+            if piece.number <= self._numbers.get(section, 0):
+                raise RequestError(
+                    f"got the listing {piece.number} of {section.name} again; accepted: a later one"
+                )
+            listing = _Listing(piece, self._known.get(section, {}))
+        elif before is None or (piece.number, piece.index) != (before.number, before.next_index):
+            raise RequestError(
+                f"got piece {piece.index} of the listing {piece.number} of {section.name}, out of its turn; "
+                f"dropped: the listing"
+            )
+        else:
+            listing = before
+        listing.take(piece, self._reader_of(section))
+        if piece.is_last:
+            self._numbers[section] = piece.number
+            self._adopt(section, listing)
+        else:
+            self._listings[section] = listing
+        if piece.index == 0 and before is not None:
+            raise RequestError(
+                f"got listing {piece.number} of {section.name} within listing {before.number}; dropped: that "
+                f"one, of which {before.left_bytes} bytes are missing"
+            )
+
+    def _adopt(self, section: Section, listing: _Listing) -> None:
+        records = listing.records
+        is_news = records.keys() != self._known.get(section, {}).keys()
+        self._known[section] = records
+        if section is Section.SPECS:
+            self._has_specs.set()
+        if not is_news:
+            return
+        found = dict(records.values())
+        if section is Section.SPECS:
+            self._specs = found
+            self.remembered.show(records)
+        elif section is Section.RUNTIME:
+            self._runtime = found
+        else:
+            self._files = _files(found.values())
+        self._is_changed.set()
+
+    def _reader_of(self, section: Section) -> Callable[[bytes], tuple[str, Any]]:
+        if section is Section.SPECS:
+            return self._read_spec
+        return _read_runtime if section is Section.RUNTIME else _read_files
+
+    def _read_spec(self, record: bytes) -> tuple[str, Pod]:
+        source, pod = read_spec(record, critical_because)
+        # Only the kubelet tells of static pods themselves, and only the API server of their mirrors.
+        if source in (_NOT_OF_KUBELET if self._is_of_kubelet else _NOT_OF_API):
+            raise RequestError(f"got a pod of source {source}; accepted: one that its list can have")
+        return pod.uid, pod
+
+    def _remembered(self, raw: bytes) -> _Told:
+        buffer = bytearray(raw)
+        records = {record: self._read_spec(record) for record in split_records(buffer)}
+        if buffer:
+            raise RequestError(f"got {len(buffer)} bytes too many")
+        return records
+
+
+def critical_because(source: PodSource, priority: int) -> str | None:
+    """Return why a pod is never evicted, None where it may be. Source: kubelet/types, IsCriticalPod."""
+    if source is PodSource.MIRROR or priority < SYSTEM_CRITICAL_PRIORITY:
+        return source.critical_because
+    return f"priority {priority}"
+
+
+class _Listing:
+    """A listing on its way; `records` are those that came, each with its uid and what it says."""
+
+    def __init__(self, first: Piece, known: _Told) -> None:
+        self.number = first.number
+        self.next_index = 0
+        self.left_bytes = first.total_bytes
+        self.records: dict[bytes, tuple[str, Any]] = {}
+        self._total_bytes = first.total_bytes
+        self._known = known
+        self._uids: set[str] = set()
+        self._buffer = bytearray()
+
+    def take(self, piece: Piece, read: Callable[[bytes], tuple[str, Any]]) -> None:
+        """Take the next piece. Raises RequestError; a record that was known already is not read again."""
+        self.next_index = piece.index + 1
+        self.left_bytes -= len(piece.content)
+        if (
+            piece.total_bytes != self._total_bytes
+            or self.left_bytes < 0
+            or piece.is_last != (not self.left_bytes)
+        ):
+            raise RequestError(
+                f"got a listing of {piece.total_bytes} bytes, {self.left_bytes} of them missing at its piece "
+                f"{piece.index}; accepted: as many as its first piece says"
+            )
+        self._buffer += piece.content
+        for record in split_records(self._buffer):
+            uid, _ = told = self._known.get(record) or read(record)
+            if uid in self._uids or len(self._uids) >= MOST_RECORDS:
+                raise RequestError(
+                    f"got the pod {uid} twice, or more than {MOST_RECORDS}; dropped: the listing"
+                )
+            self._uids.add(uid)
+            self.records[record] = told
+        if piece.is_last and self._buffer:
+            raise RequestError("got a listing with a record that is cut short; dropped: the listing")
+
+
+class _RememberedSpecs(KeptFile[_Told]):
+    """Keeps the records of specs in a file, for a start without the API server.
+
+    A guard that starts while the API server is away still knows the priority and the requests of all pods
+    that ran when it was told last. A spec counts for the pod of its uid and for no other, so one that is out
+    of date does no harm: there is no cgroup of that uid any more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        failure = "pods: not saved, a restart without the API server would not know them"
+        super().__init__(path, _document, failure, _LOG, between_seconds=_BETWEEN_SECONDS)
+
+    def load(self, parse: Callable[[bytes], _Told]) -> _Told | None:
+        """Return the specs that an earlier run was told, None where there are none. Blocks on the disk."""
+        return self._restore(_MAX_BYTES, lambda content: parse(_parsed(content)))
+
+
+def _document(records: _Told) -> object:
+    return {"version": _VERSION, "specs": base64.b64encode(joined(records)).decode("ascii")}
+
+
+def _parsed(content: bytes) -> bytes:
+    document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
+    return base64.b64decode(document["specs"], validate=True)
+
+
+def _read_runtime(record: bytes) -> tuple[str, RuntimePod]:
+    uid, pod = read_runtime(record)
+    if pod.source is not PodSource.API and may_be_api_uid(uid):
+        raise RequestError(
+            f"got pod {uid} of source {pod.source}; accepted: from the API server, as its uid is"
+        )
+    return uid, pod
+
+
+def _read_files(record: bytes) -> tuple[str, FileNames]:
+    names = read_files(record)
+    return names.uid, names
+
+
+def _files(names: Any) -> NodeFiles:
+    return NodeFiles(
+        names={one.uid: one.name for one in names if one.name is not None},
+        static_uids=frozenset(one.uid for one in names if one.is_static),
+    )

@@ -1,0 +1,263 @@
+"""The steward's part in a cluster: everything that talks to the API server, the kubelet and the runtime.
+
+    pods        a watch (or the kubelet's list) into a store that outlives its source
+    runtime     which sandboxes and containers there are; images, and what is dead
+    listings    both, and what files tell, handed to the guard
+    evictions   an evicted pod's status and event, as the guard reports it, until they are there
+    node        conditions and taints, kept as the guard reports them; events about the node itself
+    admission   pods that the node under pressure does not admit
+
+None of it is on the way to a kill. The supervisor restarts a part that fails.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from reactor.cluster.admission_guard import AdmissionGuard
+from reactor.cluster.announce import Announcer
+from reactor.cluster.announcements import Announcement, AnnouncementFile
+from reactor.cluster.cleanup import Cleanup
+from reactor.cluster.image_watch import Observed, Told
+from reactor.cluster.node_events import NodeEvents
+from reactor.cluster.node_files import NodeFilesWatch
+from reactor.cluster.node_runtime import NodeRuntime
+from reactor.cluster.node_status import NodeStatus
+from reactor.cluster.on_node import EvictedOnNode
+from reactor.cluster.pod_specs import PodSpecs, session_read
+from reactor.cluster.runtime_kills import stop_containers
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kube.client import ApiClient
+from reactor.kube.credentials import credentials_of
+from reactor.kube.node import node_name
+from reactor.kube.watch import Watch
+from reactor.link.frames import Message
+from reactor.link.requests import Request, RequestKind
+from reactor.model.settings import KubernetesSettings, Settings
+from reactor.model.signals import NodeCondition, Reclaim, Resource
+from reactor.reclaim.reclaims import NodeReclaim
+from reactor.steward.guard import Guard
+from reactor.steward.pod_listings import PodListings
+from reactor.supervisor import Part, Supervisor, report
+from reactor.workloads.kubelet_storage import NodePaths
+from reactor.workloads.kubepods import may_be_api_uid
+
+_ANNOUNCEMENTS: Final = "announcements.json"
+
+
+class Kubernetes:
+    """Made at the start, run once; a reload changes whether it is a dry run, and what the runtime reclaims.
+
+    `observed` returns what is known of the filesystems; `on_filesystems` is called when the runtime's lie
+    elsewhere than before.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        supervisor: Supervisor,
+        settings: Settings,
+        observed: Observed,
+        on_filesystems: Callable[[], None],
+        *,
+        tree: Callable[[], CgroupTree] = CgroupTree.discover,
+    ) -> None:
+        self._guard = guard
+        self._supervisor = supervisor
+        self._settings = settings
+        self._kubernetes = settings.kubernetes or KubernetesSettings()
+        self._conditions: tuple[NodeCondition, ...] = ()
+        self._is_telling = trio.Event()
+        self._safe: list[int] = []
+        self._has_safe = trio.Event()
+        self.node_name = node_name(self._kubernetes)
+        self._credentials = credentials_of(self._kubernetes.kubeconfig_path, in_thread=session_read)
+        client = self._client = ApiClient(self._credentials)
+        self._specs = PodSpecs(settings, client, self.node_name, self._pods_changed)
+        store = self._specs.store
+        self._node = NodeStatus(client, self.node_name, self._kubernetes.role, on_uid=store.node_is)
+        selector = {"fieldSelector": f"metadata.name={self.node_name}"}
+        self._node_watch = Watch(client, "/api/v1/nodes", selector, self._node)
+        self._events = NodeEvents(client, self.node_name)
+        self._cleanup = Cleanup(client, store, self._kubernetes.evicted_pod_ttl_seconds)
+        self._runtime = NodeRuntime(
+            settings,
+            runs=self._runs,
+            observed=observed,
+            on_change=self._due,
+            on_filesystems=on_filesystems,
+            told=Told(not_enough=self._events.free_disk_space_failed, failed=self._events.image_gc_failed),
+        )
+        self._file = AnnouncementFile(Path(settings.state_path).with_name(_ANNOUNCEMENTS))
+        on_node = EvictedOnNode(tree, settings.pod_parents, self._runtime.client)
+        self._announcer = Announcer(client, store, self.node_name, self._file, on_node)
+        self._admission = AdmissionGuard(store, self._announcer.announce, time.time)
+        self._files = NodeFilesWatch(
+            settings.static_pods_path, NodePaths().logs, settings.housekeeping_interval_seconds, self._due
+        )
+        self._listings = PodListings(guard, self._specs, self._runtime.watch, self._files)
+        self.placed = self._runtime.placed
+        self.order(settings)
+
+    def order(self, settings: Settings) -> None:
+        """Go on by other settings; what is reported is told where they are of no dry run."""
+        self._settings = settings
+        if not settings.dry_run:
+            self._is_telling.set()
+
+    def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
+        """Return what the runtime can give back, as these settings have it."""
+        return self._runtime.reclaims(settings)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong at present, each in one line."""
+        found = {
+            "kubernetes credentials": self._credentials.problem,
+            "kubernetes clock": self._client.clock_problem,
+            **self._specs.problems,
+            "kubernetes pods of the guard": self._listings.problem,
+            "kubernetes node": self._node_watch.problem or self._node.missing or self._node.problem,
+            "kubernetes events": self._events.problem,
+            "kubernetes clean-up": self._cleanup.problem,
+            **self._runtime.problems,
+            **self._announcer.problems,
+        }
+        return {name: why for name, why in found.items() if why is not None}
+
+    @property
+    def description(self) -> str | None:
+        """Return what the container runtime calls itself."""
+        return self._runtime.watch.state.description
+
+    @property
+    def pending(self) -> int:
+        """Return how many evictions the control plane has not heard of yet."""
+        return len(self._announcer.pending)
+
+    @property
+    def watches(self) -> dict[str, bool]:
+        """Return whether each of the watches is well."""
+        told = {"pods": self._specs.is_heard}
+        if self._is_telling.is_set():
+            told["node"] = self._node_watch.synced.is_set() and self._node_watch.problem is None
+        return told
+
+    def document(self) -> dict[str, Any]:
+        """Return how it stands, as plain JSON values."""
+        return {
+            "node": self.node_name,
+            "role": self._kubernetes.role,
+            "watches": self.watches,
+            "untold_evictions": self.pending,
+        }
+
+    def take(self, message: Message) -> None:
+        """Take a report of the guard's; it is told that the report is safe, soon."""
+        document = json.loads(message.content)
+        match document["report"]:
+            case "eviction":
+                self._evicted(document)
+            case "conditions":
+                self._conditions = tuple(NodeCondition(one) for one in document["conditions"])
+                self._node.want(self._conditions)
+            case "threshold met":
+                self._events.threshold_met(Resource(document["resource"]))
+            case "system OOM":
+                self._events.system_oom(document["comm"], document["pid"])
+            case "evictions slowed down":
+                self._events.evictions_slowed_down(document["message"])
+        self._safe.append(message.number)
+        self._has_safe.set()
+
+    async def stop(self, pod_uid: str, grace_seconds: float) -> None:
+        """Have the runtime stop a pod's containers. Raises ReactorError."""
+        await stop_containers(self._runtime.client, pod_uid, grace_seconds)
+
+    def close(self) -> None:
+        """Save what is not told yet."""
+        self._file.flush()
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
+        parts: dict[str, Part] = {
+            **self._specs.services,
+            **self._runtime.services,
+            "node files": self._files.run,
+            "listings": self._listings.run,
+            "report": lambda: report(lambda: self.problems),
+        }
+        telling: dict[str, Part] = {
+            "node watch": self._node_watch.run,
+            "node status": self._node.run,
+            "node events": self._events.run,
+            "announcements": self._announcer.run,
+            "reports": self._say_safe,
+        }
+        if self._kubernetes.evicted_pod_ttl_seconds > 0:
+            telling["clean-up"] = self._cleanup.run
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep, parts)
+                await self._is_telling.wait()
+                nursery.start_soon(self._keep, telling)
+        finally:
+            with trio.move_on_after(1, shield=True), self._supervisor.hook("kubernetes close").guard():
+                await self._client.aclose()
+                await self._specs.aclose()
+
+    async def _keep(self, parts: Mapping[str, Part]) -> None:
+        await self._supervisor.keep_all({f"kubernetes {name}": part for name, part in parts.items()})
+
+    async def _say_safe(self) -> None:
+        """Tell the guard which reports outlive the steward, until cancelled."""
+        while True:
+            await self._has_safe.wait()
+            self._has_safe = trio.Event()
+            safe, self._safe = self._safe, []
+            await self._announcer.wait_saved()
+            for number in safe:
+                await self._guard.say(Request(kind=RequestKind.REPORTED, number=number))
+
+    def _evicted(self, document: Mapping[str, Any]) -> None:
+        uid = document["uid"]
+        if document["state"] == "called off":
+            self._announcer.withdraw(uid)
+            return
+        self._announcer.announce(
+            Announcement(
+                uid=uid,
+                name=document["name"],
+                namespace=document["namespace"],
+                message=document["message"],
+                annotations=document["annotations"],
+                at_unix_seconds=document["at_unix_seconds"],
+                grace_period_seconds=document["grace_period_seconds"],
+                is_over=document["state"] == "over",
+            )
+        )
+
+    def _runs(self, uid: str) -> bool:
+        """Return whether a pod is still to run; a pod that is not known is."""
+        known = self._specs.known(uid)
+        if self._announcer.is_announced(uid if known is None else known.api_uid):
+            return False
+        if known is None:
+            # A static pod whose mirror is missing, or contested, is none of the API server's.
+            return not (self._specs.store.is_complete and may_be_api_uid(uid))
+        return not known.is_terminal
+
+    def _due(self) -> None:
+        self._listings.due()
+
+    def _pods_changed(self) -> None:
+        self._runtime.watch.due()
+        if not self._settings.dry_run:
+            self._admission.look(self._conditions)
+        self._due()

@@ -1,0 +1,330 @@
+"""The steward's part in a cluster, against an API server that keeps one pod and one node."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kube.node import node_name
+from reactor.link.frames import FrameKind, Message
+from reactor.link.listings import read_spec, split_records
+from reactor.link.requests import Piece, Request, RequestKind, Section
+from reactor.model.pods import PodSource
+from reactor.model.settings import KubernetesSettings, Settings
+from reactor.steward.kubernetes import Kubernetes
+from reactor.supervisor import Supervisor
+from reactor.terminal import show
+from tests.support.api_faults import Asked, FaultServer, Reply, chunk, line, pod_document
+from tests.support.part_faults import PartFaults
+from tests.support.waiting import until
+
+
+class _Guard:
+    """Keeps what the steward says; numbers what it reports itself."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+        self.number = 0
+
+    async def say(self, request: object) -> None:
+        await trio.lowlevel.checkpoint()
+        self.heard.append(request)
+
+    def report(self, kind: str, **about: Any) -> Message:
+        self.number += 1
+        return Message(FrameKind.REPORT, self.number, json.dumps({"report": kind, **about}).encode())
+
+    def evicted(self, state: str = "over", **changes: Any) -> Message:
+        report = {
+            "uid": "uid-web",
+            "name": "web",
+            "namespace": "default",
+            "message": "The node was low on resource: memory.",
+            "annotations": {},
+            "at_unix_seconds": time.time(),
+            "grace_period_seconds": 0,
+        }
+        return self.report("eviction", **{**report, "state": state, **changes})
+
+    @property
+    def safe(self) -> list[int]:
+        """Return the numbers of the reports that are said to be safe."""
+        return [
+            one.number for one in self.heard if isinstance(one, Request) and one.kind is RequestKind.REPORTED
+        ]
+
+    def records(self, section: Section) -> list[list[bytes]]:
+        """Return the records of each listing of a section, in their order."""
+        found: dict[int, bytearray] = {}
+        for one in self.heard:
+            if isinstance(one, Piece) and one.section is section:
+                found.setdefault(one.number, bytearray()).extend(one.content)
+        return [list(split_records(content)) for content in found.values()]
+
+
+class _Server:
+    """Lists, watches, patches and takes events; what comes is kept."""
+
+    def __init__(self) -> None:
+        self.pod = pod_document("web")
+        self.events: list[Any] = []
+        self.node_patches: list[Any] = []
+        self.changed = trio.Event()
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.method == "POST":
+            self.events.append(asked.body)
+            return Reply(status=201, body=asked.body)
+        if asked.method == "PATCH":
+            if "/pods/" in asked.path:
+                self.pod["status"] = {**self.pod["status"], **asked.body["status"]}
+                self.changed.set()
+                return Reply(body=self.pod)
+            self.node_patches.append(asked.body)
+            return Reply(body={})
+        if asked.query.get("watch"):
+            return Reply(after=self._watch if asked.path.endswith("/pods") else _nothing)
+        node = {"metadata": {"name": "one", "resourceVersion": "5"}}
+        items = [self.pod] if asked.path.endswith("/pods") else [node]
+        return Reply(body={"metadata": {"resourceVersion": "9"}, "items": items})
+
+    async def _watch(self, stream: trio.SocketStream) -> None:
+        await self.changed.wait()
+        told = {**self.pod, "metadata": {**self.pod["metadata"], "resourceVersion": "10"}}
+        await stream.send_all(chunk(line("MODIFIED", told)))
+        await trio.sleep_forever()
+
+
+async def _nothing(_: trio.SocketStream) -> None:
+    await trio.sleep_forever()
+
+
+def _kubernetes(
+    directory: Path, url: str, guard: _Guard, supervisor: Supervisor | None = None, **changes: Any
+) -> Kubernetes:
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(
+        "current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\n"
+        f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\n"
+    )
+    settings = Settings(
+        kubernetes=KubernetesSettings(node_name="one", kubeconfig_path=str(kubeconfig)),
+        state_path=str(directory / "state.json"),
+        runtime_endpoint=str(directory / "no.sock"),
+        pod_parents=("/reactor-test-nobody",),
+        **changes,
+    )
+    root = directory / "cgroup"
+    root.mkdir(exist_ok=True)
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=root)
+    on_filesystems = list[None]().clear
+    return Kubernetes(
+        guard,  # type: ignore[arg-type] - of which this is all that is used
+        supervisor or Supervisor(),
+        settings,
+        dict,
+        on_filesystems,
+        tree=lambda: tree,
+    )
+
+
+@asynccontextmanager
+async def _running(
+    directory: Path,
+    server: Callable[[Asked], Reply | None],
+    supervisor: Supervisor | None = None,
+    **changes: Any,
+) -> AsyncIterator[tuple[Kubernetes, _Guard]]:
+    served, guard = FaultServer(server), _Guard()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(served.serve)
+        kubernetes = _kubernetes(directory, served.url, guard, supervisor, **changes)
+        nursery.start_soon(kubernetes.run)
+        await until(lambda: kubernetes.watches["pods"])
+        yield kubernetes, guard
+        nursery.cancel_scope.cancel()
+    kubernetes.close()
+
+
+async def test_an_eviction_that_the_guard_reports_is_told_with_the_conditions_and_is_safe_then(
+    tmp_path: Path,
+) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted())
+        kubernetes.take(guard.report("threshold met", resource="memory"))
+        kubernetes.take(guard.report("conditions", conditions=["MemoryPressure"]))
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+        await until(
+            lambda: {event["reason"] for event in server.events} == {"Evicted", "EvictionThresholdMet"}
+        )
+        await until(lambda: len(server.node_patches) >= 2)
+        await until(lambda: kubernetes.pending == 0)
+        await until(lambda: guard.safe == [1, 2, 3])
+
+
+async def test_an_eviction_is_safe_only_when_a_file_has_it(tmp_path: Path) -> None:
+    async with _running(tmp_path, _Server()) as (kubernetes, guard):
+        kubernetes.take(guard.evicted())
+        assert guard.safe == []
+        await until(lambda: guard.safe == [1])
+        kept = json.loads((tmp_path / "announcements.json").read_text())
+        assert ["uid-web"] == [one["uid"] for one in kept["announcements"]]
+
+
+async def test_an_eviction_that_is_reported_again_is_told_once(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        for _ in range(3):
+            kubernetes.take(guard.evicted())
+        await until(lambda: kubernetes.pending == 0)
+        await until(lambda: guard.safe == [1, 2, 3])
+        assert ["Evicted"] == [event["reason"] for event in server.events]
+
+
+async def test_a_dry_run_tells_nothing_until_it_is_none(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server, dry_run=True) as (kubernetes, guard):
+        assert {"pods": True} == kubernetes.watches
+        assert ([], []) == (server.events, server.node_patches)
+        kubernetes.order(Settings(kubernetes=KubernetesSettings(node_name="one")))
+        kubernetes.take(guard.evicted())
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+        await until(lambda: guard.safe == [1])
+
+
+async def test_an_eviction_that_is_called_off_never_makes_its_pod_failed(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted("ordered", grace_period_seconds=30))
+        await until(lambda: server.events)
+        kubernetes.take(guard.evicted("called off"))
+        await until(lambda: kubernetes.pending == 0)
+        kubernetes.take(guard.evicted("ordered", grace_period_seconds=30))  # in earnest later
+        assert 1 == kubernetes.pending
+        assert "Running" == server.pod["status"]["phase"]
+
+
+async def test_a_soft_eviction_has_its_status_when_its_pod_has_ended(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted("ordered", grace_period_seconds=30))
+        await until(lambda: server.events)
+        assert "Running" == server.pod["status"]["phase"]
+        kubernetes.take(guard.evicted("over", grace_period_seconds=30))
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+
+
+async def test_what_happens_to_the_node_is_an_event(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.report("system OOM", comm="hog", pid=7))
+        kubernetes.take(guard.report("evictions slowed down", message="they do not help"))
+        await until(lambda: len(server.events) == 2)
+        assert [
+            ("SystemOOM", "System OOM encountered, victim process: hog, pid: 7"),
+            ("EvictionsSlowedDown", "they do not help"),
+        ] == [(one["reason"], one["message"]) for one in server.events]
+
+
+async def test_it_tells_whether_the_cluster_is_heard(tmp_path: Path) -> None:
+    async with _running(tmp_path, _Server()) as (kubernetes, _):
+        await until(lambda: kubernetes.watches == {"pods": True, "node": True})
+        assert {
+            "node": "one",
+            "role": "alongside",
+            "watches": {"pods": True, "node": True},
+            "untold_evictions": 0,
+        } == kubernetes.document()
+
+
+async def test_the_guard_is_told_of_the_pods_and_that_they_are_all(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (_, guard):
+        await until(lambda: any(_is_heard(one) for one in guard.heard))
+        (records,) = guard.records(Section.SPECS)
+        source, pod = read_spec(records[0], lambda _source, _priority: None)
+        assert (PodSource.API, "default/web", "uid-web") == (source, pod.key, pod.uid)
+
+
+def _is_heard(one: object) -> bool:
+    return isinstance(one, Request) and one.kind is RequestKind.PODS_HEARD and one.places == 1
+
+
+async def test_a_lost_server_is_a_problem_and_what_is_untold_is_kept(tmp_path: Path) -> None:
+    server = _Server()
+    is_down = [False]
+
+    def script(asked: Asked) -> Reply | None:
+        return None if is_down[0] else server(asked)
+
+    async with _running(tmp_path, script) as (kubernetes, guard):
+        is_down[0] = True
+        kubernetes.take(guard.evicted())
+        await until(lambda: "eviction of web" in kubernetes.problems)
+        assert 1 == kubernetes.pending
+    kept = json.loads((tmp_path / "announcements.json").read_text())
+    assert ["uid-web"] == [one["uid"] for one in kept["announcements"]]
+
+
+async def test_every_part_that_fails_is_restarted_and_an_eviction_is_told_all_the_same(
+    tmp_path: Path,
+) -> None:
+    faults = PartFaults()
+    supervisor, server = Supervisor(faults), _Server()
+    async with _running(tmp_path, server, supervisor) as (kubernetes, guard):
+        await until(lambda: len(supervisor.states) >= 11)
+        parts = {state.name for state in supervisor.states}
+        for name in parts:
+            faults.fail(name)
+        await until(lambda: parts == set(faults.failed))
+        kubernetes.take(guard.evicted())
+
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+        await until(lambda: all(state.health == "running" for state in supervisor.states))
+        assert parts == {state.name for state in supervisor.states if state.restarts}
+        await until(lambda: guard.safe == [1])
+
+
+async def test_credentials_that_are_missing_are_a_problem(tmp_path: Path) -> None:
+    kubernetes = _kubernetes(tmp_path, "http://127.0.0.1:1", _Guard())
+    (tmp_path / "kubeconfig").unlink()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kubernetes.run)
+        await until(lambda: "kubernetes credentials" in kubernetes.problems)
+        nursery.cancel_scope.cancel()
+
+
+def test_the_nodes_name_is_configured_or_told_or_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "told")
+    assert "given" == node_name(KubernetesSettings(node_name="given"))
+    assert "told" == node_name(KubernetesSettings())
+    monkeypatch.delenv("NODE_NAME")
+    assert node_name(KubernetesSettings()) == node_name(KubernetesSettings()).lower()
+
+
+def test_status_prints_the_cluster_in_one_line() -> None:
+    watches = {"pods": True, "node": False}
+    told = {"node": "one", "role": "sole", "watches": watches, "untold_evictions": 2}
+    line = "kubernetes: node one, sole; pods watched, node NOT watched; 2 evictions not reported yet"
+    assert line == show._kubernetes(told)
+
+
+async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_the_server_has(
+    tmp_path: Path,
+) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted(name="", namespace=""))
+        await until(lambda: server.events and server.pod["status"]["phase"] == "Failed")
+        about = server.events[0]["involvedObject"]
+        assert ("default", "web") == (about["namespace"], about["name"])
