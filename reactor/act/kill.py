@@ -1,4 +1,4 @@
-"""The kill path: the end of a pod, by its cgroup.
+"""The kill path: a pod is killed by its cgroup.
 
     get_ready   beforehand: hold what a kill of the likeliest pods needs
     kill_now    hot, synchronous: check the target, SIGKILL everything in it, have its memory freed in our own
@@ -7,7 +7,7 @@
     terminate   a soft eviction: SIGTERM, the grace period, then the kill
 
 On v2 the kill is one write to `cgroup.kill`, before anything is listed; on v1 processes are signalled as they
-are found, the cgroup's own first. Whatever refuses on the way is a line in the report: the rest is killed.
+are found, the cgroup's own first. Each refusal on the way is a line in the report: the rest is killed.
 All steps act on one directory, by its descriptor and its inode (target.py), and none on a name.
 
 A victim frees its memory in its own time: with 1 % of a CPU 1 GiB was not back after a minute, with the
@@ -42,9 +42,9 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 
 _Found = TypeVar("_Found")
-_TERM_ROUNDS: Final = 3  # what forks faster than it is asked to end is left for the kill
+_TERM_ROUNDS: Final = 3  # processes that fork faster than they are signalled are left for the kill
 _AGAIN_SECONDS: Final = 0.05
-# Cgroups of one pod that are gone over before others have their turn: some milliseconds.
+# Cgroups of one pod that are signalled before other kills have their turn: some milliseconds.
 _AT_ONCE: Final = 256
 _PIECE: Final = 64
 _LOOSE_ROUNDS: Final = 3
@@ -85,7 +85,7 @@ class _Struck:
 
 
 class KillPath:
-    """Ends pods whose cgroups lie strictly inside `pod_parents` (relative to the hierarchy's root)."""
+    """Kills pods whose cgroups lie strictly inside `pod_parents` (relative to the hierarchy's root)."""
 
     def __init__(self, tree: CgroupTree, pod_parents: Sequence[str]) -> None:
         self._tree = tree
@@ -98,7 +98,7 @@ class KillPath:
         self._reserve = Reserve()
 
     def guard(self, pod_parents: Sequence[str]) -> None:
-        """End pods inside these from now on, and nothing elsewhere, even where it has been told to end."""
+        """Kill pods inside these from now on, and nothing elsewhere, not even pods in their grace period."""
         self._pod_parents = tuple(pod_parents)
         self.get_ready(())
 
@@ -139,7 +139,7 @@ class KillPath:
         return self._kill(pod, self._taken(pod), started_ns)
 
     async def reap(self, pod: Pod, deadline_seconds: float = REAP_DEADLINE_SECONDS) -> ReapReport:
-        """Wait until what kill_now ended has given its memory back; kill again what is still there.
+        """Wait until the memory of a pod killed by kill_now is free; kill what is still there again.
 
         Raises RefusedError as kill_now does; what the system refuses is a problem in the report.
         """
@@ -171,7 +171,7 @@ class KillPath:
     ) -> KillReport | None:
         """Ask the pod's processes to end (SIGTERM), and kill what is left when the grace period is over.
 
-        Returns None where they all ended by themselves, where a kill_now of the same pod killed them
+        Returns None where they all exited by themselves, where a kill_now of the same pod killed them
         meanwhile, or where `still_wanted`, asked at the end of the grace period, says no; a cancellation
         leaves them with their SIGTERM. What is killed is the very cgroup that was asked to end.
         Raises as kill_now.
@@ -463,7 +463,7 @@ class KillPath:
         return pod.cgroup
 
     def _standing(self, target: Target, deadline_seconds: float) -> list[str]:
-        """Return why the cgroup has not ended, as far as it can be told."""
+        """Return why the cgroup still has processes, as far as that is known."""
         try:
             count = len(self._twice(target.processes))
         except (ReactorError, OSError) as error:

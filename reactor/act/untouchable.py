@@ -1,9 +1,9 @@
-"""Where reactor and init live: a cgroup that holds one of them is not killed, whatever it is taken for.
+"""The cgroups of reactor and of init: a cgroup that holds one of them is never killed.
 
-A kill through v2's cgroup.kill comes before anything is listed, so a listing of the victim can't tell this.
-/proc/PID/cgroup tells it in one read, but as seen from our own cgroup namespace: in a container it may say
-"/" of a cgroup that lies deep in the tree that is mounted here. So each of the two processes is looked for
-once in the tree itself, and /proc only tells whether it has been moved since.
+A kill through v2's cgroup.kill comes before anything is listed, so a listing of the victim can't show this.
+/proc/PID/cgroup shows it in one read, but as seen from our own cgroup namespace: in a container it may be "/"
+for a cgroup deep in the tree that is mounted here. So each of the two processes is searched for once in the
+tree itself, and /proc only shows whether it has been moved since.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Volley:
     second look. They are owned from now on. What `held` has at the end, up to HELD pidfds of those signalled,
     by process id, is the caller's to close. `sent` counts signals. Of the last round, `is_restless` tells
     whether it found a process that the rounds before had not, `is_in_want` whether a call failed for want of
-    descriptors, `is_cut` whether it ended before all cgroups were gone over.
+    descriptors, `is_cut` whether it ended before all cgroups were listed.
     """
 
     def __init__(

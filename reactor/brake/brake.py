@@ -1,11 +1,11 @@
 """The brake: memory.high pulled down where a hard threshold is crossed, so that allocators stall meanwhile.
 
-`heed` is told in every pass what is crossed, and the kill comes next: it never waits. Where the level was
-prepared for (`arm`, after the pass before), it costs the loop one read of memory.high and one write to a
-pipe; a thread that waits inside the kernel does the rest (`kernel.ready_write`). Writing memory.high below
-usage reclaims before it returns: 2-35 ms in an emulated guest without page cache to find, 30-100 ms with.
-A second thread prepares, and engages what was not prepared for; a third releases (`release`).
-What stands in memory.high is looked at again after each of them (`kernel.memory_high`).
+Each pass calls `heed` with the crossed thresholds right before the kill: it never waits. If the level was
+prepared (`arm`, after the pass before), that costs the loop one read of memory.high and one write to a pipe;
+a thread that waits inside the kernel does the rest (`kernel.ready_write`). Writing memory.high below usage
+reclaims before it returns: 2-35 ms in an emulated guest without page cache, 30-100 ms with it. A second
+thread prepares, and engages levels that were not prepared; a third releases (`release`). After each of them
+memory.high is read again (`kernel.memory_high`).
 """
 
 from __future__ import annotations

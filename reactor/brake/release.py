@@ -1,7 +1,7 @@
-"""What the brake has engaged is put back here, by a thread of its own.
+"""Releases what the brake has engaged, in a thread of its own.
 
-So it waits neither for a write that engages and reclaims, nor for the loop: the deadline holds whatever
-becomes of the two.
+So a release waits neither for a write that engages and reclaims, nor for the loop: its deadline holds even if
+both hang.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands' declarations share: the parser of one, its common options, what those stand for."""
+"""What the commands' declarations share: the parser of a command, its common options, their values."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def load_document(text: str, name: str) -> Any:
 def load_documents(text: str, name: str) -> list[Any]:
     """Return every document in `text`. Raises ConfigError.
 
-    Text that can't be read is told by line and column, keys that are given twice by their paths.
+    Text that can't be read is reported with line and column, keys that are given twice with their paths.
     """
     if text.lstrip()[:1] in {"{", "["}:
         # Recordings are large and often JSON: the standard parser reads them a hundred times faster.

@@ -1,4 +1,4 @@
-"""The keys of a KubeletConfiguration that eviction goes by, with upstream's defaults and its checks.
+"""The keys of a KubeletConfiguration that are about eviction, with upstream's defaults and its checks.
 
 Source: pkg/kubelet/apis/config/v1beta1/defaults.go, validation/validation.go.
 """
@@ -134,7 +134,7 @@ def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
     yield from _soft_without_grace(raw)
     yield from _unknown_enforcement(raw)
     for check, keys in _BETWEEN_KEYS:
-        # Of these keys alone, so that it is told even where others are wrong as well.
+        # Checked on these keys alone, so that it is reported even if other keys are wrong as well.
         try:
             part = _read_fields({key: raw[key] for key in keys if key in raw}, KubeletConfiguration)
         except (BaseValidationError, Refused):

@@ -1,7 +1,7 @@
 """Documents of others, read as far as they can be: what has no accepted form is left out, and nothing raises.
 
-`decode` tells an operator all that is wrong with a document. A pod is its tenant's, and an odd value in it
-must neither hide the pod nor decide anything: a field, an item or a key that can't be read counts as not
+`decode` reports all that is wrong with a document to its operator. A pod is its tenant's, and an odd value in
+it must neither hide the pod nor decide anything: a field, an item or a key that can't be read counts as not
 given. Keys that are not asked for are not read.
 """
 

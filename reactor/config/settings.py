@@ -139,7 +139,7 @@ def _kind_problems(raw: Mapping[str, object]) -> list[Problem]:
 
 
 def _parent_problems(section: Section) -> list[Problem]:
-    """Return pod parents outside the virtual node: nothing out there is ever ended."""
+    """Return a problem for each pod parent outside the virtual node: nothing there is ever killed."""
     node = section.node_cgroup
     if node in {None, "/"}:
         return []

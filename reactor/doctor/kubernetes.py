@@ -35,7 +35,7 @@ _OWN: Final = frozenset(
     }
 )
 # What makes `role: sole` true. An empty evictionHard would do as well, but not with
-# mergeDefaultEvictionSettings; the limits of single pods are the kubelet's to hold only where it is told so.
+# mergeDefaultEvictionSettings; the kubelet enforces the limits of single pods only if it is configured to.
 NO_EVICTION: Final[Mapping[str, Any]] = {
     "evictionHard": {signal.value: "0%" for signal in Signal if signal in _OWN},
     "evictionSoft": {},

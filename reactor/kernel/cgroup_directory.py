@@ -1,9 +1,9 @@
 """A cgroup's directory, held open: what is asked is asked of this cgroup, never of a later one of its name.
 
-Everything goes by openat(2) relative to the descriptor. A path has PATH_MAX (4,096) bytes, and a cgroup as
-many levels of up to 255 bytes as its owner likes; a descriptor has no such limit. Once the cgroup is removed
-its files are not found any more (ENOENT), whatever was made in its place: kernfs gives every directory an
-inode number of its own, and none twice (since 5.5, when a generation became part of it).
+Every file is opened by openat(2) relative to the descriptor. A path has PATH_MAX (4,096) bytes, and a cgroup
+as many levels of up to 255 bytes as its owner likes; a descriptor has no such limit. Once the cgroup is
+removed its files are not found any more (ENOENT), whatever was made in its place: kernfs gives every
+directory an inode number of its own, and none twice (since 5.5, when a generation became part of it).
 """
 
 from __future__ import annotations

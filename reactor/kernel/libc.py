@@ -270,7 +270,7 @@ def perf_event_open(attributes: bytes, cpu: int) -> int:
     """Return the descriptor of a perf event of all processes on a CPU, for the caller to close.
 
     `attributes` is the packed struct perf_event_attr. Raises OSError: EACCES without CAP_PERFMON, ENOENT or
-    EINVAL for an event that this kernel has not got. See perf_event_open(2).
+    EINVAL for an event that this kernel does not have. See perf_event_open(2).
     """
     number = _SYS_PERF_EVENT_OPEN.get(os.uname().machine, -1)
     arguments = (("int", -1), ("int", cpu), ("int", -1), ("unsigned long", _PERF_FLAG_FD_CLOEXEC))

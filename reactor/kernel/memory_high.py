@@ -1,4 +1,4 @@
-"""memory.high of a cgroup (v2), set for a while and put back. Source: cgroup-v2.rst, memory.high.
+"""memory.high of a cgroup (v2), set for a while and restored. Source: cgroup-v2.rst, memory.high.
 
 Past memory.high the cgroup's tasks reclaim and are slowed down, and `high` in memory.events counts up.
 Writing it below the present usage reclaims before the write returns (310 ms seen), unless the kernel heeds

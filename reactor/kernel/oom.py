@@ -29,12 +29,12 @@ def subtree_kills(tree: CgroupTree, cgroup: str) -> int:
 
 
 def subtree_limits_met(tree: CgroupTree, cgroup: str) -> int:
-    """Return how often a limit was met for good in a cgroup of v2 or below it. Raises OSError."""
+    """Return how often a cgroup of v2, or one below it, was out of memory at its limit. Raises OSError."""
     return _field(tree.path(cgroup) / "memory.events", b"oom")
 
 
 def own_limit_met(tree: CgroupTree, cgroup: str) -> int:
-    """Return how often the own limit of a cgroup of v2 was met for good. Raises OSError."""
+    """Return how often a cgroup of v2 was out of memory at its own limit. Raises OSError."""
     return _field(tree.path(cgroup) / "memory.events.local", b"oom")
 
 

@@ -56,7 +56,7 @@ def floor(
     """Have the floor wait for the node's crossing, to kill what is in the pod: `pids`, on v1 no others.
 
     What it reports in `record`: word 0 that it waits, 1 the wake, 2 the kill, all in ns on CLOCK_MONOTONIC.
-    Raises RefusedError where it doesn't get ready, BpfError and OSError for what it waits for.
+    Raises RefusedError where it doesn't start, BpfError and OSError of the event that it waits for.
     """
     with ExitStack() as stack:
         arguments, fds = stack.enter_context(_armed(node, wait, level_bytes))

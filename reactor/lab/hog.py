@@ -117,7 +117,7 @@ def hog(
     """Start a hog in the pod, which is as new as the hog, and end it if it still runs.
 
     `armed` is called with the PIDs of the hog and its canary before the hog begins. Raises RefusedError
-    where the canary and the observer don't get ready.
+    where the canary and the observer don't start.
     """
     before_bytes = node.usage_bytes()
     total_bytes = max(node.memory_bytes - before_bytes - 8 * MIB, MIB)

@@ -43,7 +43,7 @@ class RankedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """A pod to be ended. `threshold` is None where the pod broke its own storage limit.
+    """A pod to be evicted. `threshold` is None where the pod broke its own storage limit.
 
     `message` and `annotations` are what upstream writes into the pod's status and its event.
     """
@@ -61,10 +61,10 @@ class Eviction:
 class InFlight:
     """An eviction that has been ordered and whose resource may not be back yet.
 
-    Until `kill_at_seconds` the pod may still end by itself (a soft eviction's grace period); from
+    Until `kill_at_seconds` the pod may still exit (a soft eviction's grace period); from
     `deadline_seconds` on nothing more is expected of it. `pod` is what it was where its files are awaited,
-    which may outlive its cgroup, and the daemon that ended it. `left_bytes` is the shared memory and tmpfs
-    still charged to a pod that has ended (None: it has not), which comes back when the files are removed.
+    which may outlive its cgroup, and the daemon that evicted it. `left_bytes` is the shared memory and tmpfs
+    still charged to a pod that has ended (None: it has not), which is freed when the files are removed.
     """
 
     uid: str
@@ -117,7 +117,7 @@ class HardMemoryKill:
     """A kill for a hard memory threshold, with what it is judged by afterwards.
 
     `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal
-    outside all pods, `pods_bytes` what the pods held that were not being ended; None: not observed.
+    outside all pods, `pods_bytes` what the pods held that were not being evicted; None: not observed.
     `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
     """
 

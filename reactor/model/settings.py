@@ -162,13 +162,13 @@ class Settings:
     """Everything that `reactor run` goes by.
 
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
-    cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever ended.
+    cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever killed.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
     `by_layout` holds the policy's settings for every layout where the devices are to tell which one it is;
     it is empty where a layout is configured. `reserved_memory_bytes` is kept from pods for the system: the
     pods' cgroup, where it has no limit of its own, may use the rest of the node. `kubernetes` None is a
     plain Linux node. `runtime_endpoint` None looks for the container runtime's socket; of each container of
-    a pod that is still to run `dead_containers_kept` dead ones are not removed for the sake of space;
+    a pod that is still to run `dead_containers_kept` dead ones are kept when space is reclaimed;
     `static_pods_path` is where the kubelet finds its static pods. On a plain node podman's images are given
     back where `podman`; `podman_socket` None is its own unit's, if that is there.
     """

@@ -1,4 +1,4 @@
-"""Thresholds and what they are held against."""
+"""Thresholds, and the observations that are compared with them."""
 
 from __future__ import annotations
 

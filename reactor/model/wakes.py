@@ -9,7 +9,7 @@ from reactor.model.signals import Signal
 
 
 class WakeKind(StrEnum):
-    """How much a pass has to look at: a memory wake never waits for a disk."""
+    """How much a pass has to observe: a memory wake never waits for a disk."""
 
     MEMORY = "memory"
     PROCESSES = "processes"

@@ -61,7 +61,7 @@ class NodeObserver:
     def processes(self) -> Mapping[Signal, Observation]:
         """Return pid.available, threads included: the node cgroup's if it has a limit, else the machine's.
 
-        The machine's own size is looked at along with it.
+        The machine's own size is observed along with it.
         """
         problems: dict[str, str] = {}
         _tried(problems, "machine", self._memory.look_at_machine)

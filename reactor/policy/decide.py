@@ -41,9 +41,9 @@ def decide(
     """Return the state after this pass and what the pass decided.
 
     `snapshot` None means that the statistics could not be read: nothing changes. A signal that the caller
-    did not look at in this pass belongs into the snapshot as it was seen last, with the time at which that
-    was: it stays listed and is not acted on again. A signal that is absent was looked for and not found:
-    its grace period starts over.
+    did not observe in this pass belongs into the snapshot with its last observation and the time of that: it
+    stays listed and is not acted on again. An absent signal could not be observed: its grace period starts
+    over.
     """
     if snapshot is None:
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)

@@ -27,7 +27,7 @@ def storage_limit_evictions(
 
 
 def _has_limits(pod: Pod) -> bool:
-    """Tell whether there is anything to look at: most pods have no limit, and every pass asks for all."""
+    """Return whether the pod has a limit to check: most have none, and every pass asks for all pods."""
     if pod.ephemeral_storage_limit is not None:
         return True
     for volume in pod.volumes:  # plain loops: a tenth of the time that any() takes for so few

@@ -2,7 +2,8 @@
 
 Right after an OOM kill nothing is available yet, although the victim alone may bring back all that is
 missing. Where its size is known, what it has not given back yet is credited to the node until it has exited.
-Where only the kill is known (cgroup v1 tells no victim), the node is waited for while its memory comes back.
+If only the kill is known (cgroup v1 names no victim), no pod is evicted while the node's available memory
+grows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def record_oom_kill(
 
     A kill at a pod's own limit brings the node nothing that it could not have had before, and every
     tenant can cause one: it is not waited for. Nor is a second kill of which nothing is known while a first
-    is waited for: the kernel may go on killing, and that must not put off an eviction for good.
+    is waited for: the kernel may go on killing, and that must not put off an eviction for ever.
     """
     if kill.scope is OomScope.OWN_LIMIT:
         return state

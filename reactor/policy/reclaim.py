@@ -1,4 +1,4 @@
-"""What the node itself can give back for a signal, before any pod is ended."""
+"""The node-level reclaims for a signal, which come before any eviction."""
 
 from __future__ import annotations
 

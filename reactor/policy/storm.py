@@ -63,7 +63,7 @@ class _Node:
         return memory_outside_pods(self.seen, self.pods, self.used, gone=self.dying)
 
     def living_bytes(self) -> int | None:
-        """Return what the pods hold that are not being ended, None where one was not observed."""
+        """Return what the pods hold that are not being evicted, None where one was not observed."""
         held_bytes = 0
         for pod in self.pods:
             if pod.uid in self.dying:

@@ -1,6 +1,6 @@
 """Which images are on the node, since when, and when each was last in use: as observed, over restarts too.
 
-The runtime tells neither. So an image is detected when it is first seen, and was used whenever a container,
+The runtime reports neither. So an image is detected when it is first seen, and was used whenever a container,
 dead ones included, was of it. Source: image_gc_manager.go, detectImages.
 """
 

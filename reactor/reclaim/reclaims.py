@@ -1,4 +1,4 @@
-"""What a node can give back before a pod is ended: what commands free, dead containers, unused images."""
+"""Node-level reclaims, before a pod is evicted: commands that free space, dead containers, unused images."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class ContainerReclaim:
         """Wait until what was removed shows as free, for some seconds at the most.
 
         containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later
-        on an idle machine. A look at the disk before that would evict a pod for nothing.
+        on an idle machine. Observing the disk before that would evict a pod for nothing.
         """
         with trio.move_on_after(_GIVEN_BACK_SECONDS):
             await until_space_is_back(self._free_bytes, before_bytes, _PATIENCE)

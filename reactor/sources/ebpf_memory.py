@@ -144,7 +144,7 @@ class EbpfMemory(EbpfSource[MemoryProbe, _Levels]):
 
     @staticmethod
     def _load(loader: EbpfLoader) -> MemoryProbe:
-        # The compiler of BCC is ended when the daemon ends, or is given another configuration.
+        # The compiler of BCC is killed when the daemon ends or is reloaded.
         return open_memory_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
     async def _begin(self, probe: MemoryProbe, cgroup: str, watch_id: int) -> _MemoryWatch:

@@ -97,7 +97,7 @@ class EbpfPids(EbpfSource[TasksProbe, ProcessLevels]):
 
     @staticmethod
     def _load(loader: EbpfLoader) -> TasksProbe:
-        # The compiler of BCC is ended when the daemon ends, or is given another configuration.
+        # The compiler of BCC is killed when the daemon ends or is reloaded.
         return open_tasks_probe(loader, interrupt=trio.from_thread.check_cancelled)
 
     async def _begin(self, probe: TasksProbe, cgroup: str, watch_id: int) -> _TasksWatch:

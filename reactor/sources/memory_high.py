@@ -214,7 +214,7 @@ class _Guard:
             await self._release()
             self._armed("is past its levels")
             return False
-        # Assigned first: should the write be cancelled or fail halfway, it still is put back.
+        # Assigned first: even if the write is cancelled or fails halfway, it is restored.
         self._standing = following
         if await in_thread(self._high.set, following.level_bytes, MEMORY_HIGH):
             self._armed(f"{following.threshold} at {format_bytes(following.level_bytes)}")

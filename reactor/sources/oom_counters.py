@@ -122,7 +122,7 @@ class _CountV2:
         return subtree_kills(self._tree, self._node.node)
 
     def _limits_met(self) -> tuple[int, int]:
-        """Return how often limits were met for good: those that are guarded, and all in the node."""
+        """Return how often reclaim could not keep a limit: the guarded ones, and all in the node."""
         guarded = sum(_counted(own_limit_met, self._tree, self._node.cgroups))
         tops = (
             [f"/{name}" for name in self._tree.children("/")] if self._node.is_machine else [self._node.node]

@@ -47,7 +47,7 @@ class OomNotices:
                 self._held.popitem()[1].close()
 
     def struck(self) -> bool:
-        """Return whether a guarded limit was met for good since this was last asked. Never raises."""
+        """Return whether a guarded limit was out of memory since the last call. Never raises."""
         # No any(): each one is to be asked, so that none answers for this time the next time.
         return sum([notice.struck() for notice in self._held.values()]) > 0
 
@@ -77,7 +77,7 @@ class _Notice(Protocol):
     inode: int
 
     def struck(self) -> bool:
-        """Return whether the limit was met for good since this was last asked. Never raises."""
+        """Return whether the kernel was out of memory at the limit since the last call. Never raises."""
 
     def close(self) -> None:
         """Close the descriptor."""

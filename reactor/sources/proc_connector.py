@@ -119,7 +119,7 @@ class ProcConnector:
                 count = self._drain(events)
             if count:
                 self._wake()
-            # Forks that come faster than they can be looked at are thinned out further, but only as long
+            # Forks that come faster than they can be read are thinned out further, but only as long
             # as they do.
             if count > _CROWD:
                 self._crowding = min(self._crowding * 2, MAXIMUM_SAMPLE)

@@ -1,7 +1,7 @@
 """prometheus_client without the web servers that it brings along.
 
 Its exposition module imports servers and clients for HTTP and WSGI, with e-mail's parser, OpenSSL and all:
-7 MiB of a daemon that is to stay below 40. Nothing of that is used here: what those modules define is
+7 MiB of a daemon that is to stay below 40. None of it is used here: the names of those modules are
 replaced, for as long as the import lasts, by empty classes. Everything in reactor imports prometheus_client
 from here.
 """

@@ -1,4 +1,4 @@
-"""What the node has been through: crossings of memory thresholds and what came of them, from its journals.
+"""The node's history, from its journals: crossings of memory thresholds, and their outcome.
 
 The journal holds the decisions that were news, and an eviction's is written when its pod is gone: they are
 put into order by their times. MemoryPressure comes into force with the first threshold that is crossed, a

@@ -115,7 +115,7 @@ def _soft_misses(
     settings: Settings, soft: Threshold | None, hard_bytes: int, found: Recommendation, history: History
 ) -> Iterator[str]:
     if soft is None:
-        yield "no soft threshold for memory.available: no pod is ever given time to end by itself"
+        yield "no soft threshold for memory.available: no pod is ever given time to exit by itself"
         return
     room_bytes = int(soft.value.of(found.node.capacity_bytes)) - hard_bytes
     if room_bytes <= 0:

@@ -10,7 +10,7 @@ side, the more the larger it is.
     soft = hard + rate x (grace period of the threshold + grace period of the pods)
 
 A soft threshold can only serve an allocator that is slow enough to let its grace periods end before it
-comes to the hard one.
+reaches the hard one.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def main() -> None:
     directory, parent_pid = sys.argv[1], int(sys.argv[2])
     _end_with_parent(parent_pid)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # of all that could be ended for want of memory, this is missed the least
+        file.write("1000")  # if memory runs out, the OOM killer's first choice
     request = json.load(sys.stdin)
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # some of what BCC says is said on stdout

@@ -42,7 +42,7 @@ class BpfObject:
     """One object file, loaded. `shared` gives maps of another object to the maps of the same names.
 
     Raises BpfError where it can't be: no libbpf, no object file or a broken one, no BTF, no capability, a
-    function that this kernel has not got, the verifier's refusal. What it holds is closed with `close`.
+    function that this kernel does not have, the verifier's refusal. `close` closes all descriptors of it.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The ring buffer that eBPF programs write records into, read through its memory mappings.
 
 libbpf's own reader calls back for each record, and to give C a Python function takes writable and executable
-memory, which a hardened unit (MemoryDenyWriteExecute) has not got. Sources: kernel/bpf/ringbuf.c,
+memory, which a hardened unit (MemoryDenyWriteExecute) is refused. Sources: kernel/bpf/ringbuf.c,
 Documentation/bpf/ringbuf.rst, libbpf's ringbuf.c.
 """
 

@@ -10,7 +10,7 @@ from reactor.lab.crossing import LEVEL_BYTES
 from reactor.lab.hog import MIB
 
 STEP: Final = "step"
-# How an allocator comes to the level: at full speed from nothing, or from shortly before it at so many MiB/s.
+# How an allocator reaches the level: at full speed from nothing, or from shortly before it at so many MiB/s.
 PACES: Final = (STEP, "100", "1000", "max")
 _RAMP_MIB: Final = {STEP: LEVEL_BYTES // MIB, "100": 20, "1000": 60, "max": 60}
 _SEVERAL: Final = 4

@@ -28,7 +28,7 @@ _BACK_SLACK_BYTES: Final = 4 * MIB
 _SPARE_BYTES: Final = 8 * MIB  # below the node's limit, so that the kernel's OOM killer has no part in it
 _POD: Final = "allocators"
 _CACHE_POD: Final = "cache"
-# Without the cpu controller: on v1 it would refuse real-time priority to the thread that tells of the kill.
+# Without the cpu controller: on v1 it would refuse real-time priority to the thread that reports the kill.
 _CONTROLLERS: Final = ("memory", "freezer", "pids")
 
 
@@ -74,7 +74,7 @@ class Track:
         """Have the level crossed and return what became of it.
 
         The allocators wait for `pause_ms` after what they take beforehand, so that a poller is met at any
-        point of its round. Raises RefusedError where they don't get ready.
+        point of its round. Raises RefusedError where they don't start.
         """
         with ExitStack() as stack:
             self._fill_cache(course, stack)
