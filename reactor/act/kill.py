@@ -1,6 +1,6 @@
 """The kill path: a pod is killed by its cgroup.
 
-    get_ready   beforehand: hold what a kill of the likeliest pods needs
+    prepare     beforehand: hold what a kill of the likeliest pods needs
     kill_now    hot, synchronous: check the target, SIGKILL everything in it, have its memory freed in our own
                 context, give it the CPU
     reap        afterwards: wait until the memory is back, chase stragglers
@@ -100,9 +100,9 @@ class KillPath:
     def guard(self, pod_parents: Sequence[str]) -> None:
         """Kill pods inside these from now on, and nothing elsewhere, not even pods in their grace period."""
         self._pod_parents = tuple(pod_parents)
-        self.get_ready(())
+        self.prepare(())
 
-    def get_ready(self, pods: Sequence[Pod]) -> None:
+    def prepare(self, pods: Sequence[Pod]) -> None:
         """Hold what a kill of these pods needs, and of no others. Never raises: the kill does."""
         wanted = {pod.uid: pod for pod in pods}
         if wanted:
@@ -115,14 +115,14 @@ class KillPath:
                 target = self._ready.get(uid) or self._checked(pod)
                 self._ready[uid] = target
                 self._untouchable.refuse(target.cgroup)
-                target.get_ready(self._tree)
+                target.prepare(self._tree)
             except (ReactorError, OSError):
                 if uid in self._ready:
                     self._ready.pop(uid).close()
 
     def close(self) -> None:
         """Close every descriptor that is still held. Harmless when repeated."""
-        self.get_ready(())
+        self.prepare(())
         self._reserve.close()
         self._dying.close()
         self._release.close()

@@ -95,7 +95,7 @@ class Target:
             raise failed[0]
         return True
 
-    def get_ready(self, tree: CgroupTree) -> None:
+    def prepare(self, tree: CgroupTree) -> None:
         """Open what is not open yet, of the cgroups found first. Raises OSError; what is open stays owned."""
         if self.directory is None:
             return

@@ -81,9 +81,9 @@ class Evictor:
             _LOG.warning("pod %s: eviction called off: a dry run was configured", attempt.eviction.pod.key)
         return tuple(called_off)
 
-    def get_ready(self, pods: Sequence[Pod]) -> None:
+    def prepare(self, pods: Sequence[Pod]) -> None:
         """Hold what it takes to end these pods at once, and no others."""
-        self._kills.get_ready(() if self._dry_run else pods)
+        self._kills.prepare(() if self._dry_run else pods)
 
     def begin(self, eviction: Eviction) -> EvictionAttempt:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""

@@ -70,7 +70,7 @@ class PodList(Protocol):
 class Kills(Protocol):
     """Ends pods."""
 
-    def get_ready(self, pods: Sequence[Pod]) -> None:
+    def prepare(self, pods: Sequence[Pod]) -> None:
         """Hold what a kill of these pods needs, and of no others; never raises."""
 
     def kill_now(self, pod: Pod) -> KillReport:

@@ -150,10 +150,10 @@ class Passes:
         )
         record = self._record(wakes, snapshot, decision, attempts, times)
         if not attempts:  # what is left to do of an attempt comes first
-            self._get_ready(memory, now_seconds)
+            self._prepare(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
 
-    def _get_ready(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
+    def _prepare(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Prepare for the crossing where it is near; see readiness.py."""
         nearby = near(self._settings.thresholds, memory)
         if nearby:
@@ -162,10 +162,10 @@ class Passes:
             pods = self._to_decide_over(now_seconds)
             crossed = {signal: memory[signal] for signal in nearby}
             first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
-            self._evictor.get_ready(first)
+            self._evictor.prepare(first)
             self.is_near = True
         elif self.is_near:
-            self._evictor.get_ready(())
+            self._evictor.prepare(())
             self.is_near = False
 
     async def give_back(

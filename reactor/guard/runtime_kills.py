@@ -40,9 +40,9 @@ class RuntimeKills:
         self._tree = tree
         self._steward = steward
 
-    def get_ready(self, pods: Sequence[Pod]) -> None:
-        """Hold what a kill of these pods needs, see KillPath.get_ready."""
-        self._kills.get_ready(pods)
+    def prepare(self, pods: Sequence[Pod]) -> None:
+        """Hold what a kill of these pods needs, see KillPath.prepare."""
+        self._kills.prepare(pods)
 
     def kill_now(self, pod: Pod) -> KillReport:
         """Kill the pod's containers by their cgroups, see KillPath.kill_now."""

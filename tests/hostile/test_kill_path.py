@@ -105,13 +105,13 @@ async def test_a_process_at_the_end_of_a_path_of_any_length_dies_as_any_other(
     try:
         nest.enter(innermost.pid)
         before = open_descriptors()
-        kill_path.get_ready([pod] * prepared)
+        kill_path.prepare([pod] * prepared)
         report = kill_path.kill_now(pod)
         reaped = await kill_path.reap(pod)  # which signals who is far below
         assert reaped.freed_ns is not None
         assert () == (*report.problems, *reaped.problems)
         assert [-signal.SIGKILL] * 2 == [child.wait(10 * PATIENCE) for child in (innermost, outer)]
-        kill_path.get_ready(())
+        kill_path.prepare(())
         assert before >= open_descriptors()
     finally:
         with suppress(ProcessLookupError):

@@ -55,7 +55,7 @@ async def test_a_pod_that_was_ranked_is_not_killed_in_its_successor(
 ) -> None:
     pod = ranked(yard)
     before = open_descriptors()
-    kill_path.get_ready([pod] * prepared)
+    kill_path.prepare([pod] * prepared)
     successor = started_again(yard, pod)
     report = kill_path.kill_now(pod)
     assert (0, True, ()) == (report.processes, report.is_gone, report.problems)

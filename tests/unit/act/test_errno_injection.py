@@ -139,7 +139,7 @@ def calls_of_a_kill(world: World, faults: Faults, *, prepared: int) -> dict[str,
     """Return how often a kill makes each call."""
     children = world.fill()
     kill_path = KillPath(world.tree, (PARENT,))
-    kill_path.get_ready([POD] * prepared)
+    kill_path.prepare([POD] * prepared)
     faults.counts.clear()
     with faults.injected():
         kill_path.kill_now(POD)
@@ -164,7 +164,7 @@ def test_a_call_that_fails_once_keeps_nobody_alive_and_leaves_no_descriptor(
         for position in range(1, count + 1):
             children = world.fill()
             kill_path = KillPath(world.tree, (PARENT,))
-            kill_path.get_ready([POD] * prepared)
+            kill_path.prepare([POD] * prepared)
             faults.counts.clear()
             faults.fails = lambda called, nth, _, at=(name, position): number if (called, nth) == at else None
             with faults.injected():

@@ -107,7 +107,7 @@ def test_everybody_in_the_pod_is_killed_however_deep_and_nobody_beside_it(
     victims = [*cgroups.add("/pods/pod", 1), *cgroups.add("/pods/pod/a", 2), *cgroups.add("/pods/pod/a/b", 1)]
     (beside,) = cgroups.add("/pods/other", 1)
     if prepared:
-        kills.get_ready([of("/pods/pod")])
+        kills.prepare([of("/pods/pod")])
     report = kills.kill_now(of("/pods/pod"))
     assert [-signal.SIGKILL] * 4 == ends(victims)
     assert (4, False) == (report.processes, report.is_gone)
@@ -156,7 +156,7 @@ async def test_pod_that_is_not_inside_the_parents_is_refused_in_each_way_of_endi
         *cgroups.add("/elsewhere/pod", 1),
         *cgroups.add("/podsand/pod", 1),
     ]
-    kills.get_ready([of(cgroup)])
+    kills.prepare([of(cgroup)])
     with pytest.raises(RefusedError):
         kills.kill_now(of(cgroup))
     with pytest.raises(RefusedError):
@@ -172,7 +172,7 @@ async def test_cgroup_that_has_gone_or_is_anothers_by_now_is_a_kill_of_nobody(
     (successor,) = cgroups.add("/pods/pod", 1)
     inode = os.stat(cgroups.fake.directory("/pods/pod")).st_ino
     for pod in (of("/pods/gone"), of("/pods/pod", cgroup_inode=inode + 1)):
-        kills.get_ready([pod])
+        kills.prepare([pod])
         report = kills.kill_now(pod)
         assert (True, 0) == (report.is_gone, report.processes)
         asked = await kills.terminate(pod, 0.0)
@@ -252,7 +252,7 @@ async def test_parents_that_are_not_guarded_any_more_protect_their_pods(
     cgroups: Cgroups, kills: KillPath
 ) -> None:
     (process,) = cgroups.add("/pods/pod", 1)
-    kills.get_ready([of("/pods/pod")])
+    kills.prepare([of("/pods/pod")])
     kills.guard(["/others"])
     with pytest.raises(RefusedError, match="is not inside /others"):
         kills.kill_now(of("/pods/pod"))
@@ -263,7 +263,7 @@ async def test_a_kill_leaves_no_descriptor(cgroups: Cgroups) -> None:
     before = set(os.listdir("/proc/self/fd"))
     victims = cgroups.add("/pods/pod", 3)
     with closing(KillPath(cgroups.fake.tree, ("/pods",))) as kills:
-        kills.get_ready([of("/pods/pod")])
+        kills.prepare([of("/pods/pod")])
         kills.kill_now(of("/pods/pod"))
         ends(victims)
         cgroups.settle()

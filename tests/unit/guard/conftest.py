@@ -119,7 +119,7 @@ class FakeKills:
         self.empty: set[str] = set()
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def get_ready(self, pods: Sequence[Pod]) -> None:
+    def prepare(self, pods: Sequence[Pod]) -> None:
         self.ready = [pod.name for pod in pods]
 
     def kill_now(self, pod: Pod) -> KillReport:

@@ -16,7 +16,7 @@ def wake() -> Wake:
     return Wake(source="test", kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
 
 
-async def test_near_a_threshold_whoever_would_go_is_got_ready_and_nobody_is_killed(
+async def test_near_a_threshold_the_next_victim_is_prepared_and_no_pod_is_killed(
     make_loop, make_pod, observation
 ):
     loop = make_loop()
@@ -32,7 +32,7 @@ async def test_near_a_threshold_whoever_would_go_is_got_ready_and_nobody_is_kill
     assert loop.known.state.thresholds_met == ()
 
 
-async def test_next_hog_is_got_ready_too_a_moment_after_the_first_was_killed(
+async def test_the_next_hog_is_prepared_too_a_moment_after_the_first_was_killed(
     make_loop, make_pod, observation
 ):
     loop = make_loop(unhelpful_eviction_pause_seconds=10.0, reclaims_memory=True)
@@ -53,7 +53,7 @@ async def test_next_hog_is_got_ready_too_a_moment_after_the_first_was_killed(
     assert loop.kills.ready == ["next"]
 
 
-async def test_for_an_absurd_threshold_nobody_is_observed_nor_got_ready(
+async def test_for_an_absurd_threshold_no_pod_is_observed_nor_prepared(
     make_loop, make_pod, make_threshold, observation
 ):
     loop = make_loop(make_threshold(512 * MIB))

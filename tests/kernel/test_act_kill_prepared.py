@@ -40,10 +40,10 @@ def home(yard: Yard) -> Path:
     return yard.tree.memory_root / path.lstrip("/") / "cgroup.procs"
 
 
-async def test_a_pod_that_was_got_ready_ends_as_any_other(yard: Yard, kill_path: KillPath) -> None:
+async def test_a_prepared_pod_is_killed_as_any_other(yard: Yard, kill_path: KillPath) -> None:
     pod = yard.pod()
     children = [yard.spawn(pod.cgroup) for _ in range(3)]
-    kill_path.get_ready([pod])
+    kill_path.prepare([pod])
     late = yard.spawn(pod.cgroup)
     report = kill_path.kill_now(pod)
     assert () == report.problems
@@ -53,12 +53,12 @@ async def test_a_pod_that_was_got_ready_ends_as_any_other(yard: Yard, kill_path:
     assert (await kill_path.reap(pod)).freed_ns is not None
 
 
-async def test_a_process_that_left_the_pod_after_it_was_got_ready_is_not_killed(
+async def test_a_process_that_left_the_pod_after_it_was_prepared_is_not_killed(
     yard: Yard, kill_path: KillPath
 ) -> None:
     pod, elsewhere = yard.pod(), yard.make(f"{yard.parent}/elsewhere")
     leaves, stays = yard.spawn(pod.cgroup), yard.spawn(pod.cgroup)
-    kill_path.get_ready([pod])
+    kill_path.prepare([pod])
     for directory in yard.directories(elsewhere):
         (directory / "cgroup.procs").write_text(str(leaves.pid))
     assert 1 == kill_path.kill_now(pod).processes
@@ -67,12 +67,12 @@ async def test_a_process_that_left_the_pod_after_it_was_got_ready_is_not_killed(
     assert leaves.poll() is None
 
 
-async def test_a_cgroup_that_was_made_anew_after_it_was_got_ready_is_another_pods_and_is_spared(
+async def test_a_cgroup_that_was_made_anew_after_it_was_prepared_is_another_pods_and_is_spared(
     yard: Yard, kill_path: KillPath
 ) -> None:
     pod = yard.pod()
     first = yard.spawn(pod.cgroup)
-    kill_path.get_ready([pod])
+    kill_path.prepare([pod])
     first.kill()
     first.communicate()
     for directory in yard.directories(pod.cgroup):
@@ -84,10 +84,10 @@ async def test_a_cgroup_that_was_made_anew_after_it_was_got_ready_is_another_pod
     assert second.poll() is None
 
 
-def test_what_was_got_ready_and_is_gone_is_a_kill_of_nobody(yard: Yard, kill_path: KillPath) -> None:
+def test_a_prepared_pod_that_is_gone_is_a_kill_without_a_victim(yard: Yard, kill_path: KillPath) -> None:
     pod = yard.pod()
     child = yard.spawn(pod.cgroup)
-    kill_path.get_ready([pod])
+    kill_path.prepare([pod])
     child.kill()
     child.communicate()
     for directory in yard.directories(pod.cgroup):
@@ -103,39 +103,39 @@ def test_a_cgroup_without_a_process_is_said_to_be_empty_and_one_with_a_process_i
     empty, full = yard.pod("empty"), yard.pod("full")
     child = yard.spawn(full.cgroup)
     if is_ready:
-        kill_path.get_ready([empty, full])
+        kill_path.prepare([empty, full])
     found = [kill_path.kill_now(pod) for pod in (empty, full)]
     assert [(True, False), (False, False)] == [(report.is_empty, report.is_gone) for report in found]
     assert -signal.SIGKILL == child.wait(5)
 
 
-def test_whoever_is_got_ready_is_let_go_of_when_others_are_or_the_fence_moves(
+def test_a_prepared_pod_is_released_when_others_are_prepared_or_the_parents_change(
     yard: Yard, kill_path: KillPath
 ) -> None:
     pods = [replace(yard.pod(name), uid=name) for name in ("a", "b")]
     for pod in pods:
         yard.spawn(pod.cgroup)
     before = open_descriptors()
-    kill_path.get_ready(pods[:1])
+    kill_path.prepare(pods[:1])
     held = open_descriptors()
     assert held > before
-    kill_path.get_ready(pods[:1])
-    kill_path.get_ready(pods[1:])
+    kill_path.prepare(pods[:1])
+    kill_path.prepare(pods[1:])
     assert held == open_descriptors()
     kill_path.guard(("/reactor-test-nowhere",))
     assert before == open_descriptors()
-    kill_path.get_ready(pods)
+    kill_path.prepare(pods)
     assert before == open_descriptors()
     with pytest.raises(RefusedError, match="not inside"):
         kill_path.kill_now(pods[0])
 
 
-def test_reactor_itself_is_not_killed_where_it_came_into_a_pod_that_was_got_ready(
+def test_reactor_itself_is_not_killed_where_it_came_into_a_prepared_pod(
     yard: Yard, kill_path: KillPath
 ) -> None:
     pod = yard.pod()
     child = yard.spawn(pod.cgroup)
-    kill_path.get_ready([pod])
+    kill_path.prepare([pod])
     procs = yard.tree.path(pod.cgroup) / "cgroup.procs"
     back = home(yard)
     before = open_descriptors()
@@ -143,7 +143,7 @@ def test_reactor_itself_is_not_killed_where_it_came_into_a_pod_that_was_got_read
     try:
         with pytest.raises(RefusedError, match="reactor"):
             kill_path.kill_now(pod)
-        kill_path.get_ready([pod])  # refused as well, silently
+        kill_path.prepare([pod])  # refused as well, silently
     finally:
         back.write_text(str(os.getpid()))
     assert child.poll() is None
