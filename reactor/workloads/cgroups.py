@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +29,10 @@ _AVOID_PRIORITY: Final = 1_000_000
 # can make thousands is not to make it long.
 _SETTLES_SECONDS: Final = 1.0
 _MOST_READ_AGAIN: Final = 8
+# What a cgroup asks for is written right after it was made. Later in its first second it needs to be read
+# again only where the last time is this long ago: not twice on the way to a kill.
+_BEING_MADE_SECONDS: Final = 0.1
+_READ_AGAIN_SECONDS: Final = 0.01
 
 
 class _Found(NamedTuple):
@@ -40,6 +45,27 @@ class _Found(NamedTuple):
     cgroup: str
     inode: int
     parent_directory: str
+
+
+class _Young:
+    """When a pod came and was last read; `request` is held open once it is read again."""
+
+    __slots__ = ("came_seconds", "read_seconds", "request")
+
+    def __init__(self, now_seconds: float) -> None:
+        self.came_seconds = self.read_seconds = now_seconds
+        self.request: MemoryRequest | None = None
+
+    def is_due(self, now_seconds: float) -> bool:
+        """Return whether it may be another than it was when it was read."""
+        is_being_made = now_seconds - self.came_seconds < _BEING_MADE_SECONDS
+        return is_being_made or now_seconds - self.read_seconds >= _READ_AGAIN_SECONDS
+
+    def close(self) -> None:
+        """Close what is held open."""
+        if self.request is not None:
+            self.request.close()
+            self.request = None
 
 
 class CgroupPods:
@@ -57,8 +83,7 @@ class CgroupPods:
         self._clock_seconds = clock_seconds
         self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
         self._known: dict[str, Pod] = {}
-        self._young: Mapping[str, float] = {}  # until when, by uid, those that came last at the end
-        self._held: dict[str, MemoryRequest] = {}  # of the young that are read again, by uid
+        self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
         self._glanced = Unchanged[dict[str, Sequence[_Found]]]()
 
@@ -108,10 +133,8 @@ class CgroupPods:
         self, children: Mapping[str, Sequence[_Found]], problems: dict[str, str], *, afresh: bool
     ) -> tuple[Pod, ...]:
         known = self._known
-        young = self._still_young()
-        again = frozenset(list(young)[-_MOST_READ_AGAIN:])
-        for uid in self._held.keys() - again:
-            self._held.pop(uid).close()
+        now_seconds = self._clock_seconds()
+        again = self._due_again(now_seconds)
         came: list[str] = []
         pods: dict[str, Pod] = {}
         for parent in self.fence.parents:
@@ -122,24 +145,28 @@ class CgroupPods:
             for child in children.get(parent, ()):
                 before = known.get(child.uid)
                 is_read = afresh or before is None or child.uid in again
-                is_again = before is not None and child.uid in again
-                pod = self._pod(child, before, problems, is_again=is_again) if is_read else before
+                pod = self._pod(child, before, problems, again.get(child.uid)) if is_read else before
                 if pod is not None:
                     pods[child.uid] = pod
                     if before is None:
                         came.append(child.uid)
-        if came:
-            young |= dict.fromkeys(came, self._clock_seconds() + _SETTLES_SECONDS)
-        self._young = young
+        for uid in came:
+            self._young[uid] = _Young(now_seconds)
         self._known = pods
         self._problems = problems
         return tuple(pods.values())
 
-    def _still_young(self) -> dict[str, float]:
+    def _due_again(self, now_seconds: float) -> dict[str, _Young]:
+        """Return who of the youngest is to be read again now; those that have settled are young no longer."""
         if not self._young:
             return {}
-        now_seconds = self._clock_seconds()
-        return {uid: until for uid, until in self._young.items() if now_seconds < until}
+        young = self._young
+        for uid in [uid for uid, one in young.items() if now_seconds - one.came_seconds >= _SETTLES_SECONDS]:
+            young.pop(uid).close()
+        for uid in islice(young, max(0, len(young) - _MOST_READ_AGAIN)):
+            young[uid].close()
+        youngest = islice(reversed(young.items()), _MOST_READ_AGAIN)
+        return {uid: one for uid, one in youngest if one.is_due(now_seconds)}
 
     def _children(self, parent: str) -> Sequence[_Found]:
         """Return the cgroups below a parent that may be pods, by name. Raises OSError, RefusedError."""
@@ -157,7 +184,7 @@ class CgroupPods:
         ]
 
     def _pod(
-        self, found: _Found, before: Pod | None, problems: dict[str, str], *, is_again: bool
+        self, found: _Found, before: Pod | None, problems: dict[str, str], young: _Young | None
     ) -> Pod | None:
         """Return the pod in a cgroup, None where it is gone since it was listed.
 
@@ -169,7 +196,7 @@ class CgroupPods:
             attributes = read_attributes(directory, found.parent_directory)
             if attributes.problems:
                 problems[found.cgroup] = "; ".join(attributes.problems)
-            request_bytes, limit_bytes = self._request_and_limit(found, is_again=is_again)
+            request_bytes, limit_bytes = self._request_and_limit(found, young)
             return _pod(found, attributes, request_bytes=request_bytes, limit_bytes=limit_bytes)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
@@ -178,18 +205,18 @@ class CgroupPods:
             unread = _pod(found, Attributes(), request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
 
-    def _request_and_limit(self, found: _Found, *, is_again: bool) -> tuple[int, int | None]:
+    def _request_and_limit(self, found: _Found, young: _Young | None) -> tuple[int, int | None]:
         """Return what the cgroup asks for and may have; of one that is read again by files held open.
 
         That is what a kill of a new pod waits for: 0.06 ms instead of 0.3.
         """
-        if not is_again:
+        if young is None:
             cgroup = found.cgroup
             return self._tree.memory_request_bytes(cgroup), self._tree.memory_limit_bytes(cgroup)
-        held = self._held.get(found.uid)
-        if held is None:
-            held = self._held[found.uid] = MemoryRequest(self._tree, found.cgroup)
-        return held.request_bytes(), held.limit_bytes()
+        young.read_seconds = self._clock_seconds()
+        if young.request is None:
+            young.request = MemoryRequest(self._tree, found.cgroup)
+        return young.request.request_bytes(), young.request.limit_bytes()
 
 
 def _pod(found: _Found, attributes: Attributes, *, request_bytes: int, limit_bytes: int | None) -> Pod:

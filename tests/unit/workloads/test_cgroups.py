@@ -227,6 +227,26 @@ def test_so_many_new_pods_do_not_make_a_glance_long(fake: FakeTree, proc: Path) 
     assert names[-8:] == read_again
 
 
+def test_pod_that_is_being_made_is_read_at_every_glance_and_later_not_twice_in_a_hundredth(
+    fake: FakeTree, proc: Path
+) -> None:
+    now = [100.0]
+    parents = Settings(pod_parents=("/pods",))
+    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+
+    def seen_after(seconds: float, asked: int) -> int | None:
+        now[0] += seconds
+        fake.tree.set_memory_request("/pods/new", asked * MIB)
+        return listing.glance()[0].requests[Resource.MEMORY] // MIB
+
+    listing.glance()
+    fake.add("/pods/new")
+    listing.glance()
+
+    assert [1, 2, 3] == [seen_after(seconds, asked) for seconds, asked in ((0.0, 1), (0.0, 2), (0.09, 3))]
+    assert [4, 4, 6] == [seen_after(seconds, asked) for seconds, asked in ((0.02, 4), (0.005, 5), (0.006, 6))]
+
+
 def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeTree, proc: Path) -> None:
     now = [100.0]
     parents = Settings(pod_parents=("/pods",))
