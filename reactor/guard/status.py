@@ -27,6 +27,7 @@ from reactor.model.signals import RESOURCE, UNIT, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.policy import rank
+from reactor.policy.left_files import left_bytes_by_uid
 from reactor.policy.oom_victims import credit_bytes
 from reactor.sources.catalogue import chain_of
 from reactor.supervisor import PartState
@@ -127,7 +128,9 @@ async def explain(view: View) -> dict[str, Any]:
     pods, usages = view.known.pods, await usages_in_turns(view, view.known.pods, signal)
     resource = RESOURCE[signal]
     ranking: list[dict[str, Any]] = []
-    places = rank(pods, usages, signal, view.settings.eviction.layout)
+    seen = observations.get(signal)
+    left_bytes = left_bytes_by_uid(view.known.state, signal, seen, pods, usages, now_seconds)
+    places = rank(pods, usages, signal, view.settings.eviction.layout, left_bytes)
     for number, place in enumerate(places, 1):
         if number % PODS_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.amounts import amount_text
-from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot
+from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot, VictimMemory
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
@@ -34,14 +34,15 @@ def record_eviction(
     *,
     snapshot: Snapshot | None = None,
     pods: Sequence[Pod] = (),
-    held_bytes: int | None = None,
+    victim: VictimMemory | None = None,
 ) -> PolicyState:
     """Return the state after an eviction was ordered: in flight, and counted against the rate.
 
     `snapshot` and `pods` are what it was decided on, by which a kill for memory is judged afterwards, and
-    `held_bytes` what the pod held when it was killed (None: not observed).
+    `victim` what the pod held when it was killed.
     """
-    state = with_kill(settings, state, eviction, snapshot or Snapshot(), pods, now_seconds, held_bytes)
+    seen = snapshot or Snapshot()
+    state = with_kill(settings, state, eviction, seen, pods, now_seconds, victim or VictimMemory())
     kill_at = now_seconds + eviction.grace_period_seconds
     ordered = InFlight(
         uid=eviction.pod.uid,
