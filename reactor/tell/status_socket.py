@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +25,7 @@ _LOG: Final = logging.getLogger("reactor.daemon")
 _QUESTION_BYTES: Final = 4096
 _ANSWER_BYTES: Final = 64 << 20
 _PATIENCE_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 0.01
 _CONNECTIONS: Final = 8
 
 Answer = Mapping[str, Any]
@@ -63,7 +66,7 @@ def ask(
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(patience_seconds)
-            connection.connect(str(path))
+            _connect(connection, path, time.monotonic() + patience_seconds)
             connection.sendall(json.dumps(question).encode() + b"\n")
             while (more := connection.recv(1 << 16)) and len(answer) < _ANSWER_BYTES:
                 answer += more
@@ -79,6 +82,19 @@ def ask(
     if not isinstance(document, dict):
         raise NoDaemonError(f"{path}: answered {answer[:80]!r}; accepted: a JSON object")
     return document
+
+
+def _connect(connection: socket.socket, path: Path, deadline_seconds: float) -> None:
+    """Connect; where the daemon's backlog is full try again, since Linux does not wait with a timeout."""
+    while True:
+        try:
+            connection.connect(os.fspath(path))
+        except BlockingIOError:
+            if time.monotonic() > deadline_seconds:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return
 
 
 async def _line(peer: Peer) -> bytes:

@@ -155,6 +155,35 @@ def test_without_a_daemon_the_asker_is_told_so(tmp_path):
         ask(tmp_path / "s.sock", {"command": "status"})
 
 
+def test_question_waits_for_room_where_others_have_filled_the_backlog(tmp_path):
+    path = tmp_path / "s.sock"
+    answers = []
+    with ExitStack() as open_sockets:
+        listener = open_sockets.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(path))
+        listener.listen(0)
+        listener.settimeout(10)
+        others = -1
+        error = 0
+        while not error:
+            client = open_sockets.enter_context(socket.socket(socket.AF_UNIX))
+            client.settimeout(0)
+            error = client.connect_ex(str(path))
+            others += 1
+        asking = threading.Thread(target=lambda: answers.append(ask(path, {"command": "status"})))
+        asking.start()
+        asking.join(0.2)  # it has found the backlog full
+        for _ in range(others + 1):
+            connection, _ = listener.accept()
+            open_sockets.enter_context(connection)
+        connection.recv(4096)
+        connection.sendall(b'{"pods": 1}\n')
+        connection.shutdown(socket.SHUT_RDWR)
+        asking.join()
+
+    assert [{"pods": 1}] == answers
+
+
 @pytest.mark.parametrize("answer", [b"", b"nonsense\n", b"[1]\n"])
 def test_daemon_that_answers_nonsense_is_no_daemon(tmp_path, answer):
     with listen(tmp_path / "s.sock") as listener:
