@@ -22,8 +22,9 @@ from reactor.threads import in_thread
 
 COMMAND: Final = (sys.executable, "-P", "-m", "reactor.steward")
 _REAP_SECONDS: Final = 2.0
-# What it is told of the environment: how it logs, how it finds the time zone.
-_PASSED_ON: Final = ("JOURNAL_STREAM", "TZ")
+# Not passed on: the service manager hears the guard alone. Of the rest the steward needs how it logs, the
+# time zone, the API server's address in a pod, the node's name, and what a credentials plugin goes by.
+_KEPT_BACK: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 
 
 class StewardError(ReactorError):
@@ -88,12 +89,12 @@ def _spawn(command: Sequence[str], listener: socket.socket | None) -> tuple[sock
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     ours.setblocking(False)  # noqa: FBT003 - its one argument
     fds = () if listener is None else (listener.fileno(),)
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    passed_on = {name: value for name, value in os.environ.items() if name not in _KEPT_BACK}
     try:
         with theirs:
             pid = spawn(
                 (*command, *map(str, fds)),
-                {**child_environment(), **passed_on},
+                {**passed_on, **child_environment()},
                 stdin_fd=theirs.fileno(),
                 inherited_fds=fds,
             )

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -50,8 +50,15 @@ def document(
 
 
 @contextmanager
-def api_server(pods: list[dict[str, Any]], turned: threading.Event | None = None) -> Iterator[str]:
-    """Serve the pods and their node, and yield the URL; once it has `turned` all answers are garbage."""
+def api_server(
+    pods: list[dict[str, Any]],
+    turned: threading.Event | None = None,
+    on_write: Callable[[tuple[str, Any]], None] = lambda _: None,
+) -> Iterator[str]:
+    """Serve the pods and their node, and yield the URL; once it has `turned` all answers are garbage.
+
+    `on_write` is given what is created or patched, with its path.
+    """
     node = {"metadata": {"name": NODE, "uid": "uid-node", "resourceVersion": "5"}, "spec": {}, "status": {}}
     over = threading.Event()
     has_turned = turned or threading.Event()
@@ -75,7 +82,8 @@ def api_server(pods: list[dict[str, Any]], turned: threading.Event | None = None
                 self.answer({"metadata": {"resourceVersion": "5"}, "items": items})
 
         def do_PATCH(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            on_write((urlsplit(self.path).path, body))
             self.answer({})
 
         def do_POST(self) -> None:

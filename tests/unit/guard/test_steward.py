@@ -638,3 +638,23 @@ async def test_without_a_runtime_the_guard_asks_the_processes_themselves(tmp_pat
         await until(lambda: guard.link.pid is not None)
         over = await guard.link.stop("u", 30)
     assert over.problems == ("no container runtime is known",)
+
+
+def _environment(pid: int | None) -> str:
+    return Path(f"/proc/{pid}/environ").read_bytes().decode()
+
+
+async def test_steward_has_the_environment_by_which_a_cluster_is_found_but_not_the_service_managers(
+    tmp_path, monkeypatch
+):
+    """In a pod the API server's address is there, the node's name, and what a credentials plugin goes by."""
+    found = {"NODE_NAME": "one", "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOME": "/root", "AWS_PROFILE": "x"}
+    for name, value in {**found, "NOTIFY_SOCKET": "/none", "WATCHDOG_USEC": "1"}.items():
+        monkeypatch.setenv(name, value)
+    guard = Guard(tmp_path)
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        raw = _environment(guard.link.pid)
+    environment = dict(one.split("=", 1) for one in raw.split("\0") if one)
+    assert found.items() <= environment.items()
+    assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & environment.keys()

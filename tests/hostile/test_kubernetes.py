@@ -1,0 +1,158 @@
+"""A Kubernetes node whose steward dies or never comes: the right pod is evicted, the cluster hears it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reactor.lab.virtual_node import VirtualNode
+from tests.hostile.test_annotations import NODE, api_server, document, start
+from tests.hostile.test_steward import killed_every_200_ms
+from tests.support.daemon import RunningDaemon, after_passes
+from tests.support.kubelet_tree import HOG, OTHER, kubeconfig, pods_of_a_kubelet
+from tests.support.processes import descendants_called, hold
+from tests.support.trials import Trial
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.suite("crash-only")
+
+_PODS = [document("hog", HOG), document("critical", OTHER, priority=2_000_001_000)]
+
+
+def _without_steward(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every steward end at its start."""
+    broken = directory / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import os, sys\nif 'reactor.steward' in sys.orig_argv:\n    os._exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+
+
+def _configured(daemon: RunningDaemon, node: VirtualNode, directory: Path, url: str) -> None:
+    daemon.configure(
+        {"evictionHard": {"memory.available": "96Mi"}},
+        {
+            "kubernetes": {"nodeName": NODE, "kubeconfig": kubeconfig(directory, url), "role": "sole"},
+            "pods": {"parents": [f"{node.cgroup}/kubepods"]},
+        },
+    )
+
+
+def test_a_guard_without_a_steward_from_the_start_evicts_by_what_the_cgroups_show(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside = pods_of_a_kubelet(node)
+    smaller = node.spawn(inside[OTHER], hold(60))
+    trial.right, trial.needed = {f"pod{HOG}"}, 0  # no journal tells of it
+    trial.must_live([smaller])
+    _without_steward(tmp_path, monkeypatch)
+    _configured(daemon, node, tmp_path, "http://127.0.0.1:1")
+    daemon.start()
+    hog = node.spawn(inside[HOG], hold(470))
+    assert -signal.SIGKILL == hog.wait(10 * PATIENCE)
+    assert smaller.poll() is None
+    assert 0 == daemon.stop()
+
+
+def test_a_guard_that_restarts_without_a_steward_knows_the_specs_that_it_was_told_before(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The critical pod is the larger one, and without its spec it is a pod like any other."""
+    inside = pods_of_a_kubelet(node)
+    critical = node.spawn(inside[OTHER], hold(260))
+    trial.right, trial.needed = {"hog"}, 0
+    trial.must_live([critical])
+    with api_server(_PODS) as url:
+        start(daemon, node, kubeconfig(tmp_path, url))
+        eventually(lambda: "specs" not in daemon.status()["problems"], "the specs are told")
+        assert 0 == daemon.stop()
+    _without_steward(tmp_path, monkeypatch)
+    daemon.start()
+    hog = node.spawn(inside[HOG], hold(170))
+    assert -signal.SIGKILL == hog.wait(10 * PATIENCE)
+    assert critical.poll() is None
+    assert 0 == daemon.stop()
+
+
+def test_the_api_server_hears_of_an_eviction_during_which_stewards_were_killed(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
+) -> None:
+    inside = pods_of_a_kubelet(node)
+    critical = node.spawn(inside[OTHER], hold(260))
+    trial.right.add("hog")
+    trial.must_live([critical])
+    written: list[Any] = []
+    with api_server(_PODS, on_write=written.append) as url:
+        start(daemon, node, kubeconfig(tmp_path, url))
+        eventually(lambda: "specs" not in daemon.status()["problems"], "the specs are told")
+        with killed_every_200_ms(daemon) as killed:
+            hog = node.spawn(inside[HOG], hold(170))
+            assert -signal.SIGKILL == hog.wait(10 * PATIENCE)
+            eventually(lambda: len(killed) >= 3, "stewards were killed after it, too")
+        eventually(lambda: {"Evicted"} <= _reasons(written), "the event", 60)
+        eventually(lambda: any(path.endswith("/hog/status") for path, _ in written), "the pod's status", 60)
+        eventually(lambda: daemon.evicted() == ["hog"], "the eviction in the journal")
+        assert critical.poll() is None
+        assert 0 == daemon.status()["kubernetes"]["lost_reports"]
+        assert 0 == daemon.stop()
+    names = [body["metadata"]["name"] for path, body in written if path.endswith("/events")]
+    evicted = [name for name in names if name.startswith("hog.")]
+    assert len(set(evicted)) == 1  # of one name, which the server takes once
+
+
+def _reasons(written: list[Any]) -> set[str]:
+    return {body["reason"] for path, body in written if path.endswith("/events")}
+
+
+def test_what_a_kubelet_starts_again_in_an_evicted_pod_is_killed_without_a_steward_and_after_a_restart(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside = pods_of_a_kubelet(node)
+    trial.right, trial.needed = {f"pod{HOG}"}, 0
+    _without_steward(tmp_path, monkeypatch)
+    _configured(daemon, node, tmp_path, "http://127.0.0.1:1")
+    daemon.start()
+    hog = node.spawn(inside[HOG], hold(470))
+    assert -signal.SIGKILL == hog.wait(10 * PATIENCE)
+    for _ in range(2):
+        again = node.spawn(inside[HOG], hold(1))
+        assert -signal.SIGKILL == again.wait(10 * PATIENCE)
+        daemon.kill()
+        daemon.start()
+    innocent = node.spawn(inside[OTHER], hold(1))
+    again = node.spawn(inside[HOG], hold(1))
+    assert -signal.SIGKILL == again.wait(10 * PATIENCE)
+    assert innocent.poll() is None
+    assert 0 == daemon.stop()
+
+
+def test_the_guard_of_a_kubernetes_node_is_small(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
+) -> None:
+    """What talks to the cluster takes its memory in the steward."""
+    pods_of_a_kubelet(node)
+    trial.needed = 0
+    with api_server(_PODS) as url:
+        start(daemon, node, kubeconfig(tmp_path, url))
+        after_passes(daemon, 5)
+        assert daemon.process is not None
+        (steward,) = descendants_called(daemon.process.pid, "reactor.steward")
+        steward_kib = int(Path(f"/proc/{steward}/status").read_text().split("VmRSS:")[1].split()[0])
+        print(f"RSS: guard {daemon.rss_mib():.1f} MiB, steward {steward_kib / 1024:.1f} MiB")
+        assert 0 == daemon.stop()
