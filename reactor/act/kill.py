@@ -439,7 +439,7 @@ class KillPath:
             return call()
 
     def _taken(self, pod: Pod) -> Target:
-        """Return the pod's target, ready where it was got ready; it is the caller's to close."""
+        """Return the pod's target, as prepared or new; it is the caller's to close."""
         ready = self._ready.pop(pod.uid, None)
         if ready is not None:
             if ready.is_of(pod):

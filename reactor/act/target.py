@@ -1,9 +1,9 @@
-"""What a kill holds of a pod: its cgroup's directory by descriptor, pidfds of it, v2's cgroup.kill opened.
+"""A pod as the target of a kill: its cgroup's directory by descriptor, pidfds, and v2's cgroup.kill opened.
 
-From the ranking to the end of the kill a target is one directory, known by its inode: whatever has its path
-by then, a unit that was started again above all, is another pod and not touched.
-Found out at the kill itself the rest takes 0.3 ms of the way from a wake to a kill, so it is got ready for
-the pod that is likely to be next. What is ready names processes and cgroups, never a decision.
+From the ranking to the end of the kill a target is one directory, identified by its inode: another cgroup
+under the same path, such as that of a restarted unit, is another pod and not touched. Opening pidfds and
+cgroup.kill takes 0.3 ms, so both are prepared for the pods that are likely to be next. What is prepared names
+processes and cgroups, and is never a decision.
 """
 
 from __future__ import annotations

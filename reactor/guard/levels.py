@@ -82,7 +82,7 @@ class MemoryLevels:
             )
 
     def _early(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:
-        """Yield the levels at which to get ready for a hard threshold."""
+        """Yield the levels at which victims are prepared for a hard threshold."""
         if not threshold.is_hard:
             return
         for place, distance_bytes in enumerate(ahead_bytes(seen.capacity), start=1):

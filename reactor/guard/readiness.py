@@ -1,10 +1,11 @@
-"""Before a crossing: near a hard memory threshold the likeliest pods are got ready to be killed.
+"""Before a crossing: near a hard memory threshold the likeliest victims are prepared.
 
-The sources wake the loop at early levels too. The pass that follows decides over what it sees, like any
-other; after it the same decision is made once more, over what would be seen at the crossing, and the pods
-that it would evict are got ready (`act.target`). All of that only saves work, never a look: at the crossing
-the node and its pods are read and decided over afresh, and the first in the ranking is killed, ready or not.
-Half of what it saves is the time to fetch code and counters back into the CPU's caches.
+The sources wake the loop at early levels too. The pass that follows decides on its observations, like any
+other; after it the same decision is made once more, on the observations that the crossing would have, and the
+pods that it would evict are prepared (`act.target`). That only saves work, never an observation: at the
+crossing the node and its pods are observed and the decision is made afresh, and the first in the ranking is
+killed, prepared or not. Half of what it saves is the time to fetch code and counters back into the CPU's
+caches.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
 
 # How far ahead of a hard threshold the loop is woken, in bytes and as a share of the capacity. An allocator
-# of 2 GiB/s takes 16 ms and 2 ms for it, a pass that gets ready 1.5 ms.
+# of 2 GiB/s takes 16 ms and 2 ms for it, a pass that prepares takes 1.5 ms.
 _AHEAD: Final = ((32 << 20, 16), (3 << 20, 128))
 READY_PODS: Final = 2
 

@@ -1,4 +1,4 @@
-"""Pods that were got ready to be killed, and what became of them before they were; on v1 and on v2."""
+"""Pods that were prepared to be killed, and their changes before the kill; on v1 and on v2."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Before a crossing: who is got ready, and that nobody is killed for having been."""
+"""Before a crossing: which pods are prepared, and that none is killed for having been prepared."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ import pytest
 from reactor.config.pod import pod_from_document
 from reactor.errors import ConfigError
 from reactor.model.pods import StorageKind, StoragePlace
-from reactor.workloads.storage import storage_places
+from reactor.workloads.manifests import storage_places
 
 POD = pod_from_document(
     {
