@@ -30,13 +30,6 @@ def yard() -> Iterator[Yard]:
         yield yard
 
 
-@pytest.fixture
-def kill_path(yard: Yard) -> Iterator[KillPath]:
-    path = KillPath(yard.tree, (yard.parent,))
-    yield path
-    path.close()
-
-
 async def test_kill_ends_every_process_of_the_pod_and_of_its_containers(
     yard: Yard, kill_path: KillPath
 ) -> None:

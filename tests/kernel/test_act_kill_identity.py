@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,25 +11,11 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.act.target import populated
 from reactor.guard.standing_order import StandingOrder
-from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
-from tests.support.yard import IGNORE_TERM, Yard, tree_of, yard_in
+from tests.support.yard import IGNORE_TERM, Yard
 
 pytestmark = pytest.mark.suite("path reuse")
-
-
-@pytest.fixture(params=list(CgroupVersion))
-def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
-    with yard_in(tree_of(request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def kill_path(yard: Yard) -> Iterator[KillPath]:
-    path = KillPath(yard.tree, (yard.parent,))
-    yield path
-    path.close()
 
 
 def ranked(yard: Yard) -> Pod:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,20 +11,7 @@ from reactor.act.kill import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
 from tests.support.this_machine import open_descriptors
-from tests.support.yard import Yard, tree_of, yard_in
-
-
-@pytest.fixture(params=CgroupVersion)
-def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
-    with yard_in(tree_of(request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def kill_path(yard: Yard) -> Iterator[KillPath]:
-    path = KillPath(yard.tree, (yard.parent,))
-    yield path
-    path.close()
+from tests.support.yard import Yard
 
 
 def home(yard: Yard) -> Path:

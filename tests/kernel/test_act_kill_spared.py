@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -15,20 +15,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually
-from tests.support.yard import FORK_STORM, IGNORE_TERM, Yard, tree_of, yard_in
-
-
-@pytest.fixture(params=["v1", "v2"])
-def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
-    with yard_in(tree_of(CgroupVersion(request.param))) as made:
-        yield made
-
-
-@pytest.fixture
-def kill_path(yard: Yard) -> Iterator[KillPath]:
-    path = KillPath(yard.tree, (yard.parent,))
-    yield path
-    path.close()
+from tests.support.yard import FORK_STORM, IGNORE_TERM, Yard
 
 
 @pytest.fixture

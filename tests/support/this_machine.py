@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import ReactorError
+from reactor.kernel.bpf.libbpf import LIBRARY
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import parse_field
@@ -24,6 +26,17 @@ needs_memcg_v1 = pytest.mark.skipif(
     os.geteuid() != 0 or not (V1_ROOT / "cgroup.event_control").exists(),
     reason="needs root and the memory controller on cgroup v1 (boot with systemd.unified_cgroup_hierarchy=0)",
 )
+
+
+def _has_libbpf() -> bool:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+needs_libbpf = pytest.mark.skipif(not _has_libbpf(), reason="no libbpf.so.1: apt-get install libbpf1")
 
 
 def cgroup_tree() -> CgroupTree:

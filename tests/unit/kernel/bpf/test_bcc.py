@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import sys
@@ -15,22 +14,14 @@ import pytest
 from reactor.errors import BpfError
 from reactor.kernel.bpf.bcc import BccObject, BccPrograms, Toolchain
 from reactor.kernel.bpf.bcc_probes import MEMORY, OOM, TASKS, symbol_addresses
-from reactor.kernel.bpf.libbpf import LIBRARY
+from tests.support.this_machine import needs_libbpf
 
 SOURCES = Path(__file__).parents[4] / "bpf" / "bcc"
 PROGRAMS = BccPrograms(name="x", kprobes={"f": "some_function"}, maps=("events",))
 SHOWN = "; `reactor doctor -v` shows the log"
 
 
-def _has_libbpf() -> bool:
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not _has_libbpf(), reason="no libbpf.so.1: apt-get install libbpf1")
+pytestmark = needs_libbpf
 
 
 class Child:

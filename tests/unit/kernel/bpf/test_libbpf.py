@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf import _libbpf_build
-from reactor.kernel.bpf.objects import LIBRARY, OBJECTS, BpfObject
+from reactor.kernel.bpf.objects import OBJECTS, BpfObject
 from reactor.kernel.bpf.probes import MemoryProbe
-
-
-def _has_libbpf() -> bool:
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return False
-    return True
-
-
-needs_libbpf = pytest.mark.skipif(not _has_libbpf(), reason="no libbpf.so.1: apt-get install libbpf1")
+from tests.support.this_machine import needs_libbpf
 
 
 def test_generated_declarations_are_those_that_are_declared(tmp_path: Path) -> None:
