@@ -1,30 +1,33 @@
 """Event-driven node-pressure eviction for Linux and Kubernetes nodes.
 
-Read it in the order of one pass:
+Two processes. The guard decides and kills; read it in the order of one pass:
 
     sources/    a kernel event or the ticker wakes the loop and says why
-    daemon/     the nursery and the loop: observe, decide, act, journal
+    guard/      the process: the loop, passes, evictions, state
     observe/    fresh counters of the node and of its pods
-    workloads/  the pods of a plain node: cgroups, manifests
+    workloads/  which pods exist: cgroups, units, manifests
     policy/     the decision: a pure function of configuration, state, observations, pods and now
     act/        the kill path
     brake/      memory.high against a hog that outruns the kill
 
-What may be late, hang or die:
+The steward reads what others write, and may hang or die at any moment:
 
-    disks/      filesystems, and what pods take of them
-    reclaim/    what the node gives back before a pod is evicted
-    cluster/    Kubernetes: which pods there are, and what the cluster is told
-    steward/    the second process: journal, status, metrics; link/ is what lies between the two
+    steward/    the process: its parts, their supervision
+    tell/       journal, status, metrics, log
+    disks/      filesystems and the pods that fill them
+    reclaim/    what is reclaimed before a pod is evicted: commands, containers, images
+    cluster/    Kubernetes: the specs of pods, reports of evictions, the node's status, admission
 
-What all of them share:
+    link/       the messages between the two
+
+Shared by both:
 
     model/      the words
     config/     documents (KubeletConfiguration, v1.Pod, reactor's own section) to those words
     kernel/     typed bindings and pure parsers, one module a kernel interface
     kube/ cri/ podman/    protocol clients, without policy
     threads.py  work for a worker thread, which waits where none can be started
-    lean_imports.py    imports without what they bring along
+    lean_imports.py       imports without the modules that they would load in addition
 
 For people:
 

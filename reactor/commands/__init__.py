@@ -1,4 +1,4 @@
-"""What can be asked of `reactor`: each command's module declares its arguments and calls what answers them.
+"""The commands of `reactor`: each one's module declares its arguments and calls the function that runs it.
 
     def add(commands): ...     # its parsers, with `call` set to what the arguments are handed to
 

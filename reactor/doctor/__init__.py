@@ -1,1 +1,1 @@
-"""`reactor doctor`: what this node offers to reactor, what is missing, and what to do about it."""
+"""`reactor doctor`: what this node offers to reactor, what is missing, and the remedy."""

@@ -140,7 +140,7 @@ class KeptFile(Generic[_Content]):
                 else:
                     # Not abandoned: two writers of one file are worse than a late one.
                     await in_thread(following(self._save_beside_loop))
-            except trio.Cancelled:  # before a thread had begun with it: left for `flush`
+            except trio.Cancelled:  # before a thread started with it: left for `flush`
                 self._changed.set()
                 raise
             finally:

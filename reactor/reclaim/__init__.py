@@ -1,1 +1,1 @@
-"""What the node gives back before a pod is evicted: commands, containers, images, page cache."""
+"""What is reclaimed before a pod is evicted: commands, containers, images, page cache."""

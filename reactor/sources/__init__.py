@@ -1,10 +1,10 @@
 """What wakes the loop: one Trio task a source, each with its fallback.
 
 catalogue      every source, once: name, chain, cgroup version, feature, purpose
-wakes          where a source leaves a wake for the loop; the board that says how each source stands
-chain          one step watches at a time, the next stands in; attempts: back-off between attempts
+wakes          a source leaves a wake for the loop there; the board has the state of each source
+chain          one source watches at a time, the next stands in; attempts: back-off between attempts
 memory         the chain for memory: ebpf_memory, memcg, memory_high; beside it memcg_reclaim and psi
-levels         at what usage a memory threshold is crossed
+levels         the usage at which a memory threshold is crossed
 processes      the chain for process ids: ebpf_pids, proc_connector
 oom            the chain for the kernel's OOM kills: ebpf_oom, oom_counters
 ebpf_watch     what the eBPF sources of memory and process ids have in common

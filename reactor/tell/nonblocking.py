@@ -81,7 +81,7 @@ class NonblockingWriter:
             if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
                 return cls(_File(os.open(f"/proc/self/fd/{fd}", flags)), limit)
-        except OSError:  # another user's pipe, one that nobody reads, no /proc
+        except OSError:  # another user's pipe, one without a reader, no /proc
             return None
         return None
 
