@@ -54,10 +54,10 @@ _LOOSE_ROUNDS: Final = 3
 class KillReport:
     """What one kill did. Instants are CLOCK_MONOTONIC nanoseconds.
 
-    `processes` counts those signalled; through v2's cgroup.kill those that were held ready or still to be
-    seen right afterwards, which may be fewer. `is_gone`: no process was left to be killed, since the cgroup
-    is gone or another has its path. `is_empty`: the cgroup is there, and no process was in it, or none yet.
-    `problems` are one line each: what was refused and did not stop the kill.
+    `processes` counts those signalled; through v2's cgroup.kill those that were prepared or still listed
+    right afterwards, which may be fewer. `is_gone`: there was no process to kill, because the cgroup is gone
+    or its path is another cgroup's. `is_empty`: the cgroup exists and had no process, or none yet. `problems`
+    has a line for each refusal that did not stop the kill.
     """
 
     cgroup: str
@@ -71,10 +71,10 @@ class KillReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Struck:
-    """What the signals did: when the last was sent, to how many, pidfds of some by process id.
+    """The signals sent: when the last one, to how many processes, pidfds of some by process id.
 
-    `is_any` is False where there was nothing that a signal could be sent to. `is_cut`: there are so many
-    cgroups that the rest of them is left to reap.
+    `is_any` is False where there was no process to signal. `is_cut`: there are so many cgroups that the rest
+    of them is left to reap.
     """
 
     killed_ns: int
@@ -103,7 +103,7 @@ class KillPath:
         self.prepare(())
 
     def prepare(self, pods: Sequence[Pod]) -> None:
-        """Hold what a kill of these pods needs, and of no others. Never raises: the kill does."""
+        """Open what a kill of these pods needs, and close that of others. Never raises: the kill does."""
         wanted = {pod.uid: pod for pod in pods}
         if wanted:
             self._release.start()
@@ -131,9 +131,10 @@ class KillPath:
     def kill_now(self, pod: Pod) -> KillReport:
         """Send SIGKILL to everything in the pod's cgroup and return when it is sent; reap waits for the end.
 
-        Of thousands of cgroups on v1 reap signals the rest, too, which would hold up all other pods here.
-        Raises RefusedError for a pod that reactor must not touch, OSError where nothing of it could be
-        signalled. A cgroup that is gone, or another's by now, is a kill of zero processes.
+        If a pod has thousands of cgroups on v1, reap signals the last of them: here they would delay the
+        kills of other pods. Raises RefusedError for a pod that reactor must not touch, OSError where none of
+        its processes could be signalled. If the cgroup is gone, or its path is another cgroup's, no process
+        is killed.
         """
         started_ns = time.monotonic_ns()
         return self._kill(pod, self._taken(pod), started_ns)
@@ -171,10 +172,9 @@ class KillPath:
     ) -> KillReport | None:
         """Ask the pod's processes to end (SIGTERM), and kill what is left when the grace period is over.
 
-        Returns None where they all exited by themselves, where a kill_now of the same pod killed them
-        meanwhile, or where `still_wanted`, asked at the end of the grace period, says no; a cancellation
-        leaves them with their SIGTERM. What is killed is the very cgroup that was asked to end.
-        Raises as kill_now.
+        Returns None if all of them exited by themselves, if a kill_now of the same pod killed them meanwhile,
+        or if `still_wanted` returns False at the end of the grace period; after a cancellation they have got
+        their SIGTERM alone. The cgroup that is killed is the one that was sent SIGTERM. Raises as kill_now.
         """
         started_ns = time.monotonic_ns()
         target = self._checked(pod)
@@ -199,17 +199,17 @@ class KillPath:
             target.close()
 
     def exercise(self) -> str | None:
-        """Run the path once against a child of our own, in a cgroup of its own; return what went wrong.
+        """Kill a child of our own, in a cgroup of its own, as a trial; return what went wrong.
 
-        A kill that is refused (a seccomp filter, a missing capability) must show at the start, not when the
-        memory runs out. Blocks for some 50 ms, and for seconds only where the kill doesn't work.
+        A refused kill (a seccomp filter, a missing capability) must be noticed at the start, not when memory
+        runs out. Blocks for some 50 ms, and for seconds only if the kill doesn't work.
         """
         return exercise(self._tree, self._pod_parents, KillPath)
 
     def _kill(
         self, pod: Pod, target: Target, started_ns: int, problems_before: Sequence[str] = ()
     ) -> KillReport:
-        """Kill a target, which is owned from now on. Raises as kill_now."""
+        """Kill a target and close it. Raises as kill_now."""
         problems = list(problems_before)
         try:
             if target.directory is None:
@@ -248,12 +248,12 @@ class KillPath:
                 count, pidfds = target.take_killed() if taken else (0, {})
                 return _Struck(killed_ns=killed_ns, count=count, pidfds=pidfds, is_any=taken > 0)
             problems += _refusals(refused)
-        elif not target.is_ready:  # of a ready one it was asked, and the volley never signals us anyway
+        elif not target.is_ready:  # a prepared one was checked already, and the volley never signals reactor
             self._untouchable.refuse(target.cgroup)
         return self._kill_each(target, problems, is_any_dead=taken > 0)
 
     def _kill_whole(self, target: Target) -> tuple[int, Mapping[str, OSError]]:
-        """Kill through v2's cgroup.kill; return how many subtrees took it, and what refused."""
+        """Kill through v2's cgroup.kill; return the number of subtrees killed, and the refusals."""
         taken, refused = target.kill_whole()
         if any(error.errno in NO_DESCRIPTORS for error in refused.values()):
             with self._reserve.lent():
@@ -262,11 +262,11 @@ class KillPath:
         return taken, refused
 
     def _kill_each(self, target: Target, problems: list[str], *, is_any_dead: bool) -> _Struck:
-        """Signal every process, frozen and unable to fork where they fork ahead of us.
+        """Signal every process; if they fork ahead of the signals, freeze them and refuse their forks.
 
-        Freezing and thawing cost 0.3 ms and hold up the death of who doesn't fork, so the first round goes
-        without: from then on a listed process can't fork any more (copy_process() fails with a signal
-        pending), and a round that finds no new one is the proof that none got away.
+        Freezing and thawing cost 0.3 ms and delay the death of processes that don't fork, so the first round
+        is without: after it a signalled process can't fork any more (copy_process() fails with a signal
+        pending), and a round that finds no new process proves that all are signalled.
         """
         if target.directory is None:
             return _Struck(killed_ns=time.monotonic_ns(), count=0, pidfds={}, is_any=False)
@@ -298,9 +298,9 @@ class KillPath:
         )
 
     async def _finish(self, pod: Pod, target: Target, problems: dict[str, None]) -> None:
-        """Signal the rest of a pod that has too many cgroups for one go, in pieces. Raises RefusedError.
+        """Signal the last cgroups of a pod that has too many for one go, in pieces. Raises RefusedError.
 
-        Those who fork ahead of that are held still for a round without a pause.
+        If their processes fork ahead of that, they are frozen for a round without a pause.
         """
         if _key(pod) not in self._unfinished or target.directory is None:
             return
@@ -317,9 +317,9 @@ class KillPath:
         problems |= dict.fromkeys((*found, *volley.problems))
 
     def _fire(self, volley: Volley, rounds: int, most_cgroups: int = sys.maxsize) -> bool:
-        """Fire up to so many rounds, those that lack descriptors again with the reserve.
+        """Fire up to so many rounds; repeat one that lacks descriptors with those of the reserve.
 
-        Returns whether the last one found a new process.
+        Returns whether the last round found a new process.
         """
         found = False
         for _ in range(rounds):
@@ -333,7 +333,7 @@ class KillPath:
         return found
 
     async def _fire_in_pieces(self, volley: Volley, rounds: int) -> bool:
-        """Fire as `_fire` does, others having their turn after every few cgroups."""
+        """Fire as `_fire` does, with a checkpoint for other tasks after every few cgroups."""
         for _ in range(rounds):
             for _ in volley.pieces(_PIECE):
                 await trio.lowlevel.checkpoint()
@@ -344,7 +344,7 @@ class KillPath:
         return True
 
     def _held_still(self, target: Target, problems: list[str]) -> ExitStack:
-        """Return the context in which no process in the target forks or runs, as far as that can be had."""
+        """Return the context in which no process of the target forks or runs, as far as the node allows."""
         stack = ExitStack()
         pids = self._mirrored(target, "pids", problems, stack)
         freezer = self._mirrored(target, "freezer", problems, stack)
@@ -374,7 +374,7 @@ class KillPath:
             problems.append(f"CPU quota and weight not raised: {error}")
 
     def _hold(self, pod: Pod, target: Target, struck: _Struck) -> None:
-        """Keep for reap what it waits on; but the next kill needs descriptors more than reap does."""
+        """Keep the descriptors that reap waits on, unless the next kill would lack them."""
         if self._reserve.fill():
             self._dying.hold(_key(pod), target.take_directory(), struck.pidfds)
             return
@@ -383,7 +383,7 @@ class KillPath:
         self._reserve.fill()
 
     async def _killed(self, pod: Pod, deadline_seconds: float, problems: dict[str, None]) -> Target | None:
-        """Return the target that was killed, the caller's; None where it can't be had by the deadline."""
+        """Return the target that was killed, for the caller to close; None if it can't be opened in time."""
         with trio.move_on_after(deadline_seconds):
             while True:
                 try:
@@ -411,7 +411,7 @@ class KillPath:
         return Target(target.cgroup, copy, target.spared)
 
     async def _wait_empty(self, target: Target, volley: Volley) -> None:
-        """Wait until a target is empty. What can't be listed is asked for again: the grace period ends it."""
+        """Wait until a target is empty. If it can't be listed, try again: the grace period ends that."""
         while True:
             try:
                 await wait_empty(target, volley.held.values())
@@ -427,9 +427,9 @@ class KillPath:
             raise RefusedError(f"cgroup {target.cgroup!r} holds process {pid}, {what}")
 
     def _twice(self, call: Callable[[], _Found]) -> _Found:
-        """Return what the call does; where that is refused, once more with the reserve's descriptors.
+        """Return the call's result; if it fails, call again with the reserve's descriptors.
 
-        A signal that comes in between and a moment without memory are no reasons to spare a pod.
+        Neither a signal in between nor a moment without memory must spare a pod.
         """
         try:
             return call()
@@ -439,7 +439,7 @@ class KillPath:
             return call()
 
     def _taken(self, pod: Pod) -> Target:
-        """Return the pod's target, as prepared or new; it is the caller's to close."""
+        """Return the pod's target, prepared or new, for the caller to close."""
         ready = self._ready.pop(pod.uid, None)
         if ready is not None:
             if ready.is_of(pod):
@@ -448,7 +448,7 @@ class KillPath:
         return self._checked(pod)
 
     def _checked(self, pod: Pod) -> Target:
-        """Return the pod's target. Raises RefusedError where reactor must not end it, OSError."""
+        """Return the pod's target. Raises RefusedError where reactor must not kill it, OSError."""
         self._inside(pod)
         return self._twice(lambda: Target.of(self._tree, pod))
 
@@ -467,9 +467,7 @@ class KillPath:
         try:
             count = len(self._twice(target.processes))
         except (ReactorError, OSError) as error:
-            return [
-                f"{target.cgroup}: not known to have ended {deadline_seconds:g} s after the kill: {error}"
-            ]
+            return [f"{target.cgroup}: unknown whether it ended within {deadline_seconds:g} s: {error}"]
         what = f"{count} processes still listed" if count else "processes are still exiting"
         because = frozen_by_ancestor(self._tree, target.cgroup)
         return [
@@ -501,7 +499,7 @@ def _exists(target: Target, problems: list[str]) -> bool:
 
 
 def _refusals(refused: Mapping[str, OSError]) -> list[str]:
-    """Return what refused a whole kill; a kernel that has no cgroup.kill is no problem."""
+    """Return a line for each refusal of a whole kill; a kernel without cgroup.kill is no problem."""
     return [
         f"{cgroup}/cgroup.kill: {error.strerror}; killing one by one"
         for cgroup, error in refused.items()

@@ -1,7 +1,7 @@
-"""A chain of ways to be woken, each standing in for the one before.
+"""A chain of sources, each of which stands in for the one before.
 
-One step watches at a time. When it fails, or takes more than a moment, the next takes over while the first is
-tried again with backoff; when the first stands, the next is called off.
+One step watches at a time. When it fails, or takes more than a moment to arm, the next takes over while the
+first is tried again with backoff; when the first is armed, the next is cancelled.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from reactor.model.wakes import SourceHealth, Wake, WakeKind
 from reactor.sources.attempts import AttemptBackoff
 from reactor.sources.wakes import SourceBoard, Wakes
 
-# How long the next step waits for the first attempt of the one before: programs are loaded in 0.1 s, but
-# compiled in many.
+# How long the next step waits for the first attempt of the one before: loading programs takes 0.1 s,
+# compiling them many seconds.
 PATIENCE_SECONDS: Final = 1.0
 
 
 class Step(Protocol):
-    """One way of being woken."""
+    """One source in a chain."""
 
     @property
     def name(self) -> str:
         """Return the source's name on the board and in wakes."""
 
     def unavailable_because(self) -> str | None:
-        """Return why this node can't have it, None where it may be tried."""
+        """Return why this node can't have it, None where it can be tried."""
 
     async def watch(self, armed: Callable[[str], None]) -> None:
         """Watch until it fails, then raise. Call `armed` with a detail for the board whenever it is armed.
 
-        Cancelled when an earlier step stands again: leaves nothing open and nothing set behind.
+        Cancelled when an earlier step is armed again: leaves nothing open and nothing set.
         """
 
 
 class _Link:
-    """A step's place in the chain: standing with `detail`, or down because of `error`, or neither yet.
+    """A step's place in the chain: armed with `detail`, or failed because of `error`, or neither yet.
 
-    `awaited_until` is for how long the steps after it wait for its first attempt.
+    Until `awaited_until` the steps after it wait for its first attempt.
     """
 
     __slots__ = ("awaited_until", "calls_off", "detail", "error", "off_because", "step")
@@ -53,7 +53,7 @@ class _Link:
         self.forget()
 
     def forget(self) -> None:
-        """Stand as at the start."""
+        """Return to the state at the start."""
         self.detail: str | None = None
         self.error: str | None = None
         self.awaited_until = float("inf")
@@ -61,11 +61,10 @@ class _Link:
 
 
 class Chain:
-    """Keeps the first of the steps going that this node has; steps that come first are preferred.
+    """Keeps the first step going that works on this node, in the order of preference.
 
-    `allowed` is what the configuration says of each by name; `left` what remains without any. `kind` is of
-    the wake that is given when a step has failed: whatever was crossed while no step watched is for the loop
-    to find.
+    `allowed` says by name which steps the configuration allows; `left` is what remains without any. When a
+    step has failed, the loop is woken with `kind`: it has to find what was crossed while no step watched.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Chain:
         self._changed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep one step going until cancelled; run again after it failed it begins with the first."""
+        """Keep one step going until cancelled; a run after a failure begins with the first step again."""
         for link in self._links:
             link.forget()
         self._report()
