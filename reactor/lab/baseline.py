@@ -87,7 +87,7 @@ def report(found: Mapping[str, Any], path: Path) -> list[str]:
     kind = kind_of(found)
     noise = (
         f"noise: the floor's medians differed by {found[FLOOR]['spread_percent']:.0f} % within the run"
-        f"{'; that is much, and little can be told' if is_noisy(found) else ''}"
+        f"{'; that is much: the run shows only large differences' if is_noisy(found) else ''}"
     )
     if kind not in stored:
         known = ", ".join(sorted(stored)) or "none"

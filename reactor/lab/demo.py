@@ -76,7 +76,7 @@ class Story:
         if self.alive[HOG]:
             wrong.append(f"{HOG} is still alive")
         if self.times.back_ns is None:
-            wrong.append(f"the memory did not come back: {self.times.back_bytes // MIB} MiB are still in use")
+            wrong.append(f"the memory was not freed: {self.times.back_bytes // MIB} MiB are still in use")
         return wrong
 
 

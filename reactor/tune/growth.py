@@ -90,7 +90,7 @@ def grow(
         observer.wait(_TIMEOUT_SECONDS)
         back_ns = observed.words()[_BACK]
     if not back_ns:
-        raise RefusedError(f"the memory of {allocators} allocators did not come back")
+        raise RefusedError(f"the memory of {allocators} allocators was not freed")
     took_ns = max(word[_DONE] for word in words) - min(word[_STARTED] for word in words)
     return Growth(
         allocators=allocators,

@@ -117,9 +117,7 @@ def freeing_of(measured: Measured, history: History) -> Freeing:
     smallest_bytes = _SMALLEST_SHARE * max((size for size, _ in found), default=0)
     seen = [(size, seconds) for size, seconds in found if size >= smallest_bytes and size]
     if len(seen) < FEWEST:
-        raise RefusedError(
-            f"only {len(seen)} victims were seen to give their memory back; {FEWEST} are needed"
-        )
+        raise RefusedError(f"only {len(seen)} victims were seen to free their memory; {FEWEST} are needed")
     base_seconds, seconds_per_byte = _line(seen)
     ratios = [seconds / (base_seconds + seconds_per_byte * size) for size, seconds in seen]
     return Freeing(base_seconds=base_seconds, seconds_per_byte=seconds_per_byte, ratio=tail_of(ratios))

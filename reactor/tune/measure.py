@@ -99,7 +99,7 @@ class Measuring:
                 for run in growth_plans(facts.cpus, facts.huge_pages):
                     if not self._goes_on() or (found.growths and self._elapsed() > until):
                         break
-                    self._tell(f"memory taken as fast as it goes: {len(found.growths)} runs")
+                    self._tell(f"memory allocated at full speed: {len(found.growths)} runs")
                     with _told(found.problems):
                         found.growths.append(run(node, tool, directory))
                 if self._elapsed() > until:

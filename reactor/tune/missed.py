@@ -74,7 +74,7 @@ def _general(settings: Settings, found: Recommendation, history: History) -> Ite
     if settings.dry_run:
         yield "dryRun is on: no pod is evicted at all"
     if history.missed:
-        yield f"the kernel's OOM killer has ended {history.missed} processes for want of memory on the node"
+        yield f"the kernel's OOM killer has killed {history.missed} processes: the node was out of memory"
     if settings.brake is BrakeMode.HARD and not found.node.can_brake:
         yield f"the brake has no effect: {found.brake_why}"
     if found.brake and settings.brake is BrakeMode.OFF and found.chosen.braked_bytes is not None:
@@ -106,7 +106,7 @@ def _history_misses(hard_bytes: int, found: Recommendation, history: History) ->
     faster = [one for one in history.rates_bytes if one > covered]
     if faster:
         yield (
-            f"memory went faster than that {len(faster)} times of the {len(history.rates_bytes)} that the "
+            f"memory grew faster than that {len(faster)} times of the {len(history.rates_bytes)} that the "
             f"history has, by up to {rate(max(faster))}"
         )
 
@@ -126,13 +126,13 @@ def _soft_misses(
         yield "evictionMaxPodGracePeriod is 0: pods evicted for the soft threshold are killed at once"
     if 0 <= pod_seconds < max(history.terminated_seconds, default=0.0):
         slowest = duration(max(history.terminated_seconds))
-        yield f"pods took up to {slowest} to end by themselves, and are given {pod_seconds} s"
+        yield f"pods took up to {slowest} to exit, and are given {pod_seconds} s"
     seconds = soft.grace_period_seconds + max(0, pod_seconds)
     served = room_bytes / seconds
     if served < found.soft.rate_bytes:
         yield (
             f"{soft} leaves {amount(room_bytes)} above the hard threshold: enough for its grace periods of "
-            f"{seconds:g} s up to {rate(served)}; {rate(found.soft.rate_bytes)} are to be reckoned with"
+            f"{seconds:g} s up to {rate(served)}; {rate(found.soft.rate_bytes)} have to be expected"
         )
     early = [spell for spell in history.spells_seconds if spell >= soft.grace_period_seconds]
     if early:

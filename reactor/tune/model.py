@@ -112,7 +112,7 @@ def _pod_grace(history: History) -> tuple[int, str]:
         known = f"{late} pods did not end within theirs" if late else "the history knows no soft eviction"
         return _ASSUMED_POD_GRACE_SECONDS, f"assumed: {known}, and Kubernetes gives pods 30 s"
     grace = min(_rounded_up(max(took)), _LONGEST_GRACE_SECONDS)
-    return grace, f"the slowest of {len(took)} pods that ended by themselves took {max(took):.1f} s"
+    return grace, f"the slowest of {len(took)} pods that exited took {max(took):.1f} s"
 
 
 def _rounded_up(seconds: float) -> int:

@@ -71,12 +71,12 @@ def _sections(
         figures=tuple(_distributions(measured)),
     )
     yield Section(
-        heading="How fast memory goes, and comes back",
+        heading="How fast memory is allocated and freed",
         tables=(growth_table(measured.growths),),
         figures=(_freeing(measured, found),),
     )
-    yield Section(heading="What the node has been through", paragraphs=tuple(history_lines(history)))
-    yield Section(heading="How far to believe it", paragraphs=tuple(trust_lines(measured, found)))
+    yield Section(heading="The node's history", paragraphs=tuple(history_lines(history)))
+    yield Section(heading="How reliable this is", paragraphs=tuple(trust_lines(measured, found)))
     yield Section(heading="The configuration", listing=yaml)
 
 

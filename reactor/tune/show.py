@@ -42,7 +42,7 @@ def show(
         _say(console, "The present configuration covers", verdict.covers or ("no allocator at all",))
         _say(console, "It misses", verdict.misses or ("nothing that was measured",))
     _say(console, "History", history_lines(history))
-    _say(console, "How far to believe it", trust_lines(measured, found))
+    _say(console, "How reliable this is", trust_lines(measured, found))
 
 
 def _say(console: Console, heading: str, lines: Iterable[str]) -> None:

@@ -32,7 +32,7 @@ def growth_table(growths: Sequence[Growth]) -> Table:
     return Table(
         columns=("allocators", "n", "fastest", "slowest", "freed at most, ms", "ms/MiB"),
         rows=rows,
-        caption="Memory taken as fast as it goes, then killed",
+        caption="Allocated at full speed, then killed",
     )
 
 
@@ -84,7 +84,7 @@ def case_table(found: Recommendation) -> Table:
     return Table(
         columns=("allocator", "rate", "memory.available", "with the brake", "if it is the victim"),
         rows=rows,
-        caption="The hard threshold by who is allocating (* taken)",
+        caption="The hard threshold by allocator (* chosen)",
     )
 
 
@@ -123,12 +123,12 @@ def history_lines(history: History) -> Iterator[str]:
     )
     if history.fastest_bytes is not None:
         fastest = rate(history.fastest_bytes)
-        yield f"The fastest that memory went, from a first threshold to an eviction: {fastest}."
+        yield f"The fastest growth from a first threshold to an eviction: {fastest}."
     if history.lowest_available_bytes is not None:
         yield f"The least that was available at a decision: {amount(history.lowest_available_bytes)}."
     yield f"The kernel's OOM killer was faster {history.missed} times."
     if history.unread:
-        yield f"{history.unread} lines were none of a journal's, and passed over."
+        yield f"{history.unread} lines were not of a journal, and were skipped."
 
 
 def trust_lines(measured: Measured, found: Recommendation) -> Iterator[str]:
@@ -147,8 +147,8 @@ def trust_lines(measured: Measured, found: Recommendation) -> Iterator[str]:
     load, cpus = measured.about.get("load average before", 0), measured.node.cpus
     if load > cpus:
         yield (
-            f"The machine had other work: a load average of {load} on {cpus} CPUs before the run. On a quiet "
-            "one the same would be faster; if this is how the node lives, it is what to reckon with."
+            f"The machine had other work: a load average of {load} on {cpus} CPUs before the run. A quiet "
+            "machine would be faster; if the node is always that busy, these are the numbers to plan with."
         )
     if measured.interrupted:
         yield f"The run was interrupted after {measured.seconds:.0f} s."

@@ -83,10 +83,10 @@ def test_what_the_history_knows_is_held_against_it(measured: Measured) -> None:
     )
     misses = " ".join(on(measured, ENOUGH, history).misses)
     for part in (
-        "memory went faster than that 1 times of the 2",
+        "memory grew faster than that 1 times of the 2",
         "1 of 2 shortages that passed by themselves",
-        "pods took up to 40 s to end by themselves, and are given 30 s",
-        "has ended 2 processes",
+        "pods took up to 40 s to exit, and are given 30 s",
+        "has killed 2 processes",
     ):
         assert part in misses
 
