@@ -22,6 +22,7 @@ from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.guard.memory_reclaiming import MemoryReclaiming
 from reactor.guard.parts import Parts, PodList
 from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
+from reactor.guard.pods_from_disk import PodsFromDisk
 from reactor.guard.record import PassRecord, Reclaimed
 from reactor.guard.recorder import OnPass
 from reactor.guard.steward_link import StewardLink
@@ -117,7 +118,11 @@ class Generation:
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
-            pods=pods or Workloads(tree, settings),
+            pods=(
+                Workloads(tree, settings, timeout_seconds=_HANGING_SECONDS)
+                if pods is None
+                else PodsFromDisk(pods, timeout_seconds=_HANGING_SECONDS)
+            ),
             reclaims=Reclaims(reclaims),
             populated=partial(populated, tree),
             brake=self._heed_brake,
@@ -154,7 +159,6 @@ class Generation:
             self.filesystems,
             self.storage,
             self.wakes,
-            timeout_seconds=_HANGING_SECONDS,
         )
         self._supervisor = lasting.supervisor
         self._scope = trio.CancelScope()

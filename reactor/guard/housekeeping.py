@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import trio
 
-from reactor.bounded import Bounded
+from reactor.errors import failure_text
 from reactor.guard.parts import Parts
 from reactor.guard.passes import Passes
 from reactor.guard.storage import StorageWatch
@@ -41,15 +41,13 @@ class Housekeeping:
         filesystems: Filesystems,
         storage: StorageWatch,
         wakes: Wakes,
-        *,
-        timeout_seconds: float,
     ) -> None:
         self._parts = parts
         self._passes = passes
         self._wakes = wakes
         self._due = trio.Event()
         self._is_unfinished = False
-        self._pods = Bounded(parts.pods.pods, timeout_seconds)
+        self._pods_problem: str | None = None
         self._filesystems = filesystems
         self._storage = storage
         self._reported: Mapping[str, str] = {}
@@ -60,8 +58,8 @@ class Housekeeping:
         found = {**self._parts.node.problems, **self._parts.pods.problems}
         found |= self._filesystems.problems
         found |= self._passes.absurd_thresholds()
-        if self._pods.problem is not None:
-            found["pods"] = self._pods.problem
+        if self._pods_problem is not None:
+            found["pods"] = self._pods_problem
         return found
 
     def due(self) -> None:
@@ -89,7 +87,14 @@ class Housekeeping:
 
     async def list_pods(self) -> None:
         """List the pods again; those known stay where the list can't be had."""
-        pods = await self._pods.ask()
+        try:
+            pods = await self._parts.pods.listed()
+        except Exception as error:  # noqa: BLE001 - what else is looked at goes on
+            if self._pods_problem != failure_text(error):
+                _LOG.exception("the pods could not be listed")
+            self._pods_problem = failure_text(error)
+            return
+        self._pods_problem = None
         if pods is not None:
             self._passes.found(pods)
 

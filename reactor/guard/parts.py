@@ -53,8 +53,22 @@ class PodUsages(Protocol):
         """Read how much of a pod's memory is shared or tmpfs; None where that can't be had."""
 
 
-class PodList(Protocol):
+class Pods(Protocol):
     """Finds the pods."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What was refused or could not be read last time, and why."""
+
+    async def listed(self) -> tuple[Pod, ...] | None:
+        """List the pods, all of it read afresh, while the loop goes first; None where that can't be had."""
+
+    def glance(self) -> tuple[Pod, ...]:
+        """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
+
+
+class PodList(Protocol):
+    """Finds the pods, and reads a disk for it; see PodsFromDisk."""
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -97,7 +111,7 @@ class Parts:
 
     node: Node
     usages: PodUsages
-    pods: PodList
+    pods: Pods
     reclaims: Reclaims
     populated: Callable[[Pod], bool]
     brake: Callable[[Mapping[Signal, Observation]], tuple[Braking, ...]]

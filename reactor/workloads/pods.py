@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+import trio
+
+from reactor.bounded import Bounded
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
@@ -14,16 +18,26 @@ from reactor.model.settings import Settings
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.manifests import Manifest, ManifestDirectory
 
+_TIMEOUT_SECONDS: Final = 5.0
+
 
 class Workloads:
     """Lists pods. Nothing here raises: what is refused or can't be read is in `problems`, the rest stands."""
 
-    def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        tree: CgroupTree,
+        settings: Settings,
+        *,
+        proc: Path = PROC,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+    ) -> None:
         self._tree = tree
         self._cgroups = CgroupPods(tree, settings, proc=proc)
         self._directory = (
             None if settings.manifests_path is None else ManifestDirectory(settings.manifests_path)
         )
+        self._reading = Bounded(self._read_manifests, timeout_seconds)
         self._manifests: Mapping[str, Manifest] = {}
         self._refused: Mapping[str, str] = {}
 
@@ -31,22 +45,35 @@ class Workloads:
     def problems(self) -> Mapping[str, str]:
         """Return what was refused or could not be read: cgroup or file to one line."""
         files = self._directory.problems if self._directory else {}
-        return {**self._cgroups.problems, **files, **self._refused}
+        unread = {} if self._reading.problem is None else {"manifests": self._reading.problem}
+        return {**self._cgroups.problems, **files, **self._refused, **unread}
 
-    def pods(self) -> tuple[Pod, ...]:
+    async def listed(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh (manifests where their files changed).
 
-        It reads a directory on a disk and some files a pod: for a worker thread.
+        Cgroups are read a few at a time in the loop itself, which goes first in between: a thread would hold
+        the interpreter's lock for as long. Manifests lie on a disk, which may hang, and are read in a thread;
+        where that takes too long those that were read before stand.
         """
         if self._directory is not None:
-            refused: dict[str, str] = {}
-            self._manifests = self._placed(self._directory.read(), refused)
-            self._refused = refused
-        return self._with_specs(self._cgroups.list())
+            await self._reading.ask()
+        turns = self._cgroups.turns()
+        while True:
+            try:
+                next(turns)
+            except StopIteration as over:
+                return self._with_specs(over.value)
+            await trio.lowlevel.checkpoint()
 
     def glance(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; only of those that are new anything is read, and no disk."""
         return self._with_specs(self._cgroups.glance())
+
+    def _read_manifests(self) -> None:
+        if self._directory is not None:
+            refused: dict[str, str] = {}
+            self._manifests = self._placed(self._directory.read(), refused)
+            self._refused = refused
 
     def _with_specs(self, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
         manifests = self._manifests

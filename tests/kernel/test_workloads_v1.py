@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from reactor.kernel.cgroup import CgroupTree, own_cgroup
 from reactor.model.pods import QosClass
@@ -37,7 +38,7 @@ def test_pods_are_what_their_cgroups_say(v1_tree: CgroupTree, parent: Path) -> N
     os.setxattr(parent / "burstable", "user.reactor.priority", b"12")
     os.setxattr(parent / "guaranteed", "user.oomd_omit", b"1")
     workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,)))
-    best_effort, burstable, guaranteed = workloads.pods()
+    best_effort, burstable, guaranteed = trio.run(workloads.listed)
     assert (QosClass.BEST_EFFORT, 0, {}) == (
         best_effort.qos_class,
         best_effort.priority,
@@ -65,6 +66,6 @@ def test_own_cgroup_is_no_pod_even_below_a_parent(v1_tree: CgroupTree, parent: P
     (parent / "a").mkdir()
     own = own_cgroup(v1_tree) or "/"
     settings = Settings(pod_parents=(PARENT, os.path.dirname(own)))
-    cgroups = {pod.cgroup or "" for pod in Workloads(v1_tree, settings).pods()}
+    cgroups = {pod.cgroup or "" for pod in trio.run(Workloads(v1_tree, settings).listed)}
     assert f"{PARENT}/a" in cgroups
     assert not any(cgroup == own or v1_tree.contains(cgroup, own) for cgroup in cgroups)

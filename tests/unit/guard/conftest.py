@@ -87,17 +87,17 @@ class FakeUsages:
 
 
 class FakePods:
-    """Lists `listed`."""
+    """Lists `present`."""
 
     def __init__(self) -> None:
-        self.listed: tuple[Pod, ...] = ()
+        self.present: tuple[Pod, ...] = ()
         self.problems: dict[str, str] = {}
 
-    def pods(self) -> tuple[Pod, ...]:
-        return self.listed
+    async def listed(self) -> tuple[Pod, ...]:
+        return self.present
 
     def glance(self) -> tuple[Pod, ...]:
-        return self.listed
+        return self.present
 
 
 class FakeKills:
@@ -226,7 +226,7 @@ class FakeLoop:
 
     def have(self, *pods: Pod, working_set_bytes: int = 50 * MIB) -> None:
         """Put these pods on the node."""
-        self.pods.listed = pods
+        self.pods.present = pods
         self.passes.found(pods)
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods

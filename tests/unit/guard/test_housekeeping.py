@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import ClassVar
 
 import pytest
 import trio
@@ -9,6 +10,7 @@ import trio.testing
 
 from reactor.bounded import Bounded
 from reactor.guard.housekeeping import Housekeeping
+from reactor.guard.pods_from_disk import PodsFromDisk
 from reactor.model.signals import Signal
 from reactor.sources.wakes import Wakes
 
@@ -39,7 +41,7 @@ class FakeStorage:
 def make_housekeeping():
     def make(loop, wakes=None, filesystems=None, storage=None):
         watches = (filesystems or FakeWatch(), storage or FakeStorage())
-        return Housekeeping(loop.parts, loop.passes, *watches, wakes or Wakes(), timeout_seconds=5.0)
+        return Housekeeping(loop.parts, loop.passes, *watches, wakes or Wakes())
 
     return make
 
@@ -49,7 +51,7 @@ async def test_housekeeping_finds_pods_looks_at_filesystems_and_wakes_the_loop(
 ):
     loop, wakes, watch, storage = make_loop(), Wakes(), FakeWatch(), FakeStorage()
     housekeeping = make_housekeeping(loop, wakes, watch, storage)
-    loop.pods.listed = (make_pod("new"),)
+    loop.pods.present = (make_pod("new"),)
     nursery.start_soon(housekeeping.run)
 
     housekeeping.due()
@@ -115,6 +117,44 @@ async def test_call_that_fails_unexpectedly_is_a_problem_logged_once_and_no_answ
     assert [await bounded.ask() for _ in range(3)] == [None] * 3
     assert "RecursionError: too deep" == bounded.problem
     assert 1 == len(caplog.records)
+
+
+async def test_list_of_pods_that_fails_or_hangs_keeps_those_that_are_known_and_is_a_problem(
+    make_loop, make_pod, make_housekeeping, caplog
+):
+    loop = make_loop()
+    loop.have(make_pod("known"))
+    housekeeping = make_housekeeping(loop)
+
+    async def failing():
+        raise RecursionError("too deep")
+
+    loop.pods.listed, listed = failing, loop.pods.listed
+    await housekeeping.list_pods()
+    await housekeeping.list_pods()
+    assert "RecursionError: too deep" == housekeeping.problems["pods"]
+    assert 1 == len(caplog.records)
+    loop.pods.listed = listed
+    await housekeeping.list_pods()
+    assert "pods" not in housekeeping.problems
+    assert ["known"] == [pod.name for pod in loop.known.pods]
+
+
+async def test_pods_from_a_disk_that_hangs_are_not_waited_for_and_those_known_stay():
+    answers = threading.Event()
+
+    class Hung:
+        problems: ClassVar = {"a": "refused"}
+
+        def pods(self):
+            answers.wait()
+
+    pods = PodsFromDisk(Hung(), timeout_seconds=0.05)
+    try:
+        assert await pods.listed() is None
+        assert {"a": "refused", "pods": "no answer within 0.05 s"} == pods.problems
+    finally:
+        answers.set()
 
 
 async def test_turn_that_failed_is_due_again_when_housekeeping_is_restarted(

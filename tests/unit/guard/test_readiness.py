@@ -107,7 +107,7 @@ async def test_who_is_ready_and_has_shrunk_or_vanished_is_not_killed_for_it(make
     assert loop.kills.ready == ["vanishes", "shrinks"]
     del loop.usages.seen["uid-vanishes"]
     loop.usages.vanished = frozenset({"uid-vanishes"})
-    loop.pods.listed = loop.pods.listed[1:]
+    loop.pods.present = loop.pods.present[1:]
     loop.usages.seen["uid-shrinks"] = PodUsage(memory_working_set_bytes=10 * MIB)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -279,6 +280,38 @@ def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree,
     requests = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
     assert {"b": None, "c": MIB} == requests
     assert {"b": MIB, "c": MIB} == {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.list()}
+
+
+def test_pod_that_comes_or_is_written_to_while_the_others_are_read_is_listed_as_it_is(
+    fake: FakeTree, proc: Path
+) -> None:
+    for number in range(10):
+        fake.add(f"/pods/p{number}")
+    listing = pods_of(fake, proc, "/pods")
+    listing.list()
+    fake.add("/pods/a-young-one")
+    listing.glance()
+    turns = listing.turns()
+    next(turns)  # the young one is read, first of all
+    fake.tree.set_memory_request("/pods/a-young-one", MIB)
+    fake.add("/pods/z")
+    shutil.rmtree(fake.directory("/pods/p0"))
+    assert "z" in [pod.name for pod in listing.glance()]
+    pods = _result_of(turns)
+
+    found = {pod.name: pod.requests.get(Resource.MEMORY) for pod in pods}
+    assert {"a-young-one", "z", *(f"p{number}" for number in range(1, 10))} == found.keys()
+    assert found["a-young-one"] == MIB
+    assert pods == listing.glance()
+
+
+def _result_of(turns: Generator[None, None, tuple[Pod, ...]]) -> tuple[Pod, ...]:
+    while True:
+        try:
+            next(turns)
+        except StopIteration as over:
+            pods: tuple[Pod, ...] = over.value
+            return pods
 
 
 def test_parent_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: FakeTree, proc: Path) -> None:

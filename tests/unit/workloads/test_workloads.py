@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 from reactor.model.pods import QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.workloads.manifests import ManifestDirectory
 from reactor.workloads.pods import Workloads
 
 if TYPE_CHECKING:
@@ -24,6 +27,39 @@ def manifests(tmp_path: Path) -> Path:
     return tmp_path / "manifests"
 
 
+async def test_loop_goes_first_while_many_pods_are_listed(fake: FakeTree, tmp_path: Path) -> None:
+    for number in range(40):
+        fake.add(f"/pods/{number}")
+    workloads = Workloads(fake.tree, Settings(pod_parents=("/pods",)), proc=tmp_path / "proc")
+    turns, found = 0, []
+
+    async def listed() -> None:
+        found.extend(await workloads.listed())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listed)
+        while not found:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+    assert len(found) == 40
+    assert turns >= 10
+
+
+async def test_manifests_that_hang_cost_no_cgroup_its_place_in_the_list(
+    fake: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add("/pods/a")
+    settings = Settings(pod_parents=("/pods",), manifests_path=str(tmp_path))
+    workloads = Workloads(fake.tree, settings, proc=tmp_path / "proc", timeout_seconds=0.05)
+    answers = threading.Event()
+    monkeypatch.setattr(ManifestDirectory, "read", lambda _: (answers.wait(), ())[1])
+    try:
+        assert ["a"] == [pod.name for pod in await workloads.listed()]
+        assert "no answer within" in workloads.problems["manifests"]
+    finally:
+        answers.set()
+
+
 @pytest.fixture
 def workloads(fake: FakeTree, manifests: Path, tmp_path: Path) -> Workloads:
     for cgroup in ("/pods/a", "/pods/b", "/system.slice/web.service", "/other/c"):
@@ -35,7 +71,7 @@ def workloads(fake: FakeTree, manifests: Path, tmp_path: Path) -> Workloads:
 def test_manifest_gives_its_cgroup_a_full_spec(workloads: Workloads, manifests: Path) -> None:
     spec = "{priority: 9, containers: [{name: c, resources: {limits: {cpu: 1, memory: 1Mi}}}]}"
     (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a", spec))
-    pods = {pod.cgroup: pod for pod in workloads.pods()}
+    pods = {pod.cgroup: pod for pod in trio.run(workloads.listed)}
     assert {"/pods/a", "/pods/b", "/system.slice/web.service"} == pods.keys()
     database = pods["/pods/a"]
     assert ("default/database", 9, QosClass.GUARANTEED) == (
@@ -50,7 +86,9 @@ def test_manifest_gives_its_cgroup_a_full_spec(workloads: Workloads, manifests: 
 
 def test_unit_is_the_child_of_that_name(workloads: Workloads, manifests: Path) -> None:
     (manifests / "a.yaml").write_text(manifest("web", "reactor/unit: web.service"))
-    assert "web" in [pod.name for pod in workloads.pods() if pod.cgroup == "/system.slice/web.service"]
+    assert "web" in [
+        pod.name for pod in trio.run(workloads.listed) if pod.cgroup == "/system.slice/web.service"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,14 +114,14 @@ def test_manifest_that_names_a_cgroup_outside_is_refused_and_costs_nothing_else(
     (fake.directory("/system.slice") / "link").symlink_to(fake.directory("/other/c"))
     (manifests / "a.yaml").write_text(manifest("evil", annotation))
     (manifests / "b.yaml").write_text(manifest("good", "reactor/cgroup: /pods/b"))
-    assert {"a", "good", "web.service"} == {pod.name for pod in workloads.pods()}
+    assert {"a", "good", "web.service"} == {pod.name for pod in trio.run(workloads.listed)}
     assert [f"{manifests}/a.yaml[0]"] == list(workloads.problems)
 
 
 def test_second_manifest_of_a_cgroup_is_refused(workloads: Workloads, manifests: Path) -> None:
     for name in ("first", "second"):
         (manifests / f"{name}.yaml").write_text(manifest(name, "reactor/cgroup: /pods/a"))
-    assert {"first", "b", "web.service"} == {pod.name for pod in workloads.pods()}
+    assert {"first", "b", "web.service"} == {pod.name for pod in trio.run(workloads.listed)}
     assert "first.yaml" in workloads.problems[f"{manifests}/second.yaml[0]"]
 
 
@@ -92,7 +130,7 @@ def test_manifest_of_what_does_not_run_is_no_pod_and_no_problem(
 ) -> None:
     (manifests / "a.yaml").write_text(manifest("later", "reactor/cgroup: /pods/later"))
     (manifests / "b.yaml").write_text(manifest("unit", "reactor/unit: later.service"))
-    assert "later" not in {pod.name for pod in workloads.pods()}
+    assert "later" not in {pod.name for pod in trio.run(workloads.listed)}
     assert {} == workloads.problems
     fake.add("/pods/later")
     assert "later" in {pod.name for pod in workloads.glance()}
@@ -102,15 +140,15 @@ def test_evicted_pod_that_is_started_again_is_another_pod(
     workloads: Workloads, fake: FakeTree, manifests: Path
 ) -> None:
     (manifests / "a.yaml").write_text(manifest("database", "reactor/cgroup: /pods/a"))
-    uids = {pod.uid for pod in workloads.pods() if pod.name == "database"}
+    uids = {pod.uid for pod in trio.run(workloads.listed) if pod.name == "database"}
     fake.directory("/pods/a").rename(fake.tree.memory_root / "kept")
     fake.add("/pods/a")
-    uids |= {pod.uid for pod in workloads.pods() if pod.name == "database"}
+    uids |= {pod.uid for pod in trio.run(workloads.listed) if pod.name == "database"}
     assert 2 == len(uids)
 
 
 def test_pods_are_listed_without_manifests(fake: FakeTree, tmp_path: Path) -> None:
     fake.add("/pods/a")
     workloads = Workloads(fake.tree, Settings(pod_parents=("/pods",)), proc=tmp_path / "proc")
-    assert ["a"] == [pod.name for pod in workloads.pods()]
+    assert ["a"] == [pod.name for pod in trio.run(workloads.listed)]
     assert {} == workloads.problems
