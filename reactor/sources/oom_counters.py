@@ -77,14 +77,20 @@ class OomCounters:
             armed(f"counted every {self._interval_seconds:g} s, without victims")
             while True:
                 await trio.sleep(self._interval_seconds)
-                kills, scope = await in_thread(count.since)
-                if kills:
-                    self._tell(OomKill(source=self.name, scope=scope, at_ns=self._clock_ns(), kills=kills))
+                if count.has_new():
+                    kills, scope = await in_thread(count.since)
+                    if kills:
+                        self._tell(
+                            OomKill(source=self.name, scope=scope, at_ns=self._clock_ns(), kills=kills)
+                        )
 
 
 class _Count(Protocol):
     def begin(self) -> None:
         """Take the counters as they stand."""
+
+    def has_new(self) -> bool:
+        """Return whether there were any since the last time; reads one file."""
 
     def since(self) -> tuple[int, OomScope]:
         """Return how many kills there were since the last time, and at whose limit the worst of them was."""
@@ -102,6 +108,9 @@ class _CountV2:
     def begin(self) -> None:
         self._kills = self._kills_now()
         self._guarded, self._limits = self._limits_met()
+
+    def has_new(self) -> bool:
+        return self._kills_now() > self._kills
 
     def since(self) -> tuple[int, OomScope]:
         kills = self._kills_now()
@@ -148,6 +157,9 @@ class _CountV1:
                 self._guarded.append(event_fd)
         self._machine = machine_kills(self._proc)
         self._cgroups = dict(self._walk())
+
+    def has_new(self) -> bool:
+        return machine_kills(self._proc) > self._machine
 
     def since(self) -> tuple[int, OomScope]:
         machine = machine_kills(self._proc)

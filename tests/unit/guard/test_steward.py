@@ -41,6 +41,7 @@ from reactor.link.requests import (
     Space,
     write_request,
 )
+from reactor.link.usages import MOST_USAGES, PlaceUsage, UsageKind, Usages
 from reactor.model.pods import Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.settings import JournalSettings, KubernetesSettings, ReclaimSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
@@ -380,6 +381,19 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
                 st.integers(0, 60),
                 st.binary(max_size=60),
             ),
+            st.builds(
+                lambda age, places: write_request(
+                    Usages(at_ns=max(0, time.monotonic_ns() - age), places=tuple(places))
+                ),
+                st.integers(-(10**9), 10**11),
+                st.lists(
+                    st.builds(
+                        PlaceUsage, st.integers(0, 5), st.sampled_from(UsageKind), st.integers(0, 1 << 62)
+                    ),
+                    min_size=1,
+                    max_size=MOST_USAGES,
+                ),
+            ),
             st.binary(max_size=20).map(lambda some: some * 500),
         ),
         max_size=10,
@@ -394,6 +408,9 @@ def test_whatever_the_steward_sends_raises_nothing_and_loses_no_line_uncounted(t
         for uid in ("a", "b"):
             reports.evicted(uid, {"state": "over"})
         await reports.next()
+        storage = guard.link.storage = ToldStorage()
+        counted = [replace(_bare(number), storage=(_somewhere(number),)) for number in range(3)]
+        storage.assign(counted)
         ours, theirs = socket.socketpair()
         with ours, theirs:
             session = _Session(trio.socket.from_stdlib_socket(ours.dup()))
@@ -409,6 +426,9 @@ def test_whatever_the_steward_sends_raises_nothing_and_loses_no_line_uncounted(t
         assert guard.link.refused + len(news.heard) <= len(datagrams)
         assert len(reports) >= 1  # what was not sent yet is not taken for safe
         assert pods.specs == {}
+        assert storage.usages([*counted, replace(_bare(9), storage=(_somewhere(9),))]).keys() <= {
+            pod.uid for pod in counted
+        }
 
     trio.run(main)
 
