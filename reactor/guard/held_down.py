@@ -25,6 +25,7 @@ _FILE: Final = "held-down.json"
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20
 _MOST: Final = 256
+_WRITTEN_BY_LOOP: Final = 16  # some KiB, on tmpfs
 
 
 class HeldDown:
@@ -91,6 +92,9 @@ class _HeldDownFile(KeptFile[tuple[Pod, ...]]):
 
     def load(self) -> tuple[Pod, ...]:
         return self._restore(_MAX_BYTES, partial(_parsed, boot_id=self._boot_id)) or ()
+
+    def _is_small(self) -> bool:
+        return all(len(pods) <= _WRITTEN_BY_LOOP for pods in self._shown)
 
     def _document(self, pods: tuple[Pod, ...]) -> object:
         return {"version": _VERSION, "boot_id": self._boot_id, "pods": [_pod_document(pod) for pod in pods]}

@@ -12,6 +12,7 @@ refused by the reader with all of its listing.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,9 +26,9 @@ from reactor.model.quantity import Quantity
 from reactor.model.signals import Resource
 
 MOST_RECORDS: Final = 2_000
-LONGEST_RECORD_BYTES: Final = 128 << 10
-MOST_CONTAINERS: Final = 128
-MOST_VOLUMES: Final = 128
+LONGEST_RECORD_BYTES: Final = 64 << 10
+MOST_CONTAINERS: Final = 64
+MOST_VOLUMES: Final = 64
 _MOST_SANDBOXES: Final = 16
 _LENGTH: Final = struct.Struct("=I")
 _SPEC: Final = struct.Struct("=BBBBiIQQ")
@@ -269,10 +270,7 @@ class _Reader:
 
     def amount(self) -> Quantity:
         whole, billionths = self.take(_AMOUNT)
-        if whole > _LARGEST or billionths >= _BILLION:
-            raise RequestError(f"got an amount of {whole} and {billionths} billionths; accepted: up to 2^63")
-        exact = Fraction(whole * _BILLION + billionths, _BILLION) if billionths else Fraction(whole)
-        return Quantity(exact, self._text(_AMOUNT_TEXT))
+        return _quantity(whole, billionths, self._text(_AMOUNT_TEXT))
 
     def end(self) -> None:
         if self._at != len(self._record):
@@ -291,6 +289,16 @@ class _Reader:
             raise RequestError(f"got a record of {len(self._record)} bytes, which is cut short")
         self._at += length
         return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _quantity(whole: int, billionths: int, text: str) -> Quantity:
+    """Return an amount; the pods of a node ask for few different ones."""
+    if whole > _LARGEST or billionths >= _BILLION:
+        raise RequestError(f"got an amount of {whole} and {billionths} billionths; accepted: up to 2^63")
+    return Quantity(
+        Fraction(whole * _BILLION + billionths, _BILLION) if billionths else Fraction(whole), text
+    )
 
 
 def _read_container(reader: _Reader) -> Container:

@@ -4,7 +4,7 @@
     space          48 bytes: what is left of a filesystem
     reclaim over   24 bytes, and up to 4 KiB of lines for an operator: what a reclaim has done
     usages         what up to 128 places take (`reactor.link.usages`)
-    piece          24 bytes, and up to 8 KiB of a listing of a Kubernetes node's pods (see listings.py)
+    piece          24 bytes, and up to 2 KiB of a listing of a Kubernetes node's pods (see listings.py)
 
 None orders a kill. Which pods there are the guard sees in the cgroup tree; a listing says what they ask for.
 The lines are shown, no more.
@@ -29,9 +29,9 @@ _PIECE: Final = struct.Struct("=BBBBIQQ")
 _TEXT_BYTES: Final = 4096
 _MOST_LINES: Final = 16
 _LINE_BYTES: Final = 200
-PIECE_BYTES: Final = 8 << 10  # decoding one takes half a millisecond at the most
+PIECE_BYTES: Final = 2 << 10  # of specs that are new to the guard reading one takes 0.7 ms
 MOST_LISTED_BYTES: Final = 4 << 20
-LONGEST_BYTES: Final = _PIECE.size + PIECE_BYTES
+LONGEST_BYTES: Final = _OVER.size + _TEXT_BYTES
 _LARGEST: Final = 1 << 53
 _LARGEST_AMOUNT: Final = 1 << 62
 _HAS_BYTES: Final = 1
@@ -240,8 +240,8 @@ def _read_space(raw: bytes) -> Space:
 
 
 def _read_over(raw: bytes) -> ReclaimOver:
-    if not _OVER.size <= len(raw) <= _OVER.size + _TEXT_BYTES:
-        raise RequestError(f"got {len(raw)} bytes; accepted: {_OVER.size} to {_OVER.size + _TEXT_BYTES}")
+    if not _OVER.size <= len(raw) <= LONGEST_BYTES:
+        raise RequestError(f"got {len(raw)} bytes; accepted: {_OVER.size} to {LONGEST_BYTES}")
     _, _, did, problems, has_report, number, reserved = _OVER.unpack_from(raw)
     if max(did, problems) > _MOST_LINES or has_report > 1 or number > _LARGEST or reserved:
         raise RequestError(f"got {did} and {problems} lines, number {number}; accepted: up to {_MOST_LINES}")
@@ -255,8 +255,8 @@ def _read_over(raw: bytes) -> ReclaimOver:
 
 
 def _read_piece(raw: bytes) -> Piece:
-    if len(raw) > LONGEST_BYTES:
-        raise RequestError(f"got {len(raw)} bytes; accepted: {_PIECE.size} to {LONGEST_BYTES}")
+    if len(raw) > _PIECE.size + PIECE_BYTES:
+        raise RequestError(f"got {len(raw)} bytes; accepted: {_PIECE.size} to {_PIECE.size + PIECE_BYTES}")
     _, _, section, is_last, index, number, total_bytes = _PIECE.unpack_from(raw)
     if not Section.SPECS <= section <= Section.FILES or is_last > 1:
         raise RequestError(f"got section {section}, last {is_last}; accepted: 1 to 3, 0 or 1")

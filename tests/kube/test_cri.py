@@ -20,6 +20,7 @@ from reactor.act.target import populated
 from reactor.cluster.node_files import read_node_files
 from reactor.cluster.runtime_kills import stop_containers, stop_sandboxes
 from reactor.cluster.runtime_watch import RuntimeWatch
+from reactor.config.pod import HASH_ANNOTATION
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import ContainerState, SandboxState
 from reactor.errors import ReactorError, RuntimeServiceError, RuntimeUnavailableError
@@ -126,7 +127,8 @@ async def test_the_runtime_tells_its_name_and_version_in_the_newest_interface_th
 
 
 async def test_sandboxes_and_containers_are_listed_with_whose_they_are(runtime: Runtime) -> None:
-    pod = await runtime.run_pod({"one": ["idle"], "other": ["idle"]}, annotations={"a": "b"})
+    hashed = {HASH_ANNOTATION: "h"}
+    pod = await runtime.run_pod({"one": ["idle"], "other": ["idle"]}, annotations={"a": "b", **hashed})
     neighbour = await runtime.run_pod({"one": ["idle"]})
     client = runtime.client()
     (sandbox,) = await client.sandboxes(pod.uid)
@@ -137,7 +139,7 @@ async def test_sandboxes_and_containers_are_listed_with_whose_they_are(runtime: 
         sandbox.metadata.uid,
         sandbox.metadata.namespace,
     )
-    assert sandbox.annotations == {"a": "b"}
+    assert sandbox.annotations == hashed  # of a tenant's own none is read
     containers = {one.metadata.name: one for one in await client.containers(pod.uid) if one.metadata}
     assert pod.containers == {name: one.id for name, one in containers.items()}
     assert {ContainerState.RUNNING} == {one.state for one in containers.values()}

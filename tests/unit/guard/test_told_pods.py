@@ -48,8 +48,8 @@ def take(told: ToldPods, some: list[Piece]) -> None:
 
 
 def long_pod(uid: str, **changes) -> Pod:
-    """Return a pod whose spec takes more than a piece."""
-    names = tuple(Container(name=f"{number}".rjust(100, "c")) for number in range(100))
+    """Return a pod whose spec takes two pieces."""
+    names = tuple(Container(name=f"{number}".rjust(100, "c")) for number in range(25))
     return pod(uid, containers=names, **changes)
 
 

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,18 @@ def test_a_disk_that_refuses_is_told_once_and_forgotten_when_it_takes_again(
     kept.flush()
     assert kept.problem is None
     assert json.loads(path.read_bytes()) == [1]
+
+
+async def test_who_waits_until_what_was_shown_is_saved_goes_on_then_and_where_it_can_not_be(
+    kept: KeptFile[list[int]], path: Path, nursery: trio.Nursery
+) -> None:
+    await kept.wait_saved()  # nothing was shown
+    nursery.start_soon(kept.run)
+    kept.show([1])
+    await kept.wait_saved()
+    assert small_file.load(path, 100, json.loads) == ([1], None)
+    shutil.rmtree(path.parent)
+    path.parent.write_text("in the way")
+    kept.show([2])
+    await kept.wait_saved()
+    assert kept.problem is not None

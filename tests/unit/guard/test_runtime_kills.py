@@ -1,0 +1,86 @@
+"""Grace periods through the runtime, which the steward asks; without it the processes are asked."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import trio
+
+from reactor.act.kill import KillReport
+from reactor.guard.runtime_kills import RuntimeKills
+from reactor.guard.steward_process import StewardError
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.link.requests import ReclaimOver
+from reactor.model.pods import Pod
+
+CGROUP = "/kubepods/podu"
+POD = Pod(name="web", namespace="shop", uid="u", cgroup=CGROUP)
+
+
+class Kills:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def kill_now(self, pod: Pod) -> KillReport:
+        self.asked.append("kill")
+        return KillReport(cgroup=pod.cgroup, started_ns=0, killed_ns=1, processes=1)
+
+    async def terminate(self, pod: Pod, grace_period_seconds: float) -> None:
+        del pod
+        self.asked.append(("terminate", grace_period_seconds))
+
+
+class Steward:
+    """Stops a pod after `seconds`, or answers with a problem, or ends."""
+
+    def __init__(self, seconds: float = 0.0, *, problems: tuple[str, ...] = (), ends: bool = False) -> None:
+        self.seconds = seconds
+        self.problems = problems
+        self.ends = ends
+        self.asked: list[tuple[str, float]] = []
+
+    async def stop(self, pod_uid: str, grace_seconds: float) -> ReclaimOver:
+        self.asked.append((pod_uid, grace_seconds))
+        await trio.sleep(self.seconds)
+        if self.ends:
+            raise StewardError("steward: has ended meanwhile")
+        return ReclaimOver(number=1, did=(), problems=self.problems)
+
+
+@pytest.fixture
+def tree(make_tree):
+    fake = make_tree(CgroupVersion.V2)
+    fake.add(CGROUP)
+    fake.file(CGROUP, "cgroup.events", "populated 0\n")
+    return fake
+
+
+async def terminated(tree, steward: Steward) -> tuple[KillReport | None, list[object]]:
+    kills = Kills()
+    return await RuntimeKills(kills, tree.tree, steward).terminate(POD, 30), kills.asked
+
+
+async def test_containers_that_end_in_time_are_not_killed(tree, autojump_clock):
+    steward = Steward(10)
+    assert await terminated(tree, steward) == (None, [])
+    assert steward.asked == [("u", 30)]
+
+
+async def test_what_outlives_the_grace_period_is_killed(tree, autojump_clock):
+    tree.file(CGROUP, "cgroup.events", "populated 1\n")
+    tree.file(CGROUP, "cgroup.procs", f"{os.getpid()}\n")
+    report, asked = await terminated(tree, Steward(1000))
+    assert report is not None
+    assert asked == ["kill"]
+    assert trio.current_time() <= 31
+
+
+@pytest.mark.parametrize("steward", [Steward(2, ends=True), Steward(2, problems=("no runtime",))])
+async def test_without_a_steward_or_a_runtime_the_processes_are_asked_for_what_is_left_of_the_time(
+    tree, autojump_clock, steward
+):
+    _, asked = await terminated(tree, steward)
+    assert asked == [("terminate", pytest.approx(28))]
