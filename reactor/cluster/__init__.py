@@ -1,1 +1,1 @@
-"""Kubernetes: which pods there are, by API server and runtime, and what the cluster is told of evictions."""
+"""Kubernetes: pods by API server and runtime; evictions, node status, taints, events, admission."""

@@ -11,7 +11,7 @@
     state         what survives a restart
     steward_link  the other process: started again, given records, answered, and not trusted
     status        the guard's part of `reactor status`; order: the present order of eviction, for `top`
-    kubernetes    what talks to the API server: pods, node, evictions; parts of its own, never in the way
+    kubernetes    pods as the steward tells of them, reports to the API server, evicted pods kept down
 
 Nothing here but passes and what it calls is on the way from a wake to a kill.
 """

@@ -146,7 +146,7 @@ class KubernetesNode:
         """Take part until cancelled; `on_pods` is called when there is something new of the pods."""
         self.told.on_change = on_pods
         parts: dict[str, Part] = {
-            "kubernetes pods": self.told.run,
+            "kubernetes told pods": self.told.run,
             "kubernetes remembered pods": self.told.remembered.run,
             "kubernetes evicted pods": self._held_down.file.run,
         }

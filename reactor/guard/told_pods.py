@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -49,10 +50,11 @@ _Told = Mapping[bytes, tuple[str, Any]]  # the uid and what is told of its pod, 
 class ToldPods:
     """Keeps what was told; `on_change` is called, a few times a second at the most, where it differs.
 
-    `run` is a part of the daemon, and so is `remembered.run`.
+    `run` is a part of the daemon, and so is `remembered.run`. What is told may be asked for in any thread.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._clock_seconds = clock_seconds
         kubernetes = settings.kubernetes
         origin = PodOrigin.API if kubernetes is None else kubernetes.pods_from
         self._is_of_kubelet = origin is PodOrigin.KUBELET
@@ -92,7 +94,7 @@ class ToldPods:
 
     def are_all_told(self) -> bool:
         """Return whether all pods have been told, and changes are still heard of, as was said lately."""
-        return trio.current_time() - self._heard_at < _HEARD_SECONDS
+        return self._clock_seconds() - self._heard_at < _HEARD_SECONDS
 
     async def wait(self) -> None:
         """Wait for the first listing of specs."""
@@ -118,7 +120,7 @@ class ToldPods:
             raise RequestError(
                 f"got all pods in the listing {request.number}; accepted: the last whole one of specs"
             )
-        self._heard_at = trio.current_time() if request.places else float("-inf")
+        self._heard_at = self._clock_seconds() if request.places else float("-inf")
 
     def take(self, piece: Piece) -> None:
         """Take a piece of a listing. Raises RequestError for what fits no listing, which is dropped then."""

@@ -22,9 +22,9 @@ UUID = "0e4a3c0a-1111-4222-8333-0123456789ab"
 SANDBOX = "a" * 64
 
 
-def told_pods(directory: Path, pods_from: PodOrigin = PodOrigin.API) -> ToldPods:
+def told_pods(directory: Path, pods_from: PodOrigin = PodOrigin.API, **more) -> ToldPods:
     kubernetes = KubernetesSettings(pods_from=pods_from)
-    found = ToldPods(Settings(kubernetes=kubernetes, state_path=str(directory / "state.json")))
+    found = ToldPods(Settings(kubernetes=kubernetes, state_path=str(directory / "state.json")), **more)
     found.load()
     return found
 
@@ -172,7 +172,9 @@ def test_the_runtime_can_not_make_a_pod_of_the_api_servers_a_static_one(told):
         take(told, list(pieces(Section.RUNTIME, 1, [runtime_record(UUID, runtime) or b""])))
 
 
-async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(told, autojump_clock):
+async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(tmp_path, autojump_clock):
+    told = told_pods(tmp_path, clock_seconds=trio.current_time)
+
     def heard(number: int, places: int = 1) -> None:
         told.heard(Request(kind=RequestKind.PODS_HEARD, number=number, places=places))
 
@@ -192,6 +194,12 @@ async def test_all_are_told_for_as_long_as_that_is_said_of_the_last_listing(told
     heard(1)
     told.restart()
     assert not told.are_all_told()
+
+
+async def test_a_worker_thread_that_lists_the_pods_may_ask_what_was_told(told):
+    take(told, listing(pod("a")))
+    told.heard(Request(kind=RequestKind.PODS_HEARD, number=1, places=1))
+    assert await trio.to_thread.run_sync(lambda: (told.are_all_told(), *told.specs)) == (True, "a")
 
 
 async def test_changes_are_told_a_few_times_a_second_and_only_where_something_differs(
