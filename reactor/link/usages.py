@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 VERSION: Final = 1
 USAGES_KIND: Final = 15
@@ -36,9 +36,8 @@ class UsageKind(IntEnum):
     """No count is under way any more; the last whole one stands while it is fresh."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceUsage:
-    """What a place takes, by the number that the guard has given it."""
+class PlaceUsage(NamedTuple):
+    """What a place takes, by the number that the guard has given it. A tuple, since there are thousands."""
 
     place: int
     kind: UsageKind

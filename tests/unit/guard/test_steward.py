@@ -388,7 +388,11 @@ async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no
                 st.integers(-(10**9), 10**11),
                 st.lists(
                     st.builds(
-                        PlaceUsage, st.integers(0, 5), st.sampled_from(UsageKind), st.integers(0, 1 << 62)
+                        PlaceUsage,
+                        st.integers(0, 5),
+                        st.sampled_from(UsageKind),
+                        st.integers(0, 1 << 62),
+                        st.integers(0, 1 << 62),
                     ),
                     min_size=1,
                     max_size=MOST_USAGES,

@@ -165,6 +165,38 @@ def test_held_pod_has_other_numbers_when_it_is_counted_again(told):
     assert 0 == told.storage.usages([pod("a")])["a"].ephemeral_storage_bytes
 
 
+def test_pod_that_goes_while_its_files_are_removed_is_forgotten_with_its_places(told):
+    told.storage.assign([pod("a"), pod("b")])
+    told.storage.hold("a")
+    told.storage.assign([pod("b")])
+    told.storage.release("a")
+    assert 1 == len(told.storage)
+    told.storage.assign([pod("a"), pod("b")])
+    assert 3 == told.number_of("/pods/a/0")
+
+
+def test_place_that_is_told_of_again_as_it_was_is_fresh_again(told):
+    told.storage.assign([pod("a")])
+    told.says(counted(1, 5))
+    for _ in range(4):
+        told.now += 200
+        assert 5 == told.storage.usages([pod("a")])["a"].ephemeral_storage_bytes
+        told.says(counted(1, 5))
+    told.now += 301
+    assert {} == told.storage.usages([pod("a")])
+    told.says(counted(1, 5))
+    assert 5 == told.storage.usages([pod("a")])["a"].ephemeral_storage_bytes
+
+
+def test_pod_that_gets_another_volume_keeps_the_number_of_the_first(told):
+    told.storage.assign([pod("a")])
+    told.storage.assign([pod("a", 2)])
+    assert (1, 2) == (told.number_of("/pods/a/0"), told.number_of("/pods/a/1"))
+    told.storage.assign([pod("a")])
+    assert 1 == told.number_of("/pods/a/0")
+    assert 1 == len(told.storage)
+
+
 @given(
     st.lists(
         st.builds(

@@ -15,7 +15,7 @@ AMOUNT = st.integers(0, 1 << 62)
 NUMBER = st.integers(1, (1 << 32) - 1)
 KNOWN = st.sampled_from((UsageKind.COUNTED, UsageKind.SO_FAR))
 PLACE = st.builds(PlaceUsage, NUMBER, KNOWN, AMOUNT, AMOUNT) | st.builds(
-    PlaceUsage, NUMBER, st.just(UsageKind.NOT_COUNTED)
+    PlaceUsage, NUMBER, st.just(UsageKind.NOT_COUNTED), st.just(0), st.just(0)
 )
 ONE = write_request(Usages(at_ns=7, places=(PlaceUsage(3, UsageKind.COUNTED, 5, 2),)))
 
