@@ -226,7 +226,7 @@ class Daemon:
         with self.supervisor.hook("restoring the state").guard():
             self._restore()
         if not self._settings.pod_parents:
-            self._problems["pods"] = "no parents are configured: there is nobody to evict"
+            self._problems["pods"] = "pods.parents is empty: no pod can be evicted"
         try:
             with gc_paused():
                 self._protect()
