@@ -1,4 +1,7 @@
-"""Clients of the metrics endpoint, silent, many and fast: none costs an eviction, or more than its share."""
+"""Clients of metrics and status, silent, many, slow and fast: none costs an eviction, or more than its share.
+
+What they cost is counted of all processes of the daemon.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -21,7 +24,6 @@ from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.suite("hostile clients")
 
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _SCRAPERS = 4
 _SECONDS = 8.0
 
@@ -47,18 +49,10 @@ def get(port: int, path: str) -> bytes:
     return b""
 
 
-def cpu_seconds(daemon: RunningDaemon) -> float:
-    """Return what the daemon has taken of CPUs."""
-    assert daemon.process is not None
-    with open(f"/proc/{daemon.process.pid}/stat", encoding="ascii") as stat:
-        fields = stat.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
-
-
 def test_a_thousand_silent_connections_take_few_descriptors_and_no_eviction(
     node: VirtualNode, daemon: RunningDaemon, port: int
 ) -> None:
-    before = len(daemon.descriptors())
+    before = len(daemon.all_descriptors())
     with ExitStack() as open_sockets:
         for _ in range(1000):
             client = open_sockets.enter_context(socket.socket())
@@ -70,7 +64,7 @@ def test_a_thousand_silent_connections_take_few_descriptors_and_no_eviction(
         assert -signal.SIGKILL == victim.wait(20 * PATIENCE)
         began = time.monotonic()
         for _ in range(10):
-            most = max(most, len(daemon.descriptors()) - before)
+            most = max(most, len(daemon.all_descriptors()) - before)
             eventually(lambda: get(port, "/healthz") == b"ok\n", "health among silent connections")
     print(f"1,000 silent connections: {most} descriptors; health in {(time.monotonic() - began) / 10:.3f} s")
 
@@ -82,7 +76,7 @@ def test_half_closed_connections_are_answered_or_closed_upon_and_cost_no_evictio
     node: VirtualNode, daemon: RunningDaemon, port: int
 ) -> None:
     """Those that are done with asking get their answer; those that ask half a question hold nothing."""
-    before = len(daemon.descriptors())
+    before = len(daemon.all_descriptors())
     whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with ExitStack() as open_sockets:
         for number in range(300):
@@ -99,7 +93,7 @@ def test_half_closed_connections_are_answered_or_closed_upon_and_cost_no_evictio
         victim = node.spawn(node.add_pod("hog"), hold(470))
         assert -signal.SIGKILL == victim.wait(20 * PATIENCE)
         eventually(lambda: get(port, "/healthz") == b"ok\n", "health among half-closed connections")
-        eventually(lambda: len(daemon.descriptors()) - before <= 8, "half-closed connections closed upon")
+        eventually(lambda: len(daemon.all_descriptors()) - before <= 8, "half-closed connections closed upon")
 
 
 def test_scrapers_at_full_speed_take_a_small_share_of_a_cpu_and_no_eviction(
@@ -112,15 +106,15 @@ def test_scrapers_at_full_speed_take_a_small_share_of_a_cpu_and_no_eviction(
         while not ended.is_set():
             answers[number] += b"reactor_pods" in get(port, "/metrics")
 
-    idle_from = cpu_seconds(daemon)
+    idle_from = daemon.cpu_seconds()
     time.sleep(2)
-    idle = (cpu_seconds(daemon) - idle_from) / 2
+    idle = (daemon.cpu_seconds() - idle_from) / 2
     threads = [threading.Thread(target=scrape, args=(number,)) for number in range(_SCRAPERS)]
-    began, began_cpu = time.monotonic(), cpu_seconds(daemon)
+    began, began_cpu = time.monotonic(), daemon.cpu_seconds()
     for thread in threads:
         thread.start()
     time.sleep(_SECONDS)
-    took, took_cpu = time.monotonic() - began, cpu_seconds(daemon) - began_cpu
+    took, took_cpu = time.monotonic() - began, daemon.cpu_seconds() - began_cpu
     health_began = time.monotonic()
     assert get(port, "/healthz") == b"ok\n"
     health_seconds = time.monotonic() - health_began
@@ -160,9 +154,9 @@ def test_dripping_clients_and_floods_of_nonsense_take_a_small_share_of_a_cpu(
     threads = [threading.Thread(target=work) for work in [drip] * 8 + [flood] * 2]
     for thread in threads:
         thread.start()
-    began, began_cpu = time.monotonic(), cpu_seconds(daemon)
+    began, began_cpu = time.monotonic(), daemon.cpu_seconds()
     time.sleep(_SECONDS)
-    share = (cpu_seconds(daemon) - began_cpu) / (time.monotonic() - began)
+    share = (daemon.cpu_seconds() - began_cpu) / (time.monotonic() - began)
     eventually(lambda: get(port, "/healthz") == b"ok\n", "health among nonsense")
     ended.set()
     for thread in threads:
@@ -170,3 +164,84 @@ def test_dripping_clients_and_floods_of_nonsense_take_a_small_share_of_a_cpu(
     print(f"8 dripping clients and 2 floods of nonsense: {share:.1%} of a CPU")
 
     assert share < 0.2
+
+
+def connected(daemon: RunningDaemon) -> socket.socket:
+    """Return a connection to the status socket. Raises OSError."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(5)
+    try:
+        client.connect(str(daemon.socket_path))
+    except OSError:  # the backlog is full
+        client.close()
+        time.sleep(0.005)
+        raise
+    return client
+
+
+def drip_questions(daemon: RunningDaemon, ended: threading.Event) -> None:
+    """Ask without end, a blank at a time."""
+    while not ended.is_set():
+        with suppress(OSError), connected(daemon) as client:
+            while not ended.is_set():
+                client.send(b" ")
+                time.sleep(0.0005)
+
+
+def ask_half_questions(daemon: RunningDaemon, ended: threading.Event) -> None:
+    """Hold up to a hundred connections, each with half a question, every other one half-closed."""
+    question = b'{"command": "status"}'
+    while not ended.is_set():
+        with ExitStack() as open_sockets, suppress(OSError):
+            for number in range(100):
+                client = open_sockets.enter_context(connected(daemon))
+                client.sendall(question[: number % len(question)])
+                if number % 2:
+                    client.shutdown(socket.SHUT_WR)
+                if ended.is_set():
+                    break
+
+
+@contextmanager
+def status_asked_badly(daemon: RunningDaemon) -> Iterator[None]:
+    """Have eight clients treat the status socket badly inside the block."""
+    ended = threading.Event()
+    threads = [
+        threading.Thread(target=ask, args=(daemon, ended))
+        for ask in [drip_questions] * 4 + [ask_half_questions] * 4
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_silent_half_closed_and_dripping_clients_of_the_status_socket_take_few_descriptors_and_no_eviction(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    trial.right.add("hog")
+    daemon.configure({"evictionHard": {"memory.available": "64Mi"}})
+    daemon.start()
+    assert daemon.status()["pods"] == 0
+    before = len(daemon.all_descriptors())
+    with status_asked_badly(daemon):
+        began, began_cpu = time.monotonic(), daemon.cpu_seconds()
+        victim = node.spawn(node.add_pod("hog"), hold(470))
+        assert -signal.SIGKILL == victim.wait(20 * PATIENCE)
+        most = 0
+        for _ in range(5):
+            most = max(most, len(daemon.all_descriptors()) - before)
+            assert daemon.status()["pods"] == 1
+        time.sleep(max(0.0, began + _SECONDS - time.monotonic()))
+        share = (daemon.cpu_seconds() - began_cpu) / (time.monotonic() - began)
+    print(f"silent, half-closed and dripping clients of status: {most} descriptors, {share:.1%} of a CPU")
+
+    assert most <= 24
+    assert share < 0.2
+    eventually(lambda: daemon.evicted() == ["hog"], "the eviction in the journal")
+    assert {} == {name: why for name, why in daemon.status()["problems"].items() if name.startswith("part")}
+    assert daemon.stop() == 0

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon
-from tests.support.disks import Guarded
-from tests.support.processes import PAUSE, descendants, hold
+from tests.support.daemon import RunningDaemon, after_housekeeping
+from tests.support.disks import Guarded, occupied_bytes
+from tests.support.mounting import mounted
+from tests.support.processes import MIB, PAUSE, descendants, descendants_called, fill, hold
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
@@ -27,14 +28,20 @@ KILL_SECONDS = 0.1
 
 
 @contextmanager
-def killed_all_the_time(daemon: RunningDaemon) -> Iterator[Callable[[], int]]:
-    """Kill what the daemon has started, all the time; yield what tells how many that were."""
+def killed_all_the_time(
+    daemon: RunningDaemon, *, spared: str = "nothing at all"
+) -> Iterator[Callable[[], int]]:
+    """Kill what the daemon has started, all the time; yield what tells how many that were.
+
+    What has `spared` in its command line lives.
+    """
     over, killed = threading.Event(), [0]
 
     def kill() -> None:
         while not over.wait(KILL_SECONDS):
             assert daemon.process is not None
-            for pid in descendants(daemon.process.pid):
+            alive = set(descendants_called(daemon.process.pid, spared))
+            for pid in set(descendants(daemon.process.pid)) - alive:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     killed[0] += 1
@@ -46,6 +53,13 @@ def killed_all_the_time(daemon: RunningDaemon) -> Iterator[Callable[[], int]]:
     finally:
         over.set()
         killer.join()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a filesystem of 128 MiB."""
+    with mounted(tmp_path, "ext4", 128) as point:
+        yield point
 
 
 def evicts(node: VirtualNode, trial: Trial, name: str) -> None:
@@ -76,6 +90,37 @@ def test_hogs_are_evicted_while_every_process_but_the_guard_is_killed_again_and_
     # What writes the journal was among the killed.
     eventually(lambda: trial.right == set(daemon.evicted()), "all evictions in the journal")
     assert innocent.poll() is None
+    assert 0 == daemon.stop()
+
+
+def test_a_disk_hog_and_memory_hogs_are_evicted_while_every_command_and_walker_is_killed_again_and_again(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, disk: Path, tmp_path: Path
+) -> None:
+    """No command comes to its end, and no walker: what was counted before stands."""
+    (tmp_path / "pods").mkdir()
+    guarded = Guarded(node, daemon, disk, tmp_path / "pods")
+    trial.rounds = 2
+    innocent, hog = guarded.add_pod("innocent"), guarded.add_pod("disk-hog")
+    calm = guarded.run("innocent", fill(innocent, mib=4))
+    trial.must_live([calm])
+    leading = guarded.run("disk-hog", fill(hog, mib=40))
+    eventually(lambda: occupied_bytes(hog / "file") >= 40 * MIB, "a file of 40 MiB")
+    guarded.start(
+        {"evictionHard": {"memory.available": "64Mi", "nodefs.available": "50Mi"}},
+        {"reclaim": {"nodefs": ["/bin/sleep", "20"]}},
+    )
+    after_housekeeping(daemon, 3)  # what the pods take is counted
+    with killed_all_the_time(daemon, spared="reactor.steward") as killed:
+        (hog / "more").write_bytes(bytes(45 * MIB))
+        assert -signal.SIGKILL == leading.wait(30 * PATIENCE)
+        trial.right.add("disk-hog")
+        eventually(lambda: not guarded.under_pressure(), "the end of the pressure")
+        evicts(node, trial, "memory-hog")
+        assert killed() >= 2
+    eventually(lambda: trial.right == set(daemon.evicted()), "all evictions in the journal")
+    (line,) = (one for one in daemon.evictions() if one["threshold"]["signal"] == "nodefs.available")
+    assert any("killed by signal 9" in problem for problem in line["reclaimed"][0]["problems"])
+    assert (innocent / "file").exists()
     assert 0 == daemon.stop()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reactor.tell.status_socket import ask
+from tests.support.processes import descendants
 from tests.support.waiting import PATIENCE, eventually
 
 
@@ -139,20 +140,43 @@ class RunningDaemon:
         """Return what `reactor status` shows, without starting one: emulated, that takes seconds."""
         return ask(self.socket_path, {"command": "status"}, patience_seconds=30 * PATIENCE)
 
+    def processes(self) -> list[int]:
+        """Return the process that guards, those that it has started, and those that they have."""
+        assert self.process is not None
+        return [self.process.pid, *descendants(self.process.pid)]
+
+    def cpu_seconds(self) -> float:
+        """Return what all processes of the daemon have taken of CPUs, but for those that have ended."""
+        ticks = 0
+        for pid in self.processes():
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def rss_mib(self) -> float:
         assert self.process is not None
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
     def descriptors(self) -> list[str]:
+        """Return what the process that guards has open."""
         assert self.process is not None
-        directory = Path(f"/proc/{self.process.pid}/fd")
-        found = []
-        for fd in directory.iterdir():
+        return _open_in(self.process.pid)
+
+    def all_descriptors(self) -> list[str]:
+        """Return what all processes of the daemon have open."""
+        return [name for pid in self.processes() for name in _open_in(pid)]
+
+
+def _open_in(pid: int) -> list[str]:
+    found = []
+    with suppress(FileNotFoundError):  # ended meanwhile
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed since it was listed
                 # A socket is named by its inode: one that is opened anew has another.
                 found.append(os.readlink(fd).partition(":[")[0])
-        return sorted(found)
+    return sorted(found)
 
 
 class HasStatus(Protocol):
