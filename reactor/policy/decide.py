@@ -15,7 +15,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
-from reactor.policy.left_files import left_bytes_by_uid
+from reactor.policy.left_files import charged_bytes_by_uid
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
 from reactor.policy.messages import node_message
@@ -187,11 +187,9 @@ def _evict(
         raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
     eligible = candidates(pods, state, threshold, decision.at_seconds)
     left_bytes = NOTHING_LEFT
-    if is_hard_memory(threshold) and state.hard_memory_kills:
+    if is_hard_memory(threshold):
         seen = snapshot.signals[threshold.signal]
-        left_bytes = left_bytes_by_uid(
-            state, threshold.signal, seen, pods, snapshot.pods, decision.at_seconds
-        )
+        left_bytes = charged_bytes_by_uid(state, threshold, seen, pods, snapshot.pods, decision.at_seconds)
     ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout, left_bytes)
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         seen = snapshot.signals[threshold.signal]

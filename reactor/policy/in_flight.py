@@ -15,15 +15,13 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.left_files import LEFT_SHARE
 from reactor.policy.oom_victims import credit_bytes
 from reactor.policy.storm import slowed, with_kill
 from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
 _RATE_WINDOW_SECONDS = 60.0
-# Files in memory are freed when they are removed, which may be never. They keep other pods from being evicted
-# only while at least the threshold divided by this is available.
-_LEFT_SHARE = 2
 
 
 def record_eviction(
@@ -139,7 +137,7 @@ def _awaited(
         names.append(pod.key)
     if not names:
         return None
-    if left and observation.available + credit >= threshold.value.of(observation.capacity) / _LEFT_SHARE:
+    if left and observation.available + credit >= threshold.value.of(observation.capacity) / LEFT_SHARE:
         credit += left
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
     if not credit and RESOURCE[threshold.signal] in ON_DISK:

@@ -4,6 +4,9 @@ A pod's cgroup holds the tmpfs and shared memory that its containers wrote, also
 A unit that is evicted and started again has another cgroup by the same path, and what it left is charged to
 no pod. It would cross the threshold again while it is still small, and others that hold more would be evicted
 in its place, one at each of its restarts.
+
+Evicting it brings back little of all that. So it goes before the others only while there is half of the
+threshold; below, memory has to come from the pods that hold it, before the kernel takes it from any.
 """
 
 from __future__ import annotations
@@ -13,16 +16,33 @@ from collections.abc import Mapping, Sequence
 from reactor.model.decisions import HardMemoryKill, PolicyState
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.outside import memory_outside_pods, noise_bytes
 
+# Files in memory are freed when they are removed, which may be never. They keep other pods from being evicted
+# only while at least the threshold divided by this is available.
+LEFT_SHARE = 2
 _LEFT_SECONDS = 600.0  # after that, what is outside the pods may as well be anyone's
+
+
+def charged_bytes_by_uid(
+    state: PolicyState,
+    threshold: Threshold,
+    seen: Observation,
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+    now_seconds: float,
+) -> Mapping[str, int]:
+    """Return what is added to the pods' usage where one is to be evicted for this threshold, by uid."""
+    if not state.hard_memory_kills or seen.available < threshold.value.of(seen.capacity) / LEFT_SHARE:
+        return {}
+    return left_bytes_by_uid(state, threshold.signal, seen, pods, used, now_seconds)
 
 
 def left_bytes_by_uid(
     state: PolicyState,
     signal: Signal,
-    seen: Observation | None,
+    seen: Observation,
     pods: Sequence[Pod],
     used: Mapping[str, PodUsage],
     now_seconds: float,
@@ -36,7 +56,7 @@ def left_bytes_by_uid(
     left = last_kills(state, signal, now_seconds)
     heirs = [(pod, left[pod.cgroup]) for pod in pods if pod.cgroup in left] if left else []
     heirs = [(pod, kill) for pod, kill in heirs if pod.uid != kill.uid]
-    if not heirs or seen is None:
+    if not heirs:
         return {}
     dying = [flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds]
     outside_bytes = memory_outside_pods(seen, pods, used, gone=dying)

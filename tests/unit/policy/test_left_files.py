@@ -130,11 +130,16 @@ def test_nothing_is_known_to_be_left_where_it_was_not_observed_at_the_kill(node)
     assert {} == left(node)
 
 
-def test_nothing_is_known_to_be_left_where_memory_is_not_observed(node):
-    pods = [pod_of("writer#2")]
-    used = {"writer#2": PodUsage(memory_working_set_bytes=5 * MIB)}
+def test_below_half_of_the_threshold_memory_comes_from_the_pods_that_hold_it(node):
+    node.outside += 53
+    start_again(node, mib=1)
+    assert ["writer", "three"] == node.killed
 
-    assert {} == left_bytes_by_uid(node.state, Signal.MEMORY_AVAILABLE, None, pods, used, node.now)
+
+def test_at_half_of_the_threshold_the_writer_goes_first_still(node):
+    node.outside += 52
+    start_again(node, mib=1)
+    assert ["writer", "writer#2"] == node.killed
 
 
 def test_pod_in_the_cgroup_that_it_was_killed_in_has_its_files_in_its_own_counters(node):
