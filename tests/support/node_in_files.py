@@ -5,6 +5,7 @@ Its pods are processes: what the daemon kills does end.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from typing import TYPE_CHECKING, Final, Self
 
@@ -42,11 +43,15 @@ class NodeInFiles:
         """Have the node use so much memory."""
         self._fake.counters(NODE, usage_bytes=mib * MIB, inactive_file_bytes=0)
 
-    def add_pod(self, name: str, mib: int) -> None:
-        """Make a pod of one process that is charged with so much memory."""
+    def add_pod(self, name: str, mib: int, *, stubborn: bool = False) -> None:
+        """Make a pod of one process that is charged with so much memory; a stubborn one ignores SIGTERM."""
         cgroup = f"{NODE}/{name}"
         self._fake.add(cgroup, usage_bytes=mib * MIB)
+        before = signal.getsignal(signal.SIGTERM)
+        if stubborn:  # from its first instruction on: what is ignored here is ignored there
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._processes[name] = subprocess.Popen(PAUSE)
+        signal.signal(signal.SIGTERM, before)
         for controller in ("memory", "pids", "cpu", "freezer"):
             self._fake.file(cgroup, "cgroup.procs", f"{self._processes[name].pid}\n", controller)
 

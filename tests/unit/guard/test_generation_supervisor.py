@@ -199,6 +199,29 @@ async def test_dry_run_decides_and_kills_nobody(node: NodeInFiles, guard, mock_c
     assert {"small", "hog"} == node.alive()
 
 
+async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing_of_it(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    node.add_pod("stubborn", 80, stubborn=True)
+    soft = guarding(below(100, grace_period_seconds=2.0))
+    policy = replace(soft.eviction, max_pod_grace_period_seconds=10, in_flight_deadline_seconds=3600.0)
+    soft = replace(soft, eviction=policy)
+    guarded = guard(soft)
+    async with guarded.running():
+        node.use(450)
+        await guarded.evicted("stubborn")
+        assert guarded.known.state.in_flight
+        node.use(100)  # so that the dry run does not decide it once more
+        guarded.supervisor.begin(replace(soft, dry_run=True))
+        await until(lambda: guarded.begun == 2, "the next generation")
+        (attempt,) = (attempt for record in guarded.records for attempt in record.attempts)
+        await until(attempt.ended.is_set, "the end of the eviction")
+        assert "called off" == attempt.outcome
+        assert () == guarded.known.state.in_flight
+        await trio.sleep(15)  # past what the pod had been given
+    assert {"small", "hog", "stubborn"} == node.alive()
+
+
 async def test_reload_guards_by_other_thresholds_and_keeps_what_is_known(
     node: NodeInFiles, guard, mock_clock
 ) -> None:
