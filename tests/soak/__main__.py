@@ -144,6 +144,7 @@ def _rounds(
             )
     _clear(course.pods)
     figures.node_oom_kills = course.pods.oom_kills
+    figures.away_oom_kills = course.pods.oom_kills_away
     figures.stillborn = course.pods.stillborn
 
 

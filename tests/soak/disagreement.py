@@ -58,6 +58,7 @@ def against(outcome: Outcome) -> str:
             instead = f", not {right}" if judged.wrong == WRONG_POD else ""
             said.append(f"{judged.wrong}: {lives[judged.kill.instance].name}{instead}")
     said += [*outcome.verdict.missed, *(f"{name} was killed in part" for name in outcome.partly_killed)]
+    said += [f"the kernel killed in {name}" for name in outcome.oom_killed]
     return "; ".join((*said, *map(str, outcome.disturbed))) if said else ""
 
 

@@ -29,7 +29,7 @@ class Outcome:
 
     `to_kill_ms` is from the crossing to the first kill, `past_mib` how far past the threshold the node was
     then; empty where the daemon was away, or its configuration changed. `is_fast`: who crossed took 200 MiB/s
-    or more.
+    or more. `oom_killed` are pods in which the kernel's OOM killer killed, while the daemon was there.
     """
 
     episode: Episode
@@ -39,6 +39,7 @@ class Outcome:
     is_fast: bool
     disturbed: tuple[Disturbance, ...]
     partly_killed: tuple[str, ...] = ()
+    oom_killed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -295,9 +296,9 @@ class Course:
                 lives[kill.instance].name for kill in kills if not self.stage.is_dead(kill.instance)
             ),
         )
-        self._clear(hogs, outcome)
+        oom_killed = self._clear(hogs, outcome)
         self._since = next_since
-        return outcome
+        return replace(outcome, oom_killed=oom_killed)
 
     def _dying(self) -> list[int]:
         canaries = {death.instance for death in self.stage.deaths if death.who == "canary"}
@@ -335,14 +336,17 @@ class Course:
             from_ns = noted_ns
         return [(at_ns - from_ns) / 1e6]
 
-    def _clear(self, hogs: Sequence[Present], outcome: Outcome) -> None:
-        """Remove who died and who grew, make as many again, and forget what was judged."""
+    def _clear(self, hogs: Sequence[Present], outcome: Outcome) -> tuple[str, ...]:
+        """Remove who died and who grew, make as many again, and forget what was judged.
+
+        Return in whom the kernel killed while the daemon was there.
+        """
         killed = {judged.kill.instance for judged in outcome.verdict.kills}
         gone = [pod for pod in self.pods.present.values() if pod.instance in killed]
         grown = [pod for pod in hogs if self.pods.present.get(pod.plan.name) is pod and pod not in gone]
         for pod in (*grown, *(gone if outcome.partly_killed else ())):
             self.pods.end(pod)
-        self.pods.remove([*gone, *grown])
+        oom_killed = self.pods.remove([*gone, *grown], was_away=bool(self._away))
         self._files_due.clear()
         self._noticed.clear()
         self.pods.forget_lives()
@@ -353,6 +357,7 @@ class Course:
         again = [self._another(pod) for pod in (*gone, *grown)]
         self.pods.start(again)
         self.stage.done.clear()
+        return () if outcome.episode.away else oom_killed
 
     def _another(self, pod: Present) -> PodPlan:
         """Draw who comes in the place of a pod: half of the time under its very name."""

@@ -34,6 +34,7 @@ class Figures:
     unseen: int = 0
     partly_killed: int = 0
     node_oom_kills: int = 0
+    away_oom_kills: int = 0
     unexplained_deaths: int = 0
     stillborn: int = 0
     episodes: int = 0
@@ -100,6 +101,7 @@ class Figures:
             "wrong": dict(self.wrong),
             "missed_crossings": self.missed,
             "kernel_oom_kills": self.node_oom_kills,
+            "kernel_oom_kills_while_away": self.away_oom_kills,
             "kills_that_did_not_help": self.unhelpful,
             "partly_killed": self.partly_killed,
             "more_than_one_acceptable": self.ambiguous,
@@ -150,6 +152,7 @@ class Figures:
             ("wrong victims", document["wrong_victims"]),
             ("missed crossings", document["missed_crossings"]),
             ("kernel OOM kills", document["kernel_oom_kills"]),
+            ("the same while the daemon was stopped or gone", document["kernel_oom_kills_while_away"]),
             ("kills that did not help", document["kills_that_did_not_help"]),
             ("kills with more than one right victim", document["more_than_one_acceptable"]),
             ("kills that the observer did not see closely enough", document["kills_not_seen_closely_enough"]),

@@ -60,7 +60,7 @@ class Pods:
         self._instances = itertools.count(1)
         self.present: dict[str, Present] = {}
         self.stillborn = 0
-        self.oom_kills = 0
+        self.oom_kills = self.oom_kills_away = 0
         self.lives: dict[int, Life] = {}
         self.inodes: dict[int, int] = {}
 
@@ -107,21 +107,29 @@ class Pods:
             self.lives[pod.instance] = replace(life, ended_ns=time.monotonic_ns())
         self._stage.kill(pod.slot)
 
-    def remove(self, pods: list[Present]) -> None:
-        """Remove what is left of pods that ended. Raises StageError where that doesn't succeed."""
+    def remove(self, pods: list[Present], *, was_away: bool = False) -> tuple[str, ...]:
+        """Remove what is left of pods that ended; return in which of them the kernel's OOM killer killed.
+
+        `was_away`: the daemon was stopped or gone meanwhile. Raises StageError where it doesn't succeed.
+        """
         instances = [pod.instance for pod in pods]
         if not self._stage.wait(lambda: all(map(self._stage.is_dead, instances)), _GONE_SECONDS):
             raise StageError(f"still alive: {[pod.plan.name for pod in pods]}")
+        oom_killed = []
         for pod in pods:
             self._stage.free(pod.slot)
             pod.forget_files()
-            self.oom_kills += self._oom_kills(pod.directories[0])
+            if kills := self._oom_kills(pod.directories[0]):
+                oom_killed.append(pod.plan.name)
+                self.oom_kills += 0 if was_away else kills
+                self.oom_kills_away += kills if was_away else 0
             for directory in pod.directories:
                 self._remove(directory)
             del self.present[pod.plan.name]
             life = self.lives[pod.instance]
             if life.ended_ns is None:
                 self.lives[pod.instance] = replace(life, ended_ns=time.monotonic_ns())
+        return tuple(oom_killed)
 
     def directories(self) -> frozenset[Path]:
         """Return the directories of the pods that are there."""
