@@ -22,7 +22,6 @@ from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.guard.memory_reclaiming import MemoryReclaiming
 from reactor.guard.parts import Parts, PodList
 from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
-from reactor.guard.pods_from_disk import PodsFromDisk
 from reactor.guard.record import PassRecord, Reclaimed
 from reactor.guard.recorder import OnPass
 from reactor.guard.steward_link import StewardLink
@@ -118,11 +117,7 @@ class Generation:
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
-            pods=(
-                Workloads(tree, settings, timeout_seconds=_HANGING_SECONDS)
-                if pods is None
-                else PodsFromDisk(pods, timeout_seconds=_HANGING_SECONDS)
-            ),
+            pods=pods or Workloads(tree, settings),
             reclaims=Reclaims(reclaims),
             populated=partial(populated, tree),
             brake=self._heed_brake,

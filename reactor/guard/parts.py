@@ -53,7 +53,7 @@ class PodUsages(Protocol):
         """Read how much of a pod's memory is shared or tmpfs; None where that can't be had."""
 
 
-class Pods(Protocol):
+class PodList(Protocol):
     """Finds the pods."""
 
     @property
@@ -62,20 +62,6 @@ class Pods(Protocol):
 
     async def listed(self) -> tuple[Pod, ...] | None:
         """List the pods, all of it read afresh, while the loop goes first; None where that can't be had."""
-
-    def glance(self) -> tuple[Pod, ...]:
-        """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
-
-
-class PodList(Protocol):
-    """Finds the pods, and reads a disk for it; see PodsFromDisk."""
-
-    @property
-    def problems(self) -> Mapping[str, str]:
-        """What was refused or could not be read last time, and why."""
-
-    def pods(self) -> tuple[Pod, ...]:
-        """List the pods; may read a directory on a disk."""
 
     def glance(self) -> tuple[Pod, ...]:
         """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
@@ -111,7 +97,7 @@ class Parts:
 
     node: Node
     usages: PodUsages
-    pods: Pods
+    pods: PodList
     reclaims: Reclaims
     populated: Callable[[Pod], bool]
     brake: Callable[[Mapping[Signal, Observation]], tuple[Braking, ...]]

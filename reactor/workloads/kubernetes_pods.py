@@ -8,17 +8,20 @@ told is ranked by what the node itself shows of it (unspecified.py). Neither is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
+import trio
+
+from reactor.bounded import Bounded
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import read_meminfo
 from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
-from reactor.model.pods import Pod, PodSource
+from reactor.model.pods import Pod, PodSource, StoragePlace
 from reactor.model.settings import Settings
 from reactor.workloads.fence import Fence
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
@@ -29,6 +32,8 @@ from reactor.workloads.unspecified import pod_without_spec
 
 _STARTING_SECONDS: Final = 60.0
 _SHOWN: Final = 5
+_TIMEOUT_SECONDS: Final = 5.0
+_AT_A_TURN: Final = 4
 _MIRROR: Final = PodSource.MIRROR.critical_because
 
 Specs = Mapping[str, Pod]  # by uid
@@ -63,6 +68,7 @@ class KubernetesPods:
         all_told: Callable[[], bool] = lambda: False,
         paths: NodePaths | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         self._tree = tree
         self._parents = settings.pod_parents
@@ -79,15 +85,29 @@ class KubernetesPods:
         self._known: dict[str, _Known] = {}
         self._problems: Mapping[str, str] = {}
         self._glanced = Unchanged[list[PodCgroup]]()
+        self._finding = Bounded(self._places, timeout_seconds)
 
     @property
     def problems(self) -> Mapping[str, str]:
         """Return what could not be read when last listed, and whose spec is missing: one line each."""
-        return self._problems
+        why = self._finding.problem
+        return {**self._problems, **({} if why is None else {"pods' files": why})}
 
-    def pods(self) -> tuple[Pod, ...]:
-        """Return every pod, all of it read afresh. It reads directories on a disk: for a worker thread."""
-        return self._listed(afresh=True)
+    async def listed(self) -> tuple[Pod, ...]:
+        """Return every pod, all of it read afresh.
+
+        Cgroups are read a few at a time in the loop itself, which goes first in between: a thread would hold
+        the interpreter's lock for as long, and write what glances write. Where pods' files lie is read from a
+        disk, which may hang, in a thread; where that takes too long they lie where they lay.
+        """
+        for _ in self._turns(afresh=True):
+            await trio.lowlevel.checkpoint()
+        places = await self._finding.ask()
+        self._known = {
+            uid: _with_places(one, (places or {}).get(uid, one.pod.storage))
+            for uid, one in self._known.items()
+        }
+        return self.glance()
 
     def glance(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; only of those that are new anything is read, and no disk.
@@ -96,9 +116,15 @@ class KubernetesPods:
         one that is starting: its pause container may not have been there yet. The kubelet's cgroups are
         listed where one was made or removed. For one thread.
         """
-        return self._listed(afresh=False)
+        for _ in self._turns(afresh=False):
+            pass
+        return tuple(one.pod for one in self._known.values())
 
-    def _listed(self, *, afresh: bool) -> tuple[Pod, ...]:
+    def _places(self) -> Mapping[str, tuple[StoragePlace, ...]]:
+        return self._storage.places({uid: one.pod for uid, one in self._known.items()})
+
+    def _turns(self, *, afresh: bool) -> Iterator[None]:
+        """Bring up to date what is known; yield after every few pods that are read."""
         now_seconds = self._clock_seconds()
         problems: dict[str, str] = {} if afresh else dict(self._problems)
         specs, inventory = self._specs(), self._runtime()
@@ -120,18 +146,15 @@ class KubernetesPods:
             first_seen_seconds = before.first_seen_seconds if before else now_seconds
             is_unlisted = now_seconds - first_seen_seconds > _STARTING_SECONDS and self._all_told()
             pod = self._pod(found, spec, told, before, problems, is_unlisted=is_unlisted)
+            if len(known) % _AT_A_TURN == _AT_A_TURN - 1:
+                yield
             if pod is not None:
                 sandboxes = () if told is None else told.sandboxes
                 known[found.uid] = _Known(pod, found.inode, spec, sandboxes, first_seen_seconds)
         if afresh:
             problems |= _missing_specs(known)
-            places = self._storage.places({uid: one.pod for uid, one in known.items()})
-            known = {
-                uid: one._replace(pod=replace(one.pod, storage=places[uid])) for uid, one in known.items()
-            }
         self._known = known
         self._problems = problems
-        return tuple(one.pod for one in known.values())
 
     def _found(self, problems: dict[str, str], listing: Unchanged[list[PodCgroup]] | None) -> list[PodCgroup]:
         """Return the pods' cgroups; where a parent can't be listed, those that were known below it."""
@@ -226,6 +249,12 @@ def _kept_spec(before: _Known) -> Pod | None:
     """Return the spec that outlives a pod's object: its own does, a mirror's claim ends with the mirror."""
     is_mirror = before.spec is not None and before.spec.critical_because == _MIRROR
     return None if is_mirror else before.spec
+
+
+def _with_places(known: _Known, places: tuple[StoragePlace, ...]) -> _Known:
+    if known.pod.storage == places:
+        return known
+    return known._replace(pod=replace(known.pod, storage=places))
 
 
 def _by_name(containers: Sequence[ContainerCgroup], told: RuntimePod | None) -> dict[str, str]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import ClassVar
 
 import pytest
 import trio
@@ -10,7 +9,6 @@ import trio.testing
 
 from reactor.bounded import Bounded
 from reactor.guard.housekeeping import Housekeeping
-from reactor.guard.pods_from_disk import PodsFromDisk
 from reactor.model.signals import Signal
 from reactor.sources.wakes import Wakes
 
@@ -138,23 +136,6 @@ async def test_list_of_pods_that_fails_or_hangs_keeps_those_that_are_known_and_i
     await housekeeping.list_pods()
     assert "pods" not in housekeeping.problems
     assert ["known"] == [pod.name for pod in loop.known.pods]
-
-
-async def test_pods_from_a_disk_that_hangs_are_not_waited_for_and_those_known_stay():
-    answers = threading.Event()
-
-    class Hung:
-        problems: ClassVar = {"a": "refused"}
-
-        def pods(self):
-            answers.wait()
-
-    pods = PodsFromDisk(Hung(), timeout_seconds=0.05)
-    try:
-        assert await pods.listed() is None
-        assert {"a": "refused", "pods": "no answer within 0.05 s"} == pods.problems
-    finally:
-        answers.set()
 
 
 async def test_turn_that_failed_is_due_again_when_housekeeping_is_restarted(

@@ -3,20 +3,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 from reactor.cluster.node_files import read_node_files
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.kube.pods import PodStore
 from reactor.model.node_pods import Inventory, RuntimePod
-from reactor.model.pods import Pod, PodSource, QosClass
+from reactor.model.pods import Pod, PodSource, QosClass, Volume
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.workloads.kubelet_storage import NodePaths
+from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import container_cgroups
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from tests.support.api_faults import pod_document
@@ -45,7 +47,7 @@ class Node:
     now_seconds: float = 1000.0
     next_pid: int = 100
 
-    def list(self, **settings: str) -> KubernetesPods:
+    def list(self, *, timeout_seconds: float = 5.0, **settings: str) -> KubernetesPods:
         return KubernetesPods(
             self.fake.tree,
             Settings(pod_parents=("/kubepods", "/kubepods.slice"), **settings),  # type: ignore[arg-type]
@@ -55,6 +57,7 @@ class Node:
             files=lambda: read_node_files(settings.get("static_pods_path"), self.logs),
             paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
             clock_seconds=lambda: self.now_seconds,
+            timeout_seconds=timeout_seconds,
         )
 
     def run(
@@ -99,7 +102,7 @@ def test_a_pod_with_a_spec_is_that_spec_in_its_cgroup(node: Node) -> None:
     node.pod(BURSTABLE)
     node.specs = {UID: spec(requests={Resource.MEMORY: 5})}
     pods = node.list()
-    found = only(pods.pods())
+    found = only(trio.run(pods.listed))
     assert ("shop/web", 7, {Resource.MEMORY: 5}, BURSTABLE) == (
         found.key,
         found.priority,
@@ -110,9 +113,51 @@ def test_a_pod_with_a_spec_is_that_spec_in_its_cgroup(node: Node) -> None:
     assert pods.problems == {}
 
 
+def uid_of(number: int) -> str:
+    return f"{number:08}{UID[8:]}"
+
+
+async def test_pod_that_comes_while_the_others_are_read_is_listed_and_the_loop_goes_first(node: Node) -> None:
+    for number in range(10):
+        node.pod(f"/kubepods/burstable/pod{uid_of(number)}")
+    pods, turns, found = node.list(), 0, []
+
+    async def listed() -> None:
+        found.extend(await pods.listed())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listed)
+        while not found:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+            if turns == 2:
+                node.pod(f"/kubepods/burstable/pod{uid_of(10)}")
+                assert uid_of(10) in [pod.uid for pod in pods.glance()]
+    assert turns > 2
+    assert {uid_of(number) for number in range(11)} == {pod.uid for pod in found}
+
+
+async def test_places_stay_as_they_were_known_where_the_disk_hangs_and_the_pods_are_listed_all_the_same(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.pod(BURSTABLE)
+    node.specs = {UID: spec(volumes=(Volume(name="data", is_empty_dir=True),))}
+    (node.logs / "kubelet/pods" / UID / "volumes/kubernetes.io~empty-dir/data").mkdir(parents=True)
+    pods, answers = node.list(timeout_seconds=0.2), threading.Event()
+    (place,) = only(await pods.listed()).storage
+    assert place.name == "data"
+    monkeypatch.setattr(KubeletStorage, "places", lambda *_: (answers.wait(), {})[1])
+    node.pod(f"/kubepods/burstable/pod{uid_of(1)}")
+    try:
+        assert {UID: (place,), uid_of(1): ()} == {pod.uid: pod.storage for pod in await pods.listed()}
+        assert "no answer within" in pods.problems["pods' files"]
+    finally:
+        answers.set()
+
+
 def test_a_spec_without_a_cgroup_is_no_pod_that_could_be_ended(node: Node) -> None:
     node.specs = {UID: spec()}
-    assert node.list().pods() == ()
+    assert trio.run(node.list().listed) == ()
 
 
 def test_with_api_server_and_runtime_gone_from_the_start_pods_are_ranked_by_their_cgroups(node: Node) -> None:
@@ -121,7 +166,7 @@ def test_with_api_server_and_runtime_gone_from_the_start_pods_are_ranked_by_thei
     node.run(f"{BURSTABLE}/{SIDECAR}", score=900)
     node.pod("/kubepods/besteffort/podb")
     pods = node.list()
-    by_uid = {pod.uid: pod for pod in pods.pods()}
+    by_uid = {pod.uid: pod for pod in trio.run(pods.listed)}
     request = by_uid[UID].requests[Resource.MEMORY]
     assert abs(request - (GIB + 410 * MIB)) <= 2 * (4 * GIB // 2000) + MIB
     assert by_uid[UID].qos_class is QosClass.BURSTABLE
@@ -135,39 +180,39 @@ def test_with_api_server_and_runtime_gone_from_the_start_pods_are_ranked_by_thei
 def test_what_the_kubelet_protects_is_the_request_where_it_protects_any(node: Node) -> None:
     node.pod(BURSTABLE, score=750)
     node.fake.file(BURSTABLE, "memory.min", f"{300 * MIB}\n")
-    assert only(node.list().pods()).requests == {Resource.MEMORY: 300 * MIB}
+    assert only(trio.run(node.list().listed)).requests == {Resource.MEMORY: 300 * MIB}
 
 
 def test_a_guaranteed_pod_without_a_spec_asked_for_its_limit_and_is_never_ended(node: Node) -> None:
     cgroup = f"/kubepods/pod{UID}"
     node.pod(cgroup, score=-997)
     node.fake.tree.set_memory_limit(cgroup, 64 * MIB)
-    found = only(node.list().pods())
+    found = only(trio.run(node.list().listed))
     assert found.requests == {Resource.MEMORY: 64 * MIB}
     assert found.critical_because is not None
 
 
 def test_a_pod_whose_score_says_critical_is_never_ended_without_a_spec(node: Node) -> None:
     node.pod(BURSTABLE, score=-997)
-    assert "node-critical" in (only(node.list().pods()).critical_because or "")
+    assert "node-critical" in (only(trio.run(node.list().listed)).critical_because or "")
 
 
 def test_a_pod_whose_score_says_critical_is_ended_where_its_spec_says_that_it_may_be(node: Node) -> None:
     node.pod(BURSTABLE, score=-997)
     node.specs = {UID: spec()}
-    assert only(node.list().pods()).critical_because is None
+    assert only(trio.run(node.list().listed)).critical_because is None
 
 
 def test_a_static_pod_is_never_ended_though_its_mirror_is_missing(node: Node) -> None:
     node.pod(f"/kubepods/burstable/pod{HASH}")
-    assert only(node.list().pods()).critical_because == "static pod"
+    assert only(trio.run(node.list().listed)).critical_because == "static pod"
 
 
 def test_a_static_pod_is_found_by_its_hash_in_the_spec_of_its_mirror(node: Node) -> None:
     node.pod(f"/kubepods/burstable/pod{HASH}")
     node.specs = {HASH: spec(HASH, critical_because="mirror pod", name="etcd-node")}
     pods = node.list()
-    found = only(pods.pods())
+    found = only(trio.run(pods.listed))
     assert ("etcd-node", HASH, "mirror pod") == (found.name, found.uid, found.critical_because)
     node.specs = {}  # two claim it now, or the node object was made anew
     assert "static pod" == only(pods.glance()).critical_because
@@ -179,10 +224,10 @@ def test_a_pod_whose_object_is_deleted_keeps_its_spec_while_it_runs(node: Node) 
     node.pod(cgroup, score=-997)
     node.specs = {UID: spec(qos_class=QosClass.GUARANTEED)}
     pods = node.list()
-    before = only(pods.pods())
+    before = only(trio.run(pods.listed))
     node.specs = {}
     assert before is only(pods.glance())
-    found = only(pods.pods())
+    found = only(trio.run(pods.listed))
     assert (7, None) == (found.priority, found.critical_because)
     assert pods.problems == {}
 
@@ -199,7 +244,7 @@ def test_a_pod_annotated_with_another_pods_uid_leaves_that_pod_as_it_is(node: No
     store.take(pod_document("hog", metadata={"uid": hog, "annotations": annotations}))
     store.listed()
     node.specs = dict(store.specs)
-    found = {pod.name: (pod.uid, pod.critical_because) for pod in node.list().pods()}
+    found = {pod.name: (pod.uid, pod.critical_because) for pod in trio.run(node.list().listed)}
     assert {"web": (UID, "priority 2000001000"), "hog": (hog, None)} == found
 
 
@@ -207,7 +252,7 @@ def test_a_mirror_that_is_gone_leaves_nothing_behind(node: Node) -> None:
     node.pod(BURSTABLE)
     node.specs = {UID: spec(critical_because="mirror pod")}
     pods = node.list()
-    assert "mirror pod" == only(pods.pods()).critical_because
+    assert "mirror pod" == only(trio.run(pods.listed)).critical_because
     node.specs = {}
     assert only(pods.glance()).critical_because is None
 
@@ -217,20 +262,20 @@ def test_requests_equal_to_limits_exempt_no_pod_that_the_api_server_does_not_lis
     node.pod(cgroup, score=-997)
     node.all_told = True
     pods = node.list()
-    assert only(pods.pods()).critical_because is not None  # it may have come just now
+    assert only(trio.run(pods.listed)).critical_because is not None  # it may have come just now
     node.now_seconds += 61
-    assert only(pods.pods()).critical_because is None
+    assert only(trio.run(pods.listed)).critical_because is None
     node.all_told = False
-    assert only(pods.pods()).critical_because is not None
+    assert only(trio.run(pods.listed)).critical_because is not None
 
 
 def test_a_static_pod_stays_one_though_the_api_server_does_not_list_it(node: Node) -> None:
     node.pod(f"/kubepods/burstable/pod{HASH}")
     node.all_told = True
     pods = node.list()
-    pods.pods()
+    trio.run(pods.listed)
     node.now_seconds += 61
-    assert only(pods.pods()).critical_because == "static pod"
+    assert only(trio.run(pods.listed)).critical_because == "static pod"
 
 
 def test_a_static_pod_whose_manifest_gives_it_a_uid_is_never_ended(node: Node, tmp_path: Path) -> None:
@@ -239,53 +284,53 @@ def test_a_static_pod_whose_manifest_gives_it_a_uid_is_never_ended(node: Node, t
     manifests.mkdir()
     (manifests / "broken.yaml").write_text("{")
     (manifests / "pod.yaml").write_text(f"kind: Pod\nmetadata: {{name: a, uid: {UID}}}\n")
-    assert only(node.list(static_pods_path=str(manifests)).pods()).critical_because == "static pod"
-    assert only(node.list().pods()).critical_because is None
+    assert only(trio.run(node.list(static_pods_path=str(manifests)).listed)).critical_because == "static pod"
+    assert only(trio.run(node.list().listed)).critical_because is None
 
 
 def test_what_the_runtime_tells_of_a_pod_is_taken_where_no_spec_is_known(node: Node) -> None:
     node.pod(BURSTABLE)
     told = RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,), containers={APP: "nginx"})
     node.inventory = {UID: told}
-    found = only(node.list().pods())
+    found = only(trio.run(node.list().listed))
     assert found.key == "shop/web"
     assert found.container_cgroups == {"nginx": f"{BURSTABLE}/{APP}"}
     node.inventory = {UID: dataclasses.replace(told, source=PodSource.FILE)}
-    assert only(node.list().pods()).critical_because == "static pod (source file)"
+    assert only(trio.run(node.list().listed)).critical_because == "static pod (source file)"
 
 
 def test_a_pod_of_the_system_namespace_is_never_ended_without_its_spec(node: Node) -> None:
     """Pods of system-cluster-critical live there, and nothing on the node tells their priority."""
     node.pod(BURSTABLE)
     (node.logs / f"kube-system_coredns-5d78_{UID}").mkdir(parents=True)
-    found = only(node.list().pods())
+    found = only(trio.run(node.list().listed))
     assert found.key == "kube-system/coredns-5d78"
     assert found.critical_because is not None
     node.specs = {UID: spec(namespace="kube-system")}
-    assert only(node.list().pods()).critical_because is None
+    assert only(trio.run(node.list().listed)).critical_because is None
 
 
 def test_a_pods_name_is_read_off_its_log_directory_where_nobody_tells_it(node: Node) -> None:
     node.pod(BURSTABLE)
     for name in (f"shop_web_{UID}", "no-pod", "a_b_c_d"):
         (node.logs / name).mkdir(parents=True)
-    assert only(node.list().pods()).key == "shop/web"
+    assert only(trio.run(node.list().listed)).key == "shop/web"
     (node.logs / f"kube-system_web_{UID}").mkdir()  # two names for one pod are none
-    found = only(node.list().pods())
+    found = only(trio.run(node.list().listed))
     assert (f"kubepods/pod{UID}", None) == (found.key, found.critical_because)
     shutil.rmtree(node.logs)
-    assert only(node.list().pods()).key == f"kubepods/pod{UID}"
+    assert only(trio.run(node.list().listed)).key == f"kubepods/pod{UID}"
 
 
 def test_the_pause_container_is_spared_by_what_the_runtime_tells_or_by_what_it_looks_like(node: Node) -> None:
     node.pod(BURSTABLE)
-    assert only(node.list().pods()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
+    assert only(trio.run(node.list().listed)).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
     node.run("/kubepods/besteffort/podb/" + SANDBOX, "sleeper", 1000)
     node.run("/kubepods/besteffort/podb/" + APP, "app", 1000)
-    by_uid = {pod.uid: pod for pod in node.list().pods()}
+    by_uid = {pod.uid: pod for pod in trio.run(node.list().listed)}
     assert by_uid["b"].spared_cgroups == ()
     node.inventory = {"b": RuntimePod(name="b", namespace="n", sandboxes=(SANDBOX,))}
-    by_uid = {pod.uid: pod for pod in node.list().pods()}
+    by_uid = {pod.uid: pod for pod in trio.run(node.list().listed)}
     assert by_uid["b"].spared_cgroups == (f"/kubepods/besteffort/podb/{SANDBOX}",)
 
 
@@ -294,7 +339,7 @@ def test_a_sandbox_in_which_the_pod_itself_runs_is_not_spared(node: Node, looks:
     """As with gVisor and Kata."""
     node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998, **looks)
     node.inventory = {UID: RuntimePod(name="b", namespace="n", sandboxes=(SANDBOX,))}
-    assert only(node.list().pods()).spared_cgroups == ()
+    assert only(trio.run(node.list().listed)).spared_cgroups == ()
 
 
 @pytest.mark.parametrize("score", [-998, 0])
@@ -305,15 +350,15 @@ def test_a_younger_container_is_not_spared_for_what_its_process_calls_itself(nod
     sandbox, app = container_cgroups(node.fake.tree, BURSTABLE)  # the directories' inodes tell the older one
     if score == -998:
         sandbox = next(one for one in (sandbox, app) if one.id == SANDBOX)
-    assert only(pods.pods()).spared_cgroups == (sandbox.cgroup,)
+    assert only(trio.run(pods.listed)).spared_cgroups == (sandbox.cgroup,)
     shutil.rmtree(node.fake.directory(sandbox.cgroup))
-    assert only(pods.pods()).spared_cgroups == ()
+    assert only(trio.run(pods.listed)).spared_cgroups == ()
 
 
 def test_a_single_container_is_not_spared_for_what_its_process_calls_itself(node: Node) -> None:
     """As where a runtime makes no sandboxes, and is not asked."""
     node.run(f"{BURSTABLE}/{APP}", "pause", 1000)
-    assert only(node.list().pods()).spared_cgroups == ()
+    assert only(trio.run(node.list().listed)).spared_cgroups == ()
 
 
 def test_the_sandbox_that_the_runtime_tells_is_the_only_one_spared_from_then_on(node: Node) -> None:
@@ -321,11 +366,11 @@ def test_the_sandbox_that_the_runtime_tells_is_the_only_one_spared_from_then_on(
     node.run(f"{BURSTABLE}/{SANDBOX}", "odd", 0)
     node.run(f"{BURSTABLE}/{APP}", "pause", -998)
     pods = node.list()
-    assert only(pods.pods()).spared_cgroups == (f"{BURSTABLE}/{APP}",)
+    assert only(trio.run(pods.listed)).spared_cgroups == (f"{BURSTABLE}/{APP}",)
     node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,))}
     assert only(pods.glance()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
     node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=("d" * 64,))}
-    assert only(pods.pods()).spared_cgroups == ()
+    assert only(trio.run(pods.listed)).spared_cgroups == ()
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -334,7 +379,7 @@ def test_no_more_than_one_container_is_spared(node: Node, *, told: bool) -> None
         node.run(f"{BURSTABLE}/{identity}", "pause", -998)
     if told:
         node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(APP, SANDBOX))}
-    assert 1 == len(only(node.list().pods()).spared_cgroups)
+    assert 1 == len(only(trio.run(node.list().listed)).spared_cgroups)
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -345,26 +390,26 @@ def test_what_was_spared_is_spared_no_longer_once_it_has_grown(node: Node, *, to
     if told:
         node.inventory = {UID: RuntimePod(name="web", namespace="shop", sandboxes=(SANDBOX,))}
     pods = node.list()
-    assert 2 == len(only(pods.pods()).spared_cgroups)
+    assert 2 == len(only(trio.run(pods.listed)).spared_cgroups)
     for grown in (f"{BURSTABLE}/{SANDBOX}", monitor):
         node.fake.counters(grown, usage_bytes=100 * MIB, inactive_file_bytes=0)
-    assert only(pods.pods()).spared_cgroups == ()
+    assert only(trio.run(pods.listed)).spared_cgroups == ()
 
 
 def test_what_can_not_be_read_of_a_sandbox_leaves_it_as_it_was(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
-    before = only(pods.pods()).spared_cgroups
+    before = only(trio.run(pods.listed)).spared_cgroups
     node.fake.file(f"{BURSTABLE}/{SANDBOX}", "cgroup.procs", "garbage")
-    assert before == only(pods.pods()).spared_cgroups != ()
-    assert () == only(node.list().pods()).spared_cgroups
+    assert before == only(trio.run(pods.listed)).spared_cgroups != ()
+    assert () == only(trio.run(node.list().listed)).spared_cgroups
 
 
 def test_cri_os_monitors_are_spared_and_are_no_containers(node: Node) -> None:
     monitor = f"{BURSTABLE}/crio-conmon-{APP}.scope"
     node.run(f"{BURSTABLE}/crio-{APP}.scope")
     node.run(monitor, "conmon", 0)
-    found = only(node.list().pods())
+    found = only(trio.run(node.list().listed))
     assert found.spared_cgroups == (monitor,)
     assert list(found.container_cgroups.values()) == [f"{BURSTABLE}/crio-{APP}.scope"]
 
@@ -372,7 +417,7 @@ def test_cri_os_monitors_are_spared_and_are_no_containers(node: Node) -> None:
 def test_a_glance_finds_a_new_pod_and_misses_one_that_has_gone(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
-    assert only(pods.pods()).uid == UID
+    assert only(trio.run(pods.listed)).uid == UID
     node.pod("/kubepods/besteffort/podb")
     assert {UID, "b"} == {pod.uid for pod in pods.glance()}
     shutil.rmtree(node.fake.directory(BURSTABLE))
@@ -382,7 +427,7 @@ def test_a_glance_finds_a_new_pod_and_misses_one_that_has_gone(node: Node) -> No
 def test_a_glance_reads_nothing_of_a_pod_that_it_knows(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
-    before = only(pods.pods())
+    before = only(trio.run(pods.listed))
     node.fake.file(BURSTABLE, "cgroup.procs", "garbage")
     shutil.rmtree(node.proc)
     assert only(pods.glance()) is before
@@ -392,7 +437,7 @@ def test_a_glance_reads_nothing_of_a_pod_that_it_knows(node: Node) -> None:
 def test_a_glance_takes_over_a_spec_that_has_come_or_changed(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
-    assert only(pods.pods()).priority == 0
+    assert only(trio.run(pods.listed)).priority == 0
     node.specs = {UID: spec()}
     assert only(pods.glance()).priority == 7
     node.specs = {UID: spec(priority=8)}
@@ -402,7 +447,7 @@ def test_a_glance_takes_over_a_spec_that_has_come_or_changed(node: Node) -> None
 def test_a_glance_looks_again_for_the_pause_container_of_a_pod_that_is_starting(node: Node) -> None:
     node.fake.add(BURSTABLE)
     pods = node.list()
-    assert only(pods.pods()).spared_cgroups == ()
+    assert only(trio.run(pods.listed)).spared_cgroups == ()
     node.run(f"{BURSTABLE}/{SANDBOX}", "pause", -998)
     assert only(pods.glance()).spared_cgroups == (f"{BURSTABLE}/{SANDBOX}",)
 
@@ -411,7 +456,7 @@ def test_a_glance_looks_no_longer_for_a_pause_container_that_has_not_come(node: 
     """CRI-O runs most pods without one."""
     node.run(f"{BURSTABLE}/{APP}")
     pods = node.list()
-    pods.pods()
+    trio.run(pods.listed)
     node.now_seconds += 61
     before = only(pods.glance())
     assert only(pods.glance()) is before
@@ -420,7 +465,7 @@ def test_a_glance_looks_no_longer_for_a_pause_container_that_has_not_come(node: 
 def test_a_pod_made_anew_under_the_same_uid_is_read_anew(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
-    pods.pods()
+    trio.run(pods.listed)
     old = node.fake.directory(BURSTABLE)
     old.rename(old.parent / "kept")  # so that its inode is not given out again
     node.run(f"{BURSTABLE}/{SIDECAR}")
@@ -433,14 +478,14 @@ def test_the_reactors_own_pod_is_never_ended(node: Node) -> None:
     own = f"{BURSTABLE}/{APP}"
     (node.proc / "self").mkdir()
     (node.proc / "self/cgroup").write_text(f"4:memory:{own}\n0::{own}\n")
-    assert only(node.list().pods()).critical_because == "reactor's own cgroup"
+    assert only(trio.run(node.list().listed)).critical_because == "reactor's own cgroup"
 
 
 def test_a_tree_that_can_not_be_listed_leaves_the_pods_as_they_were_known(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
     node.specs = {UID: spec()}
-    before = pods.pods()
+    before = trio.run(pods.listed)
     kubepods = node.fake.directory("/kubepods")
     kubepods.rename(kubepods.with_name("elsewhere"))
     os.symlink("elsewhere", kubepods)  # refused, as a name from outside would be
@@ -450,6 +495,6 @@ def test_a_tree_that_can_not_be_listed_leaves_the_pods_as_they_were_known(node: 
 
 def test_a_node_without_any_pods_yet_has_none_and_no_problem(node: Node) -> None:
     pods = node.list()
-    assert pods.pods() == ()
+    assert trio.run(pods.listed) == ()
     assert pods.glance() == ()
     assert pods.problems == {}
