@@ -57,9 +57,14 @@ class Daemon:
         self.directory = directory
         self.program: Program | None = None
 
-    def start(self, *, minimum_image_age: str = "1h") -> None:
+    def start(self, *, minimum_image_age: str = "1h", is_soft: bool = False) -> None:
+        soft = {
+            "evictionSoft": {"imagefs.available": "60%"},
+            "evictionSoftGracePeriod": {"imagefs.available": "1s"},
+            "evictionMaxPodGracePeriod": 30,
+        }
         configuration = {
-            "evictionHard": {"imagefs.available": "60%"},
+            **(soft if is_soft else {"evictionHard": {"imagefs.available": "60%"}}),
             "imageMinimumGCAge": minimum_image_age,
             "reactor": {
                 "nodeCgroup": self.runtime.machine.node_cgroup,
@@ -86,6 +91,12 @@ class Daemon:
     def freed_by(self, kind: str) -> int:
         found = [one for line in self.decisions() for one in line["reclaimed"] if one["kind"] == kind]
         return max((one["freed"] or 0 for one in found), default=0)
+
+    def log(self) -> str:
+        return "" if self.program is None else self.program.log()
+
+    def outcomes(self) -> list[str]:
+        return [one["outcome"] for line in self.decisions() for one in line["evictions"]]
 
     def evicted(self) -> list[str]:
         return [one["pod"].rpartition("/")[2] for line in self.decisions() for one in line["evictions"]]
@@ -172,3 +183,18 @@ async def test_who_fills_the_disk_is_evicted_and_what_it_leaves_is_given_back(
     await until(is_given_back)
     assert daemon.evicted() == [hog.name]
     assert await states(runtime, innocent) == [ContainerState.RUNNING]
+
+
+async def test_who_fills_the_disk_slowly_is_stopped_by_the_runtime_within_its_grace_period(
+    runtime: Runtime, daemon: Daemon
+) -> None:
+    hog = await runtime.run_pod({"a": writer(WRITTEN_MIB, "trap 'exit 0' TERM; while :; do sleep 0.1; done")})
+    await until(partial(is_full, runtime))
+    daemon.start(is_soft=True)
+
+    async def is_over() -> bool:
+        return bool(set(daemon.outcomes()) - {"ordered"})
+
+    await until(is_over)
+    assert (daemon.evicted(), daemon.outcomes()) == ([hog.name], ["terminated"])
+    assert "sending SIGTERM to its processes instead" not in daemon.log()
