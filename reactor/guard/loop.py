@@ -113,7 +113,7 @@ class Daemon:
         self._oom_record = self.supervisor.hook("oom record")
         self._cluster_notes = self.supervisor.hook("kubernetes notes")
         self._answering = self.supervisor.hook("answers")
-        self._attempt = self.supervisor.hook("end")
+        self._ends = self.supervisor.hook("end")
         self._kills = KillPath(tree, settings.pod_parents)
         self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
         self._steward.storage = self._known.storage
@@ -252,7 +252,7 @@ class Daemon:
         if self._listener is not None:
             ends += [self._listener.close, partial(remove, Path(self._settings.socket_path))]
         for end in ends:
-            with self._attempt.guard():
+            with self._ends.guard():
                 end()
         _LOG.info("ended after %d passes", self._known.passes)
 

@@ -62,7 +62,7 @@ def test_a_defended_node_has_no_shortcomings() -> None:
         ({"decision": {**DECISION, "evictions": [{"pod": "cgroup/web", "processes": None}]}}, "evicted: web"),
         ({"alive": {"database": True, "web": False, HOG: False}}, "web did not survive"),
         ({"alive": {"database": True, "web": True, HOG: True}}, f"{HOG} is still alive"),
-        ({"times": dataclasses.replace(TIMES, back_ns=None)}, "did not come back"),
+        ({"times": dataclasses.replace(TIMES, back_ns=None)}, "was not freed"),
         ({"times": dataclasses.replace(TIMES, crossed_ns=None)}, "never crossed"),
     ],
 )
