@@ -105,7 +105,8 @@ def test_commands_that_a_restart_cut_short_are_run_again_before_anybody_goes(
     eventually(begun.exists, "the command")
     assert guarded.daemon.stop() == 0
     guarded.daemon.start()
+    # Until the filesystem is observed again nothing is known of it, no pressure either.
+    eventually(lambda: not cache.exists(), "the command's second run")
     eventually(lambda: not guarded.under_pressure(), "the end of the pressure")
-    assert not cache.exists()
     assert guarded.evicted() == []
     assert process.poll() is None
