@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -63,45 +63,39 @@ _ARMING: Final = "arming"
 _RECLAIMS, _MEMORY_RECLAIMS = "reclaim", "memory reclaim"  # jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lasting:
-    """What outlives a generation: what is known, what is under way, and what restarts its parts.
-
-    `clock_seconds` is the clock of all that is known: a virtual one in tests.
-    """
-
-    known: NodeView
-    evictor: Evictor
-    brake: Brake
-    supervisor: Supervisor
-    steward: StewardLink
-    clock_seconds: Callable[[], float] = time.monotonic
-
-
 class Generation:
-    """Owns its observers' descriptors until `close`. Makes its passes over what is known."""
+    """Owns its observers' descriptors until `close`. Makes its passes over what is known.
+
+    What is known, the evictor, the brake, the supervisor and the steward outlive it. `clock_seconds` is the
+    clock of all that is known: a virtual one in tests.
+    """
 
     def __init__(  # noqa: PLR0913 - what it is connected to
         self,
         settings: Settings,
         tree: CgroupTree,
-        lasting: Lasting,
+        *,
+        known: NodeView,
+        evictor: Evictor,
+        brake: Brake,
+        supervisor: Supervisor,
+        steward: StewardLink,
         on_layout: Callable[[Layout], None] = lambda _: None,
         on_oom_kill: Callable[[OomKill], None] = lambda _: None,
         pods: PodList | None = None,
         reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
-        *,
+        clock_seconds: Callable[[], float] = time.monotonic,
         arming_seconds: float = _ARMING_SECONDS,
     ) -> None:
         self.settings = settings
         self._arming_seconds = arming_seconds
         self.board = SourceBoard(_report)
         self.wakes = Wakes()
-        self._clock_seconds = lasting.clock_seconds
+        self._clock_seconds = clock_seconds
         self._node = NodeObserver(tree, settings)
         self._usages = PodObserver(tree, clock_seconds=self._clock_seconds)
         self._levels = MemoryLevels(tree, settings)
-        self._brake = lasting.brake
+        self._brake = brake
         if settings.brake is BrakeMode.HARD:
             self._brake.start()
         self._memory = MemorySource(tree, settings, self.wakes, self.board, self._brake.highs)
@@ -124,21 +118,20 @@ class Generation:
             arm_memory=self._arm,
             oom_kills=self._oom.take_now,
         )
-        known = lasting.known
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
         self.passes = Passes(
             replace(settings.eviction, reclaims_memory=not settings.dry_run),
             self.parts,
-            lasting.evictor,
+            evictor,
             known,
             dry_run=settings.dry_run,
             clock_seconds=self._clock_seconds,
         )
-        lasting.supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
+        supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
-        self.storage = StorageWatch(known, lasting.steward)
+        self.storage = StorageWatch(known, steward)
         self.filesystems = ToldFilesystems(
-            lasting.steward,
+            steward,
             settings,
             known.observed,
             self.wakes,
@@ -155,7 +148,7 @@ class Generation:
             self.storage,
             self.wakes,
         )
-        self._supervisor = lasting.supervisor
+        self._supervisor = supervisor
         self._scope = trio.CancelScope()
         self._reclaiming = False
 

@@ -14,7 +14,7 @@ from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
 from reactor.errors import split_failure
 from reactor.guard.evictor import Evictor
-from reactor.guard.generation import Generation, Lasting
+from reactor.guard.generation import Generation
 from reactor.guard.passes import NodeView
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
@@ -34,39 +34,41 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("reactor.daemon")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Outliving:
-    """What one generation leaves to the next, beside the evictions under way."""
-
-    tree: CgroupTree
-    known: NodeView
-    brake: Brake
-    kills: KillPath
-    cluster: KubernetesNode | None
-    steward: StewardLink
-    supervisor: Supervisor
-    clock_seconds: Callable[[], float] = time.monotonic
-
-
 class GenerationSupervisor:
     """Runs generations; `settings` are those in force, `present` is the one that runs.
 
     `kill_path_problem` says what the first one found wrong with killing, None where that works. `on_refused`
-    is told why settings could not be guarded by; those before them stay in force.
+    is told why settings could not be guarded by; those before them stay in force. All else that it is given
+    outlives every generation, as the evictions under way do.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one generation leaves to the next
         self,
         settings: Settings,
-        outliving: Outliving,
+        *,
+        tree: CgroupTree,
+        known: NodeView,
+        brake: Brake,
+        kills: KillPath,
+        cluster: KubernetesNode | None,
+        steward: StewardLink,
+        supervisor: Supervisor,
         on_oom_kill: Callable[[OomKill], None],
         on_resumed: Callable[[EvictionAttempt, Nursery], None],
         on_refused: Callable[[Exception], None],
+        clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
         self.present: Generation | None = None
         self.kill_path_problem: str | None = None
-        self._outliving = outliving
+        self._tree = tree
+        self._known = known
+        self._brake = brake
+        self._kills = kills
+        self._cluster = cluster
+        self._steward = steward
+        self._supervisor = supervisor
+        self._clock_seconds = clock_seconds
         self._on_oom_kill = on_oom_kill
         self._on_resumed = on_resumed
         self._on_refused = on_refused
@@ -111,7 +113,7 @@ class GenerationSupervisor:
         try:
             generation = self._generation(evictor)
             first, self.present = self.present is None, generation
-            flights = self._outliving.known.state.in_flight
+            flights = self._known.state.in_flight
             try:
                 async with trio.open_nursery() as inner:
                     await inner.start(generation.run, on_pass)
@@ -151,10 +153,10 @@ class GenerationSupervisor:
         self.begin(dataclasses.replace(settings, eviction=settings.by_layout[layout]))
 
     def _evictor(self, nursery: trio.Nursery) -> Evictor:
-        kills, cluster = self._outliving.kills, self._outliving.cluster
+        kills, cluster = self._kills, self._cluster
         return Evictor(
             kills if cluster is None else cluster.kills,
-            self._outliving.supervisor.jobs(nursery, "evictions"),
+            self._supervisor.jobs(nursery, "evictions"),
             self._gone,
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
             dry_run=self.settings.dry_run,
@@ -164,31 +166,29 @@ class GenerationSupervisor:
         )
 
     def _generation(self, evictor: Evictor) -> Generation:
-        settings, outliving, cluster = self.settings, self._outliving, self._outliving.cluster
-        outliving.kills.guard(settings.pod_parents)
+        settings = self.settings
+        self._kills.guard(settings.pod_parents)
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
         for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
-            outliving.known.called_off(uid)
+            self._known.called_off(uid)
         return Generation(
             settings,
-            outliving.tree,
-            Lasting(
-                known=outliving.known,
-                evictor=evictor,
-                brake=outliving.brake,
-                supervisor=outliving.supervisor,
-                steward=outliving.steward,
-                clock_seconds=outliving.clock_seconds,
-            ),
-            self._adopt_layout,
-            self._on_oom_kill,
-            None if cluster is None else cluster.pod_list(settings),
-            self._reclaims(settings),
+            self._tree,
+            known=self._known,
+            evictor=evictor,
+            brake=self._brake,
+            supervisor=self._supervisor,
+            steward=self._steward,
+            on_layout=self._adopt_layout,
+            on_oom_kill=self._on_oom_kill,
+            pods=None if self._cluster is None else self._cluster.pod_list(settings),
+            reclaims=self._reclaims(settings),
+            clock_seconds=self._clock_seconds,
         )
 
     def _reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
         """Return what this node can give back: by commands, and by what keeps its images and containers."""
-        link, cluster = self._outliving.steward, self._outliving.cluster
+        link, cluster = self._steward, self._cluster
         found: dict[Reclaim, NodeReclaim] = {}
         commands = sum(map(len, settings.reclaim.commands.values()))
         if commands:
@@ -202,22 +202,18 @@ class GenerationSupervisor:
     def _exercise(self) -> None:
         if self.settings.dry_run:
             return
-        self.kill_path_problem = self._outliving.kills.exercise()
+        self.kill_path_problem = self._kills.exercise()
         if self.kill_path_problem is not None:
             _LOG.error("kill path: %s", self.kill_path_problem)
 
     def _resume(self, evictor: Evictor, flights: tuple[InFlight, ...], nursery: trio.Nursery) -> None:
-        """Take up the evictions that an earlier run ordered, but for those that this one ordered anew."""
+        """Take up the evictions that an earlier run ordered, but for those ordered again by this one."""
         if self.settings.dry_run:
             return
-        known, cluster, supervisor = (
-            self._outliving.known,
-            self._outliving.cluster,
-            self._outliving.supervisor,
-        )
+        known, cluster, supervisor = self._known, self._cluster, self._supervisor
         records = supervisor.jobs(nursery, "records")
         pods = {pod.uid: pod for pod in known.pods}
-        now_seconds = self._outliving.clock_seconds()
+        now_seconds = self._clock_seconds()
         for flight in flights:
             if flight not in known.state.in_flight or flight.left_bytes is not None:
                 continue
@@ -232,10 +228,10 @@ class GenerationSupervisor:
 
     async def _empty(self, pod: Pod) -> tuple[str, ...]:
         """Remove the files that end with a pod, and return what went wrong."""
-        storage = self._outliving.known.storage
+        storage = self._known.storage
         storage.hold(pod.uid)
         try:
-            return await StewardEmptying(self._outliving.steward).empty(pod)
+            return await StewardEmptying(self._steward).empty(pod)
         finally:
             storage.release(pod.uid)
             if self.present is not None:

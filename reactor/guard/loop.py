@@ -31,7 +31,7 @@ from reactor.act.protect import protect_self
 from reactor.brake.brake import Brake, put_back_abandoned
 from reactor.errors import ConfigError, failure_text
 from reactor.guard.gc_paused import gc_paused
-from reactor.guard.generation_supervisor import GenerationSupervisor, Outliving
+from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import NoDaemonError, listen, remove
 from reactor.guard.memory_holders import memory_held
@@ -122,7 +122,8 @@ class Daemon:
             settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
         )
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
-        outliving = Outliving(
+        self._generations = GenerationSupervisor(
+            settings,
             tree=tree,
             known=self._known,
             brake=self._brake,
@@ -130,9 +131,9 @@ class Daemon:
             cluster=self._cluster,
             steward=self._steward,
             supervisor=self.supervisor,
-        )
-        self._generations = GenerationSupervisor(
-            settings, outliving, self._oom_killed, self._resumed, self.refuse_reload
+            on_oom_kill=self._oom_killed,
+            on_resumed=self._resumed,
+            on_refused=self.refuse_reload,
         )
         self._oom = OomKills(
             self._known,

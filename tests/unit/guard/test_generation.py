@@ -9,7 +9,7 @@ import trio
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
 from reactor.guard.evictor import Evictor
-from reactor.guard.generation import Generation, Lasting
+from reactor.guard.generation import Generation
 from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView
 from reactor.guard.record import PassRecord
@@ -49,14 +49,16 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
     records: list[PassRecord] = []
     async with trio.open_nursery() as nursery:
         evictor = Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True)
-        lasting = Lasting(
+        generation = Generation(
+            SETTINGS,
+            fake.tree,
             known=NodeView(observed=Observed(stale_seconds=35.0)),
             evictor=evictor,
             brake=Brake(fake.tree),
             supervisor=supervisor,
             steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
+            arming_seconds=arming_seconds,
         )
-        generation = Generation(SETTINGS, fake.tree, lasting, arming_seconds=arming_seconds)
 
         async def cross_once_it_is_quiet() -> None:
             seen = -1

@@ -17,7 +17,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
-from reactor.guard.generation_supervisor import GenerationSupervisor, Outliving
+from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -75,7 +75,8 @@ class Guarded:
         self.known = NodeView(observed=Observed(stale_seconds=0.0))
         self.kills = Unexercised(node.tree, settings.pod_parents)
         self.brake = Brake(node.tree)
-        outliving = Outliving(
+        self.supervisor = GenerationSupervisor(
+            settings,
             tree=node.tree,
             known=self.known,
             brake=self.brake,
@@ -83,10 +84,10 @@ class Guarded:
             cluster=None,
             steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
             supervisor=Supervisor(),
+            on_oom_kill=lambda _: None,
+            on_resumed=self._resume,
+            on_refused=self.refused.append,
             clock_seconds=trio.current_time,
-        )
-        self.supervisor = GenerationSupervisor(
-            settings, outliving, lambda _: None, self._resume, self.refused.append
         )
 
     @asynccontextmanager
