@@ -36,7 +36,7 @@ class Candidates:
     def empty(self, uid: str, now_seconds: float) -> bool:
         """Note that there was no process in this pod to be killed; return whether that is news.
 
-        It is not where the same was found a moment ago: then processes come and go there, and to choose anew
+        It is not where the same was found a moment ago: then processes come and go there, and to choose again
         at once would go on for ever.
         """
         self._ended.add(uid)

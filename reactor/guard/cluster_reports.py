@@ -2,7 +2,7 @@
 
     eviction        a pod was evicted, or is told to end within its grace period; its uid is the key, by which
                     the latest report stands for those before it
-    conditions      those of the node that are in force; told to each steward anew
+    conditions      those of the node that are in force; told to each new steward
     events          about the node: a threshold was met, the kernel killed, evictions are slowed down
 
 A steward that ends takes nothing along: what it has not said to be safe is sent to the next, which may hear

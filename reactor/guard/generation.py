@@ -185,7 +185,7 @@ class Generation:
             task_status.started()
 
     async def _wait_armed(self, nursery: trio.Nursery, on_pass: OnPass) -> None:
-        """Wait for a moment until memory is watched, and look at it meanwhile: nobody else would tell."""
+        """Wait for a moment until memory is watched, and look at it meanwhile: no source tells of it yet."""
         with trio.move_on_after(self._arming_seconds):
             while True:
                 with trio.move_on_after(_GLANCE_SECONDS):
@@ -255,7 +255,7 @@ class Generation:
         self._processes.expect(process_levels(seen, thresholds, self._node.processes_of))
 
     async def _woken(self) -> Sequence[Wake]:
-        """Return why to look: what the sources say, or what nobody but the loop itself can know of."""
+        """Return why to look: what the sources say, or what the loop alone can know of."""
         state = self.passes.known.state
         if self.passes.is_unfinished:
             return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
@@ -279,7 +279,7 @@ class Generation:
                 break
         ended = grace_period_ended(state, self._clock_seconds())
         if ended - MEMORY_SIGNALS:
-            self.housekeeping.due()  # they are acted on only when they have been looked at anew
+            self.housekeeping.due()  # they are acted on only when they have been looked at again
         source = _GRACE_PERIOD if ended else source
         return (Wake(source=source, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
 
@@ -327,7 +327,7 @@ class Generation:
             self._reclaiming = False
 
     async def _look_at_disks(self) -> None:
-        """Observe the filesystems anew, and who takes how much of them: somebody may have to be chosen."""
+        """Observe the filesystems again, and which pod takes how much of them: one may have to be chosen."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.filesystems.look)
             nursery.start_soon(self.storage.look, _RANKING_SECONDS)

@@ -142,7 +142,7 @@ class GenerationSupervisor:
             self.present.passes.glance()
 
     def look_at_pods(self) -> None:
-        """Have the pods listed anew, soon."""
+        """Have the pods listed again, soon."""
         if self.present is not None:
             self.present.housekeeping.due()
 

@@ -95,7 +95,7 @@ class KubernetesNode:
         )
 
     def passed(self, record: PassRecord, nursery: Nursery) -> None:
-        """Report a pass: whom it evicted, what it tried to get back, which conditions are in force."""
+        """Report a pass: which pods it evicted, what it tried to get back, which conditions are in force."""
         if record.dry_run:
             return
         for attempt in record.attempts:

@@ -21,7 +21,7 @@ _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid: unix(7)
 
 
 class NoDaemonError(ReactorError):
-    """No daemon answers on the socket; one line for whoever asked."""
+    """No daemon answers on the socket; one line for the client."""
 
 
 class AnotherDaemonError(ReactorError):

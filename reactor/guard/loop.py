@@ -396,7 +396,7 @@ class Daemon:
         self._notice.ready(f"{dry}{len(self._known.pods)} pods, {standing}{refused}")
 
     def _unobserved(self) -> str | None:
-        """Return why the node's memory can't be observed, None where it is: without it nobody is guarded."""
+        """Return why the node's memory can't be observed, None where it is: without it nothing is guarded."""
         generation = self._generations.present
         problems = {} if generation is None else generation.parts.node.problems
         return problems.get(Signal.MEMORY_AVAILABLE)

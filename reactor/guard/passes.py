@@ -59,8 +59,8 @@ class NodeView:
 
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
     filesystems, and `lingering` whose files may still be there although they were evicted; `under_way` when
-    evictions were ordered and came to their end, `candidates` whom they have emptied, `oom_victims` whether
-    the kernel's own victims have exited.
+    evictions were ordered and came to their end, `candidates` which pods they have emptied, `oom_victims`
+    whether the kernel's own victims have exited.
     """
 
     observed: Observed
@@ -480,7 +480,7 @@ class Passes:
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
                 elif attempt.is_empty:
-                    # Nobody died, and who comes to live there later is to be seen as any other.
+                    # No process died, and a pod that comes there later is to be seen as any other.
                     self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
                     self._landed(eviction.pod.uid)
         return tuple(attempts)

@@ -31,7 +31,7 @@ async def run(
 ) -> None:
     """Guard the node until a signal or a cancellation ends it.
 
-    With `config_path` SIGHUP reads that file anew, and SIGTERM and SIGINT end; without it signals are left
+    With `config_path` SIGHUP reads that file again, and SIGTERM and SIGINT end; without it signals are left
     to the caller. `start` is where `settings` came from: its text is kept for a start with a wrong file, and
     why it is not what the file says now is reported. The task's status is given once the sources are armed.
     Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where another daemon

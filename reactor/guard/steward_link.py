@@ -55,7 +55,7 @@ _QUESTIONS_PER_SECOND: Final = 20.0
 _MOST_QUESTIONS: Final = 32
 _MOST_ANSWERS: Final = 4
 _OLDEST_NS: Final = 60 * 10**9
-# A layout is another one where an operator has mounted something; each means that all sources are armed anew.
+# A layout is another one where an operator has mounted something; each has all sources armed again.
 _LAYOUTS_AT_ONCE: Final = 3
 _LAYOUTS_SECONDS: Final = 60.0
 _ENDED: Final = (errno.EPIPE, "the steward has ended")

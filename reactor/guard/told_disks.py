@@ -1,6 +1,6 @@
 """The filesystems as the steward observes them, what it can give back of them, and the files that it removes.
 
-The guard looks at no filesystem itself: one that hangs would hang whoever looks. What it was told grows stale
+The guard looks at no filesystem itself: one that hangs would hang the guard. What it was told grows stale
 where the steward is gone, and counts as unknown then.
 """
 

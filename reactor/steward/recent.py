@@ -20,7 +20,7 @@ class RecentRecords:
     """Takes documents over in their order, oldest first; of many pods' rankings only the head is held."""
 
     def __init__(self) -> None:
-        self._decisions: dict[tuple[object, object], Document] = {}  # by id and time: ids begin anew
+        self._decisions: dict[tuple[object, object], Document] = {}  # by id and time: ids begin at 1 again
         self._oom_kills: deque[Document] = deque(maxlen=_KEPT_OOM_KILLS)
 
     def take(self, document: Document) -> None:
