@@ -63,6 +63,7 @@ struct pod {
 	int usage_fd, stat_fd; /* read by the sampler, changed under `lock` */
 	int64_t instance;
 	int actor_fd, canary_fd; /* pidfds, -1 once dead */
+	int64_t ended_ns; /* when it was ended by an order; 0: it was not */
 	int orders; /* the actor's standard input */
 	int has_cache; /* it was told to read a file: until then none of its usage is page cache */
 };
@@ -404,6 +405,8 @@ static void free_counters(struct pod *pod)
 static void kill_pod(struct pod *pod)
 {
 	pthread_mutex_lock(&lock);
+	if (pod->canary_fd >= 0 && !pod->ended_ns)
+		pod->ended_ns = now_ns();
 	if (pod->actor_fd >= 0)
 		syscall(SYS_pidfd_send_signal, pod->actor_fd, SIGKILL, NULL, 0);
 	if (pod->canary_fd >= 0)
@@ -433,6 +436,7 @@ static void start_pod(int slot, int64_t instance, const char *usage, const char 
 	for (int word = 0; word < SLOT_WORDS; word++)
 		words[word] = 0;
 	words[INSTANCE] = instance;
+	pod->ended_ns = 0;
 	child = fork();
 	if (!child)
 		actor(slot, pipe_fds[0], procs);
@@ -478,6 +482,8 @@ static void died(int slot, int is_canary, int64_t at_ns)
 	if (is_canary && beat_ns && at_ns - beat_ns > 2 * BEAT_EVERY_NS)
 		at_ns = beat_ns + BEAT_EVERY_NS; /* its exit was held up: the kill came before its next beat */
 	pthread_mutex_lock(&lock);
+	if (pod->ended_ns && at_ns < pod->ended_ns)
+		at_ns = pod->ended_ns; /* it did not beat for want of a CPU, and was ended by us */
 	tell("dead %lld %s %lld\n", (long long)pod->instance, is_canary ? "canary" : "actor", (long long)at_ns);
 	close(*fd);
 	*fd = -1;
@@ -598,7 +604,7 @@ int main(int count, char **arguments)
 	if (node_usage < 0 || node_stat < 0 || (node_peak < 0 && strcmp(arguments[6], "-")))
 		fail("the node's counters");
 	for (int slot = 0; slot < SLOTS; slot++)
-		pods[slot] = (struct pod){ -1, -1, 0, -1, -1, -1, 0 };
+		pods[slot] = (struct pod){ -1, -1, 0, -1, -1, 0, -1, 0 };
 	inbox = epoll_create1(EPOLL_CLOEXEC);
 	if (inbox < 0)
 		fail("epoll_create1");
