@@ -205,7 +205,7 @@ async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing
 ) -> None:
     node.add_pod("stubborn", 80, stubborn=True)
     soft = guarding(below(100, grace_period_seconds=2.0))
-    policy = replace(soft.eviction, max_pod_grace_period_seconds=10, in_flight_deadline_seconds=3600.0)
+    policy = replace(soft.eviction, max_pod_grace_period_seconds=30, in_flight_deadline_seconds=3600.0)
     soft = replace(soft, eviction=policy)
     guarded = guard(soft)
     async with guarded.running():
@@ -219,7 +219,7 @@ async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing
         await until(attempt.ended.is_set, "the end of the eviction")
         assert "called off" == attempt.outcome
         assert () == guarded.known.state.in_flight
-        await trio.sleep(15)  # past what the pod had been given
+        await trio.sleep(40)  # past what the pod had been given
     assert {"small", "hog", "stubborn"} == node.alive()
 
 

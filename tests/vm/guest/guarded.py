@@ -173,6 +173,16 @@ class Service:
         """Return who was evicted, in order."""
         return [eviction["pod"] for line in self.evictions() for eviction in line["evictions"]]
 
+    def was_woken_by(self, name: str, decision: dict[str, Any]) -> bool:
+        """Tell whether a source told of the shortage that a decision is about.
+
+        Near a threshold the loop looks every 10 ms, too, and on a slow machine it may be the first to see it:
+        then the source has told of how near it was.
+        """
+        woken_by = {wake["source"] for wake in decision["wakes"]}
+        wakes = {one["name"]: one["wakes"] for one in self.status()["sources"]}
+        return name in woken_by or (woken_by == {"glance"} and wakes[name] > 0)
+
     def wait_for_eviction(self) -> dict[str, Any]:
         """Return the first decision that evicted somebody."""
         eventually(lambda: bool(self.evictions()), "an eviction")

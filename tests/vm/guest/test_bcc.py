@@ -156,7 +156,7 @@ def test_pins_of_a_killed_daemon_are_taken_over_and_none_outlives_the_service(
     assert pinned("memory_") == left_behind
     assert pinned("new_memory_") == []
     Tenant("hog", "hold", "450")
-    assert "ebpf" in {wake["source"] for wake in service.wait_for_eviction()["wakes"]}
+    assert service.was_woken_by("ebpf", service.wait_for_eviction())
     service.stop()
     assert pinned() == []
 

@@ -79,7 +79,7 @@ def test_unit_past_the_machines_own_threshold_is_ended_by_a_wake_of_ebpf(service
     hog = Tenant("hog", "grow", "380", "100")
     decision = service.wait_for_eviction()
     assert [hog.pod] == service.evicted()
-    assert "ebpf" in {wake["source"] for wake in decision["wakes"]}
+    assert service.was_woken_by("ebpf", decision)
     assert quiet.is_alive()
 
 
@@ -89,7 +89,7 @@ def test_unit_past_the_threshold_is_ended_by_a_wake_of_ebpf(service: Service) ->
     armed_after(service, "ebpf")
     Tenant("hog", "hold", "450")
     decision = service.wait_for_eviction()
-    assert "ebpf" in {wake["source"] for wake in decision["wakes"]}
+    assert service.was_woken_by("ebpf", decision)
 
 
 def test_memory_high_takes_over_where_ebpf_is_switched_off(service: Service) -> None:

@@ -59,7 +59,7 @@ def test_integrity_leaves_cgroups_and_the_machine_watched(service: Service) -> N
 def test_confidentiality_leaves_cgroups_watched_by_ebpf(service: Service) -> None:
     start(service, {}, armed="ebpf")
     Tenant("hog", "hold", "450")
-    assert "ebpf" in {wake["source"] for wake in service.wait_for_eviction()["wakes"]}
+    assert service.was_woken_by("ebpf", service.wait_for_eviction())
 
 
 @pytest.mark.usefixtures("confidentiality")

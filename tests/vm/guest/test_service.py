@@ -46,7 +46,7 @@ def test_a_unit_past_the_hard_threshold_is_ended_and_the_others_live(service: Se
     hog = Tenant("hog", "hold", "300")
     decision = service.wait_for_eviction()
     assert [hog.pod] == service.evicted()
-    assert PREFERRED in {wake["source"] for wake in decision["wakes"]}
+    assert service.was_woken_by(PREFERRED, decision)
     eventually(lambda: hog.result() == "signal", "systemd's word on the hog")
     assert quiet.is_alive()
     eventually(lambda: hog.usage_bytes() == 0, "the memory back")
