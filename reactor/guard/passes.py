@@ -25,7 +25,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord, Reclaimed, StageTi
 from reactor.guard.told_storage import ToldStorage
 from reactor.guard.under_way import UnderWay
 from reactor.model.amounts import amount_text
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot, VictimMemory
+from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -472,9 +472,7 @@ class Passes:
                     ended_seconds,
                     snapshot=snapshot,
                     pods=pods,
-                    victim=VictimMemory(
-                        held_bytes=attempt.credited_bytes, shared_bytes=self._shared_bytes(eviction)
-                    ),
+                    held_bytes=attempt.credited_bytes,
                 )
                 self.known.under_way.began(eviction.pod.uid, ordered_ns)
                 if eviction.resource in ON_DISK:
@@ -484,12 +482,6 @@ class Passes:
                     self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
                     self._landed(eviction.pod.uid)
         return tuple(attempts)
-
-    def _shared_bytes(self, eviction: Eviction) -> int:
-        """Return what a pod that was just killed has in shared memory and tmpfs, which may outlive it."""
-        if not is_hard_memory(eviction.threshold):
-            return 0
-        return self._parts.usages.shared_memory_bytes(eviction.pod.uid) or 0
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""

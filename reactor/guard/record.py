@@ -300,7 +300,6 @@ def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, An
         "usage": place.usage,
         "request": place.request,
         "exceeds_request": place.exceeds_request,
-        "left_bytes": place.left_bytes,
         "critical_because": place.pod.critical_because,
         "because": standing(place, resource),
     }

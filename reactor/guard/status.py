@@ -22,15 +22,12 @@ from reactor.guard.passes import NodeView
 from reactor.guard.slowdowns import slowdown_document
 from reactor.guard.wording import instant, standing
 from reactor.model.decisions import InFlight, OomVictim
-from reactor.model.pods import PodUsage
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, UNIT, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.policy import rank
-from reactor.policy.left_files import charged_bytes_by_uid
 from reactor.policy.oom_victims import credit_bytes
-from reactor.policy.storm import is_hard_memory
 from reactor.sources.catalogue import chain_of
 from reactor.supervisor import PartState
 from reactor.text import printable
@@ -130,8 +127,7 @@ async def explain(view: View) -> dict[str, Any]:
     pods, usages = view.known.pods, await usages_in_turns(view, view.known.pods, signal)
     resource = RESOURCE[signal]
     ranking: list[dict[str, Any]] = []
-    left_bytes = _left_bytes(view, observations.get(signal), signal, usages, now_seconds)
-    places = rank(pods, usages, signal, view.settings.eviction.layout, left_bytes)
+    places = rank(pods, usages, signal, view.settings.eviction.layout)
     for number, place in enumerate(places, 1):
         if number % PODS_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
@@ -154,21 +150,6 @@ async def explain(view: View) -> dict[str, Any]:
         "pods": len(places),
         "slowdowns": [slowdown_document(one, now_seconds) for one in view.known.state.slowdowns],
     }
-
-
-def _left_bytes(
-    view: View,
-    seen: Observation | None,
-    signal: Signal,
-    usages: Mapping[str, PodUsage],
-    now_seconds: float,
-) -> Mapping[str, int]:
-    """Return what counts as a pod's own for the hard threshold of a memory signal, by uid."""
-    thresholds = view.settings.eviction.thresholds
-    hard = next((one for one in thresholds if one.signal is signal and is_hard_memory(one)), None)
-    if hard is None or seen is None:
-        return {}
-    return charged_bytes_by_uid(view.known.state, hard, seen, view.known.pods, usages, now_seconds)
 
 
 def _brake(view: View) -> dict[str, Any]:

@@ -29,10 +29,6 @@ def standing(place: RankedPod, resource: Resource | None) -> str:
     if place.usage is None:
         return f"without statistics, so first; {tail}"
     used = amount_text(place.usage, resource)
-    if place.left_bytes:
-        used += (
-            f" ({amount_text(place.left_bytes, resource)} of it files in memory that its earlier run left)"
-        )
     if place.exceeds_request is None:
         return f"uses {used}; {tail}"
     relation = "above" if place.exceeds_request else "within"

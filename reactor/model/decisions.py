@@ -25,8 +25,7 @@ class RankedPod:
 
     `usage` and `request` are of the starved resource (usage None: the pod has no statistics, or, where
     `unreadable`, the number could not be read); `exceeds_request` is None there and for processes.
-    `is_passed_over`: others go first because this pod holds too little to be worth it. `left_bytes` of the
-    usage are files in memory that its earlier run has left.
+    `is_passed_over`: others go first because this pod holds too little to be worth it.
     """
 
     pod: Pod
@@ -35,7 +34,6 @@ class RankedPod:
     exceeds_request: bool | None
     unreadable: bool = False
     is_passed_over: bool = False
-    left_bytes: int = 0
 
     @property
     def evictable(self) -> bool:
@@ -115,22 +113,12 @@ class MemoryReclaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VictimMemory:
-    """What a pod held when it was killed (None: not observed), and what of it was shared memory and tmpfs."""
-
-    held_bytes: int | None = None
-    shared_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HardMemoryKill:
     """A kill for a hard memory threshold, with what it is judged by afterwards.
 
     `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal
     outside all pods, `pods_bytes` what the pods held that were not being evicted; None: not observed.
-    `is_unhelpful` once what it was to bring back has turned out to be used outside the pods. `shared_bytes`
-    is the shared memory and tmpfs of the pod in `cgroup`, of its earlier runs too as far as they had left it;
-    before all of that `before_bytes` were used outside the pods (None: not observed).
+    `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
     """
 
     uid: str
@@ -140,9 +128,6 @@ class HardMemoryKill:
     outside_bytes: int | None = None
     pods_bytes: int | None = None
     is_unhelpful: bool = False
-    cgroup: str | None = None
-    shared_bytes: int = 0
-    before_bytes: int | None = None
 
 
 class SlowReason(StrEnum):

@@ -15,12 +15,11 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
-from reactor.policy.left_files import charged_bytes_by_uid
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
 from reactor.policy.messages import node_message
 from reactor.policy.oom_victims import still_dying
-from reactor.policy.rank import NOTHING_LEFT, rank, small_ones_passed_over
+from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
 from reactor.policy.storm import is_hard_memory, with_slowdowns
 from reactor.policy.thresholds import (
@@ -186,11 +185,7 @@ def _evict(
     if threshold is None:
         raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
     eligible = candidates(pods, state, threshold, decision.at_seconds)
-    left_bytes = NOTHING_LEFT
-    if is_hard_memory(threshold):
-        seen = snapshot.signals[threshold.signal]
-        left_bytes = charged_bytes_by_uid(state, threshold, seen, pods, snapshot.pods, decision.at_seconds)
-    ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout, left_bytes)
+    ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout)
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         seen = snapshot.signals[threshold.signal]
         ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)

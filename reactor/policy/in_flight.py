@@ -10,18 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.amounts import amount_text
-from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot, VictimMemory
+from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.left_files import LEFT_SHARE
 from reactor.policy.oom_victims import credit_bytes
 from reactor.policy.storm import slowed, with_kill
 from reactor.policy.thresholds import is_met
 from reactor.policy.usage import usage
 
 _RATE_WINDOW_SECONDS = 60.0
+# Files in memory are freed when they are removed, which may be never. They keep other pods from being evicted
+# only while at least the threshold divided by this is available.
+_LEFT_SHARE = 2
 
 
 def record_eviction(
@@ -32,15 +34,14 @@ def record_eviction(
     *,
     snapshot: Snapshot | None = None,
     pods: Sequence[Pod] = (),
-    victim: VictimMemory | None = None,
+    held_bytes: int | None = None,
 ) -> PolicyState:
     """Return the state after an eviction was ordered: in flight, and counted against the rate.
 
     `snapshot` and `pods` are what it was decided on, by which a kill for memory is judged afterwards, and
-    `victim` what the pod held when it was killed.
+    `held_bytes` what the pod held when it was killed (None: not observed).
     """
-    seen = snapshot or Snapshot()
-    state = with_kill(settings, state, eviction, seen, pods, now_seconds, victim or VictimMemory())
+    state = with_kill(settings, state, eviction, snapshot or Snapshot(), pods, now_seconds, held_bytes)
     kill_at = now_seconds + eviction.grace_period_seconds
     ordered = InFlight(
         uid=eviction.pod.uid,
@@ -137,7 +138,7 @@ def _awaited(
         names.append(pod.key)
     if not names:
         return None
-    if left and observation.available + credit >= threshold.value.of(observation.capacity) / LEFT_SHARE:
+    if left and observation.available + credit >= threshold.value.of(observation.capacity) / _LEFT_SHARE:
         credit += left
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
     if not credit and RESOURCE[threshold.signal] in ON_DISK:

@@ -50,9 +50,6 @@ def node_message(
         usage = "an unknown amount" if place.usage is None else format_amount(place.usage, resource)
         request = format_amount(place.request, resource)
         message += f"Pod {pod_name} was using {usage}, request is {request}."
-    if place.left_bytes:
-        left = format_amount(place.left_bytes, resource)
-        message += f" Its earlier run left {left} of files in memory, which count as its own."
     return message, {
         **annotations,
         "offending_containers": ",".join(name for name, _, _ in offending),

@@ -7,11 +7,6 @@ from collections.abc import Iterable, Mapping
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.thresholds import Observation
 
-# Below this the kernel's batched counters and what the system itself takes look like a leak, and a small pod
-# with a few files in memory would spare the hog that comes after it.
-_NOISE_BYTES = 6 << 20
-_NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
-
 
 def memory_outside_pods(
     seen: Observation, pods: Iterable[Pod], used: Mapping[str, PodUsage], *, gone: Iterable[str] = ()
@@ -36,8 +31,3 @@ def memory_outside_pods(
         elif pod.uid not in absent:
             return None
     return max(0, seen.capacity - seen.available - held_bytes)
-
-
-def noise_bytes(capacity_bytes: int) -> int:
-    """Return how much more memory outside the pods is no sign of anything."""
-    return max(_NOISE_BYTES, capacity_bytes // _NOISE_SHARE)

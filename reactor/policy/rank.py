@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from reactor.model.decisions import RankedPod
 from reactor.model.pods import Pod, PodUsage
@@ -12,23 +11,16 @@ from reactor.model.signals import RESOURCE, Layout, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold, ThresholdValue
 from reactor.policy.usage import is_unreadable, usage
 
-NOTHING_LEFT: Mapping[str, int] = MappingProxyType({})
-
 
 def rank(
-    pods: Iterable[Pod],
-    used: Mapping[str, PodUsage],
-    signal: Signal,
-    layout: Layout,
-    left_bytes: Mapping[str, int] = NOTHING_LEFT,
+    pods: Iterable[Pod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
 ) -> tuple[RankedPod, ...]:
     """Return the pods in the order in which they would be evicted; those that never are, last.
 
     Memory, disk and inodes: pods above their request, then lower priority, then more usage above the
     request. No pod requests inodes, so a pod that uses any is above its request. Processes: lower priority,
     then more processes. A pod without any statistics comes first, for processes first among its priority;
-    a number that its statistics lack counts as none used. Ties keep the order given. `used` is by uid, and so
-    is `left_bytes`, which is added to what a pod uses: files in memory that its earlier run has left.
+    a number that its statistics lack counts as none used. Ties keep the order given. `used` is by uid.
     Source: rankMemoryPressure, rankDiskPressureFunc, rankPIDPressure.
 
     Not upstream's: a pod whose number could not be read comes last of those that may be evicted. A victim is
@@ -40,8 +32,6 @@ def rank(
     for pod in pods:
         statistics = used.get(pod.uid)
         amount = usage(pod, statistics, signal, layout)
-        left = 0 if amount is None else left_bytes.get(pod.uid, 0)
-        amount = amount if amount is None else amount + left
         request = pod.requests.get(resource, 0)
         exceeds = None if amount is None or resource is Resource.PIDS else amount > request
         places.append(
@@ -51,7 +41,6 @@ def rank(
                 request=request,
                 exceeds_request=exceeds,
                 unreadable=is_unreadable(statistics, resource),
-                left_bytes=left,
             )
         )
     return tuple(sorted(places, key=order))

@@ -28,17 +28,19 @@ from reactor.model.decisions import (
     Slowdown,
     SlowReason,
     Snapshot,
-    VictimMemory,
 )
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.policy.left_files import last_kills, left_bytes_by_uid
-from reactor.policy.outside import memory_outside_pods, noise_bytes
+from reactor.policy.outside import memory_outside_pods
 
 _RATE_WINDOW_SECONDS = 60.0
 _REMEMBERED_PAUSES = 6
+# Below this the kernel's batched counters and what the system itself takes look like a leak, and a small pod
+# with a few files in memory would spare the hog that comes after it.
+_NOISE_BYTES = 6 << 20
+_NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 _GROWN_SHARE = 4  # of the threshold
 
@@ -140,13 +142,13 @@ def with_kill(
     snapshot: Snapshot,
     pods: Sequence[Pod],
     now_seconds: float,
-    victim: VictimMemory,
+    held_bytes: int | None = None,
 ) -> PolicyState:
     """Return the state after a kill, with what it is going to be judged by; other evictions change nothing.
 
     `state` is as it was before the eviction was in flight, `snapshot` and `pods` what was decided on.
-    `victim` is what the pod held at the kill: a hog grows between the two, and where the daemon was held up
-    it is several times as large as what it was chosen for.
+    `held_bytes` is what the pod held at the kill (None: not observed): a hog grows between the two, and where
+    the daemon was held up it is several times as large as what it was chosen for.
     """
     threshold = eviction.threshold
     if threshold is None or not is_hard_memory(threshold):
@@ -158,11 +160,7 @@ def with_kill(
         signal=threshold.signal,
         at_seconds=now_seconds,
         credited_bytes=max(
-            (
-                one
-                for one in (_held_bytes(snapshot.pods, eviction.pod.uid), victim.held_bytes)
-                if one is not None
-            ),
+            (one for one in (_held_bytes(snapshot.pods, eviction.pod.uid), held_bytes) if one is not None),
             default=None,
         ),
     )
@@ -172,25 +170,7 @@ def with_kill(
         node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
         others = replace(node, dying=dying | {eviction.pod.uid})
         kill = replace(kill, outside_bytes=node.outside_bytes(), pods_bytes=others.living_bytes())
-        kill = _with_left_files(kill, eviction.pod, victim.shared_bytes, state, node, now_seconds)
     return replace(state, hard_memory_kills=(*recent, kill))
-
-
-def _with_left_files(
-    kill: HardMemoryKill,
-    pod: Pod,
-    shared_bytes: int,
-    state: PolicyState,
-    node: _Node,
-    now_seconds: float,
-) -> HardMemoryKill:
-    """Return the kill with what its pod may leave in files, those of its earlier runs included."""
-    before_bytes = kill.outside_bytes
-    left = left_bytes_by_uid(state, kill.signal, node.seen, node.pods, node.used, now_seconds)
-    if pod.uid in left:
-        shared_bytes += left[pod.uid]
-        before_bytes = last_kills(state, kill.signal, now_seconds)[pod.cgroup].before_bytes
-    return replace(kill, cgroup=pod.cgroup, shared_bytes=shared_bytes, before_bytes=before_bytes)
 
 
 def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
@@ -297,6 +277,7 @@ def _unhelpful(
     kills: Iterable[HardMemoryKill], node: _Node, outside_bytes: int
 ) -> tuple[list[HardMemoryKill], int, int]:
     """Return the last kills that did not help, what was credited to them, and how much of it lies outside."""
+    noise_bytes = max(_NOISE_BYTES, node.seen.capacity // _NOISE_SHARE)
     latest: list[HardMemoryKill] = []
     credited_bytes = 0
     found: tuple[list[HardMemoryKill], int, int] = ([], 0, 0)
@@ -306,7 +287,7 @@ def _unhelpful(
         if kill.outside_bytes is None:
             continue
         lost_bytes = outside_bytes - kill.outside_bytes
-        if lost_bytes >= noise_bytes(node.seen.capacity) and 4 * lost_bytes > 3 * credited_bytes:
+        if lost_bytes >= noise_bytes and 4 * lost_bytes > 3 * credited_bytes:
             found = ([*latest], credited_bytes, lost_bytes)
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.suite("storms")
 HARD = {"evictionHard": {"memory.available": "100Mi"}}
 # Longer than any of these tests takes on however slow a machine: once it is over, one more pod may go.
 PAUSE = {"unhelpfulEvictionPause": "1h"}
-SHORT_PAUSE_SECONDS = 1.0
 WRITER_PAUSE_SECONDS = 0.002 * (PATIENCE - 1)  # after each MiB: an emulated guard is that much slower, too
 INNOCENTS = 12
 PASSES = 30
@@ -41,10 +39,8 @@ for _ in range(int(sys.argv[1])):
     time.sleep(float(sys.argv[2]))
 signal.pause()
 """
-# Holds some MiB of its own (none where it is not told how many), and writes into a file.
 WRITER = """
 import signal, sys, time
-held = bytearray(b"1") * (int((sys.argv[4:] or ["0"])[0]) << 20)
 with open(sys.argv[1], "wb") as file:
     for _ in range(int(sys.argv[2])):
         file.write(b"1" * (1 << 20))
@@ -195,34 +191,6 @@ def test_writer_to_a_tmpfs_that_is_started_again_each_time_costs_no_innocent(
         eventually(lambda: ["writer"] * RESTARTS == daemon.evicted(), "all evictions in the journal")
         assert status["slowdowns"]
         assert status["oom_kills"]["recent"] == []
-
-
-def test_writer_to_a_tmpfs_that_is_started_again_after_a_pause_costs_no_innocent_that_is_larger(
-    node: VirtualNode, daemon: RunningDaemon, trial: Trial, pods: str, tmp_path: Path
-) -> None:
-    """It crosses the threshold while it is small: what its earlier run has left is charged to no pod."""
-    trial.right.add("writer")
-    trial.rounds = RESTARTS
-    larger = [node.spawn(node.add_pod(f"pods/larger-{number}"), hold(40)) for number in range(3)]
-    trial.must_live(larger)
-    daemon.configure(HARD, {"pods": {"parents": [pods]}, "unhelpfulEvictionPause": f"{SHORT_PAUSE_SECONDS}s"})
-    daemon.start()
-    with tmpfs(tmp_path / "tmpfs") as mounted:
-        for number in range(RESTARTS):
-            command = python(WRITER, mounted / str(number), 300, WRITER_PAUSE_SECONDS, 24)
-            writer = node.spawn(node.add_pod("pods/writer"), command)
-            assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
-            node.remove_pod(f"{pods}/writer")
-            time.sleep(1.5 * SHORT_PAUSE_SECONDS)  # its pause is over: the next may be evicted at once
-
-        status = after_passes(daemon, 5)
-
-        assert [None] * 3 == [one.poll() for one in larger]
-        eventually(lambda: ["writer"] * RESTARTS == daemon.evicted(), "all evictions in the journal")
-        assert status["oom_kills"]["recent"] == []
-        (*_, last) = daemon.evictions()
-        assert last["ranking"][0]["left_bytes"] > 200 * MIB
-        assert "files in memory that its earlier run left" in last["ranking"][0]["because"]
 
 
 def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(

@@ -77,12 +77,6 @@ async def test_pod_that_lives_again_is_not_killed_for_what_its_predecessor_left_
     assert ["hog", "hog"] == look(loop)
 
 
-async def test_files_in_memory_are_remembered_with_the_kill_of_their_pod(loop):
-    (kill,) = loop.known.state.hard_memory_kills
-
-    assert (60 * MIB, loop.known.pods[0].cgroup) == (kill.shared_bytes, kill.cgroup)
-
-
 async def test_few_pages_of_shared_memory_spare_nobody(loop):
     loop.usages.shared["uid-hog"] = 64 * 1024 - 1
     assert ["hog", "calm"] == look(loop)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.decisions import HardMemoryKill, PolicyState, Slowdown, SlowReason, Snapshot, VictimMemory
+from reactor.model.decisions import HardMemoryKill, PolicyState, Slowdown, SlowReason, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
@@ -23,16 +23,11 @@ SETTINGS = EvictionSettings(
 )
 
 
-def pod_of(name):
-    return Pod(name=name, namespace="n", uid=name, cgroup=f"/pods/{name.partition('#')[0]}")
-
-
 class Node:
     """A node of 512 MiB of which pods use `pods` and the system `outside` MiB; killed pods go at once.
 
     Of a victim in `sticky` as much as is said stays, outside the pods; one in `grown` held as much as is
-    said when it was killed, which was some time after the decision. `web#2` is what runs in the cgroup of
-    `web` once that was started again.
+    said when it was killed, which was some time after the decision.
     """
 
     def __init__(self, outside=0, settings=SETTINGS, **pods):
@@ -50,7 +45,7 @@ class Node:
     def step(self, seconds=0.02):
         """Make a pass; whoever it kills is gone before the next one."""
         self.now += seconds
-        listed = tuple(map(pod_of, self.pods))
+        listed = tuple(Pod(name=name, namespace="n", uid=name) for name in self.pods)
         used = {
             name: PodUsage(memory_working_set_bytes=int(size * MIB))
             for name, size in self.pods.items()
@@ -69,15 +64,13 @@ class Node:
                 self.now,
                 snapshot=snapshot,
                 pods=listed,
-                victim=VictimMemory(
-                    held_bytes=held_bytes,
-                    shared_bytes=int(self.sticky.get(eviction.pod.name, 0) * MIB),
-                ),
+                held_bytes=held_bytes,
             )
             self.killed.append(eviction.pod.name)
             self.pods.pop(eviction.pod.name)
             self.outside += self.sticky.pop(eviction.pod.name, 0)
-            flights = still_in_flight(self.state.in_flight, map(pod_of, self.pods), self.now)
+            gone = [Pod(name=name, namespace="n", uid=name) for name in self.pods]
+            flights = still_in_flight(self.state.in_flight, gone, self.now)
             self.state = replace(self.state, in_flight=flights)
         return self.decision
 
