@@ -10,7 +10,7 @@ Cgroups are named by their path below the hierarchy's root: "/" is the root, "/r
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -133,15 +133,15 @@ class CgroupTree:
         """
         if self.version is CgroupVersion.V1:
             return self._limit(cgroup, "memory", "memory.soft_limit_in_bytes") or 0
-        for name in ("memory.low", "memory.min"):
+        return _first_request(self._requests(cgroup))
+
+    def _requests(self, cgroup: str) -> Iterator[int | None]:
+        for name in _LIMIT_AND_REQUESTS[CgroupVersion.V2][1:]:
             path = f"{self._directory(cgroup, 'memory')}/{name}"
             try:
-                request_bytes = parse_limit(read_file(path), path)
+                yield parse_limit(read_file(path), path)
             except FileNotFoundError:
                 continue  # the root has neither
-            if request_bytes != 0:
-                return UNLIMITED_BYTES if request_bytes is None else request_bytes
-        return 0
 
     def pids_limit(self, cgroup: str) -> int | None:
         """Return how many tasks the cgroup may have, None without a limit or a pids controller."""
@@ -358,11 +358,8 @@ class MemoryRequest:
 
     def request_bytes(self) -> int:
         """Return what `CgroupTree.memory_request_bytes` does."""
-        for file in self._files[1:]:
-            request_bytes = parse_limit(file.read(), file.path)
-            if request_bytes != 0:
-                return (UNLIMITED_BYTES if self._is_v2 else 0) if request_bytes is None else request_bytes
-        return 0
+        requests = (parse_limit(file.read(), file.path) for file in self._files[1:])
+        return _first_request(requests) if self._is_v2 else next(requests) or 0
 
     def limit_bytes(self) -> int | None:
         """Return what `CgroupTree.memory_limit_bytes` does."""
@@ -372,6 +369,14 @@ class MemoryRequest:
         """Close the descriptors; a second time is harmless."""
         for file in self._files:
             file.close()
+
+
+def _first_request(requests: Iterable[int | None]) -> int:
+    """Return the first of v2's protections that is one; UNLIMITED_BYTES where that is `max`, 0 for none."""
+    for request_bytes in requests:
+        if request_bytes != 0:
+            return UNLIMITED_BYTES if request_bytes is None else request_bytes
+    return 0
 
 
 def own_cgroup(tree: CgroupTree, proc_cgroup: Path = Path("/proc/self/cgroup")) -> str | None:

@@ -76,7 +76,7 @@ def test_files_of_an_evicted_pod_are_awaited_and_removed_by_the_next_daemon(
     assert "innocent" not in guarded.evicted()
 
 
-def test_whoever_runs_in_a_cgroup_of_that_name_now_keeps_their_files_and_lives(
+def test_pod_that_runs_in_a_cgroup_of_that_name_now_keeps_its_files_and_lives(
     guarded: Guarded, held: Path
 ) -> None:
     guarded.daemon.kill()

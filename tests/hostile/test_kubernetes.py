@@ -11,7 +11,7 @@ import pytest
 from reactor.lab.virtual_node import VirtualNode
 from tests.hostile.test_annotations import NODE, api_server, document, start
 from tests.hostile.test_steward import killed_every_200_ms
-from tests.support.daemon import RunningDaemon, after_passes
+from tests.support.daemon import RunningDaemon, after_passes, without_steward
 from tests.support.kubelet_tree import HOG, OTHER, kubeconfig, pods_of_a_kubelet
 from tests.support.processes import descendants_called, hold
 from tests.support.trials import Trial
@@ -20,16 +20,6 @@ from tests.support.waiting import PATIENCE, eventually
 pytestmark = pytest.mark.suite("crash-only")
 
 _PODS = [document("hog", HOG), document("critical", OTHER, priority=2_000_001_000)]
-
-
-def _without_steward(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every steward end at its start."""
-    broken = directory / "broken"
-    broken.mkdir()
-    (broken / "sitecustomize.py").write_text(
-        "import os, sys\nif 'reactor.steward' in sys.orig_argv:\n    os._exit(3)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(broken))
 
 
 def _configured(daemon: RunningDaemon, node: VirtualNode, directory: Path, url: str) -> None:
@@ -53,7 +43,7 @@ def test_a_guard_without_a_steward_from_the_start_evicts_by_what_the_cgroups_sho
     smaller = node.spawn(inside[OTHER], hold(60))
     trial.right, trial.needed = {f"pod{HOG}"}, 0  # no journal tells of it
     trial.must_live([smaller])
-    _without_steward(tmp_path, monkeypatch)
+    without_steward(tmp_path, monkeypatch)
     _configured(daemon, node, tmp_path, "http://127.0.0.1:1")
     daemon.start()
     hog = node.spawn(inside[HOG], hold(470))
@@ -78,7 +68,7 @@ def test_a_guard_that_restarts_without_a_steward_knows_the_specs_that_it_was_tol
         start(daemon, node, kubeconfig(tmp_path, url))
         eventually(lambda: "specs" not in daemon.status()["problems"], "the specs are told")
         assert 0 == daemon.stop()
-    _without_steward(tmp_path, monkeypatch)
+    without_steward(tmp_path, monkeypatch)
     daemon.start()
     hog = node.spawn(inside[HOG], hold(170))
     assert -signal.SIGKILL == hog.wait(10 * PATIENCE)
@@ -125,7 +115,7 @@ def test_what_a_kubelet_starts_again_in_an_evicted_pod_is_killed_without_a_stewa
 ) -> None:
     inside = pods_of_a_kubelet(node)
     trial.right, trial.needed = {f"pod{HOG}"}, 0
-    _without_steward(tmp_path, monkeypatch)
+    without_steward(tmp_path, monkeypatch)
     _configured(daemon, node, tmp_path, "http://127.0.0.1:1")
     daemon.start()
     hog = node.spawn(inside[HOG], hold(470))

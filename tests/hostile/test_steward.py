@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, without_steward
 from tests.support.processes import descendants_called, hold
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
@@ -136,12 +136,7 @@ def test_daemon_that_can_start_no_steward_evicts_and_ends_as_it_is_asked_to(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "sitecustomize.py").write_text(
-        "import os, sys\nif 'reactor.steward' in sys.orig_argv:\n    os._exit(3)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(broken))
+    without_steward(tmp_path, monkeypatch)
     daemon.configure(HARD)
     daemon.start()
     trial.right, trial.needed = {"first", "second"}, 0  # no journal tells of them

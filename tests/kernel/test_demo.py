@@ -48,11 +48,11 @@ def test_an_interrupted_demo_leaves_nothing_behind(
     cgroup = f"/reactor-demo-{demo.pid}/{pod}"
     inside: list[int] = []
 
-    def somebody_lives_there() -> bool:
+    def a_process_lives_there() -> bool:
         inside[:] = tree.processes(cgroup) if tree.exists(cgroup) else []
         return bool(inside) or demo.poll() is not None
 
-    assert wait_until(somebody_lives_there, 60)
+    assert wait_until(a_process_lives_there, 60)
     demo.send_signal(number)
     _, err = demo.communicate(timeout=60)
     assert (130, "reactor demo: interrupted; everything is cleaned up\n") == (demo.returncode, err)

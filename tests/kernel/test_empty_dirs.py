@@ -40,7 +40,7 @@ def _emptied(volume: Path, mounting: str) -> str:
 
 
 def _kept(tmp_path: Path) -> Path:
-    """Return a directory of somebody else's, on the same filesystem."""
+    """Return a directory of another owner, on the same filesystem."""
     kept = tmp_path / "kept"
     (kept / "inner").mkdir(parents=True)
     (kept / "file").touch()

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from reactor.tell.status_socket import ask
 from tests.support.processes import descendants
 from tests.support.waiting import PATIENCE, eventually
@@ -177,6 +179,16 @@ def _open_in(pid: int) -> list[str]:
                 # A socket is named by its inode: one that is opened anew has another.
                 found.append(os.readlink(fd).partition(":[")[0])
     return sorted(found)
+
+
+def without_steward(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every steward end at its start."""
+    broken = directory / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import os, sys\nif 'reactor.steward' in sys.orig_argv:\n    os._exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(broken))
 
 
 class HasStatus(Protocol):

@@ -74,7 +74,7 @@ class Toolchain:
     python: str = PYTHON
     sources: Path = OBJECTS
     pins: Path = bpf_pins.PINS
-    library: str = LIBRARY
+    libbpf: str = LIBRARY
     ask: Callable[[BccPrograms], None] = ask_kernel
 
 
@@ -95,7 +95,7 @@ class BccObject:
         interrupt: Callable[[], None] = lambda: None,
         toolchain: Toolchain = DEBIAN,
     ) -> None:
-        load_library(toolchain.library)  # before anything is compiled for nothing
+        load_library(toolchain.libbpf)  # before anything is compiled for nothing
         self._programs = programs
         self._interrupt = interrupt
         self._toolchain = toolchain
@@ -112,9 +112,9 @@ class BccObject:
         self._maps: dict[str, BpfMap] = {}
         try:
             for name in (*programs.kprobes, *programs.sampled):
-                self._fds[name] = open_pinned(pins.path / name, library=toolchain.library)
+                self._fds[name] = open_pinned(pins.path / name, library=toolchain.libbpf)
             for name in programs.maps:
-                self._maps[name] = open_map(name, pins.path / name, library=toolchain.library)
+                self._maps[name] = open_map(name, pins.path / name, library=toolchain.libbpf)
                 self._fds[name] = self._maps[name].fd
         except (BpfError, OSError) as error:
             self.close()

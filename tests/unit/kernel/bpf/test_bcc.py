@@ -123,7 +123,7 @@ def test_python_that_is_not_there_is_named(child: Child) -> None:
 
 def test_library_that_is_not_there_is_told_before_anything_is_compiled(child: Child) -> None:
     with pytest.raises(BpfError, match=r"libbpf\.so\.99: not found"):
-        BccObject(PROGRAMS, toolchain=replace(child.toolchain, library="libbpf.so.99"))
+        BccObject(PROGRAMS, toolchain=replace(child.toolchain, libbpf="libbpf.so.99"))
     assert not child.pins.exists()
 
 
