@@ -85,9 +85,7 @@ def run(seconds: float, draw: Draw, kept: Path, *, most_crossings: int | None = 
         tmpfs = stack.enter_context(_tmpfs(directory / "tmpfs"))
         node = stack.enter_context(VirtualNode(tree, rules.capacity_bytes, f"reactor-soak-{os.getpid()}"))
         is_v2 = tree.version is CgroupVersion.V2
-        stage = stack.enter_context(
-            Stage(directory, tree.path(node.cgroup), rules.capacity_bytes, is_v2=is_v2)
-        )
+        stage = stack.enter_context(Stage(tree.path(node.cgroup), rules.capacity_bytes, is_v2=is_v2))
         disk, manifests = directory / "disk", directory / "manifests"
         disk.mkdir()
         manifests.mkdir()

@@ -4,9 +4,9 @@
  * kernel's counters, and tells when a process died. With its own clock readings and its own parsing, so that nothing
  * the oracle goes by comes from the daemon or shares code with it.
  *
- *   stage SHARED CAPACITY USAGE STAT INACTIVE_KEY PEAK
+ *   stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK
  *
- * SHARED is a zeroed file of 64-bit words that is mapped by both sides (see the enums, and stage.py, which has the same
+ * SHARED_FD is a zeroed memfd of 64-bit words that is mapped by both sides (see the enums, and stage.py, which has the same
  * numbers); USAGE and STAT are the node's counters, PEAK shows the most that it used since it was last written to (- where
  * the kernel has no such file). Commands are lines on standard input:
  *
@@ -580,19 +580,19 @@ static void start_thread(void *(*run)(void *), int priority)
 
 int main(int count, char **arguments)
 {
-	int fd;
-
 	if (count != 7) {
-		fprintf(stderr, "usage: stage SHARED CAPACITY USAGE STAT INACTIVE_KEY PEAK\n");
+		fprintf(stderr, "usage: stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK\n");
 		return 1;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	prctl(PR_SET_CHILD_SUBREAPER, 1); /* a canary whose actor died is ours to reap */
 	signal(SIGPIPE, SIG_IGN);
-	fd = open(arguments[1], O_RDWR | O_CLOEXEC);
-	shared = mmap(NULL, WORDS * 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (fd < 0 || shared == MAP_FAILED)
-		fail(arguments[1]);
+	/* Of the program and its libraries, too, no page may be read again, and charged, by a pod. */
+	if (mlockall(MCL_CURRENT) < 0)
+		fail("mlockall");
+	shared = mmap(NULL, WORDS * 8, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(arguments[1]), 0);
+	if (shared == MAP_FAILED)
+		fail("shared memory");
 	for (int64_t word = 0; word < WORDS; word += PAGE / 8) /* charged to us, and to no pod */
 		shared[word] = shared[word];
 	shared[CAPACITY] = atoll(arguments[2]);

@@ -48,11 +48,12 @@ class Death:
 class Stage:
     """The stage's process. A context manager: nothing that it started outlives it."""
 
-    def __init__(self, directory: Path, node_directory: Path, capacity_bytes: int, *, is_v2: bool) -> None:
-        self._path = directory / "stage.shared"
-        self._path.write_bytes(bytes(8 * _WORDS))
-        with self._path.open("r+b") as file:
-            self._mapped = mmap.mmap(file.fileno(), 8 * _WORDS)
+    def __init__(self, node_directory: Path, capacity_bytes: int, *, is_v2: bool) -> None:
+        # No file of a disk: a page that has to be read again is charged, with all that is read ahead, to
+        # the pod that touches it first.
+        shared = os.memfd_create("soak-stage")
+        os.ftruncate(shared, 8 * _WORDS)
+        self._mapped = mmap.mmap(shared, 8 * _WORDS)
         self._bytes = memoryview(self._mapped)
         self._words = self._bytes.cast("q")
         self.names = (
@@ -68,7 +69,7 @@ class Stage:
         self._process = subprocess.Popen(
             [
                 str(tool),
-                str(self._path),
+                str(shared),
                 str(capacity_bytes),
                 str(node_directory / usage_name),
                 str(node_directory / "memory.stat"),
@@ -79,7 +80,9 @@ class Stage:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            pass_fds=(shared,),
         )
+        os.close(shared)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._orders, self._answers = self._process.stdin, self._process.stdout
@@ -109,7 +112,6 @@ class Stage:
         self._words.release()
         self._bytes.release()
         self._mapped.close()
-        self._path.unlink()
 
     def guard(self, capacity_bytes: int, threshold_bytes: int) -> None:
         """Take these for the level at which actors note their crossing."""
