@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Final
+
+# The RLIMIT_DATA of the steward: with the guard and the walker below the limit of their unit or pod.
+STEWARD_DATA_BYTES: Final = 160 << 20
 
 
 def child_environment() -> dict[str, str]:

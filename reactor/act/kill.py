@@ -120,6 +120,10 @@ class KillPath:
                 if uid in self._ready:
                     self._ready.pop(uid).close()
 
+    def find_self(self) -> None:
+        """Find the cgroups of reactor and of init: where one was moved, the next kill need not."""
+        self._untouchable.find()
+
     def close(self) -> None:
         """Close every descriptor that is still held. Harmless when repeated."""
         self.prepare(())

@@ -43,12 +43,16 @@ class Untouchable:
         for pid in dict.fromkeys((os.getpid(), _INIT)):
             with suppress(OSError):  # /proc is not to be read, or not this one
                 self._homes.append(_Home(pid, KernelFile(proc / str(pid) / "cgroup"), b"", None))
-        self.refuse("/reactor-looks-where-it-is")  # found now, not at the first kill
+        self.find()  # now, not at the first kill
 
     @property
     def pids(self) -> frozenset[int]:
         """Return the processes that are never to be signalled."""
         return frozenset({os.getpid(), _INIT})
+
+    def find(self) -> None:
+        """Find both where they are now."""
+        self.refuse("/reactor-looks-where-it-is")
 
     def refuse(self, cgroup: str) -> bool:
         """Raise RefusedError where the cgroup holds reactor or init.

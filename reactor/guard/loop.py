@@ -40,6 +40,7 @@ from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
 from reactor.guard.optional import kubernetes_node_of
 from reactor.guard.order import EvictionOrder
+from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.passes import NodeView
 from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -117,6 +118,8 @@ class Daemon:
         self._kills = KillPath(tree, settings.pod_parents)
         self._steward = StewardLink(self._lines, self._answers(), settings, self._answering.failed)
         self._steward.storage = self._known.storage
+        self._own_cgroups = OwnCgroups(tree, settings.pod_parents, on_moved=self._kills.find_self)
+        self._steward.cgroups = self._own_cgroups
         self._steward_scope = trio.CancelScope(shield=True)
         self._cluster = kubernetes_node_of(
             settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
@@ -245,7 +248,7 @@ class Daemon:
         """Close everything and save what is to survive; one that fails does not keep the others from it."""
         ends: list[Callable[[], object]] = [self._notice.stopping, self._kills.close]
         ends += [self._known.oom_victims.close, self._brake.close]
-        ends.append(self._keeper.flush)
+        ends += [self._keeper.flush, self._own_cgroups.remove]
         if self._last_good is not None:
             ends.append(self._last_good.flush)
         if self._cluster is not None:

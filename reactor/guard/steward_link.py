@@ -21,6 +21,7 @@ import trio
 
 from reactor.backoff import Pace
 from reactor.errors import ReactorError
+from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.record_queue import RecordQueue, encode
 from reactor.guard.steward_process import COMMAND, StewardError, StewardProcess
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
@@ -123,8 +124,9 @@ class StewardLink:
     """Keeps one steward after the other; `run` is a part of the daemon, from one steward's start to its end.
 
     Each steward is told the orders first: `start` and `settings`, until `order` gives others. `on_failure`
-    is given what an answer has failed with. `storage` says what the steward is to count, if anything. `pid`
-    is the present steward's, None without; `starts` counts them, and `refused` the requests that were none.
+    is given what an answer has failed with. `storage` says what the steward is to count, `cgroups` where it
+    lives, if anything does. `pid` is the present steward's, None without; `starts` counts them, and `refused`
+    the requests that were none.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class StewardLink:
     ) -> None:
         self.listener: socket.socket | None = None
         self.storage: CountedStorage | None = None
+        self.cgroups: OwnCgroups | None = None
         self.pid: int | None = None
         self.starts = 0
         self.refused = 0
@@ -171,7 +174,9 @@ class StewardLink:
 
     async def run(self) -> None:
         """Start a steward and serve it until it ends. Raises StewardError then, and OSError without one."""
-        process = await StewardProcess.start(self._command, self.listener)
+        process = await StewardProcess.start(self._command, self.listener, self.cgroups)
+        if self.cgroups is not None:
+            self.cgroups.heed()
         self.pid = process.pid
         self.starts += 1
         self._heard_seconds = trio.current_time()
@@ -267,6 +272,7 @@ class StewardLink:
             "lost_records": self._records.lost,
             "waiting_records": len(self._records),
             "refused_requests": self.refused,
+            "memory": None if self.cgroups is None else self.cgroups.document(),
         }
 
     async def _serve(self, connection: trio.socket.SocketType) -> str:

@@ -16,6 +16,7 @@ import trio
 
 from reactor.children import child_environment, ended_text
 from reactor.errors import ReactorError
+from reactor.guard.own_cgroups import OwnCgroups
 from reactor.kernel.libc import spawn
 from reactor.kernel.scheduling import following
 from reactor.threads import in_thread
@@ -40,8 +41,10 @@ class StewardProcess:
         self._status: int | None = None
 
     @classmethod
-    async def start(cls, command: Sequence[str], listener: socket.socket | None) -> Self:
-        """Start one. Raises OSError where that can't be done.
+    async def start(
+        cls, command: Sequence[str], listener: socket.socket | None, cgroups: OwnCgroups | None = None
+    ) -> Self:
+        """Start one, in its cgroup where it has one. Raises OSError where that can't be done.
 
         In a thread, and there by C without the interpreter's lock: until the child has its own image the
         parent waits for it, and the child is at ordinary priority, on CPUs that others may have. On two CPUs
@@ -49,7 +52,7 @@ class StewardProcess:
         subprocess in a thread, which holds the lock, for 1.5 ms, so for 0.6 ms, as by nothing at all.
         """
         limiter = trio.CapacityLimiter(1)  # waits for no other thread, which may hang
-        return cls(*await in_thread(following(_spawn), command, listener, limiter=limiter))
+        return cls(*await in_thread(following(_spawn), command, listener, cgroups, limiter=limiter))
 
     async def end(self, patience_seconds: float = 0.0) -> str:
         """Close the pair, and kill the process where it has not ended in time; return how it ended."""
@@ -84,8 +87,12 @@ class StewardProcess:
         return self._status is not None
 
 
-def _spawn(command: Sequence[str], listener: socket.socket | None) -> tuple[socket.socket, int]:
+def _spawn(
+    command: Sequence[str], listener: socket.socket | None, cgroups: OwnCgroups | None
+) -> tuple[socket.socket, int]:
     """Start a steward; return our end of the pair, and its process id. Raises OSError."""
+    if cgroups is not None:
+        cgroups.make()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     ours.setblocking(False)  # noqa: FBT003 - its one argument
     fds = () if listener is None else (listener.fileno(),)
@@ -101,4 +108,6 @@ def _spawn(command: Sequence[str], listener: socket.socket | None) -> tuple[sock
     except BaseException:
         ours.close()
         raise
+    if cgroups is not None:
+        cgroups.adopt(pid)
     return ours, pid

@@ -18,6 +18,7 @@ from typing import Final
 from reactor.errors import BpfError, KernelInterfaceError, ReactorError
 from reactor.kernel import libc
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.delegation import is_delegated
 from reactor.kernel.files import read_file, with_path
 from reactor.kernel.procfs import PROC, read_status
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger
@@ -28,6 +29,7 @@ _NEVER_BYTES: Final = 1 << 62
 _EBPF_NEEDS: Final = (
     "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on) or headers for BCC"
 )
+_UNIT: Final = "system.slice/reactor.service"
 _ROOT: Final = "run it as root, or give the unit the capability"
 
 # In the order of their numbers, from 0 on. Source: include/uapi/linux/capability.h, capabilities(7).
@@ -252,6 +254,21 @@ def _process_events(node: _Node) -> str:
     return "the connector accepts listeners"
 
 
+def _delegation(node: _Node) -> str:
+    if node.tree is None or node.tree.version is CgroupVersion.V1:
+        raise _Absent(
+            "cgroup v1: the steward has its rlimit alone", "boot with systemd.unified_cgroup_hierarchy=1"
+        )
+    unit = node.tree.memory_root / _UNIT
+    if not unit.is_dir():
+        raise _Absent(
+            f"{_UNIT} is not there; a daemon that runs elsewhere shows its bound in `reactor status`"
+        )
+    if not is_delegated(unit):
+        raise _Absent(f"{_UNIT} is not delegated: the steward has its rlimit alone")
+    return f"{_UNIT} is delegated: the steward has a cgroup of its own"
+
+
 def _mrelease(_: _Node) -> str:
     try:
         libc.process_mrelease(-1)
@@ -303,6 +320,7 @@ _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("lockdown", "boot with lockdown=integrity or none", _lockdown),
     ("process events", "a kernel with CONFIG_PROC_EVENTS", _process_events),
     ("cgroup.kill", "cgroup v2 on a kernel from 5.14 on", _cgroup_kill),
+    ("steward's cgroup", "Delegate=memory pids in the unit, as in deploy/reactor.service", _delegation),
     ("freezer", "mount the v1 freezer hierarchy", _freezer),
     ("pidfd", "a kernel from 5.3 on", _pidfd),
     ("process_mrelease", "a kernel from 5.15 on", _mrelease),

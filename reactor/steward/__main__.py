@@ -22,10 +22,10 @@ postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
+from reactor.children import STEWARD_DATA_BYTES  # noqa: E402
 from reactor.steward.service import serve  # noqa: E402
 from reactor.tell.log import log_to_stderr  # noqa: E402
 
-_DATA_BYTES: Final = 160 << 20  # with the guard and the walker below the limit of their unit or pod
 _STACK_BYTES: Final = 512 << 10
 _END_SECONDS: Final = 10
 
@@ -42,7 +42,7 @@ def _become_ordinary() -> None:
         file.write("0")
     threading.stack_size(_STACK_BYTES)
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, most))  # commands are given theirs back
+    resource.setrlimit(resource.RLIMIT_DATA, (STEWARD_DATA_BYTES, most))  # commands are given theirs back
 
 
 def _close_others(kept: Collection[int]) -> None:

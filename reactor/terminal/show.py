@@ -33,6 +33,9 @@ def show_status(socket_path: Path, output: str) -> int:
         f"{document['passes']} passes since {moment(document['started'])}"
     )
     screen.say(_processes(document["processes"]))
+    memory = document["processes"]["steward"].get("memory")  # none of a daemon of an earlier version
+    if memory is not None:
+        screen.say(stewards_memory(memory))
     if document["kubernetes"] is not None:
         screen.say(_kubernetes(document["kubernetes"]))
     if document["runtime"] is not None:
@@ -111,6 +114,14 @@ def _processes(processes: Mapping[str, Any]) -> str:
         f"processes: guard {processes['guard']['pid']}; steward {steward['pid']}, "
         f"{steward['restarts']} restarts, {steward['lost_records']} journal lines lost"
     )
+
+
+def stewards_memory(memory: Mapping[str, Any]) -> str:
+    """Return which bound the steward's memory has."""
+    most = bytes_text(memory["limit_bytes"])
+    if memory["limited_by"] == "cgroup":
+        return f"steward's memory: at most {most}, by its cgroup {printable(memory['cgroup'])}"
+    return f"steward's memory: at most {most}, by its rlimit ({printable(memory['because'])})"
 
 
 def _conditions(conditions: Iterable[Mapping[str, Any]]) -> Table:

@@ -9,6 +9,7 @@ from pathlib import Path
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, own_cgroup
 from reactor.kernel.cgroup_files import cgroup_components
+from reactor.kernel.delegation import stewards_beside
 from reactor.kernel.procfs import PROC
 
 
@@ -26,6 +27,7 @@ class Fence:
             *((parent, "a configured parent of pods") for parent in self.parents),
             (node_cgroup, "the node's own cgroup"),
             (init, "init's cgroup"),
+            (None if own is None else stewards_beside(own), "reactor's steward"),
             (own, "reactor's own cgroup"),
         ):
             if cgroup is not None:

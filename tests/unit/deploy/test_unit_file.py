@@ -47,3 +47,10 @@ def test_unit_gives_what_the_daemon_asks_for():
 
 def test_death_of_a_process_that_the_guard_starts_again_does_not_have_systemd_stop_the_guard():
     assert "OOMPolicy=continue" in UNIT.read_text().splitlines()
+
+
+def test_unit_leaves_its_cgroup_to_the_daemon_and_undoes_the_division_of_a_killed_one():
+    lines = UNIT.read_text().splitlines()
+
+    assert "Delegate=memory pids" in lines
+    assert any(line.startswith("ExecStopPost=-") and "cgroup.subtree_control" in line for line in lines)

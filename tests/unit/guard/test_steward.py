@@ -152,6 +152,39 @@ async def test_lines_are_written_once_each_though_stewards_are_killed_again_and_
     assert guard.link.document()["restarts"] == guard.link.starts - 1
 
 
+class Cgroups:
+    """Keeps what was asked of the cgroups, and of which process."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def make(self) -> None:
+        self.asked.append("make")
+
+    def adopt(self, pid: int) -> None:
+        self.asked.append(pid)
+
+    def heed(self) -> None:
+        self.asked.append("heed")
+
+    def document(self):
+        return {"limited_by": "cgroup"}
+
+
+async def test_each_steward_is_put_into_its_cgroup_as_soon_as_it_is_started(tmp_path):
+    guard, pids = Guard(tmp_path), []
+    guard.link.cgroups = cgroups = Cgroups()
+    async with guard.kept():
+        for _ in range(2):
+            await until(lambda: guard.link.pid not in {None, *pids})
+            pids.append(guard.link.pid)
+            os.kill(guard.link.pid, signal.SIGKILL)
+
+    expected = [one for pid in pids for one in ("make", pid, "heed")]
+    assert cgroups.asked[: len(expected)] == expected
+    assert guard.link.document()["memory"] == {"limited_by": "cgroup"}
+
+
 async def test_what_was_written_but_not_said_to_be_is_not_written_again(tmp_path):
     first = Guard(tmp_path)
     async with first.kept():

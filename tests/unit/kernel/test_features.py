@@ -49,6 +49,23 @@ def test_v2_offers_what_v1_does_not(v2: Path) -> None:
     assert not found["memcg eventfd"].available
 
 
+@pytest.mark.parametrize(
+    ("delegated", "detail"), [(None, "is not there"), (False, "is not delegated"), (True, "is delegated")]
+)
+def test_steward_has_a_cgroup_where_the_unit_is_delegated(
+    v2: Path, *, delegated: bool | None, detail: str
+) -> None:
+    unit = v2 / "sys/fs/cgroup/system.slice/reactor.service"
+    if delegated is not None:
+        unit.mkdir()
+    if delegated:
+        os.setxattr(unit, "user.delegate", b"1")
+    found = features(v2)["steward's cgroup"]
+    assert found.available is bool(delegated)
+    assert detail in found.detail
+    assert "Delegate=" in found.remedy or delegated
+
+
 def test_kernel_without_control_files_says_so(v2: Path) -> None:
     (v2 / "sys/fs/cgroup/system.slice/cgroup.kill").unlink()
     found = features(v2)["cgroup.kill"]

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from reactor.terminal.show import filesystems_table, reclaimed_table, signals_table
+from reactor.terminal.show import filesystems_table, reclaimed_table, signals_table, stewards_memory
 from reactor.terminal.tables import moment
 
 GIB = 1 << 30
@@ -132,3 +132,22 @@ def test_what_was_given_back_is_told_with_what_was_wanted_and_what_went_wrong() 
 )
 def test_instant_of_today_is_a_time_and_any_other_a_date(text: str | None, told: str) -> None:
     assert told == moment(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        (
+            {"limited_by": "cgroup", "limit_bytes": 192 << 20, "cgroup": "/s/steward", "because": None},
+            "steward's memory: at most 192Mi, by its cgroup /s/steward",
+        ),
+        (
+            {"limited_by": "rlimit", "limit_bytes": 160 << 20, "cgroup": None, "because": "/s holds others"},
+            "steward's memory: at most 160Mi, by its rlimit (/s holds others)",
+        ),
+    ],
+)
+def test_bound_of_the_stewards_memory_is_named_with_why_it_is_the_rlimit(
+    memory: dict[str, Any], expected: str
+) -> None:
+    assert expected == stewards_memory(memory)

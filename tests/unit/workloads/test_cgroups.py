@@ -145,6 +145,14 @@ def test_what_reactor_and_init_stand_on_is_no_pod(fake: FakeTree, proc: Path) ->
     assert ["/p/pod", "/p/node/pods/a"] == [pod.cgroup for pod in listing.list()]
 
 
+def test_steward_beside_the_guard_is_no_pod_and_a_pod_of_that_name_is(fake: FakeTree, proc: Path) -> None:
+    for cgroup in ("/s/reactor.service/guard", "/s/reactor.service/steward", "/s/steward"):
+        fake.add(cgroup)
+    lives_in(proc, "self", "/s/reactor.service/guard")
+    listing = pods_of(fake, proc, "/s", "/s/reactor.service")
+    assert ["/s/steward"] == [pod.cgroup for pod in listing.list()]
+
+
 def test_init_in_the_root_spares_nothing_else(fake: FakeTree, proc: Path) -> None:
     fake.add("/pods/a")
     lives_in(proc, "1", "/")

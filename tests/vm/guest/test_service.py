@@ -164,6 +164,32 @@ def test_an_eviction_cut_short_by_a_crash_is_finished_and_not_repeated_on_anothe
     assert set(service.evicted()) <= {hog.pod}
 
 
+@pytest.mark.skipif(not V2, reason="systemd delegates memory on cgroup v2: run it on bookworm or trixie")
+def test_guard_and_steward_have_cgroups_of_their_own_also_after_a_crash_and_none_after_the_end(
+    service: Service,
+) -> None:
+    unit = MEMORY / "system.slice/reactor.service"
+    service.configure(HARD)
+    service.start()
+
+    def is_divided() -> bool:
+        bound = service.status()["processes"]["steward"]["memory"]
+        return (bound["limited_by"], bound["limit_bytes"]) == ("cgroup", 192 << 20)
+
+    for restarts in ("0", "1", "2"):
+        eventually(lambda expected=restarts: service.prop("NRestarts") == expected, "the restart")
+        eventually(lambda: service.prop("ActiveState") == "active", "the service")
+        eventually(is_divided, f"the steward's cgroup after {restarts} restarts")
+        processes = service.status()["processes"]
+        for name in ("guard", "steward"):
+            assert str(processes[name]["pid"]) in (unit / name / "cgroup.procs").read_text().split()
+        run("systemctl", "reload", "reactor.service")  # its command runs in the unit's cgroup as well
+        if restarts != "2":
+            service.kill("SIGKILL")
+    service.stop()
+    assert not unit.exists()
+
+
 @pytest.mark.skipif(not V2, reason="memory.high is a file of cgroup v2: run it on bookworm or trixie")
 def test_the_operators_memory_high_is_back_after_the_end_and_after_a_crash(service: Service) -> None:
     high = MEMORY / SLICE / "memory.high"
