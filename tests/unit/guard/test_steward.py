@@ -189,11 +189,12 @@ async def test_what_was_written_but_not_said_to_be_is_not_written_again(tmp_path
     first = Guard(tmp_path)
     async with first.kept():
         first.records.write(lambda: {"kind": "x"})
+        await until(lambda: len(first.records) == 0)
     again = Guard(tmp_path)
     again.records.write(lambda: {"kind": "x"})  # as it is sent again to the next steward
     again.records.write(lambda: {"kind": "y"})
     async with again.kept():
-        pass
+        await until(lambda: len(again.records) == 0)
 
     assert [(line["seq"], line["kind"]) for line in again.lines()] == [(1, "x"), (2, "y")]
     assert again.records.written == 2
