@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -23,6 +24,8 @@ from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.suite("crash-only")
+
+_AT_A_TIME: Final = 5
 
 
 @pytest.fixture
@@ -45,9 +48,9 @@ def test_every_crossing_is_killed_while_the_steward_is_killed_every_200_ms(
     killed: list[int] = []
     until = time.monotonic() + SECONDS
     while time.monotonic() < until or not killed:
-        hogs.cross("steward left alone")
+        hogs.cross("steward left alone", _AT_A_TIME)
         with killed_every_200_ms(daemon) as stewards:
-            hogs.cross("steward killed every 200 ms")
+            hogs.cross("steward killed every 200 ms", _AT_A_TIME)
         killed += stewards
         eventually(lambda: daemon.status()["processes"]["steward"]["waiting_records"] == 0, "all told")
     eventually(lambda: len(daemon.evicted()) == hogs.crossed, "all in the journal")

@@ -39,6 +39,7 @@ _SILENT: Final = 1000
 _BUSY_SHARE: Final = 0.02  # of a CPU: the walker counts
 _REST_SECONDS: Final = 60.0
 _TREE: Final = "wide"
+_AT_A_TIME: Final = 10
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_every_crossing_is_killed_beside_scrapers_silent_connections_and_a_tree_
         is_first = False
         for name, circumstance in beside.items():
             with circumstance():
-                hogs.cross(name)
+                hogs.cross(name, _AT_A_TIME)
     eventually(lambda: len(daemon.evicted()) == hogs.crossed, "all in the journal")
 
     trial.rounds, trial.right = hogs.count, {"hog"}

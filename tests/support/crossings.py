@@ -20,7 +20,6 @@ from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 
 SECONDS: Final = float(os.environ.get("REACTOR_CHAOS_SECONDS", "20"))
-AT_A_TIME: Final = 5
 _SLOWEST: Final = 3
 _STAGES: Final = ("woke_ns", "started_ns", "observed_ns", "decided_ns", "killed_ns")
 
@@ -56,9 +55,9 @@ class Hogs:
         self.crossings: dict[str, list[Crossing]] = {}
         self.crossed = 0
 
-    def cross(self, beside: str) -> None:
-        """Have some cross, beside what is named."""
-        self.crossings.setdefault(beside, []).extend(self._cross() for _ in range(AT_A_TIME))
+    def cross(self, beside: str, times: int) -> None:
+        """Have so many cross, beside what is named."""
+        self.crossings.setdefault(beside, []).extend(self._cross() for _ in range(times))
 
     @property
     def count(self) -> int:
