@@ -204,12 +204,13 @@ async def test_what_the_guard_said_last_is_written_where_it_crashes(tmp_path):
     guard = Guard(tmp_path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(guard.supervisor.keep, "steward", guard.link.run)
-        await until(lambda: guard.asked == [] and guard.link.pid is not None)
-        guard.records.write(lambda: {"kind": "x"})
+        guard.records.write(lambda: {"kind": "first"})
+        await until(lambda: len(guard.records) == 0)  # the steward has started
+        guard.records.write(lambda: {"kind": "last"})
         await until(lambda: not guard.records._waiting and guard.records._sent)
         guard.link._is_ending = True  # the steward is left to itself, as where the kernel closes the pair
         nursery.cancel_scope.cancel()
-    await until(lambda: [line["kind"] for line in guard.lines()] == ["x"])
+    await until(lambda: [line["kind"] for line in guard.lines()] == ["first", "last"])
 
 
 async def test_questions_wait_while_there_is_no_steward_and_are_answered_by_the_next(tmp_path):
