@@ -7,6 +7,7 @@ machine does beside them is then the same for all.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class Hogs:
         return {
             "about": {**about(self._node.tree.version), "load": [round(one, 1) for one in os.getloadavg()]},
             "crossing_to_kill_ms": {
-                beside: summary(one.to_kill_ms for one in some if one.to_kill_ms is not None)
+                beside: _spread([one.to_kill_ms for one in some if one.to_kill_ms is not None])
                 for beside, some in self.crossings.items()
             },
             "not_killed": self.not_killed,
@@ -100,6 +101,12 @@ def keep(name: str, figures: Mapping[str, Any], root: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(figures, indent=1) + "\n")
     print(json.dumps({key: value for key, value in figures.items() if key != "slowest"}, indent=1))
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | int]:
+    """Return p50, p90, p99, max and n by nearest rank. Raises ValueError for no values."""
+    whole = summary(values)
+    return {"p50": whole["p50"], "p90": round(sorted(values)[math.ceil(0.9 * len(values)) - 1], 3), **whole}
 
 
 def _slowest(crossings: Sequence[Crossing], evictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
