@@ -26,6 +26,7 @@ Shared by both:
     config/     documents (KubeletConfiguration, v1.Pod, reactor's own section) to those words
     kernel/     typed bindings and pure parsers, one module a kernel interface
     kube/ cri/ podman/    protocol clients, without policy
+    http_client.py          HTTP/1.1 by h11 and Trio's streams, for kube/ and podman/
     threads.py  work for a worker thread, which waits where none can be started
     lean_imports.py       imports without the modules that they would load in addition
 

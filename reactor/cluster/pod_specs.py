@@ -60,10 +60,10 @@ class PodSpecs:
         """Return what is told of a pod."""
         return self.store.known.get(uid)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close the connections to the kubelet."""
         if self._own_client is not None:
-            await self._own_client.aclose()
+            self._own_client.close()
 
 
 async def session_read(read: Callable[[], Session]) -> Session:

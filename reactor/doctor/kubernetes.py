@@ -129,8 +129,7 @@ async def _asked(settings: KubernetesSettings) -> tuple[Feature, ...]:
         why = str(error) or f"no answer within {_SECONDS:g} s"
         found.append(Feature(name=step, available=False, detail=why, remedy=remedy))
     finally:
-        with trio.move_on_after(1, shield=True):
-            await client.aclose()
+        client.close()
     return tuple(found)
 
 

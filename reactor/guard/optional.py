@@ -17,7 +17,7 @@ from reactor.supervisor import Supervisor
 if TYPE_CHECKING:
     from reactor.guard.kubernetes import KubernetesNode
 
-_IN_STEWARD: Final = ("httpcore2", "h2")
+_IN_STEWARD: Final = ("h2",)
 
 
 def kubernetes_node_of(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import httpcore2
-
 from reactor.bounded_json import JsonError, loads
+from reactor.http_client import Answer
 from reactor.kube.errors import (
     ApiError,
     BusyError,
@@ -18,15 +17,6 @@ from reactor.kube.errors import (
     NotFoundError,
     UnauthorizedError,
 )
-
-BROKEN: Final = (
-    httpcore2.NetworkError,
-    httpcore2.ProtocolError,
-    httpcore2.TimeoutException,
-    httpcore2.UnsupportedProtocol,
-    OSError,
-)
-"""What the library raises where a connection fails, or what comes over it is no HTTP."""
 
 _LONGEST_WHY: Final = 1000
 _LONGEST_RETRY_AFTER_SECONDS: Final = 60.0
@@ -42,9 +32,7 @@ _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": 
 _KUBELET: Final = {"/pods": "nodes/proxy", "/stats/summary": "nodes/stats"}
 
 
-def refusal(
-    answer: httpcore2.Response, body: bytes, method: str, path: str, query: Mapping[str, str]
-) -> ApiError:
+def refusal(answer: Answer, body: bytes, method: str, path: str, query: Mapping[str, str]) -> ApiError:
     """Return what the server's refusal comes to; `body` is a v1.Status as a rule."""
     what = f"{method} {path}"
     status = answer.status
@@ -61,32 +49,8 @@ def refusal(
     return _KINDS.get(status, InvalidError)(what, why, status=status)
 
 
-def header(answer: httpcore2.Response, name: bytes) -> str | None:
-    """Return a header's value; `name` in lower case."""
-    return next((value.decode("latin-1") for key, value in answer.headers if key.lower() == name), None)
-
-
-def because(error: BaseException) -> str:
-    """Return why a connection failed: the deepest cause that says something."""
-    told = type(error).__name__
-    cause: BaseException | None = error
-    while cause is not None:
-        text = " ".join((getattr(cause, "strerror", None) or str(cause)).split())
-        told = text or told
-        cause = _cause(cause)
-    return told
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    if isinstance(error, BaseExceptionGroup):
-        return error.exceptions[0]
-    if error.__cause__ is None and error.args and isinstance(error.args[0], BaseException):
-        return error.args[0]  # the library raises its own kinds around the first
-    return error.__cause__
-
-
-def _retry_after_seconds(answer: httpcore2.Response) -> float | None:
-    told = header(answer, b"retry-after") or ""
+def _retry_after_seconds(answer: Answer) -> float | None:
+    told = answer.header(b"retry-after") or ""
     if not told.isascii() or not told.isdigit() or len(told) > 9:
         return None
     return min(float(told), _LONGEST_RETRY_AFTER_SECONDS)

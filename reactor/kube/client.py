@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import email.utils
 import json
-import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-import httpcore2
 import trio
 
 import reactor
 from reactor.backoff import Backoff
 from reactor.bounded_json import JsonError, loads
-from reactor.kube.answers import BROKEN, because, header, refusal
+from reactor.http_client import Answer, HttpClient, HttpError, Origin
+from reactor.kube.answers import refusal
 from reactor.kube.credentials import Session, Sessions
 from reactor.kube.errors import BusyError, UnauthorizedError, UnreachableError
 
@@ -29,26 +28,16 @@ FIELD_MANAGER: Final = "reactor"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _ATTEMPTS: Final = 4
-_CONNECTIONS: Final = 8
-_IDLE_SECONDS: Final = 75.0  # below what load balancers cut; a handshake takes milliseconds of the loop
-_CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 15.0
+_REQUEST_SECONDS: Final = 20.0  # with the connection
 _ANSWER_BYTES: Final = 4 << 20  # one object, of at most 1.5 MiB at the server
 _REFUSAL_BYTES: Final = 1 << 16
 _CLOCKS_APART_SECONDS: Final = 30.0
 _WRITES: Final = frozenset({"POST", "PUT", "PATCH"})
-# A server that went away without a word (a pulled cable) is noticed within a minute, as client-go does.
-_SOCKET_OPTIONS: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
-)
 
 
 class ApiClient:
-    """Asks one server. To be used by the tasks of one Trio loop; `aclose` closes what stands idle."""
+    """Asks one server. To be used by the tasks of one Trio loop; `close` closes the idle connections."""
 
     def __init__(
         self,
@@ -60,9 +49,7 @@ class ApiClient:
         self._sessions = sessions
         self._clock_unix_seconds = clock_unix_seconds
         self._backoff = backoff
-        self._pool: httpcore2.AsyncConnectionPool | None = None
-        self._pool_of: Session | None = None
-        self._retired: list[httpcore2.AsyncConnectionPool] = []
+        self._http = HttpClient()
         self.clock_problem: str | None = None
 
     async def get(self, path: str, **query: str) -> Any:
@@ -128,40 +115,29 @@ class ApiClient:
 
         `silence_seconds` is for how long nothing may come. One attempt only.
         """
-        what = f"GET {path}"
-        async with self._answer("GET", path, query, None, "", silence_seconds) as answer:
+        async with (
+            self._answer("GET", path, query, None, "", silence_seconds) as answer,
+            aclosing(answer.pieces()) as pieces,
+        ):
+            yield pieces
 
-            async def pieces() -> AsyncGenerator[bytes]:
-                try:
-                    async with aclosing(answer.aiter_stream()) as arriving:
-                        async for piece in arriving:
-                            yield piece
-                except BROKEN as error:
-                    raise UnreachableError(what, because(error)) from error
-
-            async with aclosing(pieces()) as given:
-                yield given
-
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close every connection that is not in use."""
-        for pool in (self._pool, *self._retired):
-            if pool is not None:
-                await pool.aclose()
-        self._pool, self._retired = None, []
+        self._http.close()
 
     async def _once(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None, kind: str
     ) -> Any:
         content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         what = f"{method} {path}"
-        with trio.move_on_after(_CONNECT_SECONDS + _ANSWER_SECONDS):
+        with trio.move_on_after(_REQUEST_SECONDS):
             async with self._answer(method, path, query, content, kind, _ANSWER_SECONDS) as answer:
-                text = await _read(answer, _ANSWER_BYTES, what)
+                text = await answer.read(_ANSWER_BYTES)
             try:
                 return loads(text) if text.strip() else None
             except JsonError as error:
                 raise UnreachableError(what, f"answered JSON that is refused: {error}") from error
-        raise UnreachableError(what, f"no answer within {_CONNECT_SECONDS + _ANSWER_SECONDS:g} s")
+        raise UnreachableError(what, f"no answer within {_REQUEST_SECONDS:g} s")
 
     @asynccontextmanager
     async def _answer(
@@ -172,49 +148,33 @@ class ApiClient:
         content: bytes | None,
         kind: str,
         silence_seconds: float,
-    ) -> AsyncIterator[httpcore2.Response]:
+    ) -> AsyncIterator[Answer]:
         """Give a successful answer whose body is still to be read. Raises ApiError for any other."""
         what = f"{method} {path}"
         session = await self._sessions.session()
-        url = f"{session.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = _headers(session, None if content is None else kind)
-        extensions = _extensions(session, silence_seconds)
-        pool = await self._pool_for(session)
+        origin, prefix = _origin(session, what)
+        target = f"{prefix}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            async with pool.stream(
-                method, url, headers=headers, content=content, extensions=extensions
+            async with self._http.request(
+                origin,
+                method,
+                target,
+                headers=_headers(session, None if content is None else kind),
+                body=content,
+                silence_seconds=silence_seconds,
             ) as answer:
                 self._compare_clocks(answer)
                 if answer.status == 401:
                     self._sessions.distrust()
                 if answer.status >= 300:
-                    raise refusal(answer, await _refused(answer, what), method, path, query)
+                    raise refusal(answer, await _refused(answer), method, path, query)
                 yield answer
-        except BROKEN as error:
-            raise UnreachableError(what, f"{session.server}: {because(error)}") from error
+        except HttpError as error:
+            raise UnreachableError(what, f"{session.server}: {error}") from error
 
-    async def _pool_for(self, session: Session) -> httpcore2.AsyncConnectionPool:
-        """Return the pool of a session; one for another TLS context is closed once it is not in use."""
-        before = self._pool_of
-        if self._pool is not None and before is not None and session.tls is before.tls:
-            return self._pool
-        if self._pool is not None:
-            self._retired.append(self._pool)
-        self._pool_of = session
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=session.tls,
-            max_connections=_CONNECTIONS,
-            keepalive_expiry=_IDLE_SECONDS,
-            socket_options=_SOCKET_OPTIONS,
-        )
-        for retired in [one for one in self._retired if all(each.is_idle() for each in one.connections)]:
-            self._retired.remove(retired)
-            await retired.aclose()
-        return self._pool
-
-    def _compare_clocks(self, answer: httpcore2.Response) -> None:
+    def _compare_clocks(self, answer: Answer) -> None:
         """Note where the server's clock and ours are apart: tokens and certificates then fail oddly."""
-        told = header(answer, b"date")
+        told = answer.header(b"date")
         try:
             server_unix_seconds = email.utils.parsedate_to_datetime(told or "").timestamp()
         except (ValueError, TypeError, OverflowError, IndexError):  # the parser knows no others' dates
@@ -228,47 +188,29 @@ class ApiClient:
         )
 
 
-def _headers(session: Session, kind: str | None) -> dict[bytes | str, bytes | str]:
+def _origin(session: Session, what: str) -> tuple[Origin, str]:
+    """Return where a session's server is, and what stands before each path."""
+    try:
+        url = urlsplit(session.server)
+        host, port = url.hostname or "", url.port or (80 if session.tls is None else 443)
+    except ValueError as error:
+        raise UnreachableError(what, f"{session.server!r} is no address: {error}") from error
+    return Origin(host=host, port=port, tls=session.tls, server_name=session.server_name), url.path
+
+
+def _headers(session: Session, kind: str | None) -> list[tuple[str, str]]:
     """Return a request's headers; `kind` is what its body is, None where it has none."""
-    headers: dict[bytes | str, bytes | str] = {
-        "Accept": "application/json",
-        "User-Agent": f"reactor/{reactor.__version__}",
-    }
+    headers = [("Accept", "application/json"), ("User-Agent", f"reactor/{reactor.__version__}")]
     if session.token is not None:
-        headers["Authorization"] = f"Bearer {session.token}"
+        headers.append(("Authorization", f"Bearer {session.token}"))
     if kind is not None:
-        headers["Content-Type"] = kind
+        headers.append(("Content-Type", kind))
     return headers
 
 
-def _extensions(session: Session, silence_seconds: float) -> dict[str, Any]:
-    """Return what the library has no arguments for: times, and the name that the certificate has to bear."""
-    extensions: dict[str, Any] = {
-        "timeout": {
-            "connect": _CONNECT_SECONDS,
-            "read": silence_seconds,
-            "write": _ANSWER_SECONDS,
-            "pool": _ANSWER_SECONDS,
-        }
-    }
-    if session.server_name is not None:
-        extensions["sni_hostname"] = session.server_name
-    return extensions
-
-
-async def _read(answer: httpcore2.Response, limit: int, what: str) -> bytes:
-    read = bytearray()
-    async with aclosing(answer.aiter_stream()) as arriving:
-        async for piece in arriving:
-            read += piece
-            if len(read) > limit:
-                raise UnreachableError(what, f"answered more than {limit} bytes")
-    return bytes(read)
-
-
-async def _refused(answer: httpcore2.Response, what: str) -> bytes:
+async def _refused(answer: Answer) -> bytes:
     """Return the body of a refusal, nothing where that is absurd."""
     try:
-        return await _read(answer, _REFUSAL_BYTES, what)
-    except UnreachableError:
+        return await answer.read(_REFUSAL_BYTES)
+    except HttpError:
         return b""

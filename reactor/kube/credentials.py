@@ -180,6 +180,7 @@ def tls_context(access: Access) -> ssl.SSLContext | None:
     if not access.server.startswith("https://"):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
     if not access.verified:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

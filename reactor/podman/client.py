@@ -3,7 +3,7 @@
 Source: podman's API reference, libpod (docs/source/_static/api.html), as of 4.0, which later ones keep.
 
 Requests are few (two in five minutes) and a Unix socket's connection costs some tens of microseconds, so each
-has a connection of its own. h11 adds 0.2 MiB to the steward; a client with pools and TLS adds 3.4.
+has a connection of its own: podman's unit ends it when nobody is connected.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import h11
 import trio
 
 from reactor.bounded_json import JsonError, loads
 from reactor.errors import PodmanError
+from reactor.http_client import HttpClient, HttpError, Origin
 
 _API: Final = "/v4.0.0/libpod"
 _ANSWER_SECONDS: Final = 15.0  # its unit usually starts it for each request
@@ -27,7 +27,6 @@ _LONGEST_WHY: Final = 500
 _Found = TypeVar("_Found")
 
 LARGEST_ANSWER_BYTES: Final = 8 << 20  # thousands of images, at two kilobytes each
-_READ_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +104,27 @@ class PodmanClient:
             ) from error
 
     async def _ask(self, method: str, path: str, deadline_seconds: float) -> bytes:
-        answer = await request(self.endpoint, method, _API + path, deadline_seconds)
+        call = f"{method} {path}"
+        try:
+            with trio.fail_after(deadline_seconds):
+                async with HttpClient().request(
+                    Origin(unix_socket=self.endpoint),
+                    method,
+                    _API + path,
+                    headers=[("Connection", "close")],
+                    silence_seconds=deadline_seconds,
+                ) as answer:
+                    body = await answer.read(LARGEST_ANSWER_BYTES)
+        except trio.TooSlowError as error:
+            why = f"no answer within {deadline_seconds:g} s"
+            raise PodmanError(self.endpoint, call, why) from error
+        except HttpError as error:
+            raise PodmanError(self.endpoint, call, str(error)) from error
         is_gone = method == "DELETE" and answer.status == _NOT_FOUND
         if answer.status >= 300 and not is_gone:
-            why = f"{answer.status}: {_why(answer.body)}"
-            raise PodmanError(self.endpoint, f"{method} {path}", why, status=answer.status)
-        return answer.body
+            why = f"{answer.status}: {_why(body)}"
+            raise PodmanError(self.endpoint, call, why, status=answer.status)
+        return body
 
 
 def _text(value: object) -> str:
@@ -127,50 +141,3 @@ def _why(body: bytes) -> str:
         found = None
     message = found.get("message") if isinstance(found, Mapping) else None
     return message[:_LONGEST_WHY] if isinstance(message, str) else repr(body[:80])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What was answered, whatever its status."""
-
-    status: int
-    body: bytes
-
-
-async def request(endpoint: str, method: str, target: str, deadline_seconds: float) -> Answer:
-    """Return the answer to a request without a body.
-
-    Raises PodmanError: no socket, no answer, too late, no HTTP, more than 8 MiB.
-    """
-    try:
-        with trio.fail_after(deadline_seconds):
-            async with await trio.open_unix_socket(endpoint) as stream:
-                return await _exchange(stream, method, target)
-    except trio.TooSlowError:
-        why = f"no answer within {deadline_seconds:g} s"
-    except (OSError, trio.BrokenResourceError) as error:
-        why = str(getattr(error, "strerror", None) or error.__cause__ or error)
-    except h11.ProtocolError as error:
-        why = f"answered with invalid HTTP: {error}"
-    raise PodmanError(endpoint, f"{method} {target}", why)
-
-
-async def _exchange(stream: trio.SocketStream, method: str, target: str) -> Answer:
-    connection = h11.Connection(h11.CLIENT)
-    asked = h11.Request(method=method, target=target, headers=[("Host", "podman"), ("Connection", "close")])
-    await stream.send_all(connection.send(asked) + connection.send(h11.EndOfMessage()))
-    status, body = 0, bytearray()
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(await stream.receive_some(_READ_BYTES))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > LARGEST_ANSWER_BYTES:
-                raise h11.RemoteProtocolError(f"more than {LARGEST_ANSWER_BYTES} bytes")
-        elif isinstance(event, h11.EndOfMessage):
-            return Answer(status=status, body=bytes(body))
-        elif not isinstance(event, h11.InformationalResponse):
-            raise h11.RemoteProtocolError(f"{event!r:.80} instead of an answer")

@@ -97,8 +97,7 @@ async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: R
                 scenario.add(step_of(now - began, summary, pods, pods_before))
                 pods_before = pods if pods is not None else pods_before
                 await trio.sleep_until(now + options.interval_seconds)
-        with trio.move_on_after(1, shield=True):
-            await client.aclose()
+        client.close()
         nursery.cancel_scope.cancel()
 
 

@@ -208,9 +208,9 @@ class Kubernetes:
                 await self._is_telling.wait()
                 nursery.start_soon(self._keep, telling)
         finally:
-            with trio.move_on_after(1, shield=True), self._supervisor.hook("kubernetes close").guard():
-                await self._client.aclose()
-                await self._specs.aclose()
+            with self._supervisor.hook("kubernetes close").guard():
+                self._client.close()
+                self._specs.close()
 
     async def _keep(self, parts: Mapping[str, Part]) -> None:
         await self._supervisor.keep_all({f"kubernetes {name}": part for name, part in parts.items()})

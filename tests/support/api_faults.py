@@ -42,11 +42,15 @@ Script = Callable[[Asked], Reply | None]
 
 
 class FaultServer:
-    """Serves `script`; None from it cuts the connection. `asked` holds what came."""
+    """Serves `script`; None from it cuts the connection. `asked` holds the requests that came.
+
+    `connections` is how many have been opened.
+    """
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self.asked: list[Asked] = []
+        self.connections = 0
         self.url = ""
 
     async def serve(self, *, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
@@ -56,6 +60,7 @@ class FaultServer:
 
     async def _connection(self, stream: trio.SocketStream) -> None:
         received = b""
+        self.connections += 1
         try:
             async with stream:
                 while True:
@@ -153,7 +158,7 @@ async def served(script: Script) -> AsyncIterator[tuple[FaultServer, ApiClient]]
         try:
             yield server, client
         finally:
-            await client.aclose()
+            client.close()
             nursery.cancel_scope.cancel()
 
 

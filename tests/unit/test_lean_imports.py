@@ -76,11 +76,15 @@ decode_events(b"")
 assert [] == loaded(), loaded()
 import reactor.guard.kubernetes
 assert [] == loaded(), loaded()
-others = ("h11", "http", "httpcore2", "h2", "prometheus_client")
+others = ("h11", "http", "h2", "prometheus_client")
 rooms = ("cluster", "cri", "kube", "podman", "steward", "tell")
 assert [] == [name for name in others if name in sys.modules]
 assert [] == [name for name in rooms if f"reactor.{name}" in sys.modules]
 import reactor.steward.kubernetes
+from reactor.kube.credentials import tls_context
+from reactor.kube.kubeconfig import Access
+assert "ssl" not in loaded(), loaded()
+assert tls_context(Access(server="https://a")) is not None
 assert "ssl" in loaded(), loaded()
 """
     )

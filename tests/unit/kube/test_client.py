@@ -83,7 +83,7 @@ async def test_a_server_that_stays_busy_is_given_up_with_its_own_pause(autojump_
         client = ApiClient(sessions, backoff=quick_backoff)
         with pytest.raises(BusyError) as caught:
             await client.get("/api/v1/nodes/one")
-        await client.aclose()
+        client.close()
         nursery.cancel_scope.cancel()
     assert 7.0 == caught.value.retry_after_seconds
     assert 4 == len(server.asked)
@@ -174,11 +174,31 @@ async def test_answer_at_any_price_is_none(body: bytes) -> None:
             await client.get("/api/v1/nodes/one")
 
 
-async def test_another_tls_context_gets_connections_of_its_own() -> None:
+async def test_a_renewed_token_is_sent_over_the_same_connection() -> None:
     async with served(lambda _: Reply(body={})) as (server, client):
         await client.get("/api/v1/nodes/one")
-        first = client._pool
         client._sessions.given = Session(server=server.url, tls=None, token="renew" + "ed")  # type: ignore[attr-defined]
         await client.get("/api/v1/nodes/one")
-        assert first is client._pool
     assert ["Bearer secret", "Bearer renewed"] == [asked.headers["authorization"] for asked in server.asked]
+    assert 1 == server.connections
+
+
+async def test_paths_go_below_the_path_of_the_servers_address() -> None:
+    async with served(lambda _: Reply(body={})) as (server, client):
+        client._sessions.given = Session(server=f"{server.url}/k8s/clusters/c-1", tls=None)  # type: ignore[attr-defined]
+        await client.get("/api/v1/nodes/one")
+    assert ["/k8s/clusters/c-1/api/v1/nodes/one"] == [asked.path for asked in server.asked]
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://a:port", "http://a:99999"])
+async def test_an_address_that_is_none_is_named(address: str) -> None:
+    client = ApiClient(GivenSessions(Session(server=address, tls=None)), backoff=quick_backoff)
+    with pytest.raises(UnreachableError, match="is no address"):
+        await client.get("/version")
+
+
+async def test_a_token_that_no_header_can_carry_is_no_crash() -> None:
+    session = Session(server="http://127.0.0.1:1", tls=None, token="\N{EURO SIGN}\r\nX: y")  # noqa: S106 - none
+    client = ApiClient(GivenSessions(session), backoff=quick_backoff)
+    with pytest.raises(UnreachableError, match=r"GET /version: http://127\.0\.0\.1:1: "):
+        await client.get("/version")

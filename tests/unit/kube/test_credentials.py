@@ -164,7 +164,7 @@ async def test_the_server_is_checked_and_shown_our_certificate_and_memory_files_
             try:
                 return await client.get("/version")
             finally:
-                await client.aclose()
+                client.close()
 
         assert {} == await asked(Access(**{**_fields(trusted), "server": url}))
         with pytest.raises(UnreachableError, match="certificate verify failed"):
