@@ -1,4 +1,4 @@
-"""A virtual node and a daemon for it, for the suites that run the daemon itself."""
+"""For the suites that use real cgroups: a virtual node, its daemon, and a yard of pods with its kill path."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from reactor.act.kill import KillPath
+from reactor.kernel.cgroup import CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.this_machine import allocator, cgroup_tree, virtual_node
+from tests.support.yard import Yard, tree_of, yard_in
 
 
 @pytest.fixture
@@ -38,3 +41,18 @@ def daemon(node: VirtualNode, tmp_path: Path) -> Iterator[RunningDaemon]:
     running = RunningDaemon(tmp_path, node.cgroup)
     yield running
     running.stop()
+
+
+@pytest.fixture(params=CgroupVersion)
+def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
+    """Return a place for pods, in the memory hierarchy of v1 and in a hierarchy of v2 without controllers."""
+    with yard_in(tree_of(request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def kill_path(yard: Yard) -> Iterator[KillPath]:
+    """Return a kill path for the pods of the yard."""
+    path = KillPath(yard.tree, (yard.parent,))
+    yield path
+    path.close()

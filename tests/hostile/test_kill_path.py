@@ -22,25 +22,12 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import PATIENCE
-from tests.support.yard import Yard, tree_of, yard_in
+from tests.support.yard import Yard
 
 pytestmark = pytest.mark.suite("hostile trees")
 
 LONG = "n" * 240
 ODD = os.fsdecode(b"\xff\xfe \x1b[2J'\"\\")
-
-
-@pytest.fixture(params=list(CgroupVersion))
-def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
-    with yard_in(tree_of(request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def kill_path(yard: Yard) -> Iterator[KillPath]:
-    path = KillPath(yard.tree, (yard.parent,))
-    yield path
-    path.close()
 
 
 class Nest:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from reactor.act.kill import KillPath
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from tests.support.this_machine import cgroup_tree
-from tests.support.yard import Yard, tree_of, yard_in
+from tests.support.yard import Yard
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,21 +25,6 @@ def v1_tree() -> CgroupTree:
     if tree.version is not CgroupVersion.V1:
         pytest.skip("the memory controller is on v2; boot with systemd.unified_cgroup_hierarchy=0")
     return tree
-
-
-@pytest.fixture(params=CgroupVersion)
-def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
-    """Return a place for pods, in the memory hierarchy of v1 and in a hierarchy of v2 without controllers."""
-    with yard_in(tree_of(request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def kill_path(yard: Yard) -> Iterator[KillPath]:
-    """Return a kill path for the pods of the yard."""
-    path = KillPath(yard.tree, (yard.parent,))
-    yield path
-    path.close()
 
 
 @pytest.fixture

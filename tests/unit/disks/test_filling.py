@@ -13,18 +13,18 @@ LONGEST_SECONDS = 10.0
 
 
 @pytest.fixture
-def hard(make_threshold):
+def hard():
     return make_threshold(GIB, Signal.NODEFS_AVAILABLE)
 
 
 @pytest.fixture
-def fill(hard, observation):
+def fill(hard):
     """Return a Filling that has been shown these GiB as available, one after the other."""
 
     def make(*available_gib: float, every_seconds: float = 1.0) -> Filling:
         filling = Filling([hard])
         for number, gib in enumerate(available_gib):
-            seen = {hard.signal: observation(int(gib * GIB), 1000 * GIB)}
+            seen = {hard.signal: make_observation(int(gib * GIB), 1000 * GIB)}
             filling.take(seen, 100 + number * every_seconds)
         return filling
 
@@ -57,11 +57,11 @@ def test_filling_disk_is_looked_at_before_half_of_the_time_left_is_over(fill):
     assert 0.05 == fill(2.001, 1.001).pause_seconds(LONGEST_SECONDS)
 
 
-def test_threshold_above_the_capacity_has_no_disk_looked_at_more_often(make_threshold, observation):
+def test_threshold_above_the_capacity_has_no_disk_looked_at_more_often():
     absurd = make_threshold(10 * GIB, Signal.NODEFS_AVAILABLE)
     filling = Filling([absurd])
     for number, available in enumerate((5 * GIB, 4 * GIB)):
-        filling.take({absurd.signal: observation(available, 10 * GIB)}, 100.0 + number)
+        filling.take({absurd.signal: make_observation(available, 10 * GIB)}, 100.0 + number)
     assert filling.seconds_to(absurd) is None
     assert LONGEST_SECONDS == filling.pause_seconds(LONGEST_SECONDS)
 
@@ -70,23 +70,21 @@ def test_end_of_a_threshold_that_is_met_is_looked_for_every_second(fill):
     assert 1 == fill(0.9, 0.5).pause_seconds(LONGEST_SECONDS)
 
 
-def test_other_size_is_no_rate(fill, hard, observation):
+def test_other_size_is_no_rate(fill, hard):
     filling = fill(11, 9)
-    filling.take({hard.signal: observation(2 * GIB, 500 * GIB)}, 103)
+    filling.take({hard.signal: make_observation(2 * GIB, 500 * GIB)}, 103)
     assert 0 == filling.rate(hard.signal)
 
 
 @pytest.mark.parametrize("gib_per_second", [0.1, 1.0, 4.0])
-def test_crossing_is_seen_within_a_second_however_long_the_disk_was_at_rest(
-    fill, hard, observation, gib_per_second
-):
+def test_crossing_is_seen_within_a_second_however_long_the_disk_was_at_rest(fill, hard, gib_per_second):
     """The disk is looked at when its Filling says so, and nothing else is known of it."""
     for start_gib in (1.01, 2.0, 7.7, 30.0, 90.0):
         filling, now, available = fill(start_gib, start_gib), 101.0, start_gib
         while available >= 1:
             pause = filling.pause_seconds(LONGEST_SECONDS)
             now, available = now + pause, available - pause * gib_per_second
-            filling.take({hard.signal: observation(int(available * GIB), 1000 * GIB)}, now)
+            filling.take({hard.signal: make_observation(int(available * GIB), 1000 * GIB)}, now)
         assert (1 - available) / gib_per_second < 1
 
 

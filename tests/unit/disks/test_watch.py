@@ -15,6 +15,7 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.builders import make_threshold
 
 GIB = 1 << 30
 
@@ -93,7 +94,7 @@ class World:
 
 
 @pytest.fixture
-def make_world(make_threshold):
+def make_world():
     def make(**kwargs):
         return World((make_threshold(GIB, Signal.NODEFS_AVAILABLE),), **kwargs)
 
@@ -210,7 +211,7 @@ async def test_configured_layout_that_the_devices_belie_is_a_problem_and_stays(m
     assert {"layout": "configured is dedicated, but the paths lie as split"} == world.watch.problems
 
 
-async def test_document_shows_how_they_lie_and_fill(make_world, make_threshold):
+async def test_document_shows_how_they_lie_and_fill(make_world):
     world = make_world()
     await world.watch.look()
     world.filesystems.spaces["/node"] = space(400)
