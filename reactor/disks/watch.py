@@ -23,7 +23,7 @@ from reactor.kernel.filesystem import Mount
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Signal
 from reactor.model.thresholds import Observation, Threshold
-from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.model.wakes import SourceHealth
 from reactor.policy.thresholds import absurdities, thresholds_met
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
@@ -44,18 +44,22 @@ class Filesystems(Protocol):
         """Find out where the paths lie; raises OSError."""
 
 
-class Takes(Protocol):
-    """Is given what was seen."""
+class Told(Protocol):
+    """Is told what the watch finds; nothing here blocks. `board` shows how the watch stands."""
+
+    board: SourceBoard
 
     def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Take over what was just seen of the signals asked for; one that is absent is unknown now."""
 
+    def wake(self) -> None:
+        """Take note that a threshold has come to be met or ceased to be."""
 
-class Notified(Protocol):
-    """Is woken."""
+    def filling(self) -> None:
+        """Take note, again and again, that a threshold is near: it may soon matter who takes how much."""
 
-    def notify(self, *wakes: Wake) -> None:
-        """Leave wakes; never blocks."""
+    def lies_as(self, layout: Layout) -> None:
+        """Take note that the devices show another layout than the one in force, and none is configured."""
 
 
 class _Watched:
@@ -97,32 +101,22 @@ class _Watched:
 
 
 class FilesystemWatch:
-    """Follows the filesystems and wakes the loop where a threshold of theirs is crossed.
+    """Follows the filesystems, and tells where a threshold of theirs is crossed.
 
-    `on_layout` is told where the devices show another layout than the one in force; where a layout is
-    configured that is only a problem. `on_filling` is told, again and again, where a threshold is near at
-    the present rate: it may soon matter who takes how much.
+    Another layout than the configured one is only a problem.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is connected to
+    def __init__(
         self,
         observer: Filesystems,
         settings: Settings,
-        observed: Takes,
-        wakes: Notified,
-        board: SourceBoard,
+        told: Told,
         *,
         timeout_seconds: float,
-        on_layout: Callable[[Layout], None],
-        on_filling: Callable[[], None],
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._observed = observed
-        self._wakes = wakes
-        self._board = board
-        self._on_layout = on_layout
-        self._on_filling = on_filling
+        self._told = told
         self._clock_seconds = clock_seconds
         self._watched = tuple(
             _Watched(
@@ -200,13 +194,10 @@ class FilesystemWatch:
                 continue
             left_seconds = _soonest(watched, watched.signals)
             if left_seconds is not None and left_seconds < _NEAR_SECONDS:
-                self._on_filling()
+                self._told.filling()
             if self._met(watched, seen) != watched.met or seen.keys() != watched.shown:
                 self._take(watched, seen)
-                self._board.count_wake(FILESYSTEMS)
-                self._wakes.notify(
-                    Wake(source=FILESYSTEMS, kind=WakeKind.HOUSEKEEPING, at_ns=time.monotonic_ns())
-                )
+                self._told.wake()
 
     async def _look_and_take(self, watched: _Watched) -> None:
         seen = await self._look(watched)
@@ -224,7 +215,7 @@ class FilesystemWatch:
 
     def _take(self, watched: _Watched, seen: Mapping[Signal, Observation]) -> None:
         watched.met, watched.shown = self._met(watched, seen), seen.keys()
-        self._observed.take(watched.signals, seen, self._clock_seconds())
+        self._told.take(watched.signals, seen, self._clock_seconds())
 
     @staticmethod
     def _met(watched: _Watched, seen: Mapping[Signal, Observation]) -> tuple[Threshold, ...]:
@@ -240,7 +231,7 @@ class FilesystemWatch:
         self._survey = survey
         layout = survey.layout
         if layout is not None and layout is not self._settings.eviction.layout and self._settings.by_layout:
-            self._on_layout(layout)
+            self._told.lies_as(layout)
 
     def _real_paths(self) -> dict[Filesystem, str]:
         return {
@@ -256,7 +247,7 @@ class FilesystemWatch:
             f"{watched.path} every {round(watched.filling.pause_seconds(longest_seconds), 2):g} s"
             for watched in self._watched
         ]
-        self._board.set(FILESYSTEMS, SourceHealth.ARMED, ", ".join(paces))
+        self._told.board.set(FILESYSTEMS, SourceHealth.ARMED, ", ".join(paces))
 
     def _describe(self, watched: _Watched, filesystem: Filesystem) -> dict[str, Any]:
         mount = self._survey.mounts.get(filesystem)

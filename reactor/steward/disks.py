@@ -23,7 +23,7 @@ from reactor.link.orders import Orders
 from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layout_number
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
-from reactor.model.wakes import SourceHealth, Wake
+from reactor.model.wakes import SourceHealth
 from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.empty_dirs import EmptyDirs
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
@@ -152,18 +152,14 @@ class Disks:
             return str(error)
 
     def _watched(self) -> FilesystemWatch:
-        settings, told = self._orders.settings, self._told
+        settings = self._orders.settings
         if self._kubernetes is not None:
             settings = self._kubernetes.placed(settings)
         return FilesystemWatch(
             FilesystemObserver(settings),
             settings,
-            told,
-            told,
-            told.board,
+            self._told,
             timeout_seconds=_TIMEOUT_SECONDS,
-            on_layout=told.layout,
-            on_filling=told.filling,
         )
 
     def _reclaimed(self) -> Reclaims:
@@ -201,16 +197,15 @@ class _Told:
             )
         )
 
-    def notify(self, *wakes: Wake) -> None:
+    def wake(self) -> None:
         """Wake the guard's loop."""
-        if wakes:
-            self._guard.tell(Request(kind=RequestKind.DISK_WAKE))
+        self._guard.tell(Request(kind=RequestKind.DISK_WAKE))
 
     def filling(self) -> None:
         """Tell that a threshold is near."""
         self._guard.tell(Request(kind=RequestKind.FILLING))
 
-    def layout(self, layout: Layout) -> None:
+    def lies_as(self, layout: Layout) -> None:
         """Tell the layout that the devices show."""
         number = layout_number(layout)
         self._guard.tell(Request(kind=RequestKind.LAYOUT, number=self._order, places=number))

@@ -13,8 +13,7 @@ from reactor.guard.observed import Observed
 from reactor.kernel.filesystem import FilesystemSpace, Mount
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
-from reactor.sources.catalogue import FILESYSTEMS
-from reactor.sources.wakes import SourceBoard, Wakes
+from reactor.sources.wakes import SourceBoard
 from tests.support.builders import make_threshold
 
 GIB = 1 << 30
@@ -65,10 +64,12 @@ class FakeFilesystems:
 
 
 class World:
+    """Filesystems under watch, and what the watch tells of them."""
+
     def __init__(self, thresholds, *, layout_is_configured: bool = False, timeout_seconds: float = 5) -> None:
         by_layout = {each: EvictionSettings(thresholds=thresholds, layout=each) for each in Layout}
         self.filesystems, self.observed = FakeFilesystems(), Observed(stale_seconds=35)
-        self.wakes, self.board = Wakes(), SourceBoard()
+        self.wakes, self.board = 0, SourceBoard()
         self.layouts = []
         self.near = 0
         self.watch = FilesystemWatch(
@@ -76,16 +77,21 @@ class World:
             Settings(
                 eviction=by_layout[Layout.DEDICATED], by_layout={} if layout_is_configured else by_layout
             ),
-            self.observed,
-            self.wakes,
-            self.board,
+            self,
             timeout_seconds=timeout_seconds,
-            on_layout=self.layouts.append,
-            on_filling=self._note_filling,
         )
 
-    def _note_filling(self) -> None:
+    def take(self, asked, seen, now_seconds) -> None:
+        self.observed.take(asked, seen, now_seconds)
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def filling(self) -> None:
         self.near += 1
+
+    def lies_as(self, layout: Layout) -> None:
+        self.layouts.append(layout)
 
     def seen(self) -> dict[str, float]:
         import time  # noqa: PLC0415
@@ -147,13 +153,9 @@ async def test_read_only_one_is_unknown_and_said_and_well_when_it_is_writable_ag
 
 
 async def wakes_within(world: World, seconds: float) -> int:
-    found = 0
-    with trio.move_on_after(seconds):
-        while True:
-            (wake,) = await world.wakes.wait()
-            assert FILESYSTEMS == wake.source
-            found += 1
-    return found
+    before = world.wakes
+    await trio.sleep(seconds)
+    return world.wakes - before
 
 
 async def test_crossing_wakes_the_loop_once_and_so_does_its_end(nursery, make_world):
