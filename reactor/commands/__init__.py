@@ -1,4 +1,4 @@
-"""The commands of `reactor`: each one's module declares its arguments and calls the function that runs it.
+"""The commands of `reactor`: a module declares the arguments of some, and calls the functions that run them.
 
     def add(commands): ...     # its parsers, with `call` set to what the arguments are handed to
 
@@ -6,31 +6,19 @@ Whatever a command needs is imported in that call alone: asking for one command 
 holds nothing of what is for people. Options that several commands share are in arguments.py.
 """
 
-from reactor.commands import (
-    bench,
-    config,
-    demo,
-    doctor,
-    explain,
-    record,
-    run,
-    simulate,
-    status,
-    top,
-    tune,
-)
+from reactor.commands import ask, config, doctor, lab, run, simulate, tune
 
 # In the order in which the help lists them.
 COMMANDS = (
-    run,
-    simulate,
-    record,
-    status,
-    top,
-    explain,
-    doctor,
-    demo,
-    bench,
-    tune,
-    config,
+    run.add,
+    simulate.add_simulate,
+    simulate.add_record,
+    ask.add_status,
+    ask.add_top,
+    ask.add_explain,
+    doctor.add,
+    lab.add_demo,
+    lab.add_bench,
+    tune.add,
+    config.add,
 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from reactor.disks.walk_messages import LONGEST_PATH, Add, Drop, Kind, MessageError, Report, Request
-from reactor.link.places import CountedPlace
+from reactor.link.orders import CountedPlace
 from reactor.link.usages import MOST_USAGES, PlaceUsage, UsageKind, Usages
 
 _OVERDUE_SECONDS: Final = 120.0

@@ -9,8 +9,7 @@ import trio
 from reactor.errors import PodmanError, ReactorError, extra_remedy
 from reactor.kernel.features import Feature
 from reactor.model.settings import Settings
-from reactor.podman.client import PodmanClient
-from reactor.podman.socket import DEFAULT_SOCKET, find_socket
+from reactor.podman.client import DEFAULT_SOCKET, PodmanClient, find_socket
 
 RUNTIME: Final = "container runtime"
 PODMAN: Final = "podman images"

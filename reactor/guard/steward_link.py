@@ -25,8 +25,7 @@ from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.record_queue import RecordQueue, encode
 from reactor.guard.steward_process import COMMAND, StewardError, StewardProcess
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
-from reactor.link.orders import Orders, write_orders
-from reactor.link.places import Places, write_places
+from reactor.link.orders import Orders, Places, write_orders, write_places
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
 from reactor.link.requests import (
     QUESTIONS,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reactor.link.places import MOST_PLACES, CountedPlace, Places
+from reactor.link.orders import MOST_PLACES, CountedPlace, Places
 from reactor.link.requests import RequestError
 from reactor.link.usages import PlaceUsage, UsageKind, Usages
 from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StoragePlace, Volume

@@ -15,20 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.disks.looks_here import LooksHere
+from reactor.disks.places import Pace, Places
 from reactor.disks.usage import DiskUsage
+from reactor.disks.walk_messages import Add, Drop
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.daemon_process import DaemonProcess
 from reactor.lab.measure import about, summary
 from reactor.lab.tool import compiled_tool
 from reactor.lab.virtual_node import VirtualNode, ended_by_signals
-from reactor.link.places import CountedPlace
+from reactor.link.orders import CountedPlace
 from reactor.link.usages import PlaceUsage
 
 MIB: Final = 1 << 20
@@ -126,6 +127,29 @@ def _grow(disk: Path, rate_mib: int, started: Path) -> int | None:
                 return None
             time.sleep(_STEP_SECONDS)
     return crossed_ns or taken_ns  # answered before we had looked ourselves
+
+
+class LooksHere:
+    """Looks for one DiskUsage in this process, without a walker, and tells it what it finds."""
+
+    def __init__(self, usage: DiskUsage, *, clock_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._usage = usage
+        self._places = Places(usage.take, clock_seconds=clock_seconds)
+
+    def look(self, pace: Pace | None = None) -> None:
+        """Look at all places that are known, and return when everything is counted. Raises GivenUpError."""
+        for request in self._usage.assign():
+            match request:
+                case Add(place, pod, path):
+                    self._places.add(place, pod, path)
+                case Drop(place):
+                    self._places.drop(place)
+        self._usage.look_begins()
+        self._places.due()
+        pace = pace or Pace()
+        while not self._places.is_idle:
+            self._places.turn(pace)
+        self._usage.look_ended()
 
 
 def counting(directory: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class FrameKind(IntEnum):
     EMPTY = 7
     """The emptyDir at `path`, whose pod had `cgroup`, is to be emptied; answered as RECLAIM is."""
     PLACES = 8
-    """Which places are to be counted from now on (`reactor.link.places`)."""
+    """Which places are to be counted from now on (`reactor.link.orders`)."""
     COUNT = 9
     """All places are to be counted, `urgent` or not; answered by COUNTED unless `number` is 0."""
     STOP = 10

@@ -1,7 +1,6 @@
 """A client of podman's REST API, as far as images need it: HTTP/1.1 over a Unix socket.
 
-    socket.py   where podman's socket is
-    client.py   the calls, typed; each request on a connection of its own, with a deadline
+    client.py   where its socket is; the calls, typed, each on a connection of its own, with a deadline
 
 It knows nothing of cgroups or of policy, and is imported only where there is such a socket.
 """

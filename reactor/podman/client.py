@@ -8,6 +8,8 @@ has a connection of its own: podman's unit ends it when nobody is connected.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -18,6 +20,9 @@ import trio
 from reactor.bounded_json import JsonError, loads
 from reactor.errors import PodmanError
 from reactor.http_client import HttpClient, HttpError, Origin
+
+DEFAULT_SOCKET: Final = "/run/podman/podman.sock"
+"""Where podman's own unit (`podman.socket`) has it."""
 
 _API: Final = "/v4.0.0/libpod"
 _ANSWER_SECONDS: Final = 15.0  # its unit usually starts it for each request
@@ -44,6 +49,17 @@ class PodmanInfo:
 
     version: str
     graph_root: str
+
+
+def find_socket(configured: str | None) -> str | None:
+    """Return the socket that is to be used: the one configured, else podman's own where there is one."""
+    if configured is not None:
+        return configured
+    try:
+        is_socket = stat.S_ISSOCK(os.stat(DEFAULT_SOCKET).st_mode)
+    except OSError:
+        return None
+    return DEFAULT_SOCKET if is_socket else None
 
 
 class PodmanClient:

@@ -16,8 +16,7 @@ from reactor.disks.filesystems import filesystem_paths
 from reactor.errors import ReactorError
 from reactor.model.settings import Settings
 from reactor.model.signals import Reclaim
-from reactor.podman.client import PodmanClient
-from reactor.podman.socket import find_socket
+from reactor.podman.client import PodmanClient, find_socket
 from reactor.reclaim.image_reclaim import ImageReclaim
 from reactor.reclaim.images import ImageHistory
 from reactor.reclaim.podman_images import PodmanImages, PodmanReclaim

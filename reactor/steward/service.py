@@ -28,8 +28,7 @@ from reactor.guard.record import RESUMED
 from reactor.guard.status import part_document
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.frames import FrameKind, Message
-from reactor.link.orders import Orders, read_orders
-from reactor.link.places import read_places
+from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
 from reactor.model.settings import Settings
 from reactor.steward.answers import explanation, name_asked, places_asked, status

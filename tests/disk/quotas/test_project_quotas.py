@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from reactor.disks.looks_here import LooksHere
 from reactor.disks.usage import DiskUsage
 from reactor.kernel.quota import project_of, project_usage
-from reactor.link.places import CountedPlace
+from reactor.lab.bench_disk import LooksHere
+from reactor.link.orders import CountedPlace
 from reactor.model.pods import FilesystemUsage
 from tests.support.mounting import mounted
 from tests.support.processes import MIB

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.guard.told_storage import ToldStorage
-from reactor.link.places import MOST_PLACES, Places
+from reactor.link.orders import MOST_PLACES, Places
 from reactor.link.requests import RequestError
 from reactor.link.usages import PlaceUsage, UsageKind, Usages
 from reactor.model.pods import Pod, StorageKind, StoragePlace, Volume

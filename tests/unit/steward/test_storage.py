@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reactor.disks.walk_messages import REPORT_BYTES, Kind, Report, write_report
-from reactor.link.places import CountedPlace, Places
+from reactor.link.orders import CountedPlace, Places
 from reactor.link.usages import UsageKind
 from reactor.steward.storage import StorageWatch
 from reactor.supervisor import Supervisor

@@ -1,4 +1,4 @@
-"""`reactor bench`."""
+"""What works in a virtual node of its own: `reactor demo`, `reactor bench`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from pathlib import Path
 from reactor.commands.arguments import Commands, add_command
 
 
-def add(commands: Commands) -> None:
-    """Declare it."""
+def add_demo(commands: Commands) -> None:
+    """Declare `reactor demo`."""
+    add_command(commands, "demo", _demo, "watch a memory hog being evicted (root)", "sudo reactor demo")
+
+
+def _demo(_: argparse.Namespace) -> int:
+    from reactor.lab.demo import demo
+
+    return demo()
+
+
+def add_bench(commands: Commands) -> None:
+    """Declare `reactor bench`."""
     command = add_command(
         commands, "bench", _bench, "measure this machine (root)", "sudo reactor bench --runs 30"
     )
