@@ -50,8 +50,4 @@ def daemon(node: VirtualNode, trial: Trial, tmp_path: Path) -> Iterator[RunningD
     """Return a daemon for the virtual node, not yet started; after the test it is stopped, and judged."""
     running = RunningDaemon(tmp_path, node.cgroup)
     yield running
-    try:
-        running.stop()
-    finally:
-        trial.judge(running.evicted(), len(running.unasked_ends))
-    assert trial.is_clean
+    trial.end(running)

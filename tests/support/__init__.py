@@ -9,6 +9,7 @@
 - `mounting`     filesystems in image files
 - `disks`        a virtual node whose disk is one of them
 - `kubelet_tree` a kubelet's cgroups and files, as directories
+- `trees`        trees of directories, wide and deep
 - `trials`       what the suites of hostile neighbours count
 - `node_in_files` a virtual node as a directory tree, whose pods are processes that a kill does end
 - `part_faults`  failures of the daemon's parts, at the moment that a test wants

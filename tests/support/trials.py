@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -36,6 +36,18 @@ _COUNTS: Final = {
     "storms": "storms",
     "guard_ends": "ends of the guard",
 }
+
+
+class Daemon(Protocol):
+    """A daemon under test; see tests.support.daemon."""
+
+    unasked_ends: list[int]
+
+    def stop(self) -> int:
+        """End it."""
+
+    def evicted(self) -> list[str]:
+        """Return whom it has evicted, by name."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +90,14 @@ class Trial:
         self.guard_ends += guard_ends
         self._dead_innocents += sum(process.poll() is not None for process in self._innocents)
         self._innocents.clear()
+
+    def end(self, daemon: Daemon) -> None:
+        """Stop a daemon and judge it. Raises AssertionError where it has done what it must not."""
+        try:
+            daemon.stop()
+        finally:
+            self.judge(daemon.evicted(), len(daemon.unasked_ends))
+        assert self.is_clean
 
     def add(self, *, evictions: int, wrong_victims: int, guard_ends: int) -> None:
         """Add what another judge has found."""

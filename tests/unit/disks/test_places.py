@@ -12,6 +12,7 @@ import pytest
 
 from reactor.disks.places import Places
 from reactor.disks.walk_messages import Kind, Report
+from tests.support.trees import make_deep, make_wide
 
 
 class Looks:
@@ -44,25 +45,6 @@ def deep(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def looks() -> Looks:
     return Looks()
-
-
-def make_wide(root: Path, directories: int) -> Path:
-    root.mkdir()
-    for number in range(directories):
-        (root / f"{number}").mkdir()
-    return root
-
-
-def make_deep(root: Path, levels: int) -> Path:
-    root.mkdir()
-    at = os.open(root, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir("d", dir_fd=at)
-        below = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    os.close(at)
-    return root
 
 
 def no_pace() -> float:
