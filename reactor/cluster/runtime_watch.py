@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
 from reactor.backoff import Backoff
-from reactor.cluster.inventory import inventory_of
+from reactor.config.pod import HASH_ANNOTATION, SOURCE_ANNOTATION
 from reactor.cri.client import RuntimeClient, described
 from reactor.cri.endpoint import KNOWN_ENDPOINTS, find_endpoint
-from reactor.cri.messages import FilesystemUsage, ImageFilesystems
+from reactor.cri.messages import (
+    Container,
+    ContainerState,
+    FilesystemUsage,
+    ImageFilesystems,
+    Sandbox,
+    SandboxState,
+)
 from reactor.errors import ReactorError, RuntimeUnavailableError
 from reactor.kernel.scheduling import following
-from reactor.model.node_pods import Inventory
+from reactor.kube.mirrors import source_of
+from reactor.model.node_pods import Inventory, RuntimePod
+from reactor.model.pods import PodSource
 from reactor.model.signals import Filesystem
 from reactor.threads import in_thread
+from reactor.workloads.kubepods import may_be_api_uid
 
 _LOG: Final = logging.getLogger("reactor.runtime")
 _FIRST_PAUSE_SECONDS: Final = 0.5
@@ -136,3 +146,30 @@ def _first(usages: Sequence[FilesystemUsage]) -> str | None:
     """Return the first path that is a directory here; in a pod only what was mounted into it is."""
     paths = (one.filesystem.mountpoint for one in usages if one.filesystem is not None)
     return next((path for path in paths if os.path.isdir(path)), None)
+
+
+def inventory_of(sandboxes: Iterable[Sandbox], containers: Iterable[Container]) -> Inventory:
+    """Return the pods that are up: those with a sandbox that is ready."""
+    running: dict[str, dict[str, str]] = {}
+    for container in containers:
+        if container.state is ContainerState.RUNNING and container.metadata is not None:
+            running.setdefault(container.sandbox_id, {})[container.id] = container.metadata.name
+    found: dict[str, RuntimePod] = {}
+    for sandbox in sandboxes:
+        if sandbox.state is not SandboxState.READY or sandbox.metadata is None:
+            continue
+        before = found.get(sandbox.metadata.uid)
+        found[sandbox.metadata.uid] = RuntimePod(
+            name=sandbox.metadata.name,
+            namespace=sandbox.metadata.namespace,
+            sandboxes=(*(before.sandboxes if before else ()), sandbox.id),
+            containers={**(before.containers if before else {}), **running.get(sandbox.id, {})},
+            source=_source(sandbox.metadata.uid, sandbox.annotations),
+        )
+    return found
+
+
+def _source(uid: str, annotations: Mapping[str, str]) -> PodSource:
+    if annotations.get(HASH_ANNOTATION) != uid or may_be_api_uid(uid):
+        return PodSource.API
+    return source_of(annotations.get(SOURCE_ANNOTATION))

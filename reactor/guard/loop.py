@@ -18,18 +18,19 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
 from reactor.brake.brake import Brake, put_back_abandoned
-from reactor.errors import ConfigError, failure_text
+from reactor.errors import ConfigError, Problem, extra_remedy, failure_text
 from reactor.guard.gc_paused import gc_paused
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
@@ -38,7 +39,6 @@ from reactor.guard.memory_holders import memory_held
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
-from reactor.guard.optional import kubernetes_node_of
 from reactor.guard.order import EvictionOrder
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.passes import NodeView
@@ -46,9 +46,8 @@ from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder
-from reactor.guard.restore import restore
 from reactor.guard.slowdowns import Slowdowns
-from reactor.guard.state import StateFile
+from reactor.guard.state import StateFile, restore
 from reactor.guard.status import View, explain, status, top
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally
@@ -56,14 +55,19 @@ from reactor.guard.wording import instant
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
+from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import WakeKind
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.threads import NameLookups
 
+if TYPE_CHECKING:
+    from reactor.guard.kubernetes import KubernetesNode
+
 _LOG: Final = logging.getLogger("reactor.daemon")
 _SILENCE_SECONDS: Final = 5.0
+_NEEDED_IN_A_CLUSTER: Final = ("h2",)  # by the steward
 _AT_START_ONLY: Final = (
     "metrics_address",
     "socket_path",
@@ -428,3 +432,27 @@ class Daemon:
             parts=self.supervisor.states,
             cluster=None if self._cluster is None else self._cluster.document(),
         ).document()
+
+
+def kubernetes_node_of(
+    settings: Settings,
+    tree: CgroupTree,
+    kills: KillPath,
+    link: StewardLink,
+    supervisor: Supervisor,
+    present: Callable[[], Sequence[Pod]],
+) -> KubernetesNode | None:
+    """Return the guard's part on a Kubernetes node, imported only there; None on any other.
+
+    Raises ConfigError where the steward would lack what it speaks to a cluster with.
+    """
+    if settings.kubernetes is None:
+        return None
+    missing = [name for name in _NEEDED_IN_A_CLUSTER if find_spec(name) is None]
+    if missing:
+        accepted = f"nothing here unless you {extra_remedy('kubernetes')}"
+        got = f"No module named {missing[0]!r}"
+        raise ConfigError([Problem(path="reactor.kubernetes", got=got, accepted=accepted)])
+    from reactor.guard.kubernetes import KubernetesNode  # noqa: PLC0415
+
+    return KubernetesNode(settings, tree, kills, link, supervisor, present)

@@ -6,9 +6,21 @@ import pytest
 import trio
 
 from reactor.cluster import runtime_watch as runtime
-from reactor.cluster.runtime_watch import RuntimeWatch
-from reactor.cri.messages import FilesystemIdentifier, FilesystemUsage, ImageFilesystems
+from reactor.cluster.runtime_watch import RuntimeWatch, inventory_of
+from reactor.cri.messages import (
+    Container,
+    ContainerMetadata,
+    ContainerState,
+    FilesystemIdentifier,
+    FilesystemUsage,
+    ImageFilesystems,
+    Sandbox,
+    SandboxMetadata,
+    SandboxState,
+)
 from reactor.errors import RuntimeUnavailableError
+from reactor.model.node_pods import RuntimePod
+from reactor.model.pods import PodSource
 from reactor.model.signals import Filesystem
 
 
@@ -49,3 +61,58 @@ def test_without_any_known_socket_the_key_that_would_name_one_is_told(
     monkeypatch.setattr(runtime, "find_endpoint", lambda: None)
     with pytest.raises(RuntimeUnavailableError, match=r"reactor\.runtime\.endpoint"):
         _ = RuntimeWatch(endpoint=None, interval_seconds=10).client
+
+
+def _sandbox(identity: str, uid: str, **fields: object) -> Sandbox:
+    metadata = SandboxMetadata(name=f"name-{uid}", namespace="shop", uid=uid)
+    return Sandbox(id=identity, metadata=metadata, **fields)  # type: ignore[arg-type]
+
+
+def _container(identity: str, sandbox: str, state: ContainerState = ContainerState.RUNNING) -> Container:
+    return Container(
+        id=identity, sandbox_id=sandbox, metadata=ContainerMetadata(name=f"c-{identity}"), state=state
+    )
+
+
+def test_a_pod_has_the_running_containers_of_its_sandbox() -> None:
+    containers = [_container("1", "s"), _container("2", "other"), _container("3", "s", ContainerState.EXITED)]
+    expected = RuntimePod(name="name-u", namespace="shop", sandboxes=("s",), containers={"1": "c-1"})
+    assert {"u": expected} == inventory_of([_sandbox("s", "u")], containers)
+
+
+def test_a_sandbox_that_is_down_is_no_pod() -> None:
+    down = _sandbox("s", "u", state=SandboxState.NOT_READY)
+    assert inventory_of([down, Sandbox(id="without-metadata")], []) == {}
+
+
+def test_a_pod_with_two_sandboxes_has_the_containers_of_both() -> None:
+    found = inventory_of(
+        [_sandbox("s", "u"), _sandbox("t", "u")], [_container("1", "s"), _container("2", "t")]
+    )
+    assert found["u"].sandboxes == ("s", "t")
+    assert set(found["u"].containers) == {"1", "2"}
+
+
+_UUID = "0e4a3c0a-1111-4222-8333-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    ("uid", "source", "hash_", "is_static"),
+    [
+        ("by-hand", "file", "by-hand", True),
+        ("by-hand", "http", "by-hand", True),
+        ("by-hand", "api", "by-hand", False),
+        ("by-hand", None, "by-hand", False),
+        ("by-hand", "file", "other", False),
+        ("by-hand", "file", None, False),
+        (_UUID, "file", _UUID, False),
+        (_UUID.upper(), "file", _UUID.upper(), False),
+    ],
+)
+def test_annotations_of_a_sandbox_tell_a_static_pod_only_by_a_uid_that_the_api_server_never_makes(
+    uid: str, source: str | None, hash_: str | None, *, is_static: bool
+) -> None:
+    told = {"kubernetes.io/config.source": source, "kubernetes.io/config.hash": hash_}
+    annotations = {key: value for key, value in told.items() if value is not None}
+    found = inventory_of([_sandbox("s", uid, annotations=annotations)], [])
+    assert is_static is (found[uid].source is not PodSource.API)

@@ -10,8 +10,7 @@ import trio.testing
 
 from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView, Passes
-from reactor.guard.restore import restore
-from reactor.guard.state import StateFile
+from reactor.guard.state import StateFile, restore
 from reactor.kernel.small_file import replace
 from reactor.model.pods import PodUsage
 from reactor.model.settings import EvictionSettings
