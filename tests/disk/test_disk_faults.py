@@ -30,7 +30,7 @@ def available(daemon: RunningDaemon, signal_name: str) -> int | None:
     return next(one["available"] for one in daemon.status()["signals"] if one["signal"] == signal_name)
 
 
-def test_read_only_filesystem_is_told_and_nobody_is_evicted_until_it_is_writable_again(
+def test_read_only_filesystem_is_reported_and_no_pod_is_evicted_until_it_is_writable_again(
     guarded: Guarded,
 ) -> None:
     pod = guarded.add_pod("pod")

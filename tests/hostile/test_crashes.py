@@ -124,7 +124,7 @@ def test_a_disk_hog_and_memory_hogs_are_evicted_while_every_command_and_walker_i
     assert 0 == daemon.stop()
 
 
-def test_a_guard_that_is_killed_at_any_moment_has_a_successor_that_evicts_the_hog_and_nobody_else(
+def test_a_guard_that_is_killed_at_any_moment_has_a_successor_that_evicts_the_hog_and_no_other_pod(
     node: VirtualNode, daemon: RunningDaemon, trial: Trial, record_property: Callable[[str, object], None]
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)

@@ -244,7 +244,7 @@ def test_crash_amid_a_storm_forgets_nothing_of_it(
         assert ["unhelpful"] == sorted({one["reason"] for one in status["slowdowns"]})
 
 
-def test_victim_that_can_not_die_takes_nobody_with_it(
+def test_victim_that_can_not_die_takes_no_other_pod_with_it(
     node: VirtualNode, daemon: RunningDaemon, trial: Trial, innocents: list[subprocess.Popen[bytes]]
 ) -> None:
     """Its cgroup is frozen from above, and it is given up and chosen again, past several deadlines.

@@ -137,7 +137,7 @@ async def test_two_who_wait_for_the_same_pod_both_learn_that_it_is_gone(
     assert {} == kill_path._dying._turns
 
 
-async def test_a_kill_that_nobody_reaps_leaves_no_descriptor_after_close(
+async def test_a_kill_that_is_never_reaped_leaves_no_descriptor_after_close(
     yard: Yard,
 ) -> None:
     pod = yard.pod()

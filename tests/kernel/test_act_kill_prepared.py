@@ -53,7 +53,7 @@ async def test_a_process_that_left_the_pod_after_it_was_prepared_is_not_killed(
     assert leaves.poll() is None
 
 
-async def test_a_cgroup_that_was_made_anew_after_it_was_prepared_is_another_pods_and_is_spared(
+async def test_a_cgroup_recreated_after_it_was_prepared_is_another_pods_and_is_spared(
     yard: Yard, kill_path: KillPath
 ) -> None:
     pod = yard.pod()

@@ -114,7 +114,7 @@ def _assert_status(daemon: RunningDaemon) -> None:
     assert unknown.returncode == 1
 
 
-def test_nobody_is_evicted_while_memory_stays_above_the_threshold(
+def test_no_pod_is_evicted_while_memory_stays_above_the_threshold(
     node: VirtualNode, daemon: RunningDaemon
 ) -> None:
     pod = node.add_pod("pod")
@@ -128,7 +128,7 @@ def test_nobody_is_evicted_while_memory_stays_above_the_threshold(
     assert daemon.evictions() == []
 
 
-def test_dry_run_says_who_would_be_evicted_and_touches_nobody(
+def test_dry_run_names_the_pod_that_would_be_evicted_and_touches_none(
     node: VirtualNode, daemon: RunningDaemon
 ) -> None:
     hog = node.add_pod("hog")

@@ -276,7 +276,7 @@ def test_crash_after_a_refused_reload_is_not_final(node: VirtualNode, daemon: Ru
     assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
 
 
-def test_threshold_above_the_limit_evicts_nobody_neither_at_the_start_nor_once_the_limit_is_lowered(
+def test_threshold_above_the_limit_evicts_no_pod_neither_at_the_start_nor_once_the_limit_is_lowered(
     node: VirtualNode, daemon: RunningDaemon
 ) -> None:
     quiet = [node.spawn(node.add_pod(name), hold(10)) for name in ("a", "b")]

@@ -28,7 +28,7 @@ def traces(tree: CgroupTree, pid: int) -> list[Path]:
     return [found for root in roots for found in root.glob(f"reactor-*-{pid}")]
 
 
-def test_the_demo_evicts_the_hog_and_nobody_else(tree: CgroupTree) -> None:
+def test_the_demo_evicts_the_hog_and_no_other_pod(tree: CgroupTree) -> None:
     demo = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     out, err = demo.communicate(timeout=120)
     assert (0, "") == (demo.returncode, err)

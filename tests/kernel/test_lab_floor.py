@@ -22,7 +22,7 @@ def bench(tool: Path) -> Iterator[VirtualNode]:
 
 
 @pytest.mark.parametrize("wait", [None, Wait(mode="poll", interval_ms=20)])
-def test_the_floor_kills_the_hog_at_the_crossing_and_nobody_else(
+def test_the_floor_kills_the_hog_at_the_crossing_and_no_other_pod(
     bench: VirtualNode, tool: Path, tmp_path: Path, wait: Wait | None
 ) -> None:
     run = FloorCrossings(bench, tool, tmp_path, wait).run(RATES["1000"])

@@ -51,7 +51,7 @@ def told(enclosure: Enclosure, log: Path, script: str) -> str:
     return log.read_text()
 
 
-def test_a_contestant_sees_nobody_but_who_is_inside(
+def test_a_contestant_sees_only_the_processes_inside(
     node: VirtualNode, enclosure: Enclosure, tool: Path, tmp_path: Path
 ) -> None:
     pod = node.add_pod("pod")
@@ -152,7 +152,7 @@ def test_page_cache_moves_the_level_and_is_dropped_afterwards(
     assert wait_until(lambda: node.usage_bytes() < before_bytes + 16 * MIB, 30)
 
 
-def test_nobody_at_work_is_a_heat_without_a_kill(
+def test_a_heat_without_a_contestant_is_one_without_a_kill(
     node: VirtualNode, enclosure: Enclosure, tool: Path, tmp_path: Path
 ) -> None:
     finish = Track(node, enclosure, tool, tmp_path).heat(

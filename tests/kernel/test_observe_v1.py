@@ -67,7 +67,7 @@ def test_pods_that_come_and_go_leave_no_descriptor(tree: CgroupTree) -> None:
     assert before == descriptors()
 
 
-def test_node_cgroup_made_anew_is_observed_anew(tree: CgroupTree) -> None:
+def test_recreated_node_cgroup_is_observed_again(tree: CgroupTree) -> None:
     before = descriptors()
     node = NodeObserver(tree, Settings(node_cgroup=NODE, pod_parents=(NODE,)))
     tree.set_memory_limit(NODE, 64 << 20)

@@ -89,7 +89,9 @@ async def test_kill_at_the_nodes_limit_is_counted_as_the_nodes_and_wakes_the_loo
     assert wakes == 1
 
 
-async def test_kill_at_a_pods_own_limit_is_counted_as_such_and_wakes_nobody(tree: CgroupTree) -> None:
+async def test_kill_at_a_pods_own_limit_is_counted_as_such_and_does_not_wake_the_loop(
+    tree: CgroupTree,
+) -> None:
     tree.set_memory_limit(f"{NODE}/a", 32 * MIB)
     told, wakes = await told_of(tree, lambda: eat(tree.path(f"{NODE}/a")))
     assert [(OomScope.OWN_LIMIT, 1)] == [(kill.scope, kill.kills) for kill in told]

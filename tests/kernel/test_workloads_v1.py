@@ -50,7 +50,7 @@ def test_pods_are_what_their_cgroups_say(v1_tree: CgroupTree, parent: Path) -> N
     assert {} == workloads.problems
 
 
-def test_cgroup_made_anew_is_another_pod(v1_tree: CgroupTree, parent: Path) -> None:
+def test_recreated_cgroup_is_another_pod(v1_tree: CgroupTree, parent: Path) -> None:
     workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,)))
     uids = set()
     for _ in range(3):

@@ -61,7 +61,7 @@ def test_the_runtime_is_in_the_status_with_where_its_images_lie(reactor: Reactor
     assert paths["imagefs"].startswith("/var/lib/containerd/")
 
 
-def test_with_nobody_to_ask_from_the_start_the_right_pod_is_ended(
+def test_without_runtime_and_api_server_from_the_start_the_right_pod_is_killed(
     cluster: Cluster, reactor: Reactor, pods: Pods, static_pod: str
 ) -> None:
     """The static pod is larger than the hog, the innocent within its request: only cgroups tell so."""

@@ -126,7 +126,7 @@ async def states(runtime: Runtime, pod: RunningPod) -> list[ContainerState]:
     return [one.state for one in await runtime.client().containers(pod.uid)]
 
 
-async def test_what_dead_containers_hold_is_given_back_and_nobody_is_evicted(
+async def test_what_dead_containers_hold_is_reclaimed_and_no_pod_is_evicted(
     runtime: Runtime, daemon: Daemon
 ) -> None:
     dead = await runtime.run_pod({"a": writer(WRITTEN_MIB, "true")})
@@ -143,7 +143,7 @@ async def test_what_dead_containers_hold_is_given_back_and_nobody_is_evicted(
     assert await states(runtime, innocent) == [ContainerState.RUNNING]
 
 
-async def test_unused_images_are_enough_and_nobody_is_evicted(runtime: Runtime, daemon: Daemon) -> None:
+async def test_unused_images_are_enough_and_no_pod_is_evicted(runtime: Runtime, daemon: Daemon) -> None:
     runtime.node.import_image(images.large_archive(runtime.node.directory, 35))
     large = await image_named(runtime.client(), images.LARGE)
     assert large is not None

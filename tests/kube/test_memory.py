@@ -27,7 +27,7 @@ def priorities(cluster: Cluster) -> Iterator[None]:
         cluster.api.delete(f"{path}/{name}")
 
 
-def test_the_hog_is_evicted_and_announced_and_nobody_else_is_touched(
+def test_the_hog_is_evicted_and_announced_and_no_other_pod_is_touched(
     cluster: Cluster, pods: Pods, guarded: Reactor
 ) -> None:
     memory = {"memory": "64Mi", "cpu": "10m"}
@@ -76,7 +76,7 @@ def test_the_lower_priority_goes_first_and_the_higher_stays_if_that_is_enough(
     assert is_running(pods.get("high"))
 
 
-def test_the_higher_priority_goes_where_nobody_lower_is_above_its_request(
+def test_the_higher_priority_goes_where_no_lower_one_is_above_its_request(
     pods: Pods, guarded: Reactor, priorities: None
 ) -> None:
     pods.run("low", ["hold", "40"], priority_class="low", requests={"memory": "100Mi"})
@@ -163,7 +163,7 @@ def test_a_soft_threshold_evicts_after_its_grace_period_and_the_pod_gets_its_own
     assert status["state"]["terminated"]["exitCode"] == 0  # it was asked, and ended by itself
 
 
-def test_a_soft_threshold_met_for_less_than_its_grace_period_evicts_nobody(
+def test_a_soft_threshold_met_for_less_than_its_grace_period_evicts_no_pod(
     pods: Pods, reactor: Reactor
 ) -> None:
     reactor.configure(

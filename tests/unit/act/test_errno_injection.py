@@ -153,7 +153,7 @@ def calls_of_a_kill(world: World, faults: Faults, *, prepared: int) -> dict[str,
     [(errno.ENOMEM, 0), (errno.EMFILE, 0), (errno.ENODEV, 0), (errno.EINTR, 1)],
     ids=["ENOMEM", "EMFILE", "ENODEV", "EINTR-prepared"],
 )
-def test_a_call_that_fails_once_keeps_nobody_alive_and_leaves_no_descriptor(
+def test_a_call_that_fails_once_keeps_no_process_alive_and_leaves_no_descriptor(
     world: World, faults: Faults, number: int, prepared: int
 ) -> None:
     counts = calls_of_a_kill(world, faults, prepared=prepared)
@@ -230,7 +230,7 @@ def test_one_process_of_twenty_that_refuses_is_a_line_and_the_others_die(
     assert [0 if child.pid == immune else -signal.SIGKILL for child in children] == end(children)
 
 
-def test_a_kill_that_nobody_of_a_pod_takes_has_failed_with_one_line_for_all(
+def test_a_kill_that_no_process_of_a_pod_takes_has_failed_with_one_line_for_all(
     world: World, faults: Faults
 ) -> None:
     children = world.fill(20)

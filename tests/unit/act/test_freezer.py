@@ -13,7 +13,9 @@ def tree(tmp_path: Path) -> CgroupTree:
     return CgroupTree(version=CgroupVersion.V1, memory_root=tmp_path, pids_root=tmp_path)
 
 
-def test_nobody_forks_meanwhile_and_the_limit_is_back_afterwards(tree: CgroupTree, tmp_path: Path) -> None:
+def test_no_process_forks_meanwhile_and_the_limit_is_back_afterwards(
+    tree: CgroupTree, tmp_path: Path
+) -> None:
     limit, problems = tmp_path / "pod/pids.max", list[str]()
     limit.write_text("max\n")
     with tree.open("/pod", "pids") as pod, without_forks(pod, problems.append):

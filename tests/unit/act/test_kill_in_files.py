@@ -101,7 +101,7 @@ def kills(cgroups: Cgroups) -> Iterator[KillPath]:
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_everybody_in_the_pod_is_killed_however_deep_and_nobody_beside_it(
+def test_every_process_in_the_pod_is_killed_however_deep_and_none_beside_it(
     cgroups: Cgroups, kills: KillPath, *, prepared: bool
 ) -> None:
     victims = [*cgroups.add("/pods/pod", 1), *cgroups.add("/pods/pod/a", 2), *cgroups.add("/pods/pod/a/b", 1)]
@@ -166,7 +166,7 @@ async def test_pod_that_is_not_inside_the_parents_is_refused_in_each_way_of_endi
     assert [None] * 3 == [process.poll() for process in living]
 
 
-async def test_cgroup_that_has_gone_or_is_anothers_by_now_is_a_kill_of_nobody(
+async def test_cgroup_that_has_gone_or_is_anothers_by_now_is_a_kill_of_no_process(
     cgroups: Cgroups, kills: KillPath
 ) -> None:
     (successor,) = cgroups.add("/pods/pod", 1)
@@ -181,7 +181,7 @@ async def test_cgroup_that_has_gone_or_is_anothers_by_now_is_a_kill_of_nobody(
     assert successor.poll() is None
 
 
-async def test_reap_waits_until_nobody_is_left(cgroups: Cgroups, kills: KillPath) -> None:
+async def test_reap_waits_until_no_process_is_left(cgroups: Cgroups, kills: KillPath) -> None:
     victims = cgroups.add("/pods/pod", 3)
     report = kills.kill_now(of("/pods/pod"))
     async with trio.open_nursery() as nursery:

@@ -117,7 +117,7 @@ def test_a_process_that_is_gone_is_passed_over() -> None:
     assert (0, []) == fired(Listed([child.pid]))
 
 
-def test_who_is_never_meant_is_refused_and_nobody_with_it_is_signalled(
+def test_a_process_that_is_never_meant_is_refused_and_none_with_it_is_signalled(
     sleepers: list[subprocess.Popen[bytes]],
 ) -> None:
     listed = Listed([sleepers[0].pid, os.getpid()])

@@ -115,7 +115,7 @@ async def test_each_cgroup_is_braked_and_released_by_itself(node: FakeNode, make
     assert "max" != node.high("/other")
 
 
-async def test_it_is_released_at_its_deadline_though_nobody_asks(node: FakeNode, make_brake) -> None:
+async def test_it_is_released_at_its_deadline_without_being_asked(node: FakeNode, make_brake) -> None:
     brake = make_brake(deadline_seconds=0.05)
     (braking,) = make_pass(brake, node=LEVEL)
     with trio.fail_after(30):
@@ -190,7 +190,7 @@ async def test_a_crash_with_nothing_but_preparations_leaves_nothing_to_tell(node
     assert "max" == node.high()
 
 
-async def test_a_cgroup_that_is_made_anew_is_braked_as_the_one_before(node: FakeNode, make_brake) -> None:
+async def test_a_recreated_cgroup_is_braked_as_the_one_before(node: FakeNode, make_brake) -> None:
     brake = make_brake()
     directory = node.tree.path("/node")
     (directory / "memory.high").unlink()

@@ -87,7 +87,7 @@ def test_pods_of_the_first_list_were_there_before_us() -> None:
     assert ["new"] == [refused.name for refused in node.refused]
 
 
-def test_before_the_first_list_nobody_is_refused() -> None:
+def test_before_the_first_list_no_pod_is_refused() -> None:
     refused: list[Announcement] = []
     store = PodStore()
     arrivals = AdmissionGuard(store, refused.append, lambda: 60.0)

@@ -93,7 +93,7 @@ async def test_slowed_down_evictions_are_an_event() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_an_event_that_the_server_has_forgotten_is_made_anew() -> None:
+async def test_an_event_that_the_server_has_forgotten_is_created_again() -> None:
     server = _Server()
     async with served(server) as (_, client), trio.open_nursery() as nursery:
         events = NodeEvents(client, "one")

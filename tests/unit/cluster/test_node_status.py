@@ -134,7 +134,7 @@ async def test_what_others_set_stays(autojump_clock: object) -> None:
     assert [_TAINT, "mine"] == [taint["key"] for taint in server.taints]
 
 
-async def test_a_change_by_somebody_else_in_between_is_not_lost() -> None:
+async def test_a_change_by_another_writer_in_between_is_not_lost() -> None:
     server = _Server()
 
     def meanwhile(_: Asked) -> Reply:

@@ -63,7 +63,7 @@ def test_without_commands_it_does_not_matter_who_may_write(config: Path, how: st
     assert not loaded.settings.reclaim.commands
 
 
-def test_commands_that_nobody_else_may_write_are_taken(config: Path) -> None:
+def test_commands_that_no_other_user_may_write_are_accepted(config: Path) -> None:
     assert load_configuration(config, may_run_commands=True).settings.reclaim.commands
     config.parent.chmod(0o1777)  # as /tmp is: nobody replaces a file of root there
     assert load_configuration(config, may_run_commands=True).settings.reclaim.commands

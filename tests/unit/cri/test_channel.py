@@ -62,7 +62,7 @@ async def test_a_missing_socket_is_named(tmp_path: Path) -> None:
         await channel.call(tmp_path / "none", _METHOD, b"", 5.0)
 
 
-async def test_a_socket_that_nobody_listens_on_is_named(tmp_path: Path) -> None:
+async def test_a_socket_without_a_listener_is_named(tmp_path: Path) -> None:
     path = tmp_path / "left-behind.sock"
     with trio.socket.socket(trio.socket.AF_UNIX) as left:
         await left.bind(str(path))

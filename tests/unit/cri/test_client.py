@@ -35,7 +35,7 @@ async def test_an_old_runtime_is_spoken_to_in_v1alpha2(server: Server) -> None:
     assert sum("/runtime.v1." in method for method in server.methods) == 1
 
 
-async def test_a_runtime_that_was_replaced_by_another_version_is_asked_anew(server: Server) -> None:
+async def test_a_runtime_that_was_replaced_by_another_version_is_asked_again(server: Server) -> None:
     server.answer = _old
     client = RuntimeClient(str(server.path))
     await client.version()

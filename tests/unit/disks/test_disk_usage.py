@@ -212,7 +212,7 @@ def walked(full_pod: Pod) -> Walked:
     return Walked(dataclasses.replace(full_pod, storage=(scratch,)))
 
 
-def test_place_that_the_walker_is_not_to_come_to_is_asked_about_anew_later(walked: Walked) -> None:
+def test_place_that_the_walker_is_not_to_come_to_is_asked_about_again_later(walked: Walked) -> None:
     (drop,) = walked.usage.assign(without=[walked.add.path])
     assert Drop(walked.add.place) == drop
     walked.says(Kind.COUNTED, used_bytes=5 << 20, inodes=7)  # too late

@@ -45,7 +45,7 @@ def look(loop, seconds: float = 0.02) -> list[str]:
     return list(loop.kills.killed)
 
 
-async def test_nobody_else_is_killed_for_files_in_memory_that_are_still_to_be_removed(loop, observation):
+async def test_no_other_pod_is_killed_for_files_in_memory_that_are_still_to_be_removed(loop, observation):
     assert ["hog"] == look(loop)
     (flight,) = loop.known.state.in_flight
     assert 60 * MIB == flight.left_bytes
@@ -76,7 +76,7 @@ async def test_pod_that_lives_again_is_not_killed_for_what_its_predecessor_left_
     assert ["hog", "hog"] == look(loop)
 
 
-async def test_few_pages_of_shared_memory_spare_nobody(loop):
+async def test_few_pages_of_shared_memory_spare_no_pod(loop):
     loop.usages.shared["uid-hog"] = 64 * 1024 - 1
     assert ["hog", "calm"] == look(loop)
 

@@ -155,7 +155,7 @@ def guard(node: NodeInFiles) -> Iterator[type[Guarded]]:
 
 
 @pytest.mark.parametrize("version", list(CgroupVersion))
-async def test_hog_is_killed_at_the_pass_that_sees_the_crossing_and_nobody_before_or_beside(
+async def test_hog_is_killed_at_the_pass_that_sees_the_crossing_and_no_pod_before_or_beside(
     node: NodeInFiles, guard, mock_clock
 ) -> None:
     guarded = guard(guarding(below(100)))
@@ -191,7 +191,7 @@ async def test_soft_threshold_evicts_after_its_grace_period_and_not_before(
     assert ["grace-period"] == [wake.source for wake in record.wakes]
 
 
-async def test_dry_run_decides_and_kills_nobody(node: NodeInFiles, guard, mock_clock) -> None:
+async def test_dry_run_decides_and_kills_no_pod(node: NodeInFiles, guard, mock_clock) -> None:
     guarded = guard(guarding(below(100), dry_run=True))
     async with guarded.running():
         node.use(450)

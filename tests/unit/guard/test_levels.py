@@ -199,7 +199,7 @@ def test_early_levels_are_none_to_brake_at(tree, make_threshold, observation):
         (360, 480, {FLOOR: 412}),
     ],
 )
-def test_level_lies_where_usage_can_reach_it_and_is_observed_anew_below(
+def test_level_lies_where_usage_can_reach_it_and_is_observed_again_below(
     tree, make_threshold, observation, inactive_mib, crossing_mib, rungs_mib
 ):
     seen = replace(observation(400 * MIB), inactive_file_bytes=inactive_mib * MIB)
@@ -213,7 +213,7 @@ def test_level_lies_where_usage_can_reach_it_and_is_observed_anew_below(
     assert all(level.is_early and level.working_set_bytes is None for level in rungs)
 
 
-def test_soft_threshold_lies_within_reach_and_is_not_observed_anew(tree, make_threshold, observation):
+def test_soft_threshold_lies_within_reach_and_is_not_observed_again(tree, make_threshold, observation):
     seen = replace(observation(400 * MIB), inactive_file_bytes=360 * MIB)
     (level,) = levels(tree, make_threshold(20 * MIB, grace_period_seconds=9)).of(
         {Signal.MEMORY_AVAILABLE: seen}

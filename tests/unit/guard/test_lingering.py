@@ -74,7 +74,7 @@ async def test_pod_whose_files_are_gone_is_waited_for_no_longer(disk, make_pod, 
     assert await disk.evict(50) == ["writer", "innocent"]
 
 
-async def test_what_was_seen_before_its_files_were_gone_ends_nobody_else(
+async def test_what_was_seen_before_its_files_were_gone_kills_no_other_pod(
     disk, make_pod, observation, tmp_path: Path
 ):
     await disk.evict(50)
@@ -112,7 +112,7 @@ async def test_pod_whose_files_stay_is_waited_for_until_the_deadline_only(disk, 
     assert await disk.evict(50) == ["writer", "innocent"]
 
 
-async def test_credit_that_is_not_enough_spares_nobody(disk, make_pod, tmp_path: Path):
+async def test_credit_that_is_not_enough_spares_no_pod(disk, make_pod, tmp_path: Path):
     await disk.evict(50)
     disk.have(make_pod("innocent"))
     (tmp_path / "file").write_bytes(b"x" * 20 * KIB)

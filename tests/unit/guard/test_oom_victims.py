@@ -45,7 +45,7 @@ def dying(pid: int | None) -> OomVictim:
     return OomVictim(pid=pid, victim_bytes=1, grew_at_seconds=0.0, deadline_seconds=10.0)
 
 
-async def test_woken_by_the_kernels_own_kill_a_pass_ends_nobody_else(
+async def test_woken_by_the_kernels_own_kill_a_pass_kills_no_other_pod(
     make_loop, make_pod, observation, victim
 ):
     loop = make_loop()
@@ -74,7 +74,7 @@ async def test_kill_that_the_pass_itself_finds_is_waited_for(make_loop, make_pod
     assert loop.kills.killed == []
 
 
-async def test_memory_is_read_anew_where_a_victim_has_exited_since(make_loop, make_pod, observation, victim):
+async def test_memory_is_read_again_where_a_victim_has_exited_since(make_loop, make_pod, observation, victim):
     loop = make_loop()
     loop.have(make_pod("hog"), make_pod("one"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}

@@ -46,7 +46,7 @@ async def test_brake_is_told_before_anybody_is_killed(make_loop, make_pod, obser
     assert loop.killed_before_braking == []
 
 
-async def test_nobody_is_killed_or_even_looked_at_while_there_is_memory(make_loop, make_pod):
+async def test_no_pod_is_killed_or_even_read_while_there_is_memory(make_loop, make_pod):
     loop = make_loop()
     loop.have(make_pod("hog"))
 
@@ -129,7 +129,7 @@ async def test_second_pod_is_evicted_once_the_first_is_gone_and_it_was_not_enoug
     assert loop.kills.killed == ["first", "second"]
 
 
-async def test_emptied_pod_is_chosen_again_when_somebody_lives_in_it_again(make_loop, make_pod, observation):
+async def test_emptied_pod_is_chosen_again_when_a_process_lives_in_it_again(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("first"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
@@ -147,7 +147,7 @@ async def test_emptied_pod_is_chosen_again_when_somebody_lives_in_it_again(make_
     assert loop.kills.killed == ["first", "first"]
 
 
-async def test_pod_without_a_process_spares_nobody_and_is_chosen_again_once_it_has_one(
+async def test_pod_without_a_process_spares_no_pod_and_is_chosen_again_once_it_has_one(
     make_loop, make_pod, observation
 ):
     loop = make_loop()
@@ -247,7 +247,7 @@ async def test_unreadable_memory_is_no_pressure(make_loop, make_pod):
     assert loop.kills.killed == []
 
 
-async def test_dry_run_decides_and_kills_nobody(make_loop, make_pod, observation):
+async def test_dry_run_decides_and_kills_no_pod(make_loop, make_pod, observation):
     loop = make_loop(dry_run=True)
     loop.have(make_pod("hog"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
@@ -260,7 +260,7 @@ async def test_dry_run_decides_and_kills_nobody(make_loop, make_pod, observation
     assert loop.kills.killed == []
 
 
-async def test_levels_are_armed_anew_after_each_pass_with_what_was_observed(make_loop, observation):
+async def test_levels_are_armed_again_after_each_pass_with_what_was_observed(make_loop, observation):
     loop = make_loop()
     loop.passes.make([wake()])
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(300 * MIB)}
@@ -477,7 +477,7 @@ async def test_a_pod_whose_pause_container_alone_is_still_counted_is_gone(
     assert loop.gone == ["uid-bomb"]
 
 
-async def test_nobody_else_is_evicted_for_processes_while_those_of_the_first_are_still_counted(
+async def test_no_other_pod_is_evicted_for_processes_while_those_of_the_first_are_still_counted(
     make_loop, make_pod, make_threshold, observation, autojump_clock
 ):
     loop = make_loop(make_threshold(100, Signal.PID_AVAILABLE))

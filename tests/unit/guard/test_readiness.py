@@ -66,7 +66,7 @@ async def test_for_an_absurd_threshold_no_pod_is_observed_nor_prepared(
     assert (loop.kills.ready, loop.usages.memory_reads, loop.usages.full_reads) == ([], 0, 0)
 
 
-async def test_far_from_a_threshold_nobody_is_ready_any_more(make_loop, make_pod, observation):
+async def test_far_from_a_threshold_no_pod_is_prepared_any_more(make_loop, make_pod, observation):
     loop = make_loop()
     loop.have(make_pod("hog"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}
@@ -117,7 +117,7 @@ async def test_who_is_ready_and_has_shrunk_or_vanished_is_not_killed_for_it(make
     assert loop.kills.killed == ["stays"]
 
 
-async def test_a_dry_run_gets_nobody_ready(make_loop, make_pod, observation):
+async def test_a_dry_run_prepares_no_pod(make_loop, make_pod, observation):
     loop = make_loop(dry_run=True)
     loop.have(make_pod("hog"))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(131 * MIB)}

@@ -37,7 +37,7 @@ def come(*numbers):
     return receive
 
 
-async def test_hangup_reads_the_configuration_anew(config):
+async def test_hangup_reloads_the_configuration(config):
     daemon, ends = FakeDaemon(), []
 
     await obey(come(signal.SIGHUP), daemon, config, lambda: ends.append(1), dry_run=False)

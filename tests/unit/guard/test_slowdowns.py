@@ -46,7 +46,7 @@ def test_a_slowdown_as_json():
     }
 
 
-async def test_shortage_that_the_pods_can_not_explain_ends_nobody(make_loop, make_pod, observation):
+async def test_shortage_that_the_pods_can_not_explain_kills_no_pod(make_loop, make_pod, observation):
     loop = make_loop(unhelpful_eviction_pause_seconds=10.0)
     loop.have(make_pod("calm"), working_set_bytes=4 * MIB)
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(20 * MIB)}

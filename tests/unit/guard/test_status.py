@@ -77,7 +77,7 @@ async def test_source_of_a_signal_is_the_first_that_is_armed(make_view, memcg, e
     assert status(view())["signals"][0]["source"]["name"] == expected
 
 
-async def test_explain_ranks_all_and_reads_them_anew(make_view, make_pod):
+async def test_explain_ranks_all_and_reads_them_again(make_view, make_pod):
     loop, view, _ = make_view()
     loop.have(make_pod("first"), make_pod("second", request_bytes=64 * MIB))
     loop.usages.seen = {

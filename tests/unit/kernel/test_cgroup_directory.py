@@ -59,7 +59,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_walk_goes_breadth_first_so_that_a_deep_nest_hides_nobody_beside_it(root: Path) -> None:
+def test_a_walk_goes_breadth_first_so_that_a_deep_nest_hides_no_process_beside_it(root: Path) -> None:
     for path in ("a/b/c/d", "e/f"):
         (root / path).mkdir(parents=True)
     assert ["/", *sorted(walked(root)[1:], key=lambda cgroup: cgroup.count("/"))] == walked(root)
@@ -154,7 +154,7 @@ def test_a_walk_that_is_given_up_leaves_no_descriptor(root: Path) -> None:
     assert before == descriptors()
 
 
-def test_a_directory_is_known_by_its_inode_and_one_that_is_removed_lists_nobody(root: Path) -> None:
+def test_a_directory_is_known_by_its_inode_and_a_removed_one_lists_no_process(root: Path) -> None:
     (root / "pod").mkdir()
     (root / "pod" / "cgroup.procs").write_text("5\n")
     with CgroupDirectory.open(str(root), "/pod") as held:

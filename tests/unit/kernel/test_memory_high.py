@@ -165,7 +165,7 @@ def test_what_a_living_daemon_has_borrowed_is_left_to_it(cgroup: FakeCgroup) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to somebody else: run as root")
-def test_an_attribute_on_somebody_elses_cgroup_lifts_nothing(cgroup: FakeCgroup) -> None:
+def test_an_attribute_on_a_foreign_cgroup_lifts_nothing(cgroup: FakeCgroup) -> None:
     leave_behind(cgroup, "")
     os.chown(cgroup.directory, 12345, 12345)
     assert [] == BorrowedHighs().put_back_abandoned(cgroup.directory)

@@ -89,7 +89,7 @@ async def test_a_server_that_stays_busy_is_given_up_with_its_own_pause(autojump_
     assert 4 == len(server.asked)
 
 
-async def test_refused_credentials_are_read_anew_once_and_the_request_repeated() -> None:
+async def test_refused_credentials_are_read_again_once_and_the_request_repeated() -> None:
     replies = [refusal(401, "Unauthorized"), Reply(body={})]
     async with served(lambda _: replies.pop(0)) as (server, client):
         await client.get("/api/v1/nodes/one")

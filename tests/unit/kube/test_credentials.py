@@ -50,7 +50,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_a_token_is_read_anew_once_a_minute_and_not_for_each_request(tmp_path: Path) -> None:
+async def test_a_token_is_read_again_once_a_minute_and_not_for_each_request(tmp_path: Path) -> None:
     token, clock = tmp_path / "token", _Clock()
     token.write_text("first\n")
     credentials = Credentials(lambda: Access(server="http://a", token_path=str(token)), clock_seconds=clock)
@@ -62,7 +62,7 @@ async def test_a_token_is_read_anew_once_a_minute_and_not_for_each_request(tmp_p
     assert "second" == (await credentials.session()).token
 
 
-async def test_distrusted_credentials_are_read_anew_at_once(tmp_path: Path) -> None:
+async def test_distrusted_credentials_are_read_again_at_once(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first")
     credentials = Credentials(lambda: Access(server="http://a", token_path=str(token)))
@@ -106,7 +106,7 @@ async def test_a_changed_kubeconfig_is_taken_over(tmp_path: Path) -> None:
     assert "http://b" == (await credentials.session()).server
 
 
-async def test_tls_is_made_anew_only_when_its_files_change(keys: Path, tmp_path: Path) -> None:
+async def test_the_tls_context_is_renewed_only_when_its_files_change(keys: Path, tmp_path: Path) -> None:
     authority = tmp_path / "ca.crt"
     authority.write_bytes((keys / "one.crt").read_bytes())
     credentials = Credentials(

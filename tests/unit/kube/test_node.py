@@ -71,7 +71,7 @@ def test_conditions_that_are_as_wanted_are_not_written_but_for_the_heartbeat() -
     assert {"1970-01-01T00:02:00Z"} == {one["lastHeartbeatTime"] for one in beat["status"]["conditions"]}
 
 
-def test_a_condition_that_somebody_overwrote_is_written_again_alone() -> None:
+def test_a_condition_that_was_overwritten_is_written_again_alone() -> None:
     first = conditions_patch(_node(), [_MEMORY], Role.SOLE, 60.0)
     assert first is not None
     overwritten = [dict(one) for one in first["status"]["conditions"]]
@@ -99,7 +99,7 @@ def test_a_taint_is_set_noted_and_removed_again() -> None:
     assert [_taint("mine", "NoExecute")] == removal["spec"]["taints"]
 
 
-def test_a_taint_of_somebody_elses_is_neither_set_twice_nor_removed() -> None:
+def test_a_foreign_taint_is_neither_set_twice_nor_removed() -> None:
     node = _node(None, _taint(_MEMORY_TAINT))
     assert taints_patch(node, [_MEMORY], Role.SOLE, 60.0) is None
     assert taints_patch(node, [], Role.SOLE, 60.0) is None

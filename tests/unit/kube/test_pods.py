@@ -87,7 +87,7 @@ def test_a_mirror_is_known_where_the_nodes_uid_is_not() -> None:
     assert {HASH} == set(store_of(mirror_document(HASH), node_uid="").specs)
 
 
-def test_a_mirror_of_a_node_that_was_made_anew_is_none() -> None:
+def test_a_mirror_of_a_recreated_node_is_none() -> None:
     store = store_of(mirror_document(HASH))
     store.node_is("another")
     assert {"uid-etcd-node-a": None} == critical(store)

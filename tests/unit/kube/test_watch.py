@@ -203,7 +203,7 @@ async def test_a_missing_rule_is_named_while_it_is_missing() -> None:
     assert watch.problem is None
 
 
-async def test_credentials_that_have_expired_are_read_anew_before_the_next_attempt() -> None:
+async def test_credentials_that_have_expired_are_read_again_before_the_next_attempt() -> None:
     script = _Server([refusal(401, "Unauthorized"), _list(pod_document("web"))], [_events()])
     store = PodStore()
     async with served(script) as (_, client), trio.open_nursery() as nursery:

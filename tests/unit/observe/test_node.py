@@ -203,7 +203,7 @@ def test_cgroup_with_a_file_missing_is_named_and_leaves_no_descriptor(
     assert before == len(os.listdir("/proc/self/fd"))
 
 
-def test_counter_that_fails_to_be_read_is_opened_anew(virtual: FakeTree, proc: Path) -> None:
+def test_counter_that_fails_to_be_read_is_opened_again(virtual: FakeTree, proc: Path) -> None:
     """A directory in its place opens, and gives an error at each read, as a dying disk or kernel might."""
     path = virtual.directory("/node") / "memory.stat"
     content = path.read_bytes()

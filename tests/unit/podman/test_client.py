@@ -100,7 +100,7 @@ async def test_a_missing_socket_is_named(path: Path, client: PodmanClient) -> No
         await client.info()
 
 
-async def test_a_socket_that_nobody_listens_at_is_named(path: Path, client: PodmanClient) -> None:
+async def test_a_socket_without_a_listener_is_named(path: Path, client: PodmanClient) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with pytest.raises(PodmanError, match="Connection refused"):

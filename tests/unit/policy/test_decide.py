@@ -76,7 +76,7 @@ def test_a_hard_threshold_evicts_the_first_in_the_ranking_at_once() -> None:
     assert (NodeCondition.MEMORY_PRESSURE,) == decision.conditions
 
 
-def test_a_threshold_that_is_not_met_evicts_nobody() -> None:
+def test_a_threshold_that_is_not_met_evicts_no_pod() -> None:
     state, decision = decide(_settings(HARD), START, _memory(100), PODS, 5.0)
     assert Decision(at_seconds=5.0) == decision
     assert () == state.conditions
@@ -101,7 +101,7 @@ def test_a_threshold_that_a_lowered_limit_made_absurd_is_not_acted_on_any_more()
     assert ["big"] == _evicted(raised)
 
 
-def test_what_a_reclaim_left_short_of_an_absurd_threshold_evicts_nobody() -> None:
+def test_what_a_reclaim_left_short_of_an_absurd_threshold_evicts_no_pod() -> None:
     settings = _settings(DISK, replace(PIDS, value=draw.amount(1000)))
     before = _seen(DISK.signal, 99)
     state, decision = decide(settings, START, before, PODS, 0.0)
@@ -162,7 +162,7 @@ def test_a_threshold_stays_met_until_its_minimum_reclaim_is_there() -> None:
     assert [(DISK,), (DISK,), ()] == [pass_.thresholds_met for pass_ in (first, between, after)]
 
 
-def test_nobody_is_evicted_for_a_disk_while_it_is_not_known_what_the_last_eviction_brings() -> None:
+def test_no_pod_is_evicted_for_a_disk_while_it_is_unknown_what_the_last_eviction_brings() -> None:
     settings = _settings(DISK)
     short = _seen(DISK.signal, 99)
     state, asked = decide(settings, START, short, PODS, 0.0)
@@ -196,7 +196,7 @@ def test_only_critical_pods_are_ranked_and_none_is_evicted() -> None:
     assert 3 == len(decision.ranking)
 
 
-def test_a_node_without_pods_evicts_nobody() -> None:
+def test_a_node_without_pods_evicts_no_pod() -> None:
     _, decision = decide(_settings(HARD), START, _memory(0), (), 0.0)
     assert ((), ()) == (decision.evictions, decision.ranking)
 
@@ -247,7 +247,7 @@ def test_after_reclaim_refuses_a_decision_that_asked_for_none() -> None:
 # In flight
 
 
-def test_nobody_else_is_evicted_while_the_first_still_holds_what_is_needed() -> None:
+def test_no_other_pod_is_evicted_while_the_first_still_holds_what_is_needed() -> None:
     settings = _settings(HARD)
     state, _ = _act(settings, START, _memory(50), 0.0)
     state, decision = _act(settings, state, _memory(50), 1.0)
@@ -257,7 +257,7 @@ def test_nobody_else_is_evicted_while_the_first_still_holds_what_is_needed() -> 
     assert (HARD,) == decision.thresholds_met
 
 
-def test_somebody_else_is_evicted_where_the_first_holds_too_little() -> None:
+def test_another_pod_is_evicted_where_the_first_holds_too_little() -> None:
     settings = _settings(HARD)
     state, _ = _act(settings, START, _memory(30), 0.0)  # 30 + 60 is below 100
     _, decision = _act(settings, state, _memory(30), 1.0)
@@ -431,7 +431,7 @@ def _run(
 
 @examples(max_examples=40)  # each is up to six passes
 @given(draw.settings, PASSES)
-def test_a_critical_pod_is_never_chosen_and_nobody_twice_in_a_pass(
+def test_a_critical_pod_is_never_chosen_and_none_twice_in_a_pass(
     settings: EvictionSettings, passes: list[tuple[Snapshot | None, tuple[Pod, ...], float]]
 ) -> None:
     for decision, (_, pods, _) in zip(_run(settings, passes), passes, strict=True):
@@ -485,7 +485,7 @@ def test_a_condition_lasts_for_the_transition_period_and_not_longer() -> None:
     assert () == conditions_observed_since(last, 60.0, 70.0)
 
 
-def test_a_condition_is_in_force_since_it_came_and_anew_after_a_gap() -> None:
+def test_a_condition_is_in_force_since_it_came_and_from_the_start_again_after_a_gap() -> None:
     since = conditions_since([NodeCondition.DISK_PRESSURE], {}, 5.0)
     assert {NodeCondition.DISK_PRESSURE: 5.0} == since
     assert since == conditions_since([NodeCondition.DISK_PRESSURE], since, 6.0)

@@ -74,7 +74,7 @@ def test_a_container_above_its_limit_evicts_its_pod(
     assert ([LimitSignal.CONTAINER] if is_evicted else []) == found
 
 
-def test_a_limit_is_found_wherever_it_stands_and_where_there_is_none_nobody_is_evicted() -> None:
+def test_a_limit_is_found_wherever_it_stands_and_without_one_no_pod_is_evicted() -> None:
     free, limited = Container(name="free"), Container(name="c", ephemeral_storage_limit=LIMIT)
     last_container = replace(BARE, volumes=(Volume(name="w"),), containers=(free, limited))
     last_volume = replace(BARE, volumes=(Volume(name="w"), Volume(name="v", size_limit=LIMIT)))
@@ -85,7 +85,7 @@ def test_a_limit_is_found_wherever_it_stands_and_where_there_is_none_nobody_is_e
     assert [] == _signals(unlimited, replace(_container(11, 0), volumes=_volume(11).volumes))
 
 
-def test_containers_without_a_limit_or_unknown_ones_evict_nobody() -> None:
+def test_containers_without_a_limit_or_unknown_ones_evict_no_pod() -> None:
     zero = replace(BARE, containers=(Container(name="c", ephemeral_storage_limit=parse_quantity("0")),))
     assert [] == _signals(LIMITED, _container(99, 99, name="free"))
     assert [] == _signals(LIMITED, _container(99, 99, name="stranger"))

@@ -65,7 +65,7 @@ def test_where_the_pods_hold_what_is_missing_nothing_is_reclaimed() -> None:
     assert passed(pods_mib=412)[1].memory_reclaim is not None
 
 
-def test_where_nobody_knows_what_pods_hold_nothing_is_reclaimed() -> None:
+def test_nothing_is_reclaimed_where_the_pods_memory_is_unknown() -> None:
     assert 1 == len(passed(pods_mib=None)[1].evictions)
 
 

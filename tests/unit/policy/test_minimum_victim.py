@@ -71,13 +71,13 @@ def test_pod_that_could_not_be_read_stays_behind_the_small_ones():
     assert ["tiny", "hog"] == [name for name, _ in ranking(draw.amount(MIB), HOG, TINY, used=used)]
 
 
-def test_soft_thresholds_and_other_signals_pass_nobody_over():
+def test_soft_thresholds_and_other_signals_pass_no_pod_over():
     pids = replace(HARD, signal=Signal.PID_AVAILABLE)
     assert ranking(None, TINY, HOG, threshold=pids) == ranking(draw.amount(MIB), TINY, HOG, threshold=pids)
 
 
 @given(draw.snapshots(), draw.pods(), draw.values)
-def test_the_same_pods_are_ranked_and_nobody_is_spared_for_being_small(snapshot, pods, minimum):
+def test_the_same_pods_are_ranked_and_none_is_spared_for_being_small(snapshot, pods, minimum):
     thresholds = (replace(HARD, value=draw.amount(50)),)
     plain = EvictionSettings(thresholds=thresholds)
     with_minimum = replace(plain, minimum_victim=minimum)

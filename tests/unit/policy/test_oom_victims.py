@@ -59,7 +59,7 @@ def test_what_a_victim_gives_back_is_waited_for_where_it_is_enough() -> None:
     assert 1 == evicted
 
 
-def test_a_victim_that_holds_too_little_spares_nobody() -> None:
+def test_a_victim_that_holds_too_little_spares_no_pod() -> None:
     assert 1 == passed(killed(oom(victim_bytes=50 * MIB)), 0, 1.0)[2]
 
 
@@ -102,7 +102,7 @@ def test_a_kill_is_noted_once() -> None:
     assert 2 == len(killed(oom(), oom(pid=43)).oom_victims)
 
 
-def test_a_kill_at_a_pods_own_limit_spares_nobody() -> None:
+def test_a_kill_at_a_pods_own_limit_spares_no_pod() -> None:
     assert () == killed(oom(scope=OomScope.OWN_LIMIT)).oom_victims
 
 

@@ -32,7 +32,7 @@ def test_pods_that_grew_after_the_node_was_read_leave_nothing_outside():
     assert memory_outside_pods(NODE, [ONE], using(one=401)) == 0
 
 
-def test_nobody_can_tell_while_a_pods_memory_is_unobserved():
+def test_memory_outside_is_unknown_while_a_pods_memory_is_unobserved():
     assert memory_outside_pods(NODE, [ONE, OTHER], using(one=200)) is None
     assert memory_outside_pods(NODE, [ONE], {"one": PodUsage(process_count=3)}) is None
 

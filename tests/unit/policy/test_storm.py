@@ -436,7 +436,7 @@ def test_kill_that_was_decided_on_nothing_known_counts_against_the_rate():
     ]
 
 
-def test_what_is_observed_slows_down_anew_and_a_rate_does_not():
+def test_what_is_observed_slows_down_again_and_a_rate_does_not():
     def state(*reasons):
         return PolicyState(
             slowdowns=tuple(

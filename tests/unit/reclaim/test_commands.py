@@ -92,7 +92,7 @@ async def test_cancelled_command_is_killed(tmp_path: Path) -> None:
     assert _is_gone(int(pid_file.read_text()))
 
 
-async def test_what_it_leaves_running_delays_nobody(tmp_path: Path) -> None:
+async def test_what_it_leaves_running_delays_no_pass(tmp_path: Path) -> None:
     child = tmp_path / "child"
     began = time.monotonic()
     end = await run_command((SH, "-c", f"sleep 30 & echo $! > {child}"), 600)

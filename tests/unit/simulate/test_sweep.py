@@ -116,7 +116,7 @@ def test_with_a_scenarios_own_thresholds_its_own_evictions_come_out(scenario, ax
     assert bool(evicted) is bool(row.outcome.evictions)
 
 
-def test_a_crossing_is_answered_where_somebody_is_evicted_in_time():
+def test_a_crossing_is_answered_where_a_pod_is_evicted_in_time():
     outcome = _outcome(_scenario(900, 90, 50, 0, 900), "memory.available<100Mi")
 
     assert (outcome.crossings, outcome.answered, outcome.missed, outcome.recovered) == (1, 1, 0, 0)
@@ -146,7 +146,7 @@ def test_a_crossing_recovers_where_it_is_over_before_anybody_is_due():
     assert (outcome.crossings, outcome.recovered, outcome.missed, outcome.evictions) == (2, 2, 0, 0)
 
 
-def test_a_crossing_is_missed_where_nobody_may_be_evicted():
+def test_a_crossing_is_missed_where_no_pod_may_be_evicted():
     critical = [{**PODS[0], "spec": {"priority": 2_000_000_000, "containers": []}}]
 
     outcome = _outcome(_scenario(900, 90, 900, pods=critical), "memory.available<100Mi")
@@ -344,7 +344,7 @@ def test_what_goes_with_a_sweep_alone_is_refused_without_one(arguments, capsys):
     assert "go with --sweep" in capsys.readouterr().err
 
 
-def test_the_benchmarks_recording_is_a_scenario_in_which_somebody_goes_or_nobody():
+def test_the_benchmarks_recording_is_a_scenario_with_an_eviction_or_without_any():
     pressed, calm = (
         scenario_from_text(json.dumps(recording(5, 3, **low)), "recording")
         for low in ({}, {"low_bytes": 2 << 30})

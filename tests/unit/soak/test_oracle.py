@@ -119,7 +119,7 @@ def test_usage_at_the_request_is_within_it() -> None:
         max_size=6,
     )
 )
-def test_somebody_is_acceptable_where_anybody_may_be_killed_and_never_a_critical_pod(
+def test_any_pod_is_acceptable_where_any_may_be_killed_and_never_a_critical_one(
     present: dict[int, tuple[Spec, list[int]]],
 ) -> None:
     found = acceptable(present)
@@ -207,7 +207,7 @@ def test_second_kill_for_files_that_are_still_to_be_removed_is_wrong() -> None:
     assert verdict.kills[1].wrong == "killed another for memory whose files were still to be removed"
 
 
-def test_files_that_are_left_spare_nobody_where_less_than_half_of_the_threshold_is_available() -> None:
+def test_files_that_are_left_spare_no_pod_where_less_than_half_of_the_threshold_is_available() -> None:
     def wrong(used_mib: float) -> str | None:
         at_rest = [sample(at, {HOG: 40, SMALL: 5}, beside_mib=used_mib - 45) for at in range(1, 20)]
         samples = [sample(0, {HOG: 30, SMALL: 5}), *at_rest]
@@ -285,7 +285,7 @@ def test_soft_threshold_is_a_reason_after_its_grace_period_and_not_before() -> N
     assert only(episode(samples, [kill(HOG, 60)], rules=[rules])).wrong == "killed without a crossing"
 
 
-def test_grace_period_is_not_begun_anew_by_a_kill_that_was_not_enough() -> None:
+def test_grace_period_does_not_restart_at_a_kill_that_was_not_enough() -> None:
     rules = replace(RULES, soft_bytes=25 * MIB, soft_grace_ns=50 * MS)
     samples = [
         sample(0, {HOG: 65, SMALL: 5, CRITICAL: 3}),
@@ -329,7 +329,7 @@ def test_either_of_two_configurations_may_be_in_force_at_a_reload() -> None:
     assert only(episode(samples, [kill(HOG, 2.5)], rules=[RULES, other])).wrong is None
 
 
-def test_crossing_that_nobody_answers_is_missed_unless_the_daemon_was_away() -> None:
+def test_crossing_without_an_answer_is_missed_unless_the_daemon_was_away() -> None:
     for_long_ms = 2 * MISSED_NS // MS
     samples = [sample(0, {HOG: 70, SMALL: 5})]
     samples += [sample(at, {HOG: 78, SMALL: 5}) for at in range(1, for_long_ms, 10)]

@@ -22,7 +22,7 @@ async def test_pauses_grow_to_thirty_seconds(autojump_clock: trio.testing.MockCl
     assert pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]) == pauses
 
 
-async def test_an_attempt_that_stood_for_long_begins_anew_with_the_shortest_pause(
+async def test_an_attempt_that_stood_for_long_starts_again_with_the_shortest_pause(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     backoff = AttemptBackoff()
@@ -37,7 +37,7 @@ async def test_an_attempt_that_stood_for_long_begins_anew_with_the_shortest_paus
     assert pytest.approx(0.1) == trio.current_time() - began
 
 
-async def test_an_attempt_that_took_long_to_fail_does_not_begin_anew(
+async def test_an_attempt_that_took_long_to_fail_does_not_start_again_with_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     backoff = AttemptBackoff()

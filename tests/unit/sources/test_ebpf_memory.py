@@ -141,7 +141,7 @@ async def test_an_early_level_is_told_of_once_and_gives_way_where_there_is_no_ro
         assert armed[0].step == PAGES
 
 
-async def test_reclaim_at_an_early_level_wakes_nobody(node: FakeNode, level: LevelFactory) -> None:
+async def test_reclaim_at_an_early_level_does_not_wake_the_loop(node: FakeNode, level: LevelFactory) -> None:
     async with node.watched(level(400), replace(level(300, working_set_mib=300), place_ahead=1)):
         node.uses(350)
         node.probe.tell(watch_record(RecordKind.RECLAIM, node.watch[0]))
@@ -163,7 +163,9 @@ async def test_crossing_wakes_with_its_signal_at_the_kernels_time(
     assert node.board.state(EBPF).wakes == 1
 
 
-async def test_record_of_a_watch_that_is_no_more_wakes_nobody(node: FakeNode, level: LevelFactory) -> None:
+async def test_record_of_a_watch_that_is_no_more_does_not_wake_the_loop(
+    node: FakeNode, level: LevelFactory
+) -> None:
     async with node.watched(level(400)):
         node.probe.tell(watch_record(RecordKind.CROSSING, 99))
         assert await node.quiet()
@@ -240,7 +242,7 @@ async def test_removal_whose_record_was_lost_is_found(node: FakeNode, level: Lev
         assert before != node.watch[0]
 
 
-async def test_cgroup_that_is_made_anew_is_watched_anew(node: FakeNode, level: LevelFactory) -> None:
+async def test_recreated_cgroup_is_watched_again(node: FakeNode, level: LevelFactory) -> None:
     async with node.watched(level(400)):
         before = node.watch[0]
         node.directory.rename(node.directory.with_name("gone"))

@@ -169,7 +169,7 @@ async def test_threshold_that_is_past_when_it_is_armed_wakes_the_loop_once(node:
         assert node.board.state(EBPF_PIDS).wakes == 1
 
 
-async def test_crossing_that_was_undone_is_armed_anew_and_one_that_stands_is_not(node: Node) -> None:
+async def test_crossing_that_was_undone_is_armed_again_and_one_that_stands_is_not(node: Node) -> None:
     async with node.watched(HARD):
         node.probe.tell_of(RecordKind.CROSSING)
         await node.wake()

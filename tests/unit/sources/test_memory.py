@@ -232,7 +232,7 @@ async def test_levels_reach_every_step_and_hint_before_and_after_the_start(
     assert all((level(1),) == step.levels for step in steps)
 
 
-async def test_a_hint_runs_beside_the_chain_and_its_failure_concerns_nobody_else(
+async def test_a_hint_runs_beside_the_chain_and_its_failure_concerns_no_other_source(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     first, hint = Step("first"), Step("hint")

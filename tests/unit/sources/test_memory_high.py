@@ -110,7 +110,7 @@ async def test_a_value_that_the_operator_sets_meanwhile_stays(node: FakeNode, le
     assert str(700 * MIB) == node.high
 
 
-async def test_a_level_that_somebody_overwrites_is_set_again_and_theirs_put_back(
+async def test_a_level_that_is_overwritten_is_set_again_and_the_foreign_one_put_back(
     node: FakeNode, level, mock_clock
 ) -> None:
     async with node.watched(level(100, working_set_mib=100)):
@@ -189,7 +189,7 @@ async def test_a_soft_crossing_wakes_the_loop_and_does_not_brake(node: FakeNode,
         await eventually(lambda: node.high == "max")
 
 
-async def test_page_cache_is_not_braked_and_wakes_nobody(node: FakeNode, level, mock_clock) -> None:
+async def test_page_cache_is_not_braked_and_does_not_wake_the_loop(node: FakeNode, level, mock_clock) -> None:
     async with node.watched(level(100, working_set_mib=100)) as step:
         await eventually(lambda: node.high == str(100 * MIB))
         node.uses(100, inactive_file_mib=50)
@@ -212,7 +212,7 @@ async def test_a_level_that_is_met_a_little_short_wakes_the_loop_again_once_it_i
         await node.woken()
 
 
-async def test_once_usage_is_down_again_the_level_is_set_anew(node: FakeNode, level, mock_clock) -> None:
+async def test_once_usage_is_down_the_level_is_set_again(node: FakeNode, level, mock_clock) -> None:
     async with node.watched(level(100, working_set_mib=100)):
         node.uses(110)
         await node.woken()

@@ -124,7 +124,7 @@ async def test_kill_at_the_nodes_limit_is_told_and_wakes_the_loop(node: Node) ->
     )
 
 
-async def test_kill_at_a_pods_own_limit_is_told_and_wakes_nobody(node: Node) -> None:
+async def test_kill_at_a_pods_own_limit_is_reported_and_does_not_wake_the_loop(node: Node) -> None:
     async with node.source():
         chain(node, "node", "pods", "web", limit="web")
         await until(lambda: node.told)
@@ -132,7 +132,7 @@ async def test_kill_at_a_pods_own_limit_is_told_and_wakes_nobody(node: Node) -> 
     assert [OomScope.OWN_LIMIT] == [kill.scope for kill in node.told]
 
 
-async def test_kill_of_somebody_elses_is_not_told(node: Node) -> None:
+async def test_kill_outside_the_node_is_not_reported(node: Node) -> None:
     async with node.source():
         chain(node, "other", limit="other")
         chain(node, "node", "pods", "web", limit="pods")
@@ -272,7 +272,7 @@ async def test_without_ebpf_a_pass_sees_that_a_guarded_limit_was_met(tmp_path: P
     node.probe.close()
 
 
-async def test_notices_of_a_cgroup_that_was_made_anew_are_taken_anew(tmp_path: Path) -> None:
+async def test_notices_of_a_recreated_cgroup_are_taken_again(tmp_path: Path) -> None:
     node = Node(tmp_path, ebpf=False)
     notices = OomNotices(node.tree, GuardedNode("/node", (PODS,)), interval_seconds=0.01)
     async with trio.open_nursery() as nursery:

@@ -46,7 +46,7 @@ def test_files_are_rotated_and_their_size_and_number_bounded(tmp_path):
     assert [one["n"] for file in reversed(files) for one in written(file)] == list(range(93, 100))
 
 
-def test_one_file_only_begins_anew(tmp_path):
+def test_one_file_only_starts_again(tmp_path):
     journal = Journal(settings(tmp_path, max_bytes=100, files=1))
     journal.start()
     for n in range(10):
@@ -101,7 +101,7 @@ def test_full_disk_loses_lines_and_nothing_else(tmp_path):
     assert os.strerror(errno.ENOSPC) in journal.problem
 
 
-def test_hung_disk_never_blocks_whoever_writes_and_what_does_not_fit_is_counted():
+def test_hung_disk_never_blocks_the_writer_and_what_does_not_fit_is_counted():
     hung = threading.Event()
     writer = LineWriter("test", lambda _: hung.wait() and None, limit=10)
     writer.start()

@@ -40,7 +40,7 @@ def test_lines_for_a_terminal_carry_time_and_level(pipe):
     assert os.read(pipe[0], 1000).endswith(b" WARNING text\n")
 
 
-def test_full_pipe_never_blocks_whoever_logs_and_what_is_lost_is_counted(pipe):
+def test_full_pipe_never_blocks_the_logging_task_and_what_is_lost_is_counted(pipe):
     log = QueuedLog(pipe[1], for_journald=True)
     for _ in range(5000):
         log.handle(record("x" * 100))

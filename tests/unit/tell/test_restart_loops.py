@@ -49,7 +49,7 @@ def test_several_pods_that_are_evicted_once_are_no_loop() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["dry-run", "failed"])
-def test_what_evicted_nobody_does_not_count(outcome: str) -> None:
+def test_what_evicted_no_pod_does_not_count(outcome: str) -> None:
     loops = RestartLoops(THREE_IN_TEN_MINUTES)
     _evict(loops, "cgroup/web", 0.0, 1.0, 2.0, 3.0, outcome=outcome)
     assert {} == loops.present(3.0)

@@ -173,7 +173,7 @@ def test_fence_lets_children_be_pods(fake: FakeTree, proc: Path) -> None:
     assert Fence(fake.tree, ("/pods", "/"), None, proc).refusal("/pods") is not None
 
 
-def test_cgroup_made_anew_is_another_pod(fake: FakeTree, proc: Path) -> None:
+def test_recreated_cgroup_is_another_pod(fake: FakeTree, proc: Path) -> None:
     fake.add("/pods/a")
     listing = pods_of(fake, proc, "/pods")
     (before,) = listing.list()

@@ -85,7 +85,7 @@ def test_what_is_not_there_is_no_place(places: Places) -> None:
     assert places.of(POD) == set()
 
 
-def test_a_containers_layer_is_looked_for_once_and_anew_for_another_container(places: Places) -> None:
+def test_a_containers_layer_is_looked_for_once_and_again_for_another_container(places: Places) -> None:
     assert len(places.of(POD)) == 1
     places.fake.file("/pod/one", "cgroup.procs", "")
     assert len(places.of(POD)) == 1

@@ -310,7 +310,7 @@ def test_a_pod_of_the_system_namespace_is_never_ended_without_its_spec(node: Nod
     assert only(trio.run(node.list().listed)).critical_because is None
 
 
-def test_a_pods_name_is_read_off_its_log_directory_where_nobody_tells_it(node: Node) -> None:
+def test_a_pods_name_is_read_off_its_log_directory_where_no_source_has_it(node: Node) -> None:
     node.pod(BURSTABLE)
     for name in (f"shop_web_{UID}", "no-pod", "a_b_c_d"):
         (node.logs / name).mkdir(parents=True)
@@ -462,7 +462,7 @@ def test_a_glance_looks_no_longer_for_a_pause_container_that_has_not_come(node: 
     assert only(pods.glance()) is before
 
 
-def test_a_pod_made_anew_under_the_same_uid_is_read_anew(node: Node) -> None:
+def test_a_pod_recreated_under_the_same_uid_is_read_again(node: Node) -> None:
     node.pod(BURSTABLE)
     pods = node.list()
     trio.run(pods.listed)

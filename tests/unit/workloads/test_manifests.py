@@ -109,7 +109,7 @@ def test_unreadable_directory_is_named_and_what_was_known_stays(tmp_path: Path) 
     assert str(manifests) in directory.problems
 
 
-def test_fifo_and_directory_of_that_name_hold_nobody(tmp_path: Path) -> None:
+def test_fifo_and_directory_of_that_name_hold_nothing_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.yaml")
     (tmp_path / "directory.yaml").mkdir()
     (tmp_path / "dangling.yaml").symlink_to("nowhere")

@@ -47,7 +47,7 @@ def test_who_comes_and_who_goes_is_seen_at_the_next_look(listed: Listed) -> None
     assert ["b"] == listed.names()
 
 
-def test_a_directory_that_is_made_anew_is_listed_anew(listed: Listed) -> None:
+def test_a_recreated_directory_is_listed_again(listed: Listed) -> None:
     assert [] == listed.names()
     listed.directory.rmdir()
     listed.directory.mkdir()

@@ -35,7 +35,7 @@ def test_crossing_of_a_nested_cgroup_is_told_with_who_made_it(memory: MemoryProb
     assert 0 <= past <= 4 * PAGES
 
 
-def test_crossing_is_told_anew_after_usage_fell(memory: MemoryProbe, cgroup: Cgroup) -> None:
+def test_crossing_is_reported_again_after_usage_fell(memory: MemoryProbe, cgroup: Cgroup) -> None:
     memory.watch(memory.counters(cgroup.path).memory, 20, [level(60 * PAGES)])
     for _ in range(3):
         cgroup.allocate(70)

@@ -143,7 +143,7 @@ def test_the_machine_itself_is_never_braked(service: Service) -> None:
     assert "max" == high()
 
 
-def test_it_ends_with_its_time_where_nobody_can_be_ended_and_is_not_on_again(service: Service) -> None:
+def test_it_ends_with_its_time_where_no_pod_can_be_killed_and_is_not_on_again(service: Service) -> None:
     operators = set_high(SLICE_MIB - 12)
     start_and_engage(service)
     # Where reclaim brings usage below the level again, that is the end of a brake and a crossing follows.

@@ -9,7 +9,7 @@ from guarded import BIN, V2, run
 
 
 @pytest.mark.quick
-def test_the_demo_evicts_the_hog_and_nobody_else() -> None:
+def test_the_demo_evicts_the_hog_and_no_other_pod() -> None:
     print(run(BIN, "demo"))
 
 

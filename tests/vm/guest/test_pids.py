@@ -69,7 +69,7 @@ def test_fork_bomb_is_contained_without_ebpf_too(service: Service) -> None:
 
 
 @v2_only
-def test_forks_below_the_threshold_wake_nobody(service: Service) -> None:
+def test_forks_below_the_threshold_do_not_wake_the_loop(service: Service) -> None:
     limit_the_slice()
     service.configure(HARD)
     service.start()

@@ -67,7 +67,7 @@ def test_top_shows_the_signals_and_who_would_go_first(service: Service) -> None:
     assert pods == [tenant.pod for tenant in reversed(tenants)]
 
 
-def test_page_cache_past_the_threshold_evicts_nobody(service: Service) -> None:
+def test_page_cache_past_the_threshold_evicts_no_pod(service: Service) -> None:
     service.configure(HARD)
     service.start()
     quiet = Tenant("quiet", "hold", "50")
@@ -99,7 +99,7 @@ def test_a_soft_threshold_ends_a_unit_after_its_grace_period_and_not_before(serv
     assert run("systemctl", "show", "-P", "ExecMainStatus", hog.unit).strip() in {"15", "0"}
 
 
-def test_a_short_visit_past_a_soft_threshold_evicts_nobody(service: Service) -> None:
+def test_a_short_visit_past_a_soft_threshold_evicts_no_pod(service: Service) -> None:
     service.configure(
         {
             "evictionHard": {},

@@ -79,7 +79,7 @@ def test_pins_that_are_let_go_serve_the_next_in_the_same_process(root: Path) -> 
     assert second is first
 
 
-def test_pins_in_use_serve_nobody_else_in_the_same_process(root: Path) -> None:
+def test_pins_in_use_serve_no_other_probe_in_the_same_process(root: Path) -> None:
     first = bpf_pins.take("memory_1", fill, root=root)
     second = bpf_pins.take("memory_1", fill, root=root)
     assert second.path != first.path
