@@ -26,7 +26,7 @@ _READ_BYTES: Final = 64 << 10
 _HEAD_BYTES: Final = 64 << 10
 _INTERIM_ANSWERS: Final = 8  # 1xx, of which nothing is expected
 _REPEATABLE: Final = frozenset({"GET"})
-_BROKEN: Final = (OSError, trio.BrokenResourceError, h11.ProtocolError, UnicodeError)
+_BROKEN: Final = (OSError, trio.BrokenResourceError, h11.ProtocolError)
 # A server that went away without a word (a pulled cable) is noticed within a minute, as client-go does.
 _SOCKET_OPTIONS: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -246,8 +246,10 @@ def _encoded(
     try:
         named = [("Host", origin.authority), *length, *headers]
         head = h11.Request(method=method, target=target, headers=named)
-    except _BROKEN as error:
-        raise HttpError(_because(error)) from error
+    except (h11.LocalProtocolError, UnicodeError):
+        # What they say quotes the header, and one of them is the token.
+        why = "the path or a header has characters that HTTP does not allow; a token on two lines?"
+        raise HttpError(why) from None
     return (head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())
 
 
