@@ -23,6 +23,11 @@ enum cgroup_subsys_id___optional {
 	pids_cgrp_id___optional = 1,
 };
 
+/* Only with CONFIG_SWAP, from b6038942480e ("mm: memcg: add swapcache stat for memcg v2", 5.12) on. */
+enum node_stat_item___with_swap {
+	NR_SWAPCACHE___with_swap = 1,
+};
+
 /* Only from d4ccaf58a847 ("bpf: Introduce cgroup iter", 6.1) on. */
 struct bpf_iter__cgroup___from_6_1 {
 	struct bpf_iter_meta *meta;

@@ -68,13 +68,12 @@ static __always_inline void tell_limit_met(struct counter_watch *watch, __u64 us
 		tell(RECORD_RECLAIM, WATCHED_CGROUP_MEMORY, watch->id, usage, 0, 0);
 }
 
-/* Compare the node, of which that many pages are free or inactive file, with its levels; return its working set. */
-static __always_inline __u64 look_at_available(struct counter_watch *watch, __u64 available)
+/* Return the node's working set; the counters are not read at one moment, so it may come out below zero. */
+static __always_inline __s64 working_set(__s64 anonymous, __s64 file, __s64 swap_cache, __s64 inactive_file)
 {
-	__u64 used = watch->capacity > available ? watch->capacity - available : 0;
+	__s64 used = anonymous + file - swap_cache - inactive_file;
 
-	look(watch, WATCHED_NODE_MEMORY, used);
-	return used;
+	return used > 0 ? used : 0;
 }
 
 #endif

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Memory watch on the node itself. The root cgroup has no counter on v2; what counts there is the kernel's
- * own free and inactive file pages, as in /proc/meminfo: working set = all - free - inactive file.
+ * Memory watch on the node itself. The root cgroup has no counter on v2; its usage is what the kernel's own
+ * counters say of anonymous and file pages, as in /proc/meminfo: working set = anonymous + file - inactive file.
+ * Slab, page tables and the like are no part of it.
  *
- * Read whenever memory is charged to a cgroup, and every 10-100 ms by a timer in the kernel, since much of
- * a node's memory (page tables of the root, slabs, drivers, huge pages) is charged to no cgroup.
+ * Read whenever memory is charged to a cgroup, and every 10-100 ms by a timer in the kernel: what the processes
+ * of the root cgroup use is charged to none, and a charge comes before its pages are counted. Each CPU adds up to
+ * 125 pages of a counter for itself first (mm/vmstat.c), for a second at the most, so the working set may be
+ * seen that much late, or a page cache that is read be seen before its place on the list of inactive pages is.
  *
  * The counters are data symbols without BTF: reading them takes bpf_probe_read_kernel, and CAP_SYSLOG for
  * their addresses (without it /proc/kallsyms shows zeros).
@@ -13,6 +16,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+#include "core_fixes.bpf.h"
 #include "watch.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -24,7 +28,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define NS_PER_PAGE 476
 
 /* __weak: vm_node_stat does not resolve everywhere, and a strong symbol would fail the whole load. */
-extern const void vm_zone_stat __ksym __weak;
 extern const void vm_node_stat __ksym __weak;
 
 struct {
@@ -46,21 +49,33 @@ struct {
 	__type(value, struct sampler);
 } samplers SEC(".maps");
 
-/* Return how many pages are free or inactive file, -1 where the kernel does not let them be read. */
-static __always_inline __s64 available_pages(void)
+/* Return one of the kernel's counters, -1 where the kernel does not let it be read. */
+static __always_inline __s64 node_pages(__u64 item)
 {
-	__s64 free = -1, inactive = -1;
+	__s64 pages = -1;
 
-	if (!&vm_zone_stat || !&vm_node_stat)
+	if (!&vm_node_stat ||
+	    bpf_probe_read_kernel(&pages, sizeof(pages), (const void *)&vm_node_stat + sizeof(pages) * item))
 		return -1;
-	if (bpf_probe_read_kernel(&free, sizeof(free),
-				  (const void *)&vm_zone_stat +
-					  sizeof(free) * bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES)) ||
-	    bpf_probe_read_kernel(&inactive, sizeof(inactive),
-				  (const void *)&vm_node_stat +
-					  sizeof(inactive) * bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE)))
+	return whole_pages(pages);
+}
+
+/*
+ * Return the node's working set, -1 where the kernel does not let it be read. Swap cache counts among the file
+ * pages of the node, and not among those of any cgroup; its anonymous pages that are mapped count as such.
+ */
+static __always_inline __s64 working_set_pages(void)
+{
+	__s64 anonymous = node_pages(bpf_core_enum_value(enum node_stat_item, NR_ANON_MAPPED));
+	__s64 file = node_pages(bpf_core_enum_value(enum node_stat_item, NR_FILE_PAGES));
+	__s64 inactive = node_pages(bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE));
+	__s64 swap = 0;
+
+	if (bpf_core_enum_value_exists(enum node_stat_item___with_swap, NR_SWAPCACHE___with_swap))
+		swap = node_pages(bpf_core_enum_value(enum node_stat_item___with_swap, NR_SWAPCACHE___with_swap));
+	if (anonymous < 0 || file < 0 || inactive < 0 || swap < 0)
 		return -1;
-	return (free > 0 ? free : 0) + (inactive > 0 ? inactive : 0);
+	return working_set(anonymous, file, swap, inactive);
 }
 
 /* Compare the node with its levels; return the number of pages to the next one. */
@@ -68,17 +83,17 @@ static __always_inline __u64 look_at_node(void)
 {
 	__u32 key = 0;
 	struct counter_watch *watch = bpf_map_lookup_elem(&node_memory, &key);
-	__u64 used, margin = ~0ULL;
-	__s64 available;
+	__u64 margin = ~0ULL;
+	__s64 used;
 
-	if (!watch || !watch->capacity)
+	if (!watch || !watch->of_node)
 		return margin;
-	available = available_pages();
-	if (available < 0)
+	used = working_set_pages();
+	if (used < 0)
 		return margin;
-	used = look_at_available(watch, available);
+	look(watch, WATCHED_NODE_MEMORY, used);
 	for (int i = 0; i < LEVELS_PER_WATCH; i++)
-		if (watch->levels[i].fire > used && watch->levels[i].fire - used < margin)
+		if (watch->levels[i].fire > (__u64)used && watch->levels[i].fire - used < margin)
 			margin = watch->levels[i].fire - used;
 	return margin;
 }
@@ -108,7 +123,7 @@ static int sample(void *map, __u32 *key, struct sampler *sampler)
 }
 
 struct start_result {
-	__s64 available_pages; /* -1: the counters can't be read */
+	__s64 working_set_pages; /* -1: the counters can't be read */
 	__s64 timer; /* 0, or why the timer did not start */
 };
 
@@ -119,7 +134,7 @@ int node_start(struct start_result *result)
 	__u32 key = 0;
 	struct sampler *sampler = bpf_map_lookup_elem(&samplers, &key);
 
-	result->available_pages = available_pages();
+	result->working_set_pages = working_set_pages();
 	result->timer = -1;
 	if (!sampler)
 		return 0;

@@ -73,7 +73,7 @@ int node_fork(void *ctx)
 	struct counter_watch *watch = bpf_map_lookup_elem(&node_tasks, &key);
 	__s32 threads = 0;
 
-	if (!watch || !watch->capacity || !&nr_threads)
+	if (!watch || !watch->of_node || !&nr_threads)
 		return 0;
 	if (!bpf_probe_read_kernel(&threads, sizeof(threads), &nr_threads) && threads > 0)
 		look(watch, WATCHED_NODE_TASKS, threads);

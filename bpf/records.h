@@ -40,7 +40,7 @@ struct watch_level {
 /* Values are pages or tasks. A level that is not in use has all its values at the largest number. */
 struct counter_watch {
 	__u64 id; /* chosen by user space, repeated in every record */
-	__u64 capacity; /* the node's pages; 0 for a cgroup */
+	__u64 of_node; /* 1: a watch on the node; 0: on a cgroup, or on a node that is not watched */
 	__u64 reclaim_ns; /* when its last RECORD_RECLAIM was written */
 	struct watch_level levels[LEVELS_PER_WATCH];
 };

@@ -7,6 +7,7 @@
 #include <linux/mmzone.h>
 #include <linux/page_counter.h>
 #include <linux/ptrace.h>
+#include <linux/version.h>
 #include "../records.h"
 #include "bcc.h"
 #include "walk.h"
@@ -16,12 +17,13 @@ BPF_HASH(memory_watches, u64, struct counter_watch, 4096);
 
 BPF_ARRAY(node_memory, struct counter_watch, 1);
 
-/* The addresses of vm_zone_stat and vm_node_stat. */
-BPF_ARRAY(node_counters, u64, 2);
+/* The address of vm_node_stat. */
+BPF_ARRAY(node_counters, u64, 1);
 
-static __always_inline s64 node_counter(int which, int item)
+static __always_inline s64 node_pages(int item)
 {
-	u64 *address = node_counters.lookup(&which);
+	int key = 0;
+	u64 *address = node_counters.lookup(&key);
 	s64 pages = -1;
 
 	if (!address || !*address || peek(pages, *address + item * sizeof(atomic_long_t)))
@@ -29,18 +31,34 @@ static __always_inline s64 node_counter(int which, int item)
 	return pages > 0 ? pages : 0;
 }
 
+/*
+ * Swap cache counts among the node's file pages, and not among those of any cgroup. b6038942480e ("mm: memcg:
+ * add swapcache stat for memcg v2", 5.12) counts it; before, a machine that swaps is seen to use more than it
+ * does, and the wake comes early.
+ */
+static __always_inline s64 swap_cache_pages(void)
+{
+#if defined(CONFIG_SWAP) && LINUX_VERSION_CODE >= KERNEL_VERSION(5, 12, 0)
+	return node_pages(NR_SWAPCACHE);
+#else
+	return 0;
+#endif
+}
+
 static __always_inline void look_at_node(void)
 {
 	int key = 0;
 	struct counter_watch *watch = node_memory.lookup(&key);
-	s64 free, inactive;
+	s64 anonymous, file, swap, inactive;
 
-	if (!watch || !watch->capacity)
+	if (!watch || !watch->of_node)
 		return;
-	free = node_counter(0, NR_FREE_PAGES);
-	inactive = node_counter(1, NR_INACTIVE_FILE);
-	if (free >= 0 && inactive >= 0)
-		look_at_available(watch, free + inactive);
+	anonymous = node_pages(NR_ANON_MAPPED);
+	file = node_pages(NR_FILE_PAGES);
+	swap = swap_cache_pages();
+	inactive = node_pages(NR_INACTIVE_FILE);
+	if (anonymous >= 0 && file >= 0 && swap >= 0 && inactive >= 0)
+		look(watch, WATCHED_NODE_MEMORY, working_set(anonymous, file, swap, inactive));
 }
 
 /* The charge has not been made yet: add it. If it meets a limit, usage stays as it is. */
@@ -95,7 +113,7 @@ int memory_charge(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Much of a node's memory is charged to no cgroup: the node is read every 10 ms, by the clock of one CPU. */
+/* What the root's processes use is charged to no cgroup: the node is read every 10 ms, by the clock of one CPU. */
 int node_sample(struct bpf_perf_event_data *ctx)
 {
 	look_at_node();

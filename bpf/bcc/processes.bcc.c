@@ -27,7 +27,7 @@ static __always_inline void look_at_node(void)
 	u64 *address = node_counters.lookup(&key);
 	int threads = 0;
 
-	if (!watch || !watch->capacity || !address || !*address)
+	if (!watch || !watch->of_node || !address || !*address)
 		return;
 	if (!peek(threads, *address) && threads > 0)
 		look(watch, WATCHED_NODE_TASKS, threads + 1);

@@ -35,7 +35,7 @@ def _check(options: argparse.Namespace) -> int:
     _warn_where_no_pod_can_be_evicted(settings, options.file)
     count = len(settings.eviction.thresholds)
     _warn_where_nothing_brakes(settings, options.file)
-    _warn_of_absurd_thresholds(settings, options.file)
+    _warn_of_thresholds(settings, options.file)
     print(f"{options.file}: ok, {count} thresholds: {', '.join(map(str, settings.eviction.thresholds))}")
     return 0
 
@@ -56,10 +56,11 @@ def _warn_where_no_pod_can_be_evicted(settings: Settings, path: Path) -> None:
         print(f"reactor: {path}: reactor.pods.parents: {why}", file=sys.stderr)
 
 
-def _warn_of_absurd_thresholds(settings: Settings, path: Path) -> None:
-    from reactor.doctor.thresholds import absurd_on_this_machine
+def _warn_of_thresholds(settings: Settings, path: Path) -> None:
+    from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
 
-    for what, why in absurd_on_this_machine(settings).items():
+    found = (*absurd_on_this_machine(settings).items(), *late_on_this_machine(settings).items())
+    for what, why in found:
         print(f"reactor: {path}: {what}: on this machine {why}", file=sys.stderr)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from reactor.doctor.kubernetes import kubernetes_features
 from reactor.doctor.runtime import podman_features, runtime_feature
-from reactor.doctor.thresholds import absurd_on_this_machine
+from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import BrakeMode, Settings
@@ -45,7 +45,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)
-    absurd = absurd_on_this_machine(wanted)
+    absurd, late = absurd_on_this_machine(wanted), late_on_this_machine(wanted)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
     if output == "json":
         found = {
@@ -53,6 +53,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
             "sources": [asdict(one) for one in plans],
             "brake": brake,
             "absurd_thresholds": absurd,
+            "late_thresholds": late,
         }
         print(json.dumps(found))
         return 0 if works else 1
@@ -66,7 +67,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
         )
     )
     screen.print(f"brake: {brake}")
-    for what, why in absurd.items():
+    for what, why in (*absurd.items(), *late.items()):
         screen.print(f"{what}: {why}")
     for feature in features:
         if not feature.available and feature.remedy:

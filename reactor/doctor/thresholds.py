@@ -10,9 +10,10 @@ from typing import Final
 from reactor.disks.filesystems import FilesystemObserver, observations
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.procfs import PROC
+from reactor.kernel.procfs import PROC, read_kernel_memory
+from reactor.model.amounts import amount_text
 from reactor.model.settings import Settings
-from reactor.model.signals import Signal
+from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.observe.node import NodeObserver
 from reactor.policy import absurd_thresholds
@@ -29,6 +30,30 @@ def absurd_on_this_machine(
     """
     observed = {**_memory_and_processes(settings, tree, proc), **_filesystems(settings)}
     return absurd_thresholds(settings.eviction.thresholds, observed)
+
+
+def late_on_this_machine(
+    settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
+) -> dict[str, str]:
+    """Return which thresholds for memory.available this machine runs out of memory before, by their names.
+
+    What the kernel itself holds counts as available on a machine. A threshold no higher than that is crossed
+    only when less than nothing is left for the pods. A virtual node's usage has the kernel's part of it.
+    """
+    if settings.node_cgroup is not None:
+        return {}
+    try:
+        kernel_bytes = read_kernel_memory(proc)
+        capacity = _memory_and_processes(settings, tree, proc)[Signal.MEMORY_AVAILABLE].capacity
+    except (OSError, ReactorError, KeyError):
+        return {}
+    held = amount_text(kernel_bytes, Resource.MEMORY)
+    return {
+        f"threshold {one}": f"{held} of what counts as available are held by the kernel itself (slab, page "
+        "tables, stacks): memory runs out before it is crossed; `reactor tune` recommends a threshold"
+        for one in settings.eviction.thresholds
+        if one.signal is Signal.MEMORY_AVAILABLE and int(one.value.of(capacity)) <= kernel_bytes
+    }
 
 
 def _memory_and_processes(

@@ -1,13 +1,20 @@
-"""Who holds the node's memory: the pods, and what belongs to none of them, by its kinds."""
+"""Who holds the node's memory: the pods, and what belongs to none of them, by its kinds.
+
+The working set of the machine is what processes and files use. What the kernel itself holds counts as
+available there, unlike in a cgroup that stands for the node, and is told apart from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.model.amounts import amount_text
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Resource
@@ -22,6 +29,7 @@ _SAYS: Final = {
     "kernel_bytes": "slab and other kernel memory",
 }
 _MENTIONED_BYTES: Final = 1 << 20
+_MACHINE: Final = "/"
 
 
 def memory_held(
@@ -40,13 +48,21 @@ def memory_held(
     }
 
 
-def memory_holders(tree: CgroupTree, node: str, held: Mapping[str, Any]) -> dict[str, Any]:
+def memory_holders(
+    tree: CgroupTree, node: str, held: Mapping[str, Any], *, proc: Path = PROC
+) -> dict[str, Any]:
     """Return who holds the working set of the node's cgroup, as plain JSON values and one line in words.
 
     `held` is what `memory_held` returned. Reads memory.stat of the node and of each pod: not for the guard.
+    `kernel_bytes` is what the kernel holds of the machine ("/") beside the working set, None for a cgroup.
     """
     used_bytes, outside_bytes = held["used_bytes"], held["outside_bytes"]
     kinds = _outside(tree, node, held["cgroups"])
+    kernel_bytes = None
+    if node == _MACHINE:
+        kinds = kinds and replace(kinds, kernel_bytes=0)
+        with suppress(OSError, ReactorError):
+            kernel_bytes = read_kernel_memory(proc)
     told = [] if kinds is None else [(name, getattr(kinds, name)) for name in _SAYS]
     parts = ", ".join(
         f"{_SAYS[name]} {amount_text(amount, Resource.MEMORY)}"
@@ -62,9 +78,17 @@ def memory_holders(tree: CgroupTree, node: str, held: Mapping[str, Any]) -> dict
         "pods_bytes": used_bytes - outside_bytes,
         "outside_bytes": outside_bytes,
         "outside": dict(told) or None,
+        "kernel_bytes": kernel_bytes,
         "message": f"{used_text} used, {pods_text} by pods; {outside_text} belong to no pod"
-        + (f" ({parts})" if parts else ""),
+        + (f" ({parts})" if parts else "")
+        + _beside(kernel_bytes),
     }
+
+
+def _beside(kernel_bytes: int | None) -> str:
+    if kernel_bytes is None:
+        return ""
+    return f"; {amount_text(kernel_bytes, Resource.MEMORY)} of the kernel itself count as available"
 
 
 def _outside(tree: CgroupTree, node: str, cgroups: Sequence[str]) -> MemoryKinds | None:

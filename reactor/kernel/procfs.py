@@ -22,16 +22,33 @@ _SCORE: Final = re.compile(rb"-?[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryInfo:
-    """What /proc/meminfo says of the whole machine. `available_bytes` is None before 3.14."""
+    """What /proc/meminfo says of the whole machine. `available_bytes` is None before 3.14.
+
+    `huge_pages_bytes` is what the pools of huge pages hold, of all sizes, used or not: part of the total, and
+    of use only to those that ask for such pages. 0 before 4.15 and where the kernel has no such pools.
+    """
 
     total_bytes: int
     free_bytes: int
     available_bytes: int | None
+    huge_pages_bytes: int = 0
 
     @property
-    def usage_bytes(self) -> int:
-        """Return what is not free: the kubelet's figure for a v2 root, which has no memory.current."""
-        return max(0, self.total_bytes - self.free_bytes)
+    def capacity_bytes(self) -> int:
+        """Return what ordinary pages can have: the capacity that `memory.available` counts with."""
+        return max(0, self.total_bytes - self.huge_pages_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInUse:
+    """What /proc/meminfo says of the memory of processes and files, in bytes.
+
+    `usage_bytes` is what the root's memory.stat has as anon and file: NR_ANON_MAPPED and NR_FILE_PAGES, the
+    latter without swap cache, which the kernel charges to no cgroup as file.
+    """
+
+    usage_bytes: int
+    inactive_file_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +62,42 @@ class ProcessStatus:
 
 def parse_meminfo(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInfo:
     """Return the machine's memory."""
-    available_bytes = None
-    if b"\nMemAvailable:" in raw:
-        available_bytes = _kib_line(raw, b"MemAvailable:", interface)
     return MemoryInfo(
         total_bytes=_kib_line(raw, b"MemTotal:", interface),
         free_bytes=_kib_line(raw, b"MemFree:", interface),
-        available_bytes=available_bytes,
+        available_bytes=_optional_kib_line(raw, b"MemAvailable:", interface),
+        huge_pages_bytes=_optional_kib_line(raw, b"Hugetlb:", interface) or 0,
     )
+
+
+def parse_memory_in_use(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInUse:
+    """Return what processes and files use.
+
+    Cached is NR_FILE_PAGES without swap cache and Buffers (page cache of block devices): with Buffers it is
+    all page cache.
+    """
+    return MemoryInUse(
+        usage_bytes=sum(
+            _kib_line(raw, label, interface) for label in (b"AnonPages:", b"Cached:", b"Buffers:")
+        ),
+        inactive_file_bytes=_kib_line(raw, b"Inactive(file):", interface),
+    )
+
+
+def parse_kernel_memory(raw: bytes, interface: str = "/proc/meminfo") -> int:
+    """Return what the kernel itself holds and can't reclaim, in bytes, 0 at the least.
+
+    Slab, page tables, stacks, per-CPU memory, buffers of drivers and of sockets: whatever is neither free,
+    nor of processes, files, swap cache or huge pages. The kernel reclaims KReclaimable (before 4.20
+    SReclaimable) when memory is short.
+    """
+    machine, used = parse_meminfo(raw, interface), parse_memory_in_use(raw, interface)
+    reclaimable_bytes = _optional_kib_line(raw, b"KReclaimable:", interface)
+    if reclaimable_bytes is None:
+        reclaimable_bytes = _optional_kib_line(raw, b"SReclaimable:", interface) or 0
+    swap_cache_bytes = _optional_kib_line(raw, b"SwapCached:", interface) or 0
+    others_bytes = used.usage_bytes + swap_cache_bytes + reclaimable_bytes
+    return max(0, machine.capacity_bytes - machine.free_bytes - others_bytes)
 
 
 def parse_loadavg_tasks(raw: bytes, interface: str = "/proc/loadavg") -> int:
@@ -94,6 +139,12 @@ def read_meminfo(proc: Path = PROC) -> MemoryInfo:
     """Return the machine's memory now. Raises OSError with the path."""
     path = proc / "meminfo"
     return parse_meminfo(read_file(path), str(path))
+
+
+def read_kernel_memory(proc: Path = PROC) -> int:
+    """Return what the kernel itself holds now, see `parse_kernel_memory`. Raises OSError with the path."""
+    path = proc / "meminfo"
+    return parse_kernel_memory(read_file(path), str(path))
 
 
 def read_task_limit(proc: Path = PROC) -> int:
@@ -163,6 +214,10 @@ def _line(raw: bytes, label: bytes, interface: str) -> bytes:
     if end < 0 or not raw.startswith(label, start):
         raise KernelInterfaceError(interface, raw[:64], f"a line {label.decode()!r}")
     return raw[start + len(label) : end].strip(b" \t")
+
+
+def _optional_kib_line(raw: bytes, label: bytes, interface: str) -> int | None:
+    return _kib_line(raw, label, interface) if b"\n" + label in raw else None
 
 
 def _kib_line(raw: bytes, label: bytes, interface: str) -> int:

@@ -18,7 +18,6 @@ from typing import Final
 from reactor.errors import RefusedError
 from reactor.kernel.bpf.probes import MemoryProbe
 from reactor.kernel.bpf.records import Level
-from reactor.kernel.procfs import read_meminfo
 from reactor.lab.daemon_process import wait_until
 from reactor.lab.hog import MIB
 from reactor.lab.tool import Record
@@ -29,7 +28,6 @@ _BLOCK_BYTES: Final = 16 * MIB
 _ROUNDS_A_BLOCK: Final = 8
 _TIMEOUT_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 0.2
-_PAGE_BYTES: Final = 4096
 _NEVER: Final = [Level(fire=1 << 40, rearm=1 << 39, step=1 << 30)]
 NONE: Final = "none"
 
@@ -87,8 +85,7 @@ class _Watches:
         self._probe.unwatch(self._others[0])
         self._probe.watch(self._node, 2, _NEVER)
         self._probe.prepare_node()
-        capacity_pages = read_meminfo().total_bytes // _PAGE_BYTES
-        self._probe.watch_node(2 + MANY, _NEVER, capacity_pages=capacity_pages)
+        self._probe.watch_node(2 + MANY, _NEVER)
 
 
 _STEPS: Final[dict[str, Callable[[_Watches], None]]] = {

@@ -1,7 +1,20 @@
 """The node's memory and that of all its pods, against what each may use.
 
 Counted as the kubelet's Summary API does, so that thresholds mean the same: available is the capacity less
-the working set, and the working set is usage less inactive page cache.
+the working set, and the working set is usage less inactive page cache. The machine's capacity is without the
+pools of huge pages, which neither usage nor anybody's ordinary memory can have.
+
+The root of cgroup v2 has no memory.current. Its usage is anon and file of its memory.stat, for the kubelet
+and here, but a pass reads the same counters from /proc/meminfo:
+
+- memory.stat adds up what each CPU has counted for each cgroup (rstat). A reader that finds too little to add
+  up, or before 6.8 another reader at it, is given the sums as they were; else it walks every cgroup that has
+  changed, so that whoever makes many of them makes it slow.
+- /proc/meminfo reads the counters that the eBPF watch on the machine compares with its levels: what woke the
+  pass is never newer than what the pass reads.
+
+Both lag behind by what each CPU has not added yet: vmstat by at most 125 pages of each counter
+(mm/vmstat.c, calculate_normal_threshold) and a second.
 """
 
 from __future__ import annotations
@@ -14,8 +27,8 @@ from pathlib import Path
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
 from reactor.kernel.cgroup_files import parse_limit
-from reactor.kernel.files import KernelFile, parse_field
-from reactor.kernel.procfs import MemoryInfo, parse_meminfo
+from reactor.kernel.files import KernelFile
+from reactor.kernel.procfs import parse_meminfo, parse_memory_in_use
 from reactor.model.settings import Settings
 from reactor.model.thresholds import Observation
 
@@ -133,35 +146,37 @@ class NodeMemory:
         self._reserved_bytes = settings.reserved_memory_bytes
         self._meminfo = KernelFile(proc / "meminfo")
         self._machine_bytes = 0
+        self._capacity_bytes = 0
         self._reading: MemoryReading | None = None
         self._node = CgroupMemory(tree, settings.node_cgroup or "/")
-        self._root_stat: KernelFile | None = None
         self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.pod_parents))
 
     def node(self) -> MemoryUse:
         """Return what is used of the node: the machine, or the cgroup that stands for it."""
         if self._node_cgroup is None and self._tree.version is CgroupVersion.V2:
-            return self._v2_root(self._machine())
+            return self._v2_root()
         if not self._machine_bytes:
             self.look_at_machine()
-        machine_bytes = self._machine_bytes
         found = self._reading = self._node.read()
         return MemoryUse(
             usage_bytes=found.usage_bytes,
             inactive_file_bytes=found.inactive_file_bytes,
-            capacity_bytes=machine_bytes
+            capacity_bytes=self._capacity_bytes
             if found.limit_bytes is None
-            else min(machine_bytes, found.limit_bytes),
-            machine_bytes=machine_bytes,
+            else min(self._capacity_bytes, found.limit_bytes),
+            machine_bytes=self._machine_bytes,
         )
 
     def look_at_machine(self) -> None:
         """Read again how much memory the machine has.
 
         A node with a counter of its own needs nothing else of /proc/meminfo, which the kernel adds up again
-        for each reader (30 us of a pass), and this changes only where memory is plugged in.
+        for each reader (30 us of a pass), and this changes only where memory is plugged in or taken for huge
+        pages. What a virtual node may use is its limit, huge pages or not.
         """
-        self._machine_bytes = self._machine().total_bytes
+        machine = parse_meminfo(self._meminfo.read(), self._meminfo.path)
+        self._machine_bytes = machine.total_bytes
+        self._capacity_bytes = machine.capacity_bytes if self._node_cgroup is None else machine.total_bytes
 
     def pods(self, node: MemoryUse) -> MemoryUse | None:
         """Return what all pods use of what they may, None where the settings name no parent of pods.
@@ -189,25 +204,18 @@ class NodeMemory:
     def close(self) -> None:
         """Close every descriptor."""
         self._meminfo.close()
-        if self._root_stat is not None:
-            self._root_stat.close()
         for held in (self._node, *self._parents):
             held.close()
 
-    def _machine(self) -> MemoryInfo:
-        return parse_meminfo(self._meminfo.read(), self._meminfo.path)
-
-    def _v2_root(self, machine: MemoryInfo) -> MemoryUse:
-        """Return the machine's memory where the root has no memory.current.
-
-        What is not free is used, as cAdvisor has it (libcontainer's rootStatsFromMeminfo).
-        """
-        if self._root_stat is None:
-            self._root_stat = KernelFile(self._tree.memory_root / "memory.stat")
+    def _v2_root(self) -> MemoryUse:
+        """Return the machine's memory where the root has no memory.current (libcontainer's statMemory)."""
+        raw = self._meminfo.read()
+        machine = parse_meminfo(raw, self._meminfo.path)
+        used = parse_memory_in_use(raw, self._meminfo.path)
         return MemoryUse(
-            usage_bytes=machine.usage_bytes,
-            inactive_file_bytes=parse_field(self._root_stat.read(), b"inactive_file", self._root_stat.path),
-            capacity_bytes=machine.total_bytes,
+            usage_bytes=used.usage_bytes,
+            inactive_file_bytes=used.inactive_file_bytes,
+            capacity_bytes=machine.capacity_bytes,
             machine_bytes=machine.total_bytes,
         )
 

@@ -21,7 +21,7 @@ class MemoryKinds:
     """Memory in bytes; inactive page cache, which counts as available, is none of it.
 
     `kernel_bytes` are slab, stacks, page tables and the like; of them on v2 only slab, where the kernel tells
-    no more (before 5.18).
+    no more (before 5.18). The usage of the machine, unlike that of any other cgroup, is without them.
     """
 
     anonymous_bytes: int = 0

@@ -1,8 +1,9 @@
 """Memory thresholds on cgroup v2, which has no events for them: eBPF programs at the kernel's page counters.
 
 The kernel reports a crossing 4-250 KiB past the level, and also reclaim at a limit, when usage stands still
-and only the working set grows. On the machine itself the free and inactive file pages are watched, so that
-page cache does not move its levels at all.
+and only the working set grows. On the machine itself anonymous and file pages without the inactive ones are
+watched, which is the working set: page cache does not move its levels at all. What wakes the loop there is
+what a pass reads from /proc/meminfo (reactor/observe/memory.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import trio
 from reactor.kernel.bpf.loaders import open_memory_probe
 from reactor.kernel.bpf.records import LEVELS_PER_WATCH, Level
 from reactor.kernel.cgroup import MemoryCounters
-from reactor.kernel.procfs import read_meminfo
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import WakeKind
@@ -51,7 +51,7 @@ class MemoryProbe(WatchProbe, Protocol):
     def prepare_node(self) -> None:
         """Make watches on the node possible."""
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
         """Watch the node at these levels."""
 
 
@@ -158,8 +158,7 @@ class EbpfMemory(EbpfSource[MemoryProbe, _Levels]):
         return _MemoryWatch(cgroup, watch_id, addresses.memory, MemoryCounters(self._tree, cgroup))
 
     def _watch_machine(self, probe: MemoryProbe, watch_id: int, levels: Sequence[Level]) -> None:
-        capacity_pages = read_meminfo(self._proc).total_bytes // PAGE_BYTES if levels else 0
-        probe.watch_node(watch_id, levels, capacity_pages=capacity_pages)
+        probe.watch_node(watch_id, levels)
 
     def _described(self, watches: Sequence[EbpfWatch[_Levels]]) -> str:
         return describe_levels(level for watch in watches for level in watch.wanted or ())

@@ -24,17 +24,19 @@ class Reserve:
     """What has to be left where the node is fullest, in bytes, by what it is for.
 
     `watermark_bytes` is what the kernel wants free before it reclaims in the allocators' own time,
-    `batch_bytes` what CPUs may have taken that no counter shows yet, `daemon_bytes` the daemon itself.
+    `batch_bytes` what CPUs may have taken that no counter shows yet, `daemon_bytes` the daemon itself,
+    `kernel_bytes` what the kernel itself holds of a machine: it counts as available there.
     """
 
     watermark_bytes: int
     batch_bytes: int
     daemon_bytes: int
+    kernel_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """Return the sum."""
-        return self.watermark_bytes + self.batch_bytes + self.daemon_bytes
+        return self.watermark_bytes + self.batch_bytes + self.daemon_bytes + self.kernel_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

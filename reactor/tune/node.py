@@ -12,6 +12,7 @@ from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
+from reactor.kernel.procfs import read_kernel_memory
 from reactor.lab.calm import check_machine
 from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.hog import MIB
@@ -39,7 +40,10 @@ def facts(tree: CgroupTree, settings: Settings, root: Path = Path("/")) -> NodeF
         cpus=cpus,
         huge_pages=huge_pages(root),
         reserve=Reserve(
-            watermark_bytes=watermark_bytes, batch_bytes=cpus * _BATCH_BYTES, daemon_bytes=_DAEMON_BYTES
+            watermark_bytes=watermark_bytes,
+            batch_bytes=cpus * _BATCH_BYTES,
+            daemon_bytes=_DAEMON_BYTES,
+            kernel_bytes=read_kernel_memory(root / "proc") if is_machine else 0,
         ),
         largest_pod_bytes=_largest_pod_bytes(tree, settings),
         # The root of v2 has no memory.high: what can be braked is a virtual node, or the pods' cgroups.

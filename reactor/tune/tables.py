@@ -163,10 +163,11 @@ def _reserve(found: Recommendation) -> Iterator[str]:
     if found.terms.reserve_bytes != reserve.total_bytes:
         yield f"Reserve {amount(found.terms.reserve_bytes)}, as asked for."
         return
+    kernel = f", {amount(reserve.kernel_bytes)} that the kernel itself holds" if reserve.kernel_bytes else ""
     yield (
         f"Reserve {amount(reserve.total_bytes)}: {amount(reserve.watermark_bytes)} below which the kernel "
         f"reclaims (the zones' high watermarks), {amount(reserve.batch_bytes)} that CPUs may have taken "
-        f"uncounted, {amount(reserve.daemon_bytes)} for the daemon."
+        f"uncounted{kernel}, {amount(reserve.daemon_bytes)} for the daemon."
     )
 
 

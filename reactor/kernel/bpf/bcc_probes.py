@@ -109,15 +109,15 @@ class BccMemoryProbe(_BccProbe):
         """Make watches on the node possible. Raises BpfError where its counters are hidden."""
         if self._prepared:
             return
-        _give_addresses(self._loaded.map("node_counters"), "vm_zone_stat", "vm_node_stat")
+        _give_addresses(self._loaded.map("node_counters"), "vm_node_stat")
         self._loaded.sample("node_sample", _NODE_PERIOD_NS)
         self._prepared = True
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
-        """Watch the node's working set (capacity - free - inactive file) at these levels and no others."""
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the node's working set (anonymous + file - inactive file) at these levels and no others."""
         if not self._prepared:
             raise ValueError("watch_node before prepare_node")
-        self._node.put(ONLY, pack_watch(watch_id, levels, capacity=capacity_pages))
+        self._node.put(ONLY, pack_watch(watch_id, levels, of_node=True))
 
 
 class BccTasksProbe(_BccProbe):
@@ -130,7 +130,7 @@ class BccTasksProbe(_BccProbe):
     def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
         """Watch the number of threads on the node. Raises BpfError where the kernel hides it."""
         _give_addresses(self._loaded.map("node_counters"), "nr_threads")
-        self._node.put(ONLY, pack_watch(watch_id, levels, capacity=1))
+        self._node.put(ONLY, pack_watch(watch_id, levels, of_node=True))
 
 
 class BccOomProbe(OomRecords):

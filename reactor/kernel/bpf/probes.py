@@ -141,11 +141,11 @@ class MemoryProbe(_CoreProbe):
         self._library = library
         self._node: BpfMap | None = None
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
-        """Watch the node's working set (capacity - free - inactive file) at these levels and no others."""
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+        """Watch the node's working set (anonymous + file - inactive file) at these levels and no others."""
         if self._node is None:
             raise ValueError("watch_node before prepare_node")
-        self._node.put(ONLY, pack_watch(watch_id, levels, capacity=capacity_pages))
+        self._node.put(ONLY, pack_watch(watch_id, levels, of_node=True))
 
     def prepare_node(self) -> None:
         """Load what watches the node. Raises BpfError; the watches on cgroups are none the worse for it."""
@@ -155,8 +155,8 @@ class MemoryProbe(_CoreProbe):
         with ExitStack() as owned:
             node = BpfObject("node", shared=shared, directory=self._directory, library=self._library)
             owned.callback(node.close)
-            available_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
-            if available_pages <= 0:
+            working_set_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
+            if working_set_pages <= 0:
                 raise BpfError("eBPF object node", NEEDS_SYSLOG)
             if timer != 0:
                 raise BpfError("eBPF object node", f"its timer does not start: {os.strerror(-timer)}")
@@ -176,7 +176,7 @@ class TasksProbe(_CoreProbe):
         """Watch the number of threads on the node. Raises BpfError where the kernel hides it."""
         if _TASKS_START.unpack(self._object.run("tasks_start", _TASKS_START.size))[0] <= 0:
             raise BpfError("eBPF object processes", NEEDS_SYSLOG)
-        self._node.put(ONLY, pack_watch(watch_id, levels, capacity=1))
+        self._node.put(ONLY, pack_watch(watch_id, levels, of_node=True))
 
 
 class OomRecords(Probe):

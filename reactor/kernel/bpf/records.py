@@ -122,8 +122,11 @@ class CounterAddresses:
     tasks: int
 
 
-def pack_watch(watch_id: int, levels: Sequence[Level], *, capacity: int = 0) -> bytes:
-    """Return a watch for the kernel. Raises ValueError for more levels than it holds."""
+def pack_watch(watch_id: int, levels: Sequence[Level], *, of_node: bool = False) -> bytes:
+    """Return a watch for the kernel. Raises ValueError for more levels than it holds.
+
+    The watch `of_node` is one on the machine, which is not watched without levels.
+    """
     if len(levels) > LEVELS_PER_WATCH:
         raise ValueError(f"{len(levels)} levels on one counter; accepted: {LEVELS_PER_WATCH} at the most")
     packed = [
@@ -136,7 +139,7 @@ def pack_watch(watch_id: int, levels: Sequence[Level], *, capacity: int = 0) -> 
         for level in levels
     ]
     packed += [LEVEL.pack(*[UNUSED] * 4)] * (LEVELS_PER_WATCH - len(levels))
-    return WATCH_HEAD.pack(watch_id, capacity, 0) + b"".join(packed)
+    return WATCH_HEAD.pack(watch_id, of_node and bool(levels), 0) + b"".join(packed)
 
 
 def parse_record(raw: bytes) -> WatchRecord | OomRecord:

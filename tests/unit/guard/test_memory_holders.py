@@ -42,6 +42,39 @@ def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree, make_pod, observation
     assert holders["outside"]["shared_bytes"] == 5
 
 
+@pytest.mark.parametrize("version", list(CgroupVersion))
+def test_what_the_kernel_holds_is_no_part_of_what_the_machine_uses(
+    make_tree, make_pod, observation, tmp_path, version
+) -> None:
+    tree = make_tree(version)
+    for cgroup in ("/", "/a"):
+        tree.add(cgroup)
+    shown = f"anon {10 * MIB}\nkernel {45 * MIB}\ntotal_rss {10 * MIB}\n"
+    tree.file("/", "memory.stat", shown)
+    tree.file("/", "memory.kmem.usage_in_bytes", f"{45 * MIB}\n")
+    (tmp_path / "meminfo").write_text(
+        "MemTotal: 524288 kB\nMemFree: 307200 kB\nBuffers: 0 kB\nCached: 0 kB\nAnonPages: 133120 kB\n"
+        "Inactive(file): 0 kB\nSReclaimable: 10240 kB\n"
+    )
+    held = memory_held(observation(382 * MIB), (make_pod("a"),), used(120))
+
+    holders = memory_holders(tree.tree, "/", held, proc=tmp_path)
+
+    assert holders["message"] == (
+        "130Mi used, 120Mi by pods; 10Mi belong to no pod (anonymous 10Mi); "
+        "72Mi of the kernel itself count as available"
+    )
+    assert (holders["outside"]["kernel_bytes"], holders["kernel_bytes"]) == (0, 72 * MIB)
+
+
+def test_kernel_memory_of_a_machine_that_is_not_known_is_not_told(
+    make_tree, make_pod, observation, tmp_path
+) -> None:
+    held = memory_held(observation(382 * MIB), (make_pod("a"),), used(120))
+    holders = memory_holders(make_tree(CgroupVersion.V2).tree, "/", held, proc=tmp_path)
+    assert (holders["kernel_bytes"], holders["outside"]) == (None, None)
+
+
 def test_pod_that_goes_meanwhile_and_kinds_that_are_not_known_are_left_out(
     tree, make_pod, observation
 ) -> None:

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.procfs import (
+    parse_kernel_memory,
     parse_loadavg_tasks,
     parse_meminfo,
+    parse_memory_in_use,
     parse_start_ticks,
     parse_status,
     read_meminfo,
@@ -21,7 +23,12 @@ from reactor.kernel.procfs import (
     read_task_limit,
 )
 
-MEMINFO = b"MemTotal:       2048 kB\nMemFree:         512 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n"
+MEMINFO = (
+    b"MemTotal:       2048 kB\nMemFree:         512 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n"
+    b"Cached:          300 kB\nSwapCached:       16 kB\nActive:            9 kB\nInactive:        7 kB\n"
+    b"Inactive(anon):    3 kB\nInactive(file):  100 kB\nAnonPages:       400 kB\nKReclaimable:   60 kB\n"
+    b"Slab:             90 kB\nSReclaimable:     50 kB\nHugetlb:         256 kB\n"
+)
 STATUS = (
     b"Name:\tkthreadd\nState:\tS (sleeping)\nVmRSS:\t  24000 kB\nThreads:\t3\nCapEff:\t000001ffffffffff\n"
 )
@@ -30,7 +37,35 @@ STATUS = (
 def test_meminfo_is_in_bytes() -> None:
     found = parse_meminfo(MEMINFO)
     assert (2 << 20, 512 << 10, 1 << 20) == (found.total_bytes, found.free_bytes, found.available_bytes)
-    assert (2 << 20) - (512 << 10) == found.usage_bytes
+
+
+def test_capacity_is_what_ordinary_pages_can_have() -> None:
+    assert (2048 - 256) << 10 == parse_meminfo(MEMINFO).capacity_bytes
+    none = parse_meminfo(MEMINFO.replace(b"Hugetlb:", b"Other:"))
+    assert (0, none.total_bytes) == (none.huge_pages_bytes, none.capacity_bytes)
+
+
+def test_machine_without_room_beside_its_huge_pages_has_no_capacity() -> None:
+    assert 0 == parse_meminfo(MEMINFO.replace(b"256 kB", b"4096 kB")).capacity_bytes
+
+
+def test_usage_is_anonymous_memory_and_all_page_cache() -> None:
+    """Neither swap cache nor inactive anonymous memory is taken for what it is not."""
+    found = parse_memory_in_use(MEMINFO)
+    assert ((400 + 300 + 1) << 10, 100 << 10) == (found.usage_bytes, found.inactive_file_bytes)
+
+
+@pytest.mark.parametrize("label", [b"AnonPages:", b"Cached:", b"Buffers:", b"Inactive(file):"])
+def test_usage_without_one_of_its_parts_is_refused(label: bytes) -> None:
+    with pytest.raises(KernelInterfaceError, match="meminfo"):
+        parse_memory_in_use(MEMINFO.replace(b"\n" + label, b"\nOther:"))
+
+
+def test_kernel_holds_what_nobody_else_does_and_can_not_be_reclaimed() -> None:
+    assert (2048 - 256 - 512 - 701 - 16 - 60) << 10 == parse_kernel_memory(MEMINFO)
+    before_4_20 = MEMINFO.replace(b"KReclaimable:", b"Other:")
+    assert (2048 - 256 - 512 - 701 - 16 - 50) << 10 == parse_kernel_memory(before_4_20)
+    assert 0 == parse_kernel_memory(MEMINFO.replace(b"512 kB", b"2048 kB"))
 
 
 def test_meminfo_without_memavailable_says_so() -> None:
@@ -112,9 +147,16 @@ def test_this_kernel_is_understood() -> None:
     assert read_status().resident_bytes > 0
 
 
-@given(st.one_of(st.binary(), st.builds(lambda cut: (MEMINFO + STATUS)[:cut], st.integers(0, 300))))
+@given(st.one_of(st.binary(), st.builds(lambda cut: (MEMINFO + STATUS)[:cut], st.integers(0, 500))))
 def test_arbitrary_bytes_are_refused_by_name_only(raw: bytes) -> None:
-    for parse in (parse_meminfo, parse_loadavg_tasks, parse_status, parse_start_ticks):
+    for parse in (
+        parse_meminfo,
+        parse_memory_in_use,
+        parse_kernel_memory,
+        parse_loadavg_tasks,
+        parse_status,
+        parse_start_ticks,
+    ):
         try:
             parse(raw)
         except KernelInterfaceError:

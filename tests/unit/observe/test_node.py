@@ -29,13 +29,20 @@ def proc(tmp_path: Path) -> Path:
     proc = tmp_path / "proc"
     (proc / "sys/kernel").mkdir(parents=True)
     (proc / "self").mkdir()
-    free_kib = 1024 * KIB
-    (proc / "meminfo").write_text(f"MemTotal: {TOTAL_BYTES // KIB} kB\nMemFree: {free_kib} kB\n")
+    meminfo(proc)
     shutil.copyfile("/proc/self/mountinfo", proc / "self/mountinfo")
     (proc / "loadavg").write_text("0.00 0.00 0.00 1/300 4242\n")
     (proc / "sys/kernel/pid_max").write_text("32768\n")
     (proc / "sys/kernel/threads-max").write_text("1000\n")
     return proc
+
+
+def meminfo(proc: Path, **mib: int) -> None:
+    """Write a machine of 4 GiB: 1024 MiB free, 900 anonymous, 700 page cache, 612 of it inactive."""
+    given = {"Buffers": 100, "Cached": 600, "Inactive(file)": 612, "AnonPages": 900, "Hugetlb": 0} | mib
+    lines = {"MemTotal": TOTAL_BYTES // MIB, "MemFree": 1024, "MemAvailable": 2000, **given}
+    text = "".join(f"{name}: {amount * KIB} kB\n" for name, amount in lines.items())
+    (proc / "meminfo").write_text(text)
 
 
 @pytest.fixture
@@ -119,11 +126,89 @@ def test_machine_on_v1_is_read_from_the_root_cgroup(make_tree: FakeTreeMaker, pr
     assert expected(3496, 4096, 400) == observer(fake, proc).memory()[Signal.MEMORY_AVAILABLE]
 
 
-def test_machine_on_v2_is_read_from_meminfo(make_tree: FakeTreeMaker, proc: Path) -> None:
-    """The root of v2 has no memory.current: usage is what is not free."""
+def test_machine_on_v2_uses_what_its_processes_and_files_do(make_tree: FakeTreeMaker, proc: Path) -> None:
+    """The root of v2 has no memory.current: usage is anonymous memory and page cache, whatever is free."""
     fake = make_tree(CgroupVersion.V2)
-    fake.file("/", "memory.stat", f"anon 1\ninactive_file {512 * MIB}\n")
-    assert expected(1536, 4096, 512) == observer(fake, proc).memory()[Signal.MEMORY_AVAILABLE]
+    assert expected(4096 - 988, 4096, 612) == observer(fake, proc).memory()[Signal.MEMORY_AVAILABLE]
+
+
+def test_slab_of_a_machine_on_v2_counts_as_available(make_tree: FakeTreeMaker, proc: Path) -> None:
+    """A million negative dentries: 512 MiB less are free, and no process and no file uses any more."""
+    node = observer(make_tree(CgroupVersion.V2), proc)
+    before = node.memory()
+    meminfo(proc, MemFree=512, SReclaimable=512)
+    assert before == node.memory()
+
+
+def test_page_cache_of_a_machine_on_v2_is_used_once_it_is_active(
+    make_tree: FakeTreeMaker, proc: Path
+) -> None:
+    node = observer(make_tree(CgroupVersion.V2), proc)
+    before = node.memory()[Signal.MEMORY_AVAILABLE].available
+    meminfo(proc, MemFree=824, Cached=800, **{"Inactive(file)": 812})
+    assert before == node.memory()[Signal.MEMORY_AVAILABLE].available
+    meminfo(proc, MemFree=824, Cached=800)
+    assert before - 200 * MIB == node.memory()[Signal.MEMORY_AVAILABLE].available
+
+
+def test_machine_on_v2_does_not_depend_on_what_cgroups_have_added_up(
+    make_tree: FakeTreeMaker, proc: Path
+) -> None:
+    """The root's memory.stat may be behind, and is not there where the controller is not."""
+    fake = make_tree(CgroupVersion.V2)
+    node = observer(fake, proc)
+    before = node.memory()
+    fake.file("/", "memory.stat", f"anon {4000 * MIB}\nfile {4000 * MIB}\ninactive_file 0\n")
+    assert before == node.memory()
+    assert {} == node.problems
+
+
+@pytest.mark.parametrize("version", list(CgroupVersion))
+def test_capacity_of_the_machine_is_without_huge_pages(
+    make_tree: FakeTreeMaker, proc: Path, version: CgroupVersion
+) -> None:
+    """As the kubelet has it (HugepageAwareEviction): only who asks for huge pages can have them."""
+    fake = make_tree(version)
+    fake.add("/", usage_bytes=1600 * MIB, inactive_file_bytes=612 * MIB)
+    meminfo(proc, Hugetlb=1024)
+    node = observer(fake, proc, pod_parents=("/pods",), reserved_memory_bytes=200 * MIB)
+    fake.add("/pods", usage_bytes=500 * MIB)
+    found = node.memory()
+    assert expected(3072 - 988, 3072, 612) == found[Signal.MEMORY_AVAILABLE]
+    assert expected(3072 - 200 - 500, 2872, 0) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+    fake.tree.set_memory_limit("/pods", 3500 * MIB)
+    assert expected(3072 - 500, 3072, 0) == node.memory()[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+    fake.tree.set_memory_limit("/pods", 2000 * MIB)
+    assert expected(1500, 2000, 0) == node.memory()[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+
+
+@pytest.mark.parametrize("version", list(CgroupVersion))
+def test_huge_pages_taken_while_the_node_is_guarded_are_seen(
+    make_tree: FakeTreeMaker, proc: Path, version: CgroupVersion
+) -> None:
+    fake = make_tree(version)
+    fake.add("/", usage_bytes=1600 * MIB, inactive_file_bytes=612 * MIB)
+    node = observer(fake, proc)
+    assert 4096 * MIB == node.memory()[Signal.MEMORY_AVAILABLE].capacity
+    meminfo(proc, Hugetlb=1000)
+    node.processes()  # at each housekeeping
+    assert 3096 * MIB == node.memory()[Signal.MEMORY_AVAILABLE].capacity
+
+
+def test_limit_of_a_virtual_node_is_its_capacity_whatever_huge_pages_there_are(
+    virtual: FakeTree, proc: Path
+) -> None:
+    meminfo(proc, Hugetlb=3900)
+    assert expected(312, 512, 100) == virtual_observer(virtual, proc).memory()[Signal.MEMORY_AVAILABLE]
+
+
+def test_machine_on_v2_whose_huge_pages_leave_less_than_is_used_has_nothing_available(
+    make_tree: FakeTreeMaker, proc: Path
+) -> None:
+    meminfo(proc, Hugetlb=3500)
+    found = observer(make_tree(CgroupVersion.V2), proc).memory()[Signal.MEMORY_AVAILABLE]
+    assert expected(0, 596, 612) == found
+    assert found.absurdity is None
 
 
 def test_parents_are_summed_and_nested_ones_counted_once(fake: FakeTree, proc: Path) -> None:

@@ -29,19 +29,19 @@ PAGES = MIB // os.sysconf("SC_PAGESIZE")
 
 
 class Probe(ProbeOfCgroups):
-    """Watches the machine too, by its free memory."""
+    """Watches the machine too, by its working set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.node: tuple[int, list[Level], int] | None = None
+        self.node: tuple[int, list[Level]] | None = None
         self.node_refusal: BpfError | None = None
 
     def prepare_node(self) -> None:
         if self.node_refusal is not None:
             raise self.node_refusal
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level], *, capacity_pages: int) -> None:
-        self.node = (watch_id, list(levels), capacity_pages)
+    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+        self.node = (watch_id, list(levels))
 
 
 class FakeNode:
@@ -53,9 +53,6 @@ class FakeNode:
         self.wakes, self.board = Wakes(), SourceBoard()
         self.probe = Probe()
         self.failure: Exception | None = None
-        self.proc = root / "proc"
-        self.proc.mkdir()
-        (self.proc / "meminfo").write_text("MemTotal: 4194304 kB\nMemFree: 1048576 kB\n")
         self.directory.mkdir()
         self.uses(50)
 
@@ -75,7 +72,6 @@ class FakeNode:
             self.board,
             open_probe=self.open_probe,
             absent=lambda: None,
-            proc=self.proc,
         )
 
     @property
@@ -267,8 +263,8 @@ async def test_cgroup_that_stays_away_fails_the_source(node: FakeNode, level: Le
 async def test_machine_is_watched_by_its_working_set(node: FakeNode, level: LevelFactory) -> None:
     async with node.watched(level(3500, "/", working_set_mib=3000)):
         assert node.probe.node is not None
-        _, (armed,), capacity_pages = node.probe.node
-        assert (3000 * PAGES + 1, 4096 * PAGES) == (armed.fire, capacity_pages)
+        _, (armed,) = node.probe.node
+        assert 3000 * PAGES + 1 == armed.fire
 
 
 async def test_machine_that_can_not_be_watched_leaves_the_others_watched(

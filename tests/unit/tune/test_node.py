@@ -8,7 +8,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.calm import memory_pressure_percent
 from reactor.model.settings import Settings
-from reactor.tune.node import check_calm, huge_pages, watermarks_bytes
+from reactor.tune.node import check_calm, facts, huge_pages, watermarks_bytes
 
 MIB = 1 << 20
 ZONES = b"""Node 0, zone      DMA
@@ -28,19 +28,42 @@ Node 0, zone    DMA32
 """
 
 
-def a_node(root: Path, *, available_mib: int, pressure: float, inactive_mib: int = 0) -> CgroupTree:
+def a_node(root: Path, *, available_mib: int, pressure: float) -> CgroupTree:
     proc = root / "proc"
     (proc / "pressure").mkdir(parents=True)
     kib = available_mib * 1024
-    (proc / "meminfo").write_text(f"MemTotal: {8192 * 1024} kB\nMemFree: {kib} kB\nMemAvailable: {kib} kB\n")
+    total_kib = 8192 * 1024
+    (proc / "meminfo").write_text(
+        f"MemTotal: {total_kib} kB\nMemFree: {kib} kB\nMemAvailable: {kib} kB\nBuffers: 0 kB\n"
+        f"Cached: 0 kB\nInactive(file): 0 kB\nAnonPages: {total_kib - kib} kB\n"
+    )
     (proc / "pressure/memory").write_text(f"some avg10={pressure} avg60=0.00 avg300=0.00 total=1\n")
-    (root / "memory.stat").write_text(f"inactive_file {inactive_mib * MIB}\n")
     return CgroupTree(version=CgroupVersion.V2, memory_root=root)
 
 
 def test_the_reserve_is_every_zones_high_watermark_without_boost_and_no_cpus_list() -> None:
     assert 250 * 4096 == watermarks_bytes(ZONES)
     assert 0 == watermarks_bytes(b"")
+
+
+def test_reserve_of_a_machine_has_what_the_kernel_itself_holds_of_it(tmp_path: Path) -> None:
+    """It counts as available, and no pod can have it."""
+    tree = a_node(tmp_path, available_mib=4096, pressure=0)
+    proc = tmp_path / "proc"
+    meminfo = (proc / "meminfo").read_text()
+    (proc / "meminfo").write_text(meminfo.replace("AnonPages: 4194304", "AnonPages: 3145728"))
+    (proc / "zoneinfo").write_bytes(ZONES)
+    found = facts(tree, Settings(), tmp_path).reserve
+    assert 1024 * MIB == found.kernel_bytes
+    assert found.total_bytes == 1024 * MIB + found.watermark_bytes + found.batch_bytes + found.daemon_bytes
+
+
+def test_reserve_of_a_virtual_node_has_nothing_of_the_kernels(tmp_path: Path) -> None:
+    tree = a_node(tmp_path, available_mib=1024, pressure=0)
+    (tmp_path / "node").mkdir()
+    for name, text in {"memory.current": "1", "memory.stat": "inactive_file 0", "memory.max": "max"}.items():
+        (tmp_path / "node" / name).write_text(f"{text}\n")
+    assert 0 == facts(tree, Settings(node_cgroup="/node"), tmp_path).reserve.kernel_bytes
 
 
 def test_who_is_given_huge_pages_is_the_word_in_brackets(tmp_path: Path) -> None:
