@@ -1,0 +1,111 @@
+"""The machine's memory by the kernel's own figures, and what takes of it: page cache, slab."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.model.settings import Settings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
+from reactor.observe.node import NodeObserver
+
+MIB: Final = 1 << 20
+_STAT: Final = Path("/sys/fs/cgroup/memory.stat")
+_MEMINFO: Final = Path("/proc/meminfo")
+_NAME_CHARS: Final = 200  # beyond 40 a dentry's name is allocated by itself: 512 bytes in all
+_DENTRY_BYTES: Final = 448
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFigures:
+    """What the kernel says, in bytes: the root's memory.stat as the kubelet adds it up, and meminfo."""
+
+    working_set_bytes: int
+    free_bytes: int
+    total_bytes: int
+    slab_bytes: int
+
+
+def kernel_figures() -> KernelFigures:
+    """Return them now, with what each CPU has counted for itself added up first."""
+    with suppress(OSError):  # EINVAL where a counter is below zero; they are added up all the same
+        Path("/proc/sys/vm/stat_refresh").write_text("1")
+    stat = dict(line.split() for line in _STAT.read_text().splitlines())
+    meminfo = {line.split(":")[0]: int(line.split()[1]) << 10 for line in _MEMINFO.read_text().splitlines()}
+    return KernelFigures(
+        working_set_bytes=int(stat["anon"]) + int(stat["file"]) - int(stat["inactive_file"]),
+        free_bytes=meminfo["MemFree"],
+        total_bytes=meminfo["MemTotal"],
+        slab_bytes=meminfo["Slab"],
+    )
+
+
+def observed() -> Observation:
+    """Return memory.available of the machine as a pass observes it."""
+    node = NodeObserver(CgroupTree.discover(), Settings())
+    try:
+        return node.memory()[Signal.MEMORY_AVAILABLE]
+    finally:
+        node.close()
+
+
+class PageCache:
+    """A file on a disk (/tmp may be a tmpfs), whose pages are cached; removed at the end."""
+
+    def __init__(self, directory: Path = Path("/var/tmp")) -> None:
+        self._directory = tempfile.TemporaryDirectory(dir=directory)
+        self.path = Path(self._directory.name) / "file"
+
+    def write(self, mib: int) -> None:
+        """Write so much, to the disk too: then the pages are clean, inactive and free to be reclaimed."""
+        block = b"\1" * MIB
+        with self.path.open("wb") as file:
+            for _ in range(mib):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def use(self) -> None:
+        """Read all of it, twice: the kernel takes its pages for active."""
+        for _ in range(2):
+            with self.path.open("rb") as file:
+                while file.read(MIB):
+                    pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._directory.cleanup()
+
+
+class NegativeDentries:
+    """Names that were looked up and are not there: the kernel keeps them in slab, with their directory."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(dir="/var/tmp")
+        self._made = 0
+
+    def make(self, mib: int) -> None:
+        """Look so many MiB of names up."""
+        for _ in range(mib * MIB // _DENTRY_BYTES):
+            self._made += 1
+            with suppress(FileNotFoundError):
+                os.stat(f"{self._directory.name}/{self._made:0{_NAME_CHARS}}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._directory.cleanup()
