@@ -184,7 +184,8 @@ class NodeMemory:
         To be called after `node`, whose reading serves again for a parent that is the node itself.
 
         They may use the sum of their parents' own limits where each has one, else what is not reserved of
-        the node. A parent that doesn't exist (yet) holds no pod and uses nothing; one of them has to.
+        the node. A limit that counts the machine's huge pages in is taken as it is, as the kubelet takes that
+        of its pods. A parent that doesn't exist (yet) holds no pod and uses nothing; one of them has to.
         """
         if not self._parents:
             return None
@@ -192,12 +193,11 @@ class NodeMemory:
         limits = [self._own_limit_bytes(cgroup, reading) for cgroup, reading in readings.items()]
         known = [limit for limit in limits if limit is not None]
         unreserved_bytes = node.capacity_bytes - self._reserved_bytes
+        most_bytes = node.machine_bytes if self._node_cgroup is None else node.capacity_bytes
         return MemoryUse(
             usage_bytes=sum(reading.usage_bytes for reading in readings.values()),
             inactive_file_bytes=sum(reading.inactive_file_bytes for reading in readings.values()),
-            capacity_bytes=min(sum(known), node.capacity_bytes)
-            if len(known) == len(limits)
-            else unreserved_bytes,
+            capacity_bytes=min(sum(known), most_bytes) if len(known) == len(limits) else unreserved_bytes,
             machine_bytes=node.machine_bytes,
         )
 

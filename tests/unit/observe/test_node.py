@@ -177,7 +177,7 @@ def test_capacity_of_the_machine_is_without_huge_pages(
     assert expected(3072 - 988, 3072, 612) == found[Signal.MEMORY_AVAILABLE]
     assert expected(3072 - 200 - 500, 2872, 0) == found[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
     fake.tree.set_memory_limit("/pods", 3500 * MIB)
-    assert expected(3072 - 500, 3072, 0) == node.memory()[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
+    assert expected(3000, 3500, 0) == node.memory()[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
     fake.tree.set_memory_limit("/pods", 2000 * MIB)
     assert expected(1500, 2000, 0) == node.memory()[Signal.ALLOCATABLE_MEMORY_AVAILABLE]
 
