@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class KernelFigures:
     free_bytes: int
     total_bytes: int
     slab_bytes: int
+    swap_cache_bytes: int
 
 
 def kernel_figures() -> KernelFigures:
@@ -44,6 +46,7 @@ def kernel_figures() -> KernelFigures:
         free_bytes=meminfo["MemFree"],
         total_bytes=meminfo["MemTotal"],
         slab_bytes=meminfo["Slab"],
+        swap_cache_bytes=meminfo["SwapCached"],
     )
 
 
@@ -85,6 +88,29 @@ class PageCache:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._directory.cleanup()
+
+
+class SwapFile:
+    """A file on a disk that the machine swaps to, while this is entered."""
+
+    def __init__(self, mib: int) -> None:
+        self._mib = mib
+        self._directory = tempfile.TemporaryDirectory(dir="/var/tmp")
+        self._path = Path(self._directory.name) / "swap"
+
+    def __enter__(self) -> Self:
+        self._path.touch(mode=0o600)
+        with self._path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, self._mib * MIB)
+        for command in (["mkswap", "--quiet"], ["swapon"]):
+            subprocess.run([*command, self._path], check=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        subprocess.run(["swapoff", self._path], check=True)
         self._directory.cleanup()
 
 

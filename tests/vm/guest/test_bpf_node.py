@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import signal
+import time
+from pathlib import Path
 
-from machine_memory import NegativeDentries, PageCache, kernel_figures, observed
+from machine_memory import NegativeDentries, PageCache, SwapFile, kernel_figures, observed
 from probing import MARKS, MIB, PAGE, PAGES, ROOT, Cgroup, allocate, level, silent, spawn, told
 
 from reactor.kernel.bpf.probes import MemoryProbe
@@ -67,4 +71,41 @@ def test_neither_slab_nor_inactive_page_cache_crosses_a_level_of_the_machine(
         cgroup.allocate(80)
         (record, *_) = told(memory, 92, RecordKind.CROSSING)
         memory.watch_node(92, [])
+    assert fire == record.fire
+
+
+def test_pages_that_came_back_from_swap_are_counted_once(
+    memory: MemoryProbe, cgroup: Cgroup, tmp_path: Path
+) -> None:
+    """They are anonymous pages and swap cache, which the kernel counts among the machine's file pages."""
+    memory.prepare_node()
+    read, is_read = tmp_path / "read", tmp_path / "is-read"
+
+    def swapped() -> mmap.mmap:
+        kept = allocate(60)
+        while not read.exists():
+            time.sleep(0.05)
+        assert sum(kept[offset] for offset in range(0, len(kept), PAGE)) > 0
+        is_read.touch()
+        return kept
+
+    with SwapFile(128):
+        cgroup.run(swapped)
+        for _ in range(4):
+            time.sleep(1)
+            with contextlib.suppress(OSError):  # EAGAIN: less was reclaimed
+                cgroup.write("memory.reclaim", "60M")
+        read.touch()
+        while not is_read.exists():
+            time.sleep(0.05)
+        figures, seen = kernel_figures(), observed()
+        assert figures.swap_cache_bytes > 30 * MIB
+        assert abs(seen.capacity - seen.available - figures.working_set_bytes) < 8 * MIB
+        fire = ahead(20)
+        memory.watch_node(93, [level(fire)])
+        assert silent(memory, 93)
+        cgroup.allocate(60)
+        (record, *_) = told(memory, 93, RecordKind.CROSSING)
+        memory.watch_node(93, [])
+        cgroup.end()
     assert fire == record.fire
