@@ -26,28 +26,28 @@ def test_a_parent_whose_limit_is_below_the_threshold_is_named(make_tree):
     assert "below the 300Mi that the node has" in found["threshold memory.available<500Mi"]
 
 
-def a_machine(proc, *, free_mib):
-    """Write a /proc of 4 GiB where processes and files use 2 GiB and the kernel what is not free."""
+def a_machine(proc, *, slab_mib):
+    """Write a /proc of 4 GiB where processes and files use 2 GiB, and slab as much as is said."""
     proc.mkdir(exist_ok=True)
-    lines = {"MemTotal": 4096, "MemFree": free_mib, "Buffers": 0, "Cached": 1024, "AnonPages": 1024}
-    lines |= {"Inactive(file)": 512, "SReclaimable": 100, "Hugetlb": 0}
+    lines = {"MemTotal": 4096, "MemFree": 1700, "Buffers": 0, "Cached": 1024, "AnonPages": 1024}
+    lines |= {"Inactive(file)": 512, "SReclaimable": 100, "SUnreclaim": slab_mib, "PageTables": 10}
     (proc / "meminfo").write_text("".join(f"{name}: {mib << 10} kB\n" for name, mib in lines.items()))
     return proc
 
 
 @pytest.mark.parametrize("version", list(CgroupVersion))
-@pytest.mark.parametrize(("free_mib", "is_late"), [(1700, True), (1900, False)])
+@pytest.mark.parametrize(("slab_mib", "is_late"), [(190, True), (180, False)])
 def test_a_threshold_that_the_kernels_own_memory_hides_is_named(
-    make_tree, tmp_path, version, free_mib, is_late
+    make_tree, tmp_path, version, slab_mib, is_late
 ):
     tree = make_tree(version)
     tree.add("/", usage_bytes=2048 * MIB, inactive_file_bytes=512 * MIB)
     settings = settings_from_text("{evictionHard: {memory.available: 200Mi, pid.available: 5%}}", "f")
 
-    found = late_on_this_machine(settings, tree.tree, proc=a_machine(tmp_path / "proc", free_mib=free_mib))
+    found = late_on_this_machine(settings, tree.tree, proc=a_machine(tmp_path / "proc", slab_mib=slab_mib))
 
     assert list(found) == ["threshold memory.available<200Mi"] * is_late
-    assert all("248Mi of what counts as available" in why for why in found.values())
+    assert all("200Mi of what counts as available" in why for why in found.values())
 
 
 def test_no_threshold_of_a_virtual_node_is_hidden_by_the_kernels_memory(make_tree, tmp_path):
@@ -56,7 +56,7 @@ def test_no_threshold_of_a_virtual_node_is_hidden_by_the_kernels_memory(make_tre
     settings = settings_from_text(
         "{evictionHard: {memory.available: 1Mi}, reactor: {nodeCgroup: /pods}}", "f"
     )
-    proc = a_machine(tmp_path / "proc", free_mib=1000)
+    proc = a_machine(tmp_path / "proc", slab_mib=1000)
     assert {} == late_on_this_machine(settings, tree.tree, proc=proc)
 
 

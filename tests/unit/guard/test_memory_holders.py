@@ -53,8 +53,7 @@ def test_what_the_kernel_holds_is_no_part_of_what_the_machine_uses(
     tree.file("/", "memory.stat", shown)
     tree.file("/", "memory.kmem.usage_in_bytes", f"{45 * MIB}\n")
     (tmp_path / "meminfo").write_text(
-        "MemTotal: 524288 kB\nMemFree: 307200 kB\nBuffers: 0 kB\nCached: 0 kB\nAnonPages: 133120 kB\n"
-        "Inactive(file): 0 kB\nSReclaimable: 10240 kB\n"
+        "MemTotal: 524288 kB\nSReclaimable: 10240 kB\nSUnreclaim: 70656 kB\nPageTables: 3072 kB\n"
     )
     held = memory_held(observation(382 * MIB), (make_pod("a"),), used(120))
 

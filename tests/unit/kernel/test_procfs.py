@@ -27,7 +27,8 @@ MEMINFO = (
     b"MemTotal:       2048 kB\nMemFree:         512 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n"
     b"Cached:          300 kB\nSwapCached:       16 kB\nActive:            9 kB\nInactive:        7 kB\n"
     b"Inactive(anon):    3 kB\nInactive(file):  100 kB\nAnonPages:       400 kB\nKReclaimable:   60 kB\n"
-    b"Slab:             90 kB\nSReclaimable:     50 kB\nHugetlb:         256 kB\n"
+    b"SReclaimable:     50 kB\nSUnreclaim:       40 kB\nKernelStack:       6 kB\nPageTables:        8 kB\n"
+    b"SecPageTables:     2 kB\nVmallocUsed:      20 kB\nPercpu:            3 kB\nHugetlb:         256 kB\n"
 )
 STATUS = (
     b"Name:\tkthreadd\nState:\tS (sleeping)\nVmRSS:\t  24000 kB\nThreads:\t3\nCapEff:\t000001ffffffffff\n"
@@ -61,11 +62,19 @@ def test_usage_without_one_of_its_parts_is_refused(label: bytes) -> None:
         parse_memory_in_use(MEMINFO.replace(b"\n" + label, b"\nOther:"))
 
 
-def test_kernel_holds_what_nobody_else_does_and_can_not_be_reclaimed() -> None:
-    assert (2048 - 256 - 512 - 701 - 16 - 60) << 10 == parse_kernel_memory(MEMINFO)
-    before_4_20 = MEMINFO.replace(b"KReclaimable:", b"Other:")
-    assert (2048 - 256 - 512 - 701 - 16 - 50) << 10 == parse_kernel_memory(before_4_20)
-    assert 0 == parse_kernel_memory(MEMINFO.replace(b"512 kB", b"2048 kB"))
+def test_kernel_holds_what_it_tells_of_and_can_not_reclaim() -> None:
+    """MemFree is without the free pages that CPUs keep for themselves: those are no kernel memory."""
+    assert (40 + 20 + 8 + 2 + 3) << 10 == parse_kernel_memory(MEMINFO)
+    more_is_free = MEMINFO.replace(b"MemFree:         512 kB", b"MemFree:         100 kB")
+    assert parse_kernel_memory(MEMINFO) == parse_kernel_memory(more_is_free)
+
+
+def test_kinds_of_memory_that_the_kernel_does_not_tell_are_left_out() -> None:
+    before_5_3 = MEMINFO.replace(b"VmallocUsed:      20", b"VmallocUsed:       0")
+    assert (40 + 6 + 8 + 2 + 3) << 10 == parse_kernel_memory(before_5_3)
+    assert 40 << 10 == parse_kernel_memory(b"MemTotal: 9 kB\nSUnreclaim: 40 kB\n")
+    with pytest.raises(KernelInterfaceError, match="meminfo"):
+        parse_kernel_memory(b"MemTotal: 9 kB\n")
 
 
 def test_meminfo_without_memavailable_says_so() -> None:

@@ -50,8 +50,8 @@ def test_reserve_of_a_machine_has_what_the_kernel_itself_holds_of_it(tmp_path: P
     """It counts as available, and no pod can have it."""
     tree = a_node(tmp_path, available_mib=4096, pressure=0)
     proc = tmp_path / "proc"
-    meminfo = (proc / "meminfo").read_text()
-    (proc / "meminfo").write_text(meminfo.replace("AnonPages: 4194304", "AnonPages: 3145728"))
+    with (proc / "meminfo").open("a") as file:
+        file.write(f"SUnreclaim: {1024 * 1024} kB\n")
     (proc / "zoneinfo").write_bytes(ZONES)
     found = facts(tree, Settings(), tmp_path).reserve
     assert 1024 * MIB == found.kernel_bytes

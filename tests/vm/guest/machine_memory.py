@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -20,13 +21,18 @@ from reactor.observe.node import NodeObserver
 MIB: Final = 1 << 20
 _STAT: Final = Path("/sys/fs/cgroup/memory.stat")
 _MEMINFO: Final = Path("/proc/meminfo")
+_ZONEINFO: Final = Path("/proc/zoneinfo")
 _NAME_CHARS: Final = 200  # beyond 40 a dentry's name is allocated by itself: 512 bytes in all
 _DENTRY_BYTES: Final = 448
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelFigures:
-    """What the kernel says, in bytes: the root's memory.stat as the kubelet adds it up, and meminfo."""
+    """What the kernel says, in bytes: the root's memory.stat as the kubelet adds it up, and meminfo.
+
+    `free_bytes` is with the free pages that each CPU keeps for itself, which MemFree is without: up to an
+    eighth of the memory since 6.7.
+    """
 
     working_set_bytes: int
     free_bytes: int
@@ -41,9 +47,10 @@ def kernel_figures() -> KernelFigures:
         Path("/proc/sys/vm/stat_refresh").write_text("1")
     stat = dict(line.split() for line in _STAT.read_text().splitlines())
     meminfo = {line.split(":")[0]: int(line.split()[1]) << 10 for line in _MEMINFO.read_text().splitlines()}
+    kept_pages = sum(map(int, re.findall(r"^ +count: +(\d+)$", _ZONEINFO.read_text(), re.MULTILINE)))
     return KernelFigures(
         working_set_bytes=int(stat["anon"]) + int(stat["file"]) - int(stat["inactive_file"]),
-        free_bytes=meminfo["MemFree"],
+        free_bytes=meminfo["MemFree"] + kept_pages * os.sysconf("SC_PAGE_SIZE"),
         total_bytes=meminfo["MemTotal"],
         slab_bytes=meminfo["Slab"],
         swap_cache_bytes=meminfo["SwapCached"],
