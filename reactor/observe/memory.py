@@ -14,7 +14,10 @@ and here, but a pass reads the same counters from /proc/meminfo:
   pass is never newer than what the pass reads.
 
 Both lag behind by what each CPU has not added yet: vmstat by at most 125 pages of each counter
-(mm/vmstat.c, calculate_normal_threshold) and a second.
+(mm/vmstat.c, calculate_normal_threshold) and a second. On 6.12 with two CPUs, right after 4 MiB were
+allocated, meminfo was up to 0.2 MiB behind and memory.stat up to 0.3 MiB ahead or behind; MemFree showed none
+of the 4 MiB as used, since they came from the lists of free pages that each CPU keeps. Under emulation
+meminfo took 37 us to be read (p99 0.3 ms), memory.stat 45 us (p99 4.3 ms).
 """
 
 from __future__ import annotations
