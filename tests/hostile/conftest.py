@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
+from tests.support.failures import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.support.trials import Trial, Trials, trial_of
 
 
@@ -27,16 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents and item.get_closest_marker("suite") is None:
             raise pytest.UsageError(f"{item.nodeid}: marked with no suite (pytest.mark.suite)")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show a failure when it happens: a whole run takes long, and its machine may be lost before the end."""
-    report = yield
-    if report.failed:
-        terminal = item.config.pluginmanager.get_plugin("terminalreporter")
-        terminal.write_line(f"\n{report.longreprtext}")
-    return report
 
 
 @pytest.fixture

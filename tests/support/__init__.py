@@ -13,8 +13,9 @@
 - `trials`       what the suites of hostile neighbours count
 - `node_in_files` a virtual node as a directory tree, whose pods are processes that a kill does end
 - `part_faults`  failures of the daemon's parts, at the moment that a test wants
+- `failures`     failures of a long suite, shown when they happen
 - `api_faults`   an API server that answers as a test says
 
 The virtual machines get this package beside their own tests, without the source tree: `waiting`, `daemon`,
-`processes` and `mounting` need the standard library, Trio and pytest alone.
+`failures`, `processes` and `mounting` need the standard library, Trio and pytest alone.
 """

@@ -5,22 +5,13 @@ from pathlib import Path
 import pytest
 
 from reactor.errors import ConfigError
-from reactor.tune.history import Crossing, History
+from reactor.tune.history import History
 from reactor.tune.measured import Measured, document_of, stored_in
+from tests.unit.tune.crossings import make_crossing
 
 HISTORY = History(
     decisions=3,
-    crossings=(
-        Crossing(
-            time="t",
-            threshold="x",
-            is_hard=True,
-            evicted=1,
-            wanted_bytes=2,
-            available_bytes=1,
-            rate_bytes=1.5,
-        ),
-    ),
+    crossings=(make_crossing(1.5),),
 )
 
 

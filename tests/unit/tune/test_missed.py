@@ -7,6 +7,7 @@ from reactor.tune.history import Crossing, History
 from reactor.tune.measured import Measured
 from reactor.tune.missed import Verdict, verdict
 from reactor.tune.model import Assumptions, recommend
+from tests.unit.tune.crossings import make_crossing
 
 MIB = 1 << 20
 SOFT = (
@@ -18,18 +19,7 @@ ENOUGH = f"evictionHard: {{memory.available: 1500Mi}}\n{SOFT}"
 
 
 def crossings(*rates_bytes: float) -> tuple[Crossing, ...]:
-    return tuple(
-        Crossing(
-            time="t",
-            threshold="x",
-            is_hard=True,
-            evicted=1,
-            wanted_bytes=2,
-            available_bytes=1,
-            rate_bytes=rate_bytes,
-        )
-        for rate_bytes in rates_bytes
-    )
+    return tuple(make_crossing(rate_bytes) for rate_bytes in rates_bytes)
 
 
 def on(measured: Measured, text: str, history: History | None = None) -> Verdict:

@@ -1,25 +1,13 @@
-from reactor.tune.history import Crossing, History
+from reactor.tune.history import History
 from reactor.tune.model import soft_for
+from tests.unit.tune.crossings import make_crossing
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
 def with_rates(*rates_mib: float) -> History:
-    return History(
-        crossings=tuple(
-            Crossing(
-                time="t",
-                threshold="x",
-                is_hard=True,
-                evicted=1,
-                wanted_bytes=2,
-                available_bytes=1,
-                rate_bytes=rate * MIB,
-            )
-            for rate in rates_mib
-        )
-    )
+    return History(crossings=tuple(make_crossing(rate * MIB) for rate in rates_mib))
 
 
 def test_without_a_history_everything_is_assumed_and_said_to_be() -> None:

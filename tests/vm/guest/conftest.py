@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import guarded
 import probing
@@ -11,16 +11,7 @@ import pytest
 
 from reactor.kernel.bpf.bcc_probes import BccMemoryProbe, BccOomProbe, BccTasksProbe
 from reactor.kernel.bpf.probes import MemoryProbe, OomProbe, OomRecords, TasksProbe
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show a failure when it happens: a whole run takes long, and the machine may be lost before its end."""
-    report = yield
-    if report.failed:
-        terminal = item.config.pluginmanager.get_plugin("terminalreporter")
-        terminal.write_line(f"\n{report.longreprtext}")
-    return report
+from tests.support.failures import pytest_runtest_makereport  # noqa: F401 - a hook
 
 
 @pytest.fixture
