@@ -42,14 +42,15 @@ class AdmissionGuard:
         if known.phase != PENDING or known.has_started or known.is_being_deleted:
             return
         admission = admit(known.pod, conditions)
-        if not admission.admitted:
+        if admission.message is not None:
             self._refuse(
                 Announcement(
                     uid=known.api_uid,
                     name=known.pod.name,
                     namespace=known.pod.namespace,
-                    message=f"Pod was rejected: {admission.message}",
+                    message=admission.message,
                     at_unix_seconds=self._clock_unix_seconds(),
                     disrupted=False,
+                    refused=True,
                 )
             )

@@ -23,7 +23,7 @@ from reactor.backoff import Backoff
 from reactor.cluster.announcements import Announcement, AnnouncementFile, event_of, status_of
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import events_path, pod_path
-from reactor.kube.errors import ApiError, BusyError, ConflictError, NotFoundError
+from reactor.kube.errors import ApiError, ConflictError, NotFoundError
 from reactor.kube.pods import KnownPod, PodStore
 from reactor.threads import in_thread
 
@@ -32,6 +32,7 @@ _LIMIT: Final = 256
 _AT_ONCE: Final = 4
 _REWRITE_SECONDS: Final = (0.1, 1.0)
 _RETRY_SECONDS: Final = (0.25, 30.0)
+_UNREACHED_SECONDS: Final = 5.0  # there is something to report, and nobody to be spared by longer pauses
 _LOOK_SECONDS: Final = 1.0
 _MARGIN_SECONDS: Final = 15.0
 _TOLD_SECONDS: Final = 10.0
@@ -233,7 +234,7 @@ class Announcer:
             elif announcement is not None:
                 before = self._pods.known[uid]
                 try:
-                    await self._write_status(announcement)
+                    await self._write_status(announcement, before.generation)
                 except NotFoundError:
                     return
                 except ApiError as error:
@@ -244,10 +245,10 @@ class Announcer:
                     self._note(replace(self._announcements[uid], status_written=True))
                     await self._wait_told_of(before)
 
-    async def _write_status(self, announcement: Announcement) -> None:
+    async def _write_status(self, announcement: Announcement, generation: int) -> None:
         path = pod_path(announcement.namespace, announcement.name)
         async with self._limiter:
-            await self._client.patch(f"{path}/status", status_of(announcement))
+            await self._client.patch(f"{path}/status", status_of(announcement, generation))
 
     async def _wait_told_of(self, before: KnownPod) -> None:
         """Wait until the watch tells of the pod as it is since, but not for ever: it may be down."""
@@ -303,7 +304,7 @@ class Announcer:
                 error,
             )
         self._problems[uid] = str(error)
-        await backoff.pause(error.retry_after_seconds if isinstance(error, BusyError) else None)
+        await self._client.recovery.pause(backoff, error, last_seconds=_UNREACHED_SECONDS)
 
     def _note(self, announcement: Announcement) -> None:
         if announcement != self._announcements.get(announcement.uid):

@@ -21,6 +21,7 @@ _LOG: Final = logging.getLogger("reactor.announce")
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _VERSION: Final = 1
 _MAX_BYTES: Final = 4 << 20
+_REFUSED: Final = "Pod was rejected: "
 
 
 def _text(value: Any, _: Any) -> str:
@@ -38,8 +39,9 @@ class Announcement:
     """One pod that was evicted, or refused at its arrival, and how far the telling has come.
 
     `uid` is the API server's. `name` and `namespace` are empty where they were not known yet. `disrupted`:
-    it ran, and was ended on the node's behalf. `is_over`: it is ended, not just told to end within its grace
-    period, so its status may be written.
+    it ran, and was killed on the node's behalf, not for a limit of its own. `refused`: it was not admitted,
+    which its status says before the message, and its event does not. `is_over`: it is ended, not just told
+    to end within its grace period, so its status may be written.
     """
 
     uid: str
@@ -50,6 +52,7 @@ class Announcement:
     grace_period_seconds: float = 0.0
     annotations: Mapping[str, str] = field(default_factory=dict)
     disrupted: bool = True
+    refused: bool = False
     is_over: bool = True
     event_written: bool = False
     status_written: bool = False
@@ -70,13 +73,15 @@ def event_of(announcement: Announcement, node_name: str) -> dict[str, Any]:
     return event(occurrence, node_name, announcement.at_unix_seconds)
 
 
-def status_of(announcement: Announcement) -> dict[str, Any]:
-    """Return the patch of the pod's status."""
+def status_of(announcement: Announcement, generation: int = 0) -> dict[str, Any]:
+    """Return the patch of the pod's status; `generation` is the pod's. Source of the prefix: rejectPod."""
+    message = announcement.message
     return failed_status(
         announcement.uid,
-        announcement.message,
+        f"{_REFUSED}{message}" if announcement.refused else message,
         announcement.at_unix_seconds,
         disrupted=announcement.disrupted,
+        generation=generation,
     )
 
 

@@ -14,7 +14,7 @@ import trio
 from reactor.backoff import Backoff
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, events_path, repeated
-from reactor.kube.errors import ApiError, BusyError, ConflictError, NotFoundError
+from reactor.kube.errors import ApiError, ConflictError, NotFoundError
 from reactor.model.signals import Resource
 
 _LOG: Final = logging.getLogger("reactor.announce")
@@ -82,7 +82,7 @@ class NodeEvents:
                         _LOG.warning("events of the node: not written yet: %s", error)
                     self.problem = str(error)
                     self._changed.set()
-                    await backoff.pause(error.retry_after_seconds if isinstance(error, BusyError) else None)
+                    await self._client.recovery.pause(backoff, error)
                     break
             else:
                 self.problem = None

@@ -19,7 +19,7 @@ from reactor.backoff import Backoff
 from reactor.errors import ConfigError
 from reactor.kube.client import MERGE_PATCH, ApiClient
 from reactor.kube.documents import node_path
-from reactor.kube.errors import ApiError, BusyError, ConflictError
+from reactor.kube.errors import ApiError, ConflictError
 from reactor.kube.node import NodeObject, conditions_patch, read_node, taints_patch
 from reactor.model.settings import Role
 from reactor.model.signals import NodeCondition
@@ -109,13 +109,14 @@ class NodeStatus:
             if trio.current_time() - quiet_since > _QUIET_SECONDS:
                 backoff.reset()
             try:
-                if not await self._write():
-                    continue
+                has_written = await self._write()
             except ApiError as error:
                 await self._failed(error, backoff)
                 self._changed.set()
             else:
-                self.problem = None
+                self.problem = None  # also where nothing is left to write
+                if not has_written:
+                    continue
                 await backoff.pause()
             quiet_since = trio.current_time()
 
@@ -152,7 +153,7 @@ class NodeStatus:
         if self.problem is None:
             _LOG.warning("node %s: conditions and taints not written yet: %s", self._node_name, error)
         self.problem = str(error)
-        await backoff.pause(error.retry_after_seconds if isinstance(error, BusyError) else None)
+        await self._client.recovery.pause(backoff, error)
 
     def _take_newer(self, document: Any) -> None:
         """Take a node that was asked for, unless the watch has told of a later one since."""

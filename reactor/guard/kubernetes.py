@@ -171,6 +171,7 @@ def _report_of(attempt: EvictionAttempt) -> dict[str, Any]:
         "namespace": pod.namespace if is_named else "",
         "message": eviction.message,
         "annotations": dict(eviction.annotations),
+        "disrupted": eviction.threshold is not None,  # a pod that broke its own limit was not, as upstream
         "at_unix_seconds": time.time(),
         "grace_period_seconds": eviction.grace_period_seconds,
     }

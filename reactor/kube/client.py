@@ -23,6 +23,7 @@ from reactor.http_client import Answer, HttpClient, HttpError, Origin
 from reactor.kube.answers import refusal
 from reactor.kube.credentials import Session, Sessions
 from reactor.kube.errors import BusyError, UnauthorizedError, UnreachableError
+from reactor.kube.recovery import Recovery
 
 FIELD_MANAGER: Final = "reactor"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -51,6 +52,7 @@ class ApiClient:
         self._backoff = backoff
         self._http = HttpClient()
         self.clock_problem: str | None = None
+        self.recovery = Recovery()
 
     async def get(self, path: str, **query: str) -> Any:
         """Return an object, or a list. Raises ApiError."""
@@ -164,12 +166,17 @@ class ApiClient:
                 silence_seconds=silence_seconds,
             ) as answer:
                 self._compare_clocks(answer)
+                if answer.status < 500:
+                    self.recovery.reached()
+                else:
+                    self.recovery.lost()
                 if answer.status == 401:
                     self._sessions.distrust()
                 if answer.status >= 300:
                     raise refusal(answer, await _refused(answer), method, path, query)
                 yield answer
         except HttpError as error:
+            self.recovery.lost()
             raise UnreachableError(what, f"{session.server}: {error}") from error
 
     def _compare_clocks(self, answer: Answer) -> None:

@@ -55,15 +55,18 @@ def events_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace or 'default'}/events"
 
 
-def failed_status(api_uid: str, message: str, at_unix_seconds: float, *, disrupted: bool) -> dict[str, Any]:
+def failed_status(
+    api_uid: str, message: str, at_unix_seconds: float, *, disrupted: bool, generation: int = 0
+) -> dict[str, Any]:
     """Return the patch of a pod's status that makes it an evicted one.
 
     The uid makes the server refuse it (409) where another pod has the name by now. `disrupted`: the pod
-    was ended on the node's behalf, which upstream tells by a condition; one that was never admitted was
-    not. What its containers ended with is left to the kubelet, which asks the runtime.
+    was killed on the node's behalf, which upstream reports by a condition; a pod that was never admitted was
+    not, nor one that broke its own limit. `generation` is the pod's (0: none, as before Kubernetes 1.33).
+    How its containers ended is left to the kubelet, which asks the runtime.
     """
     at = instant(at_unix_seconds)
-    conditions = [
+    conditions: list[dict[str, Any]] = [
         {"type": kind, "status": "False", "reason": "PodFailed", "lastTransitionTime": at}
         for kind in ("Ready", "ContainersReady")
     ]
@@ -77,6 +80,8 @@ def failed_status(api_uid: str, message: str, at_unix_seconds: float, *, disrupt
                 "lastTransitionTime": at,
             }
         )
+    if generation > 0:
+        conditions = [{**condition, "observedGeneration": generation} for condition in conditions]
     return {
         "metadata": {"uid": api_uid},
         "status": {"phase": FAILED, "reason": EVICTED, "message": message, "conditions": conditions},

@@ -59,6 +59,7 @@ class PodMetadata:
     uid: str = ""
     owner_references: tuple[OwnerReference, ...] = ()
     deletion_timestamp: str | None = None
+    generation: int = 0
 
     @property
     def controller(self) -> OwnerReference | None:

@@ -36,6 +36,7 @@ class KnownPod:
 
     `pod.uid` is that of its cgroup, `api_uid` that of the API server's object; they differ for a mirror pod,
     which `claim` tells; `source` is where the kubelet has it from. Instants are seconds since 1970.
+    `generation` counts the changes of its spec (0: the server, older than 1.33, does not).
     `unreadable_because`: the spec can't be read as a whole; `pod` is then what it last was, or what can be
     read of it, the rest as if it were not given.
     """
@@ -49,6 +50,7 @@ class KnownPod:
     is_being_deleted: bool = False
     has_started: bool = False
     evicted_at: float | None = None
+    generation: int = 0
     unreadable_because: str | None = None
 
     @property
@@ -140,6 +142,7 @@ def read_pod(
             for container in (*told.container_statuses, *told.init_container_statuses)
         ),
         evicted_at=_since(told, _DISRUPTED) if told.reason == EVICTED else None,
+        generation=metadata.generation,
         unreadable_because=unreadable_because,
     )
 

@@ -82,7 +82,7 @@ class Watch:
         backoff = Backoff()
         while True:
             began = trio.current_time()
-            pause_seconds = None
+            failure: ApiError | None = None
             try:
                 if self._version is None:
                     with _in_time(f"GET {self._path}"):
@@ -90,13 +90,14 @@ class Watch:
                 await self._watch()
             except ExpiredError:
                 self._version = None
-            except BusyError as error:
-                self.problem, pause_seconds = str(error), error.retry_after_seconds
             except ApiError as error:
-                self.problem = str(error)
+                self.problem, failure = str(error), error
             if trio.current_time() - began >= _STOOD_SECONDS:
                 backoff.reset()
-            await backoff.pause(pause_seconds)
+            if failure is None:
+                await backoff.pause()
+            else:
+                await self._client.recovery.pause(backoff, failure)
 
     async def _list(self) -> None:
         """List everything, page by page; each object is handed on as it arrives."""

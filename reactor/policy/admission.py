@@ -26,7 +26,8 @@ def admit(pod: Pod, conditions: Sequence[NodeCondition]) -> Admission:
     """Return whether the pod may start under these conditions.
 
     Critical pods always may. Memory pressure alone keeps out only BestEffort pods that don't tolerate its
-    taint; any other condition keeps out every pod. Source: managerImpl.Admit.
+    taint; any other condition keeps out every pod. The message ends with a blank, as upstream's do.
+    Source: managerImpl.Admit.
     """
     if not conditions or pod.critical_because is not None:
         return Admission(admitted=True)
@@ -35,7 +36,7 @@ def admit(pod: Pod, conditions: Sequence[NodeCondition]) -> Admission:
     ):
         return Admission(admitted=True)
     return Admission(
-        admitted=False, reason=REASON, message=f"The node had condition: [{' '.join(conditions)}]."
+        admitted=False, reason=REASON, message=f"The node had condition: [{' '.join(conditions)}]. "
     )
 
 

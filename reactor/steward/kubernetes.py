@@ -237,6 +237,7 @@ class Kubernetes:
                 namespace=document["namespace"],
                 message=document["message"],
                 annotations=document["annotations"],
+                disrupted=document["disrupted"],
                 at_unix_seconds=document["at_unix_seconds"],
                 grace_period_seconds=document["grace_period_seconds"],
                 is_over=document["state"] == "over",

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from reactor.cluster.admission_guard import AdmissionGuard
-from reactor.cluster.announcements import Announcement
+from reactor.cluster.announcements import Announcement, event_of, status_of
 from reactor.cluster.cleanup import Cleanup
 from reactor.kube.pods import PodStore
 from reactor.model.signals import NodeCondition
@@ -43,7 +43,9 @@ def test_a_best_effort_pod_that_arrives_under_memory_pressure_is_refused_in_upst
     node.arrivals.look([_MEMORY])
     [refused] = node.refused
     assert ("new", "uid-new", False) == (refused.name, refused.uid, refused.disrupted)
-    assert "Pod was rejected: The node had condition: [MemoryPressure]." == refused.message
+    message = "The node had condition: [MemoryPressure]. "
+    assert message == event_of(refused, "one")["message"]
+    assert f"Pod was rejected: {message}" == status_of(refused)["status"]["message"]
     node.arrivals.look([_MEMORY])
     assert 1 == len(node.refused)
 

@@ -199,3 +199,16 @@ async def test_an_unreadable_node_is_named() -> None:
     status = NodeStatus(None, "one", Role.SOLE)  # type: ignore[arg-type]
     status.take({"metadata": 3})
     assert "can't be read" in (status.missing or "")
+
+
+async def test_a_problem_ends_with_the_outage_also_where_nothing_is_left_to_write() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        status.want([])
+        await until(lambda: len(server.conditions) == 3)
+        server.faults = [lambda _: None] * 4
+        status.want([_MEMORY])
+        await until(lambda: status.problem is not None)
+        status.want([])  # the pressure is over before it could be shown
+        await until(lambda: status.problem is None)
+    assert not server.is_true("reactor/MemoryPressure")

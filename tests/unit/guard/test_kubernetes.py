@@ -105,6 +105,17 @@ async def test_a_pass_that_evicts_is_reported_with_its_conditions(node, nursery)
     assert conditions == {"report": "conditions", "conditions": ["MemoryPressure"]}
 
 
+@pytest.mark.parametrize("threshold", [None, make_threshold(1 << 20)])
+async def test_only_a_pod_that_is_killed_for_the_nodes_sake_is_reported_as_disrupted(
+    node, nursery, threshold
+):
+    """A Job that ignores disruptions would retry a pod that breaks its own limit for ever."""
+    attempt = attempt_of()
+    node.evicted(replace(attempt, eviction=replace(attempt.eviction, threshold=threshold)), nursery)
+    [eviction] = await reported(node)
+    assert eviction["disrupted"] == (threshold is not None)
+
+
 async def test_a_dry_run_reports_nothing(tmp_path, nursery):
     node = node_in(tmp_path, dry_run=True)
     node.passed(record_of(attempt_of("dry-run"), dry_run=True), nursery)

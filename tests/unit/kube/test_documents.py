@@ -31,6 +31,13 @@ def test_a_pod_that_was_never_admitted_was_not_disrupted() -> None:
     assert ["Ready", "ContainersReady"] == kinds
 
 
+def test_conditions_say_which_generation_of_the_pod_they_are_of_where_it_has_one() -> None:
+    patch = failed_status("u", "m", 60.0, disrupted=True, generation=3)
+    assert [3, 3, 3] == [one["observedGeneration"] for one in patch["status"]["conditions"]]
+    before = failed_status("u", "m", 60.0, disrupted=True)
+    assert not any("observedGeneration" in one for one in before["status"]["conditions"])
+
+
 def test_an_event_is_about_its_pod_in_its_namespace() -> None:
     annotations = {"starved_resource": "memory"}
     told = event(

@@ -13,6 +13,7 @@ import trio.testing
 from reactor.kube.errors import UnreachableError
 from reactor.kube.kubelet import KubeletPods
 from reactor.kube.pods import PodStore
+from reactor.kube.recovery import Recovery
 from reactor.kube.watch import Watch, read_list
 from tests.support.api_faults import Asked, FaultServer, Reply, chunk, line, pod_document, refusal, served
 
@@ -284,6 +285,8 @@ async def test_list_that_drips_has_an_overall_deadline(autojump_clock: trio.test
 
 async def test_pages_without_end_have_an_end(autojump_clock: trio.testing.MockClock) -> None:
     class Paging:
+        recovery = Recovery()
+
         @asynccontextmanager
         async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[bytes]]:
             async def pieces() -> AsyncGenerator[bytes]:

@@ -50,7 +50,7 @@ def test_any_other_condition_keeps_out_everybody(
 def test_the_refusal_says_which_conditions() -> None:
     answer = admit(_pod(), (NodeCondition.MEMORY_PRESSURE, NodeCondition.PID_PRESSURE))
     assert "Evicted" == answer.reason
-    assert "The node had condition: [MemoryPressure PIDPressure]." == answer.message
+    assert "The node had condition: [MemoryPressure PIDPressure]. " == answer.message
 
 
 @pytest.mark.parametrize(

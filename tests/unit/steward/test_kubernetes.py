@@ -50,6 +50,7 @@ class _Guard:
             "namespace": "default",
             "message": "The node was low on resource: memory.",
             "annotations": {},
+            "disrupted": True,
             "at_unix_seconds": time.time(),
             "grace_period_seconds": 0,
         }
@@ -170,6 +171,18 @@ async def test_an_eviction_that_the_guard_reports_is_told_with_the_conditions_an
         await until(lambda: len(server.node_patches) >= 2)
         await until(lambda: kubernetes.pending == 0)
         await until(lambda: guard.safe == [1, 2, 3])
+
+
+async def test_a_pod_that_broke_its_own_limit_is_not_disrupted_and_its_conditions_have_its_generation(
+    tmp_path: Path,
+) -> None:
+    server = _Server()
+    server.pod["metadata"]["generation"] = 4
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted(disrupted=False))
+        await until(lambda: server.pod["status"].get("phase") == "Failed")
+        found = {one["type"]: one.get("observedGeneration") for one in server.pod["status"]["conditions"]}
+        assert {"Ready": 4, "ContainersReady": 4} == found
 
 
 async def test_an_eviction_is_safe_only_when_a_file_has_it(tmp_path: Path) -> None:

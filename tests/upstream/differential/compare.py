@@ -197,14 +197,16 @@ def _admission(line: Json, made: Json) -> list[tuple[str, str]]:
     found = []
     for pod, theirs in made["admit"].items():
         mine = line["admit"].get(pod) or {"admitted": None, "reason": None, "message": None}
-        told, heard = (re.findall(r"\w+Pressure", answer["message"] or "") for answer in (mine, theirs))
-        if (mine["admitted"], mine["reason"] or "", sorted(told)) != (
-            theirs["admitted"],
-            theirs["reason"],
-            sorted(heard),
-        ):
+        told, heard = (_unordered(answer["message"] or "") for answer in (mine, theirs))
+        if (mine["admitted"], mine["reason"] or "", told) != (theirs["admitted"], theirs["reason"], heard):
             found.append(("admit", f"{pod}: {mine} here, {theirs} upstream"))
     return found
+
+
+def _unordered(message: str) -> tuple[str, list[str]]:
+    """Return a message without its conditions, and these sorted: upstream has them in no order."""
+    named = re.compile(r"\w+Pressure ?")
+    return named.sub("", message), sorted(one.strip() for one in named.findall(message))
 
 
 def _memcg(line: Json, made: Json, values: _Values) -> list[tuple[str, str]]:
