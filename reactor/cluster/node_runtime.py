@@ -20,6 +20,7 @@ from reactor.model.signals import Reclaim
 from reactor.reclaim.image_reclaim import ImageReclaim
 from reactor.reclaim.images import ImageHistory
 from reactor.reclaim.reclaims import NodeReclaim
+from reactor.reclaim.removed_images import RemovedImages
 from reactor.reclaim.runtime_images import RuntimeImages
 from reactor.reclaim.runtime_reclaim import ContainerReclaim
 from reactor.workloads.kubelet_storage import NodePaths
@@ -51,6 +52,7 @@ class NodeRuntime:
         self._runs = runs
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()
+        self.removed_images = RemovedImages()
         is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
         self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run, told=told)
 
@@ -78,7 +80,9 @@ class NodeRuntime:
 
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
         """Return what the runtime can give back, as these settings have it."""
-        images = ImageReclaim(RuntimeImages(self.client), self._history, settings.eviction.image_gc)
+        images = ImageReclaim(
+            RuntimeImages(self.client), self._history, settings.eviction.image_gc, self.removed_images
+        )
         self._images.use(images)
         return {
             Reclaim.CONTAINERS: ContainerReclaim(

@@ -43,6 +43,7 @@ class Tally:
         self._evictions: Counter[tuple[str, str]] = Counter()
         self._stages: dict[str, Durations] = {}
         self._wake_to_kill = Durations()
+        self._stats_ages: dict[str, Durations] = {}
         self._passes = Durations()
         self._reloads = Counter({"taken": 0, "refused": 0})
         self._oom_kills: Counter[str] = Counter(dict.fromkeys(OomScope, 0))
@@ -67,9 +68,19 @@ class Tally:
         self._stage("wake", max(0, times.started_ns - times.woke_ns))
         self._stage("observe", times.observed_ns - times.started_ns)
         self._stage("decide", times.decided_ns - times.observed_ns)
+        if record.decision.acted_on is not None:
+            self._observe_ages(record)
         if times.killed_ns is not None:
             self._stage("kill", times.killed_ns - times.decided_ns)
             self._wake_to_kill.observe((times.killed_ns - times.woke_ns) / 1e9)
+
+    def _observe_ages(self, record: PassRecord) -> None:
+        """Count how old the statistics were that a pod was evicted by. Source: synchronize."""
+        for threshold in record.decision.thresholds_met:
+            seen = record.snapshot.signals.get(threshold.signal)
+            if seen is not None and seen.taken_at_seconds is not None:
+                age_seconds = max(0.0, record.decision.at_seconds - seen.taken_at_seconds)
+                self._stats_ages.setdefault(threshold.signal, Durations()).observe(age_seconds)
 
     def observe_attempt(self, record: PassRecord, attempt: EvictionAttempt) -> None:
         """Count one eviction that came to its end."""
@@ -100,6 +111,7 @@ class Tally:
         return {
             "evictions": _labelled(self._evictions),
             "stages": {stage: durations.document() for stage, durations in self._stages.items()},
+            "stats_ages": {signal: durations.document() for signal, durations in self._stats_ages.items()},
             "wake_to_kill": self._wake_to_kill.document(),
             "passes": self._passes.document(),
             "reloads": dict(self._reloads),

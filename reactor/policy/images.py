@@ -35,7 +35,7 @@ def images_to_collect(
     high watermark, as many more as bring it down to the low one.
     Source: image_gc_manager.go, freeOldImages and GarbageCollect.
     """
-    old = _too_old(images, gc, now_seconds, watched_since_seconds)
+    old = images_too_old(images, gc, now_seconds, watched_since_seconds)
     rest = [image for image in images if image not in old]
     freed_bytes = sum(image.size_bytes for image in old)
     return (*old, *_for_space(rest, gc, image_filesystem, now_seconds, freed_bytes=freed_bytes))
@@ -55,9 +55,10 @@ def wanted_bytes(gc: ImageGcSettings, filesystem: Observation | None) -> int:
     return max(1, capacity * (100 - gc.low_threshold_percent) // 100 - available)
 
 
-def _too_old(
+def images_too_old(
     images: Sequence[Image], gc: ImageGcSettings, now_seconds: float, watched_since_seconds: float
 ) -> tuple[Image, ...]:
+    """Return the images that go for their age alone, in order of removal; see `images_to_collect`."""
     if not gc.maximum_age_seconds:
         return ()
 

@@ -18,9 +18,10 @@ from reactor.model.pods import Image
 from reactor.model.settings import ImageGcSettings
 from reactor.model.signals import Filesystem
 from reactor.model.thresholds import Observation
-from reactor.policy.images import images_to_collect, unused_images, wanted_bytes
+from reactor.policy.images import images_to_collect, images_too_old, unused_images, wanted_bytes
 from reactor.reclaim.images import ImageHistory, ListedImage
 from reactor.reclaim.reclaims import LATE, MOST_SECONDS, ReclaimReport, shortened, tried
+from reactor.reclaim.removed_images import RemovedFor, RemovedImages
 from reactor.threads import in_thread
 
 
@@ -44,12 +45,19 @@ class Collected:
 
 
 class ImageReclaim:
-    """Removes unused images. `watched_since` is when looking at them began, by the Unix clock."""
+    """Removes unused images, and counts them in `counted`."""
 
-    def __init__(self, store: ImageStore, history: ImageHistory, gc: ImageGcSettings) -> None:
+    def __init__(
+        self,
+        store: ImageStore,
+        history: ImageHistory,
+        gc: ImageGcSettings,
+        counted: RemovedImages | None = None,
+    ) -> None:
         self._store = store
         self._history = history
         self._gc = gc
+        self._counted = RemovedImages() if counted is None else counted
         self._watched_since = time.time()
 
     async def look(self) -> tuple[Image, ...]:
@@ -61,15 +69,20 @@ class ImageReclaim:
     async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:  # noqa: ARG002 - all of them
         """Remove every image that may go; see NodeReclaim.run."""
         chosen = unused_images(await self.look(), self._gc, time.time())
-        return _report(chosen, *await self._remove(chosen))
+        removed, problems = await self._remove(chosen)
+        self._counted[RemovedFor.SPACE] += len(removed)
+        return _report(chosen, removed, problems)
 
     async def collect(self, image_filesystem: Observation | None) -> Collected:
         """Remove what regular garbage collection does, by watermarks and age."""
-        images = await self.look()
+        images, now = await self.look(), time.time()
+        old = images_too_old(images, self._gc, now, self._watched_since)
         chosen = images_to_collect(
-            images, self._gc, image_filesystem, time.time(), watched_since_seconds=self._watched_since
+            images, self._gc, image_filesystem, now, watched_since_seconds=self._watched_since
         )
         removed, problems = await self._remove(chosen)
+        for image in removed:
+            self._counted[RemovedFor.AGE if image in old else RemovedFor.SPACE] += 1
         return Collected(
             wanted_bytes=wanted_bytes(self._gc, image_filesystem),
             freed_bytes=sum(one.size_bytes for one in removed),

@@ -27,6 +27,7 @@ from reactor.model.wakes import SourceHealth
 from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.empty_dirs import EmptyDirs
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
+from reactor.reclaim.removed_images import RemovedImages
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard
 from reactor.steward.guard import Guard
@@ -62,6 +63,12 @@ class Disks:
     def problems(self) -> dict[str, str]:
         """Return what is wrong at present, each in one line."""
         return {**self._watch.problems, **({} if self._podman is None else self._podman.problems)}
+
+    @property
+    def removed_images(self) -> RemovedImages:
+        """Return how many images the runtime, or podman, was made to remove."""
+        source = self._kubernetes or self._podman
+        return RemovedImages() if source is None else source.removed_images
 
     def order(self, orders: Orders) -> None:
         """Go on by other orders."""

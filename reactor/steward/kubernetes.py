@@ -42,6 +42,7 @@ from reactor.link.requests import Request, RequestKind
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Reclaim, Resource
 from reactor.reclaim.reclaims import NodeReclaim
+from reactor.reclaim.removed_images import RemovedImages
 from reactor.steward.guard import Guard
 from reactor.steward.pod_listings import PodListings
 from reactor.supervisor import Part, Supervisor, report
@@ -135,6 +136,11 @@ class Kubernetes:
     def description(self) -> str | None:
         """Return what the container runtime calls itself."""
         return self._runtime.watch.state.description
+
+    @property
+    def removed_images(self) -> RemovedImages:
+        """Return how many images were removed."""
+        return self._runtime.removed_images
 
     @property
     def pending(self) -> int:

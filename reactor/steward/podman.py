@@ -21,6 +21,7 @@ from reactor.reclaim.image_reclaim import ImageReclaim
 from reactor.reclaim.images import ImageHistory
 from reactor.reclaim.podman_images import PodmanImages, PodmanReclaim
 from reactor.reclaim.reclaims import NodeReclaim
+from reactor.reclaim.removed_images import RemovedImages
 from reactor.supervisor import Supervisor, report
 
 _IMAGES: Final = "podman-images.json"
@@ -41,6 +42,7 @@ class Podman:
         self._look_seconds = look_seconds
         self._history = ImageHistory(Path(settings.state_path).with_name(_IMAGES))
         self._history.load()
+        self.removed_images = RemovedImages()
         self._problem: str | None = None
         self._supervisor = supervisor
 
@@ -86,4 +88,5 @@ class Podman:
         return None if endpoint is None else PodmanClient(endpoint)
 
     def _images(self, client: PodmanClient) -> ImageReclaim:
-        return ImageReclaim(PodmanImages(client), self._history, self._settings.eviction.image_gc)
+        gc = self._settings.eviction.image_gc
+        return ImageReclaim(PodmanImages(client), self._history, gc, self.removed_images)

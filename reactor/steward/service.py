@@ -349,6 +349,7 @@ class _Steward:
             restart_loops=0 if loops is None else len(loops.present(time.time())),
             repeated_evictions=0 if loops is None else loops.repeated,
             overdue_pods=self._storage.overdue,
+            removed_images=None if self._disks is None else self._disks.removed_images,
         )
 
 

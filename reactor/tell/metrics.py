@@ -3,18 +3,22 @@
 Names and help follow Prometheus' conventions (base units, `_total` on counters); promtool checks them in a
 test. Amounts come in three units, so each unit has a metric of its own and the signal is a label. Counters
 begin with the guard, and are kept when the steward restarts.
+
+What dashboards and alerts made for the kubelet read is there by the kubelet's own names as well.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
 from reactor.guard.tally import BUCKETS_SECONDS
 from reactor.model.decisions import SlowReason
-from reactor.model.signals import NodeCondition, Resource
+from reactor.model.signals import LimitSignal, NodeCondition, Resource, Signal
 from reactor.model.wakes import SourceHealth
+from reactor.reclaim.removed_images import RemovedFor
 from reactor.tell.prometheus import (
     Collector,
     CollectorRegistry,
@@ -45,17 +49,20 @@ class Metrics:
         restart_loops: int = 0,
         repeated_evictions: int = 0,
         overdue_pods: int = 0,
+        removed_images: Mapping[RemovedFor, int] | None = None,
     ) -> None:
         """Set the guard's document (`Reading.document`), and what the steward adds.
 
         `parts` are the steward's own, with their failures; `restart_loops` the pods in one,
-        `overdue_pods` those whose files have not been counted for too long.
+        `overdue_pods` those whose files have not been counted for too long. `removed_images` are counted by
+        what they were removed for.
         """
         self._scrape.reading = reading
         self._scrape.parts = parts or {}
         self._scrape.restart_loops = restart_loops
         self._scrape.repeated_evictions = repeated_evictions
         self._scrape.overdue_pods = overdue_pods
+        self._scrape.removed_images = removed_images or {}
 
 
 class _Scrape(Collector):
@@ -65,6 +72,7 @@ class _Scrape(Collector):
         self.restart_loops = 0
         self.repeated_evictions = 0
         self.overdue_pods = 0
+        self.removed_images: Mapping[RemovedFor, int] = {}
 
     @property
     def pid(self) -> int | str:
@@ -126,6 +134,7 @@ class _Scrape(Collector):
             "Requests of the steward that the guard refused: invalid, or too many.",
             reading["refused_requests"],
         )
+        yield from _as_the_kubelet(reading["tally"], self.removed_images, reading["started_unix_seconds"])
         if reading["cluster"] is not None:
             yield from _cluster(reading["cluster"])
 
@@ -209,6 +218,40 @@ def _tallied(tally: Document, started: float) -> Iterator[Metric]:
             [(kind, count) for of, kind, count in tally["reclaimed"] if of == resource],
             started,
         )
+
+
+def _as_the_kubelet(
+    tally: Document, removed_images: Mapping[RemovedFor, int], started: float
+) -> Iterator[Metric]:
+    """Yield what others' dashboards and alerts read, by the names and labels of pkg/kubelet/metrics."""
+    evicted = Counter(dict.fromkeys((*Signal, *LimitSignal), 0))
+    for signal, outcome, count in tally["evictions"]:
+        evicted[signal] += count * (outcome not in _NOT_EVICTED)
+    # A counter whose name lacks the suffix: without a type it keeps the name that it has at the kubelet.
+    evictions = Metric(
+        "kubelet_evictions", "Cumulative number of pod evictions by eviction signal.", "unknown"
+    )
+    for signal, count in evicted.items():
+        evictions.add_sample("kubelet_evictions", {"eviction_signal": signal}, count)
+    yield evictions
+    yield _histogram(
+        "kubelet_eviction_stats_age_seconds",
+        "Time between when stats are collected, and when pod is evicted based on those stats by eviction "
+        "signal.",
+        ["eviction_signal"],
+        {(signal,): durations for signal, durations in tally["stats_ages"].items()},
+        started,
+    )
+    yield _counter(
+        "kubelet_image_garbage_collected",
+        "Total number of images garbage collected, whether through disk usage or image age.",
+        ["reason"],
+        [(reason, removed_images.get(reason, 0)) for reason in RemovedFor],
+        started,
+    )
+
+
+_NOT_EVICTED: Final = frozenset({"failed", "gone", "dry-run", "called off", "pre-empted"})
 
 
 def _counter(
@@ -358,4 +401,10 @@ def _cluster(cluster: Document) -> Iterator[Metric]:
         "reactor_kubernetes_untold_evictions",
         "Evictions whose status or event the API server does not have yet.",
         cluster["untold_evictions"],
+    )
+    yield _gauge(
+        "kubelet_node_name",
+        "The node's name. The count is always 1.",
+        ["node"],
+        ((cluster["node"],), 1),
     )

@@ -18,6 +18,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.reclaim.removed_images import RemovedFor
 from reactor.tell.http import serve_metrics
 from reactor.tell.metrics import Metrics
 
@@ -72,7 +73,7 @@ def reading(make_threshold, tally: Tally) -> Reading:
         tally=tally.document(),
         started_unix_seconds=1.5e9,
         pid=os.getpid(),
-        cluster={"watches": {"pods": True, "node": False}, "untold_evictions": 3},
+        cluster={"node": "one", "watches": {"pods": True, "node": False}, "untold_evictions": 3},
         brake=BrakeReading(times=3, seconds=1.5),
         journal_written=4,
         journal_lost=1,
@@ -99,6 +100,7 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
         restart_loops=1,
         repeated_evictions=4,
         overdue_pods=2,
+        removed_images={RemovedFor.SPACE: 3},
     )
     (listener,) = await nursery.start(serve_metrics, metrics.registry, ("127.0.0.1", 0))
     return await get(listener.socket.getsockname()[1], "/metrics")
@@ -164,10 +166,27 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         "reactor_steward_refused_requests_total 0.0",
         "reactor_state_write_failures_total 0.0",
         "reactor_config_refused 1.0",
+        'kubelet_evictions{eviction_signal="memory.available"} 1.0',
+        'kubelet_evictions{eviction_signal="emptydirfs.limit"} 0.0',
+        'kubelet_eviction_stats_age_seconds_count{eviction_signal="memory.available"} 1.0',
+        'kubelet_eviction_stats_age_seconds_bucket{eviction_signal="memory.available",le="0.005"} 1.0',
+        'kubelet_image_garbage_collected_total{reason="space"} 3.0',
+        'kubelet_image_garbage_collected_total{reason="age"} 0.0',
+        'kubelet_node_name{node="one"} 1.0',
     ],
 )
 async def test_scrape_holds(scrape, line):
     assert line in scrape.splitlines()
+
+
+async def test_an_eviction_that_came_to_nothing_is_none_of_the_kubelets_count(make_threshold):
+    tally = Tally().document()
+    outcomes = ("killed", "terminated", "failed", "gone", "dry-run", "called off", "pre-empted")
+    tally["evictions"] = [("memory.available", outcome, 1) for outcome in outcomes]
+    metrics = Metrics()
+    metrics.read({**reading(make_threshold, Tally()).document(), "tally": tally})
+    found = metrics.registry.get_sample_value("kubelet_evictions", {"eviction_signal": "memory.available"})
+    assert found == 2.0
 
 
 async def test_histograms_begin_at_a_hundred_microseconds(scrape):
