@@ -16,16 +16,22 @@ from reactor.reclaim.image_reclaim import ImageReclaim
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
 _LOOK_SECONDS: Final = 60.0
+_NO_CAPACITY: Final = "invalid capacity 0 on image filesystem"  # upstream's words
 
 Observed = Callable[[], Mapping[Signal, Observation]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Who is told where collection was not enough, and where it failed more than once in a row."""
+    """Who is told where collection was not enough, failed more than once in a row, or can't be.
+
+    `containers_failed`: dead containers could not be removed.
+    """
 
     not_enough: Callable[[str], None] = lambda _: None
     failed: Callable[[str], None] = lambda _: None
+    invalid_capacity: Callable[[str], None] = lambda _: None
+    containers_failed: Callable[[str], None] = lambda _: None
 
 
 class ImageWatch:
@@ -73,12 +79,16 @@ class ImageWatch:
             if not self._collects:
                 await images.look()
                 return None
-            collected = await images.collect(self._observed().get(Signal.IMAGEFS_AVAILABLE))
+            filesystem = self._observed().get(Signal.IMAGEFS_AVAILABLE)
+            collected = await images.collect(filesystem)
         except ReactorError as error:
             return str(error)
         report = collected.report
         if report is not None:
             _LOG.info("image garbage collection: %s", "; ".join(report.did))
+        if filesystem is not None and filesystem.capacity == 0:
+            self._told.invalid_capacity(_NO_CAPACITY)
+            return _NO_CAPACITY
         if collected.freed_bytes < collected.wanted_bytes:
             # Upstream's words.
             message = (

@@ -13,7 +13,16 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.kube.client import ApiClient
-from reactor.kube.documents import ObjectReference, Occurrence, event, event_name, events_path, repeated
+from reactor.kube.documents import (
+    NORMAL,
+    WARNING,
+    ObjectReference,
+    Occurrence,
+    event,
+    event_name,
+    events_path,
+    repeated,
+)
 from reactor.kube.errors import ApiError, ConflictError, NotFoundError
 from reactor.model.signals import Resource
 
@@ -28,6 +37,7 @@ class _Series:
     """One thing that happened once or more; `written` is the count that the API server knows."""
 
     name: str
+    type: str
     reason: str
     message: str
     count: int
@@ -64,6 +74,18 @@ class NodeEvents:
         """Tell that image garbage collection found too little. Source: image_gc_manager.go."""
         self._tell("FreeDiskSpaceFailed", message)
 
+    def condition_changed(self, reason: str) -> None:
+        """Report a condition that the node has from now on. Source: Kubelet.recordNodeStatusEvent."""
+        self._tell(reason, f"Node {self._node_name} status is now: {reason}", NORMAL)
+
+    def invalid_disk_capacity(self, message: str) -> None:
+        """Report an image filesystem that can't be. Source: image_gc_manager.go."""
+        self._tell("InvalidDiskCapacity", message)
+
+    def container_gc_failed(self, message: str) -> None:
+        """Report that dead containers could not be removed. Source: Kubelet.StartGarbageCollection."""
+        self._tell("ContainerGCFailed", message)
+
     def image_gc_failed(self, message: str) -> None:
         """Tell that image garbage collection failed again. Source: Kubelet.StartGarbageCollection."""
         self._tell("ImageGCFailed", message)
@@ -89,7 +111,7 @@ class NodeEvents:
                 backoff.reset()
                 await trio.sleep(_AT_MOST_EVERY_SECONDS)
 
-    def _tell(self, reason: str, message: str) -> None:
+    def _tell(self, reason: str, message: str, kind: str = WARNING) -> None:
         now = self._clock_unix_seconds()
         series = self._series.get((reason, message))
         if series is not None and now - series.last_unix_seconds < _SERIES_SECONDS:
@@ -101,7 +123,7 @@ class NodeEvents:
                 del self._series[next(iter(self._series))]
             name = event_name(self._node_name, reason, message, str(now))
             self._series[reason, message] = _Series(
-                name=name, reason=reason, message=message, count=1, last_unix_seconds=now
+                name=name, type=kind, reason=reason, message=message, count=1, last_unix_seconds=now
             )
         self._changed.set()
 
@@ -118,7 +140,13 @@ class NodeEvents:
                 series.written = 0
         if not series.written:
             about = ObjectReference(kind="Node", name=self._node_name, uid=self._node_name)
-            told = Occurrence(name=series.name, about=about, reason=series.reason, message=series.message)
+            told = Occurrence(
+                name=series.name,
+                about=about,
+                reason=series.reason,
+                message=series.message,
+                type=series.type,
+            )
             document = event(told, self._node_name, series.last_unix_seconds) | {"count": count}
             with suppress(ConflictError):  # an earlier attempt got through, its answer did not
                 await self._client.create(path, document)

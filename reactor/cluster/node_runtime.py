@@ -7,7 +7,7 @@ reclaims dead containers and unused images, given back before a pod is evicted f
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,11 +15,12 @@ from typing import Final
 from reactor.cluster.image_watch import ImageWatch, Observed, Told
 from reactor.cluster.runtime_watch import RuntimeWatch
 from reactor.cri.client import RuntimeClient
+from reactor.errors import ReactorError
 from reactor.model.settings import Role, Settings
-from reactor.model.signals import Reclaim
+from reactor.model.signals import Filesystem, Reclaim
 from reactor.reclaim.image_reclaim import ImageReclaim
 from reactor.reclaim.images import ImageHistory
-from reactor.reclaim.reclaims import NodeReclaim
+from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport
 from reactor.reclaim.removed_images import RemovedImages
 from reactor.reclaim.runtime_images import RuntimeImages
 from reactor.reclaim.runtime_reclaim import ContainerReclaim
@@ -54,6 +55,7 @@ class NodeRuntime:
         self._history.load()
         self.removed_images = RemovedImages()
         is_sole = settings.kubernetes is not None and settings.kubernetes.role is Role.SOLE
+        self._told = told if is_sole else Told()  # beside a kubelet those are its own events
         self._images = ImageWatch(observed, collects=is_sole and not settings.dry_run, told=told)
 
     @property
@@ -85,12 +87,33 @@ class NodeRuntime:
         )
         self._images.use(images)
         return {
-            Reclaim.CONTAINERS: ContainerReclaim(
-                self.client,
-                self._runs,
-                NodePaths().logs,
-                lambda: tuple(self.watch.filesystems.values()),
-                kept=settings.dead_containers_kept,
+            Reclaim.CONTAINERS: _Reported(
+                ContainerReclaim(
+                    self.client,
+                    self._runs,
+                    NodePaths().logs,
+                    lambda: tuple(self.watch.filesystems.values()),
+                    kept=settings.dead_containers_kept,
+                ),
+                self._told.containers_failed,
             ),
             Reclaim.IMAGES: images,
         }
+
+
+class _Reported:
+    """A reclaim whose failures are reported; see NodeReclaim."""
+
+    def __init__(self, reclaim: NodeReclaim, failed: Callable[[str], None]) -> None:
+        self._reclaim = reclaim
+        self._failed = failed
+
+    async def run(self, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
+        try:
+            report = await self._reclaim.run(filesystems)
+        except ReactorError as error:
+            self._failed(str(error))
+            raise
+        if report is not None and report.problems:
+            self._failed("; ".join(report.problems))
+        return report

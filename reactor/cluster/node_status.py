@@ -20,7 +20,7 @@ from reactor.errors import ConfigError
 from reactor.kube.client import MERGE_PATCH, ApiClient
 from reactor.kube.documents import node_path
 from reactor.kube.errors import ApiError, ConflictError
-from reactor.kube.node import NodeObject, conditions_patch, read_node, taints_patch
+from reactor.kube.node import NodeObject, conditions_patch, read_node, status_event, taints_patch
 from reactor.model.settings import Role
 from reactor.model.signals import NodeCondition
 
@@ -33,7 +33,8 @@ _QUIET_SECONDS: Final = 20.0
 class NodeStatus:
     """Writes to the node object; a Sink of the watch on it. `want` may be called at any time.
 
-    `on_uid` is called with the object's uid, or with nothing where there is no such object.
+    `on_uid` is called with the object's uid, or with nothing where there is no such object; `on_status` with
+    the reason of upstream's event when one of the node's own conditions has changed (role: sole).
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class NodeStatus:
         role: Role,
         *,
         on_uid: Callable[[str], None] = lambda _: None,
+        on_status: Callable[[str], None] = lambda _: None,
         clock_unix_seconds: Callable[[], float] = time.time,
         heartbeat_seconds: float = _HEARTBEAT_SECONDS,
     ) -> None:
@@ -51,6 +53,8 @@ class NodeStatus:
         self._node_name = node_name
         self._role = role
         self._on_uid = on_uid
+        self._on_status = on_status
+        self._shown: dict[NodeCondition, bool] = {}
         self._clock_unix_seconds = clock_unix_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._wanted: frozenset[NodeCondition] | None = None
@@ -138,7 +142,21 @@ class NodeStatus:
             await self._client.patch(f"{self._path}/status", status)
             if is_due:
                 self._beat_at = trio.current_time()
+        if self._role is Role.SOLE:
+            self._report_changes(node, wanted)
         return patch is not None or status is not None
+
+    def _report_changes(self, before: NodeObject, wanted: frozenset[NodeCondition]) -> None:
+        """Report each condition that has changed: at first against the node, then against what was written.
+
+        What a kubelet writes over it, and is written again, is no change.
+        """
+        for condition in NodeCondition:
+            is_in_force = condition in wanted
+            was = self._shown.get(condition, before.is_in_force(condition))
+            self._shown[condition] = is_in_force
+            if was != is_in_force:
+                self._on_status(status_event(condition, is_in_force=is_in_force))
 
     async def _failed(self, error: ApiError, backoff: Backoff) -> None:
         if isinstance(error, ConflictError):

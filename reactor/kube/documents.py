@@ -15,6 +15,7 @@ from reactor.kube.pods import EVICTED, FAILED
 
 COMPONENT: Final = "reactor"
 WARNING: Final = "Warning"
+NORMAL: Final = "Normal"
 _NAME_LENGTH: Final = 253
 
 

@@ -102,6 +102,11 @@ class NodeObject:
         parted = (one.partition(":") for one in told.split(",") if one)
         return frozenset(TaintId(key, effect or _NO_SCHEDULE) for key, _, effect in parted)
 
+    def is_in_force(self, condition: NodeCondition) -> bool | None:
+        """Return whether the node has a condition of the kubelet's type; None where it has none."""
+        found = (one.status == "True" for one in self.conditions if one.type == condition)
+        return next(found, None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Metadata:
@@ -147,6 +152,11 @@ def read_node(document: Any) -> NodeObject:
 def condition_type(condition: NodeCondition, role: Role) -> str:
     """Return the condition's type at the API server."""
     return condition.value if role is Role.SOLE else f"{OWN_PREFIX}{condition.value}"
+
+
+def status_event(condition: NodeCondition, *, is_in_force: bool) -> str:
+    """Return the reason of the event that upstream writes when a condition changes."""
+    return _REASONS[condition, is_in_force][0].replace("Reactor", "Node", 1)
 
 
 def conditions_patch(

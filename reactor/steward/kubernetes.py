@@ -82,10 +82,16 @@ class Kubernetes:
         client = self._client = ApiClient(self._credentials)
         self._specs = PodSpecs(settings, client, self.node_name, self._pods_changed)
         store = self._specs.store
-        self._node = NodeStatus(client, self.node_name, self._kubernetes.role, on_uid=store.node_is)
+        self._events = NodeEvents(client, self.node_name)
+        self._node = NodeStatus(
+            client,
+            self.node_name,
+            self._kubernetes.role,
+            on_uid=store.node_is,
+            on_status=self._events.condition_changed,
+        )
         selector = {"fieldSelector": f"metadata.name={self.node_name}"}
         self._node_watch = Watch(client, "/api/v1/nodes", selector, self._node)
-        self._events = NodeEvents(client, self.node_name)
         self._cleanup = Cleanup(client, store, self._kubernetes.evicted_pod_ttl_seconds)
         self._runtime = NodeRuntime(
             settings,
@@ -93,7 +99,12 @@ class Kubernetes:
             observed=observed,
             on_change=self._due,
             on_filesystems=on_filesystems,
-            told=Told(not_enough=self._events.free_disk_space_failed, failed=self._events.image_gc_failed),
+            told=Told(
+                not_enough=self._events.free_disk_space_failed,
+                failed=self._events.image_gc_failed,
+                invalid_capacity=self._events.invalid_disk_capacity,
+                containers_failed=self._events.container_gc_failed,
+            ),
         )
         self._file = AnnouncementFile(Path(settings.state_path).with_name(_ANNOUNCEMENTS))
         on_node = EvictedOnNode(tree, settings.pod_parents, self._runtime.client)

@@ -7,6 +7,8 @@ import trio
 from reactor.cluster.image_watch import ImageWatch, Told
 from reactor.cri.client import RuntimeClient
 from reactor.model.settings import ImageGcSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
 from reactor.reclaim.image_reclaim import Collected, ImageReclaim
 from reactor.reclaim.images import ImageHistory
 from reactor.reclaim.runtime_images import RuntimeImages
@@ -81,3 +83,19 @@ async def test_as_soon_as_there_is_one_the_first_look_is_made(nursery: trio.Nurs
     watch.use(Images())  # type: ignore[arg-type]
     await trio.testing.wait_all_tasks_blocked()
     assert len(shortages) == 1
+
+
+async def test_an_image_filesystem_without_capacity_is_told_in_upstreams_words(nursery: trio.Nursery) -> None:
+    told: list[str] = []
+    observed = {Signal.IMAGEFS_AVAILABLE: Observation(available=0, capacity=0)}
+    watch = ImageWatch(lambda: observed, collects=True, told=Told(invalid_capacity=told.append))
+    watch.use(NoImages())  # type: ignore[arg-type]
+    nursery.start_soon(watch.run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert told == ["invalid capacity 0 on image filesystem"]
+    assert watch.problem == "invalid capacity 0 on image filesystem"
+
+
+class NoImages:
+    async def collect(self, _: object) -> Collected:
+        return Collected(wanted_bytes=0, freed_bytes=0, report=None)

@@ -55,6 +55,23 @@ async def test_what_happens_again_is_counted_in_one_event_as_upstream_words_it()
     )
 
 
+async def test_a_condition_that_changes_is_a_normal_event_and_failed_collection_a_warning() -> None:
+    server = _Server()
+    async with served(server) as (_, client), trio.open_nursery() as nursery:
+        events = NodeEvents(client, "one")
+        nursery.start_soon(events.run)
+        events.condition_changed("NodeHasDiskPressure")
+        events.invalid_disk_capacity("invalid capacity 0 on image filesystem")
+        events.container_gc_failed("it is gone")
+        await until(lambda: len(server.events) == 3)
+        nursery.cancel_scope.cancel()
+    assert [
+        ("Normal", "NodeHasDiskPressure", "Node one status is now: NodeHasDiskPressure"),
+        ("Warning", "InvalidDiskCapacity", "invalid capacity 0 on image filesystem"),
+        ("Warning", "ContainerGCFailed", "it is gone"),
+    ] == [(one["type"], one["reason"], one["message"]) for one in server.events.values()]
+
+
 async def test_image_collection_that_falls_short_or_fails_is_told_as_upstream_does() -> None:
     server = _Server()
     async with served(server) as (_, client), trio.open_nursery() as nursery:

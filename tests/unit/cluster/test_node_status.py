@@ -73,10 +73,13 @@ class _Server:
 
 @asynccontextmanager
 async def keeping(
-    server: _Server, role: Role = Role.ALONGSIDE, heartbeat_seconds: float = 300.0
+    server: _Server,
+    role: Role = Role.ALONGSIDE,
+    heartbeat_seconds: float = 300.0,
+    on_status: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[NodeStatus]:
     async with served(server) as (_, client), trio.open_nursery() as nursery:
-        status = NodeStatus(client, "one", role, heartbeat_seconds=heartbeat_seconds)
+        status = NodeStatus(client, "one", role, heartbeat_seconds=heartbeat_seconds, on_status=on_status)
         server.on_change = lambda: status.take(server.document)
         status.listing()
         status.take(server.document)
@@ -212,3 +215,33 @@ async def test_a_problem_ends_with_the_outage_also_where_nothing_is_left_to_writ
         status.want([])  # the pressure is over before it could be shown
         await until(lambda: status.problem is None)
     assert not server.is_true("reactor/MemoryPressure")
+
+
+async def test_alone_on_the_node_a_condition_that_changes_is_reported_once_in_upstreams_words() -> None:
+    server, events = _Server(), list[str]()
+    server.conditions["PIDPressure"] = {"type": "PIDPressure", "status": "False", "reason": "Kubelet"}
+    async with keeping(server, Role.SOLE, on_status=events.append) as status:
+        status.want([])
+        await until(lambda: len(server.conditions) == 3)
+        # Of the third the node has shown the same before.
+        await until(lambda: events == ["NodeHasSufficientMemory", "NodeHasNoDiskPressure"])
+        events.clear()
+        status.want([_MEMORY, _DISK, _PID])
+        await until(lambda: server.is_true("PIDPressure"))
+        expected = ["NodeHasInsufficientMemory", "NodeHasDiskPressure", "NodeHasInsufficientPID"]
+        await until(lambda: events == expected)
+        server.conditions["DiskPressure"] = {"type": "DiskPressure", "status": "False", "reason": "Kubelet"}
+        server.changed()
+        await until(lambda: server.is_true("DiskPressure"))
+        status.want([_MEMORY, _DISK])
+        await until(lambda: events == [*expected, "NodeHasSufficientPID"])
+
+
+async def test_beside_a_kubelet_its_conditions_are_its_own_to_report() -> None:
+    server, events = _Server(), list[str]()
+    async with keeping(server, on_status=events.append) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("reactor/MemoryPressure"))
+        status.want([])
+        await until(lambda: not server.is_true("reactor/MemoryPressure"))
+    assert [] == events
