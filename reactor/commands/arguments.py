@@ -46,6 +46,16 @@ def add_config(command: argparse.ArgumentParser, default: Path | None) -> None:
     )
 
 
+def add_config_dir(command: argparse.ArgumentParser) -> None:
+    """Add `--config-dir`."""
+    command.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        type=Path,
+        help="drop-ins (*.conf), merged over the configuration as by the kubelet",
+    )
+
+
 def add_output(command: argparse.ArgumentParser) -> None:
     """Add `--output`."""
     command.add_argument("--output", choices=("table", "json"), default="table", help="what to print (table)")
@@ -54,6 +64,7 @@ def add_output(command: argparse.ArgumentParser) -> None:
 def add_socket(command: argparse.ArgumentParser) -> None:
     """Add what tells where the daemon listens; `socket_of` reads it."""
     add_config(command, default=None)
+    add_config_dir(command)
     command.add_argument("--socket", metavar="PATH", help=f"the daemon's socket ({_DEFAULT_SOCKET})")
 
 
@@ -61,16 +72,27 @@ def socket_of(options: argparse.Namespace) -> Path:
     """Return the daemon's socket: the one given, else the configuration's, else the default."""
     if options.socket is not None:
         return Path(options.socket)
-    if options.config is not None:
-        return Path(settings_in(options.config).socket_path)
+    settings = settings_given(options)
+    if settings is not None:
+        return Path(settings.socket_path)
     return _DEFAULT_SOCKET
 
 
-def settings_in(path: Path) -> Settings:
-    """Return the settings in a file, its warnings told. Raises ConfigError."""
+def settings_given(options: argparse.Namespace) -> Settings | None:
+    """Return the settings that `--config` and `--config-dir` name; None where neither is given.
+
+    Raises ConfigError.
+    """
+    if options.config is None and options.config_dir is None:
+        return None
+    return settings_in(options.config or DEFAULT_CONFIG, options.config_dir)
+
+
+def settings_in(path: Path, config_dir: Path | None = None) -> Settings:
+    """Return the settings in a file and its drop-ins, their warnings told. Raises ConfigError."""
     from reactor.config import load_settings
 
-    settings = load_settings(path)
+    settings = load_settings(path, config_dir)
     warn_of(settings, path)
     return settings
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reactor.commands.arguments import Commands, add_command, settings_in
+from reactor.commands.arguments import Commands, add_command, add_config_dir, settings_in
 from reactor.errors import ConfigError, ReactorError
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ def add(commands: Commands) -> None:
         _EXAMPLE,
     )
     check.add_argument("file", metavar="FILE", type=Path, help="the configuration")
+    add_config_dir(check)
 
 
 def _check(options: argparse.Namespace) -> int:
-    settings = settings_in(options.file)
-    _warn_where_commands_are_refused(options.file)
+    settings = settings_in(options.file, options.config_dir)
+    _warn_where_commands_are_refused(options.file, options.config_dir)
     _warn_where_no_pod_can_be_evicted(settings, options.file)
     count = len(settings.eviction.thresholds)
     _warn_where_nothing_brakes(settings, options.file)
@@ -40,12 +41,12 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_where_commands_are_refused(path: Path) -> None:
+def _warn_where_commands_are_refused(path: Path, config_dir: Path | None) -> None:
     """Warn where `run` would refuse the file as it lies here: it may be for another machine."""
     from reactor.config.settings import load_configuration
 
     try:
-        load_configuration(path, may_run_commands=True)
+        load_configuration(path, config_dir, may_run_commands=True)
     except ConfigError as error:
         print(f"reactor: {path}: reactor run refuses it here: {error}", file=sys.stderr)
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from reactor.commands.arguments import Commands, add_command, add_config, add_output, settings_in
+from reactor.commands.arguments import (
+    Commands,
+    add_command,
+    add_config,
+    add_config_dir,
+    add_output,
+    settings_given,
+)
 
 
 def add(commands: Commands) -> None:
@@ -17,6 +24,7 @@ def add(commands: Commands) -> None:
         "reactor doctor --config /etc/reactor/config.yaml",
     )
     add_config(command, default=None)
+    add_config_dir(command)
     add_output(command)
     command.add_argument(
         "-v",
@@ -29,5 +37,4 @@ def add(commands: Commands) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from reactor.doctor.doctor import examine
 
-    settings = None if options.config is None else settings_in(options.config)
-    return examine(settings, options.output, verbose=options.verbose)
+    return examine(settings_given(options), options.output, verbose=options.verbose)

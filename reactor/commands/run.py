@@ -7,7 +7,14 @@ import dataclasses
 import signal
 from functools import partial
 
-from reactor.commands.arguments import DEFAULT_CONFIG, Commands, add_command, add_config, warn_of
+from reactor.commands.arguments import (
+    DEFAULT_CONFIG,
+    Commands,
+    add_command,
+    add_config,
+    add_config_dir,
+    warn_of,
+)
 
 
 def add(commands: Commands) -> None:
@@ -16,6 +23,7 @@ def add(commands: Commands) -> None:
         commands, "run", _run, "guard this node", "reactor run --config /etc/reactor/config.yaml"
     )
     add_config(command, default=DEFAULT_CONFIG)
+    add_config_dir(command)
     command.add_argument(
         "--dry-run", action="store_true", help="decide and journal, but never reclaim or kill"
     )
@@ -39,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     from reactor.guard.run import run
     from reactor.tell.log import log_to_stderr
 
-    start = configuration_to_start_with(options.config)
+    start = configuration_to_start_with(options.config, options.config_dir)
     warn_of(start.configuration.settings, options.config)
     settings = dataclasses.replace(start.configuration.settings, stand_by=options.stand_by)
     log = log_to_stderr()

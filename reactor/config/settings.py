@@ -5,15 +5,17 @@ The node's existing kubelet configuration is a valid file; everything in the sec
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
+from reactor.config.drop_ins import Layers, Named, drop_in_paths
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
@@ -49,34 +51,100 @@ class Configuration:
     text: str
 
 
-def load_settings(path: Path) -> Settings:
-    """Return the settings in a file. Raises ConfigError with every problem in it."""
-    return load_configuration(path).settings
+def load_settings(path: Path, config_dir: Path | None = None) -> Settings:
+    """Return the settings in a file, and its drop-ins. Raises ConfigError with every problem in them."""
+    return load_configuration(path, config_dir).settings
 
 
-def load_configuration(path: Path, *, may_run_commands: bool = False) -> Configuration:
+def load_configuration(
+    path: Path, config_dir: Path | None = None, *, may_run_commands: bool = False
+) -> Configuration:
     """Return the settings in a file with its text. Raises ConfigError with every problem in it.
 
-    With `may_run_commands` its commands are to be run: then no other user may be able to write the file.
+    With a `config_dir` its drop-ins are merged over the file (drop_ins.py), and the text is that of the
+    whole. With `may_run_commands` the commands are to be run: then no other user may be able to write a file
+    that they could be from.
     """
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            text = file.read().decode()
-        settings = settings_from_text(text, str(path))
-        exposed = exposed_because(path, found) if may_run_commands and settings.reclaim.commands else None
-    except OSError as error:
-        raise ConfigError(
-            [Problem(path=str(path), got=str(error.strerror), accepted="a readable file")]
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
+    main = _read(path)
+    drop_ins = [] if config_dir is None else [_read(one) for one in _drop_ins(config_dir)]
+    if config_dir is None:
+        settings, text = settings_from_text(main.text, str(path)), main.text
+    else:
+        settings, text = _layered(main, drop_ins)
+    exposed = None
+    if may_run_commands and settings.reclaim.commands:
+        exposed = _exposed_because((main, *drop_ins), config_dir)
     if exposed is not None:
         accepted = (
             "a file and directory that belong to root or the daemon's user, and no other user may write"
         )
         raise ConfigError([Problem(path="reactor.reclaim", got=exposed, accepted=accepted)])
     return Configuration(settings=settings, text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Text:
+    """What a file holds, and its status from the descriptor that it was read through."""
+
+    path: Path
+    text: str
+    found: os.stat_result
+
+
+def _read(path: Path) -> _Text:
+    try:
+        with path.open("rb") as file:
+            return _Text(path=path, text=file.read().decode(), found=os.fstat(file.fileno()))
+    except OSError as error:
+        raise ConfigError(
+            [Problem(path=str(path), got=str(error.strerror), accepted="a readable file")]
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
+
+
+def _drop_ins(config_dir: Path) -> tuple[Path, ...]:
+    try:
+        return drop_in_paths(config_dir)
+    except OSError as error:
+        got, where = str(error.strerror), str(error.filename or config_dir)
+        raise ConfigError([Problem(path=where, got=got, accepted="a readable directory")]) from error
+
+
+def _layered(main: _Text, drop_ins: Sequence[_Text]) -> tuple[Settings, str]:
+    """Return the settings of a file with its drop-ins, and their text as one."""
+    documents, problems = [], list[Problem]()
+    for one in (main, *drop_ins):
+        try:
+            documents.append(Named(str(one.path), load_document(one.text, str(one.path))))
+        except ConfigError as error:
+            problems += [_in_file(problem, one.path) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    layers = Layers(documents[0], documents[1:])
+    try:
+        settings = _settings_of(layers.document)
+    except ConfigError as error:
+        raise ConfigError([layers.located(problem) for problem in error.problems]) from error
+    return settings, json.dumps(layers.document, default=str)
+
+
+def _in_file(problem: Problem, path: Path) -> Problem:
+    if problem.path.startswith(str(path)):
+        return problem
+    return replace(problem, path=f"{path}: {problem.path}")
+
+
+def _exposed_because(files: Sequence[_Text], config_dir: Path | None) -> str | None:
+    """Return how others could change the files, or the directory of drop-ins. Raises ConfigError."""
+    try:
+        problems = [exposed_because(one.path, one.found) for one in files]
+        if config_dir is not None:
+            problems.append(_directory_exposure(config_dir))
+    except OSError as error:
+        got, where = str(error.strerror), str(error.filename)
+        raise ConfigError([Problem(path=where, got=got, accepted="a readable directory")]) from error
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def exposed_because(path: Path, found: os.stat_result) -> str | None:
@@ -114,6 +182,10 @@ def settings_from_text(text: str, name: str) -> Settings:
         raw = {}
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem(path=name, got=shorten(raw), accepted="a mapping")])
+    return _settings_of(raw)
+
+
+def _settings_of(raw: Mapping[str, object]) -> Settings:
     problems: list[Problem] = []
     kubelet, section = KubeletConfiguration(), Section()
     try:

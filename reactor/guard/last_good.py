@@ -11,10 +11,12 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from reactor.config.documents import load_document
+from reactor.config.drop_ins import drop_in_paths
 from reactor.config.settings import Configuration, load_configuration, settings_from_text
 from reactor.errors import ConfigError
 from reactor.kernel.small_file import KeptFile, document_of
@@ -29,24 +31,29 @@ _MAX_BYTES: Final = 4 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to start with. `refused` is why it is not what the file says now, None where it is."""
+    """What to start with. `refused` is why it is not what the file says now, None where it is.
+
+    `config_dir` is where its drop-ins are, if any.
+    """
 
     configuration: Configuration
+    config_dir: Path | None = None
     refused: ConfigError | None = None
 
 
-def configuration_to_start_with(path: Path) -> Start:
-    """Return the configuration in the file or, where that is refused, the last good one.
+def configuration_to_start_with(path: Path, config_dir: Path | None = None) -> Start:
+    """Return the configuration in the file and its drop-ins or, where they are refused, the last good one.
 
     Raises ConfigError where the file is refused and none is kept that came from the same path.
     """
     try:
-        return Start(configuration=load_configuration(path, may_run_commands=True))
+        found = load_configuration(path, config_dir, may_run_commands=True)
+        return Start(configuration=found, config_dir=config_dir)
     except ConfigError as error:
-        for directory in dict.fromkeys(_directories(path)):
+        for directory in dict.fromkeys(_directories(path, config_dir)):
             kept = _kept(directory / _NAME, path)
             if kept is not None:
-                return Start(configuration=kept, refused=error)
+                return Start(configuration=kept, config_dir=config_dir, refused=error)
         raise
 
 
@@ -65,16 +72,20 @@ class LastGoodFile(KeptFile[str]):
         return {"version": _VERSION, "path": self._path_of_text, "text": text}
 
 
-def _directories(path: Path) -> Iterator[Path]:
-    """Yield where the last good one may lie: beside the state file that the refused text names, if any."""
-    try:
-        document = load_document(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError, ConfigError):
-        document = None
-    section = document.get("reactor") if isinstance(document, Mapping) else None
-    state_path = section.get("stateFile") if isinstance(section, Mapping) else None
-    if isinstance(state_path, str) and state_path.startswith("/") and "\0" not in state_path:
-        yield Path(state_path).parent
+def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
+    """Yield where the last good one may lie: beside the state file that a refused text names, if any."""
+    drop_ins: tuple[Path, ...] = ()
+    with suppress(OSError):
+        drop_ins = () if config_dir is None else drop_in_paths(config_dir)
+    for one in (*reversed(drop_ins), path):
+        try:
+            document = load_document(one.read_text(encoding="utf-8"), str(one))
+        except (OSError, UnicodeDecodeError, ConfigError):
+            document = None
+        section = document.get("reactor") if isinstance(document, Mapping) else None
+        state_path = section.get("stateFile") if isinstance(section, Mapping) else None
+        if isinstance(state_path, str) and state_path.startswith("/") and "\0" not in state_path:
+            yield Path(state_path).parent
     yield Path(Settings().state_path).parent
 
 

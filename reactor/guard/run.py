@@ -31,11 +31,12 @@ async def run(
 ) -> None:
     """Guard the node until a signal or a cancellation ends it.
 
-    With `config_path` SIGHUP reads that file again, and SIGTERM and SIGINT end; without it signals are left
-    to the caller. `start` is where `settings` came from: its text is kept for a start with a wrong file, and
-    why it is not what the file says now is reported. The task's status is given once the sources are armed.
-    Raises KernelInterfaceError where there is no memory controller, AnotherDaemonError where another daemon
-    guards with the same state file, for whose end `settings.stand_by` waits, or answers on the same socket.
+    With `config_path` SIGHUP reads that file again, with the drop-ins of `start`, and SIGTERM and SIGINT end;
+    without it signals are left to the caller. `start` is where `settings` came from: its text is kept for a
+    start with a wrong file, and why it is not what the file says now is reported. The task's status is given
+    once the sources are armed. Raises KernelInterfaceError where there is no memory controller,
+    AnotherDaemonError where another daemon guards with the same state file, for whose end
+    `settings.stand_by` waits, or answers on the same socket.
     """
     limit_threads()
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
@@ -55,7 +56,14 @@ async def run(
         async with trio.open_nursery() as nursery:
             ending = nursery.cancel_scope.cancel
             obeying = partial(
-                obey, received, daemon, config_path, ending, dry_run=dry_run, keep=last_good.show
+                obey,
+                received,
+                daemon,
+                config_path,
+                ending,
+                config_dir=None if start is None else start.config_dir,
+                dry_run=dry_run,
+                keep=last_good.show,
             )
             nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:

@@ -55,6 +55,7 @@ async def obey(
     config_path: Path,
     end: Callable[[], None],
     *,
+    config_dir: Path | None = None,
     dry_run: bool,
     keep: Callable[[str], None] = lambda _: None,
 ) -> None:
@@ -72,7 +73,7 @@ async def obey(
         try:
             # In a thread: parsing takes tens of milliseconds, and the file's disk may hang.
             load = following(partial(load_configuration, may_run_commands=True))
-            taken = await in_thread(load, config_path, abandon_on_cancel=True)
+            taken = await in_thread(load, config_path, config_dir, abandon_on_cancel=True)
             settings = taken.settings
             daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))
         except Exception as error:  # noqa: BLE001 - the configuration in force goes on, whatever is wrong

@@ -1,0 +1,104 @@
+"""Drop-in files beside the configuration: `*.conf`, merged over it as the kubelet's `--config-dir` is.
+
+Among the drop-ins a later file wins: mappings are merged key by key, a list or a value replaces the one
+before, and null takes back what an earlier drop-in said (JSON merge patch). What comes of them goes over the
+main file in the same way, so null never takes back what that says. The main file counts with its defaults:
+where it has no evictionHard, that of a drop-in is merged into the default thresholds.
+
+Source: cmd/kubelet/app/server.go, mergeKubeletConfigurations.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from reactor.config.refused import join, shorten
+from reactor.errors import ConfigError, Problem
+
+EXTENSION: Final = ".conf"
+
+
+class Named(NamedTuple):
+    """A file's document, as plain values, and where it is from."""
+
+    name: str
+    document: Any
+
+
+class Layers:
+    """One document made of several; `located` says which file a problem in it is from."""
+
+    def __init__(self, main: Named, drop_ins: Iterable[Named]) -> None:
+        """Merge. Raises ConfigError where one is no mapping."""
+        self._main = main.name
+        self._origins: dict[str, str] = {}
+        base = _mapping(main)
+        over: dict[Any, Any] = {}
+        for one in drop_ins:
+            over = self._merged(over, _mapping(one), one.name, "")
+        if "evictionHard" in over and base.get("evictionHard") is None:
+            over["mergeDefaultEvictionSettings"] = True
+        self.document = self._merged(base, over, None, "")
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem with the file that its value is from: the main one where no drop-in has it.
+
+        A mapping may be of several; a problem with it as a whole is the last one's.
+        """
+        found = [path for path in self._origins if _is_within(problem.path, path)]
+        found = found or [path for path in self._origins if _is_within(path, problem.path)]
+        name = self._origins[found[-1]] if found else self._main
+        return Problem(path=f"{name}: {problem.path}", got=problem.got, accepted=problem.accepted)
+
+    def _merged(self, target: Any, patch: Mapping[Any, Any], name: str | None, path: str) -> dict[Any, Any]:
+        """Return a mapping with another merged over it; `name` is the latter's file, None: noted already."""
+        result = dict(target) if isinstance(target, Mapping) else {}
+        for key, value in patch.items():
+            at = join(path, key)
+            if value is None:
+                result.pop(key, None)
+            elif isinstance(value, Mapping):
+                result[key] = self._merged(result.get(key), value, name, at)
+            else:
+                result[key] = value
+                if name is not None:
+                    self._origins[at] = name
+        return result
+
+
+def drop_in_paths(directory: Path) -> tuple[Path, ...]:
+    """Return the drop-ins in their order: by name, those of a subdirectory in its place. Raises OSError.
+
+    Links to files are followed, links to directories are not.
+    """
+    return tuple(_walked(directory))
+
+
+def _walked(directory: Path) -> Iterator[Path]:
+    with os.scandir(directory) as entries:
+        found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walked(Path(entry.path))
+        elif entry.name.endswith(EXTENSION):
+            yield Path(entry.path)
+
+
+def _mapping(named: Named) -> Mapping[Any, Any]:
+    if named.document is None:
+        return {}
+    if not isinstance(named.document, Mapping):
+        got = shorten(named.document)
+        raise ConfigError([Problem(path=named.name, got=got, accepted="a mapping")])
+    kind = named.document.get("kind")
+    if kind not in {None, "KubeletConfiguration"}:
+        accepted = "KubeletConfiguration, or no kind at all"
+        raise ConfigError([Problem(path=f"{named.name}: kind", got=repr(kind), accepted=accepted)])
+    return named.document
+
+
+def _is_within(path: str, above: str) -> bool:
+    return path == above or (path.startswith(above) and path[len(above)] in ".[")
