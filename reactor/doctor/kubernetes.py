@@ -12,8 +12,10 @@ import trio
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
+from reactor.doctor.thresholds import hard_threshold_bytes
 from reactor.errors import ConfigError, ReactorError, extra_remedy
 from reactor.kernel.features import Feature
+from reactor.model.quantity import Quantity, format_bytes
 from reactor.model.settings import KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Layout, Signal
 
@@ -35,12 +37,14 @@ _OWN: Final = frozenset(
     }
 )
 # What makes `role: sole` true. An empty evictionHard would do as well, but not with
-# mergeDefaultEvictionSettings; the kubelet enforces the limits of single pods only if it is configured to.
+# mergeDefaultEvictionSettings. localStorageCapacityIsolation stays true: without it the node has no capacity
+# of ephemeral-storage, and a pod that requests some stays Pending. That the kubelet then holds pods to their
+# own limits, too, does no harm.
 NO_EVICTION: Final[Mapping[str, Any]] = {
     "evictionHard": {signal.value: "0%" for signal in Signal if signal in _OWN},
     "evictionSoft": {},
-    "localStorageCapacityIsolation": False,
 }
+_ISOLATION: Final = "localStorageCapacityIsolation"
 
 
 def kubernetes_features(settings: Settings) -> tuple[Feature, ...]:
@@ -54,11 +58,16 @@ def kubernetes_features(settings: Settings) -> tuple[Feature, ...]:
         asked = (
             Feature(name=SERVER, available=False, detail="not asked", remedy=extra_remedy("kubernetes")),
         )
-    return (*asked, kubelet_eviction(kubernetes))
+    kept = hard_threshold_bytes(settings) if kubernetes.role is Role.SOLE else {}
+    return (*asked, kubelet_eviction(kubernetes, kept))
 
 
-def kubelet_eviction(settings: KubernetesSettings) -> Feature:
-    """Return whether the kubelet's configuration fits the role: alone, its own eviction has to be off."""
+def kubelet_eviction(settings: KubernetesSettings, kept_bytes: Mapping[str, int] | None = None) -> Feature:
+    """Return whether the kubelet's configuration fits the role: alone, its own eviction has to be off.
+
+    `kept_bytes` is what the reactor's hard thresholds keep free, by resource. A kubelet that evicts keeps its
+    thresholds from the scheduler (Node Allocatable); one that does not has to reserve as much.
+    """
     path = settings.kubelet_config_path
     try:
         with Path(path).open("rb") as file:
@@ -87,8 +96,39 @@ def kubelet_eviction(settings: KubernetesSettings) -> Feature:
     )
     if settings.role is Role.ALONGSIDE:
         return Feature(name=EVICTION, available=not active, detail=f"{told}; role alongside allows it")
-    remedy = f"put into {path} and restart the kubelet: {json.dumps(NO_EVICTION)}" if active else ""
-    return Feature(name=EVICTION, available=not active, detail=told, remedy=remedy)
+    missing = [] if active else _not_reserved(configuration, kept_bytes or {})
+    if missing:
+        told = f"{told}; less is reserved than reactor keeps free, and pods are scheduled into it: "
+        told += ", ".join(f"{name} by {format_bytes(kept)}" for name, kept in missing)
+    wanted = dict(NO_EVICTION) if active else {}
+    grown = (kept_bytes or {}).items() if active else missing
+    if grown:
+        wanted["systemReserved"] = _grown(configuration.system_reserved, dict(grown))
+    if not configuration.local_storage_capacity_isolation:
+        told = f"{told}; {_ISOLATION} is false: pods that request ephemeral-storage stay Pending"
+        wanted[_ISOLATION] = True
+    remedy = f"put into {path} and restart the kubelet: {json.dumps(wanted)}" if wanted else ""
+    return Feature(name=EVICTION, available=not wanted, detail=told, remedy=remedy)
+
+
+def _not_reserved(
+    configuration: KubeletConfiguration, kept_bytes: Mapping[str, int]
+) -> list[tuple[str, int]]:
+    """Return the resources of which less is reserved than is kept free, each with what is to be added."""
+    reserved = (configuration.kube_reserved, configuration.system_reserved)
+    return [
+        (name, kept)
+        for name, kept in kept_bytes.items()
+        if sum(one[name].value for one in reserved if name in one) < kept
+    ]
+
+
+def _grown(reserved: Mapping[str, Quantity], kept_bytes: Mapping[str, int]) -> dict[str, str]:
+    """Return systemReserved with what is to be added to it."""
+    found = {name: str(amount) for name, amount in reserved.items()}
+    for name, kept in kept_bytes.items():
+        found[name] = format_bytes(kept + (reserved[name].value if name in reserved else 0))
+    return found
 
 
 async def _asked(settings: KubernetesSettings) -> tuple[Feature, ...]:

@@ -18,6 +18,8 @@ from reactor.model.thresholds import Observation
 from reactor.observe.node import NodeObserver
 from reactor.policy import absurd_thresholds
 
+# Source: GetNodeAllocatableReservation, by which the kubelet subtracts its hard thresholds.
+RESERVABLE: Final = {Signal.MEMORY_AVAILABLE: "memory", Signal.NODEFS_AVAILABLE: "ephemeral-storage"}
 _PATIENCE_SECONDS: Final = 2.0  # for a filesystem that may hang for good
 
 
@@ -53,6 +55,18 @@ def late_on_this_machine(
         "tables, stacks): memory runs out before it is crossed; `reactor tune` recommends a threshold"
         for one in settings.eviction.thresholds
         if one.signal is Signal.MEMORY_AVAILABLE and int(one.value.of(capacity)) <= kernel_bytes
+    }
+
+
+def hard_threshold_bytes(
+    settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
+) -> dict[str, int]:
+    """Return what hard thresholds keep free of the node's memory and ephemeral-storage, on this machine."""
+    observed = {**_memory_and_processes(settings, tree, proc), **_filesystems(settings)}
+    return {
+        RESERVABLE[threshold.signal]: int(threshold.value.of(observed[threshold.signal].capacity))
+        for threshold in settings.eviction.thresholds
+        if threshold.is_hard and threshold.signal in RESERVABLE and threshold.signal in observed
     }
 
 

@@ -17,9 +17,13 @@ from reactor.doctor.kubernetes import (
     kubelet_eviction,
     kubernetes_features,
 )
+from reactor.doctor.thresholds import hard_threshold_bytes
 from reactor.kernel.features import Feature
-from reactor.model.settings import KubernetesSettings, Role, Settings
+from reactor.model.settings import EvictionSettings, KubernetesSettings, Role, Settings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
 from tests.support.api_faults import Asked, FaultServer, Reply, refusal
+from tests.support.builders import make_threshold
 
 
 def _eviction(path: Path, text: str, role: Role = Role.SOLE) -> Feature:
@@ -34,6 +38,55 @@ def test_a_kubelet_that_evicts_too_is_named_with_what_switches_it_off(tmp_path: 
     assert "memory.available<100Mi" in found.detail
     _, _, printed = found.remedy.partition("restart the kubelet: ")
     assert NO_EVICTION == json.loads(printed)
+    assert "localStorageCapacityIsolation" not in printed
+
+
+def test_what_reactor_keeps_free_is_to_be_reserved_where_the_kubelet_subtracts_it_no_more(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.yaml"
+    kept = {"memory": 512 << 20, "ephemeral-storage": 10 << 30}
+    path.write_text("systemReserved: {cpu: 500m, memory: 1Gi}\nkubeReserved: {memory: 100Mi}\n")
+    settings = KubernetesSettings(role=Role.SOLE, kubelet_config_path=str(path))
+    _, _, printed = kubelet_eviction(settings, kept).remedy.partition("restart the kubelet: ")
+    wanted = json.loads(printed)
+    assert {"cpu": "500m", "memory": "1536Mi", "ephemeral-storage": "10Gi"} == wanted["systemReserved"]
+    path.write_text(json.dumps({**wanted, "kubeReserved": {"memory": "100Mi"}}))
+    found = kubelet_eviction(settings, kept)
+    assert found.available
+    assert "" == found.remedy
+
+
+def test_a_kubelet_that_does_not_evict_and_reserves_too_little_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps({**NO_EVICTION, "systemReserved": {"memory": "100Mi"}}))
+    settings = KubernetesSettings(role=Role.SOLE, kubelet_config_path=str(path))
+    found = kubelet_eviction(settings, {"memory": 200 << 20})
+    assert not found.available
+    assert "memory by 200Mi" in found.detail
+    assert '{"systemReserved": {"memory": "300Mi"}}' in found.remedy
+
+
+def test_a_node_without_isolation_of_local_storage_is_named(tmp_path: Path) -> None:
+    text = json.dumps({**NO_EVICTION, "localStorageCapacityIsolation": False})
+    found = _eviction(tmp_path / "config.yaml", text)
+    assert not found.available
+    assert "stay Pending" in found.detail
+    assert '{"localStorageCapacityIsolation": true}' in found.remedy
+
+
+def test_hard_thresholds_of_memory_and_nodefs_are_what_is_kept_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "reactor.doctor.thresholds._memory_and_processes",
+        lambda *_: {Signal.MEMORY_AVAILABLE: Observation(available=1, capacity=1 << 30)},
+    )
+    thresholds = (
+        make_threshold(100 << 20),
+        make_threshold(200 << 20, grace_period_seconds=30),
+        make_threshold(100, Signal.PID_AVAILABLE),
+    )
+    settings = Settings(eviction=EvictionSettings(thresholds=thresholds))
+    assert {"memory": 100 << 20} == hard_threshold_bytes(settings)
 
 
 @pytest.mark.parametrize("merged", ["", "mergeDefaultEvictionSettings: true\n"])
