@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from reactor.doctor.in_a_pod import is_in_a_pod, with_remedy_in_a_pod
 from reactor.doctor.kubernetes import kubernetes_features
 from reactor.doctor.runtime import podman_features, runtime_feature
 from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
@@ -36,8 +37,9 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     With `verbose` the verifier's log of each eBPF program that was refused is printed too.
     """
     wanted = settings or Settings()
+    probed = probe(delegated=wanted.kubernetes is None)
     features = (
-        *probe(delegated=wanted.kubernetes is None),
+        *(map(with_remedy_in_a_pod, probed) if is_in_a_pod() else probed),
         runtime_feature(wanted),
         *podman_features(wanted),
         *kubernetes_features(wanted),

@@ -16,10 +16,12 @@ class Candidates:
 
     An evicted pod's cgroup may stay behind empty: it is left out until a process lives in it again. So is one
     that was found without a process, before its first one or between two. A pod whose kill failed is spared
-    for `spare_seconds`, and the ranking says why.
+    for `spare_seconds`, and the ranking says why. What lives again in a pod that `is_kept_down` is killed
+    without being chosen: a kubelet that has not heard of the eviction starts its containers again.
     """
 
     def __init__(self, *, spare_seconds: float = 30.0) -> None:
+        self.is_kept_down: Callable[[str], bool] = lambda _: False
         self._spare_seconds = spare_seconds
         self._ended: set[str] = set()
         self._found_empty: dict[str, float] = {}
@@ -60,7 +62,11 @@ class Candidates:
         if not self._ended and not self._failed:
             return pods
         self._failed = {uid: noted for uid, noted in self._failed.items() if now_seconds < noted[0]}
-        self._ended -= {pod.uid for pod in pods if pod.uid in self._ended and populated(pod)}
+        self._ended -= {
+            pod.uid
+            for pod in pods
+            if pod.uid in self._ended and not self.is_kept_down(pod.uid) and populated(pod)
+        }
         return tuple(self._spared(pod) for pod in pods if pod.uid not in self._ended)
 
     def _spared(self, pod: Pod) -> Pod:

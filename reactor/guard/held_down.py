@@ -50,9 +50,18 @@ class HeldDown:
         """Return how many pods are kept down."""
         return len(self._pods)
 
+    def __contains__(self, uid: object) -> bool:
+        """Return whether a pod is kept down."""
+        return uid in self._pods
+
     def load(self) -> None:
         """Take over the pods that an earlier run kept down. Blocks on the disk."""
         self._pods = {pod.uid: pod for pod in self.file.load()[:_MOST]}
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """Return which pods are kept down."""
+        return tuple(self._pods)
 
     def resume(self, nursery: Nursery) -> None:
         """Keep down those that were loaded."""

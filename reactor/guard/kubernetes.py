@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from reactor.act.kill import KillPath
+from reactor.guard.candidates import Candidates
 from reactor.guard.cluster_reports import SLOWED_DOWN, SYSTEM_OOM, THRESHOLD_MET, ClusterReports
 from reactor.guard.held_down import HeldDown
 from reactor.guard.parts import PodList
@@ -81,6 +82,12 @@ class KubernetesNode:
             "waiting_reports": len(self.reports),
             "lost_reports": self.reports.lost,
         }
+
+    def spare_kept_down(self, candidates: Candidates) -> None:
+        """Have no pod chosen that is kept down already."""
+        candidates.is_kept_down = self._held_down.__contains__
+        for uid in self._held_down.uids:
+            candidates.ended(uid)
 
     def pod_list(self, settings: Settings) -> PodList:
         """Return what lists the node's pods: the kubelet's cgroups, with what is known of each."""

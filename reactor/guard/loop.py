@@ -128,6 +128,8 @@ class Daemon:
         self._cluster = kubernetes_node_of(
             settings, tree, self._kills, self._steward, self.supervisor, lambda: self._known.pods
         )
+        if self._cluster is not None:
+            self._cluster.spare_kept_down(self._known.candidates)
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         self._generations = GenerationSupervisor(
             settings,

@@ -119,12 +119,16 @@ async def explain(view: View) -> dict[str, Any]:
     """Return where every pod stands in the ranking now.
 
     The ranking is for the threshold met now, else for the memory signal: which pods would have to go if
-    memory ran out this moment. Pods are read a few at a time, and the loop goes first between them.
+    memory ran out this moment. Pods that are being evicted, or were and have no process since, are not in it.
+    Pods are read a few at a time, and the loop goes first between them.
     """
     now_seconds = view.clock_seconds()
     observations = view.known.observed.at(now_seconds)
     signal = ranked_signal(view.known.state)
-    pods, usages = view.known.pods, await usages_in_turns(view, view.known.pods, signal)
+    gone = {pod.uid for pod in view.known.candidates.ended_among(view.known.pods)}
+    gone |= {flight.uid for flight in view.known.state.in_flight}
+    pods = tuple(pod for pod in view.known.pods if pod.uid not in gone)
+    usages = await usages_in_turns(view, pods, signal)
     resource = RESOURCE[signal]
     ranking: list[dict[str, Any]] = []
     places = rank(pods, usages, signal, view.settings.eviction.layout)

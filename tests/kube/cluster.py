@@ -204,7 +204,8 @@ class Pods:
     def _with_cgroups(self) -> set[str]:
         """Return the uids of the pods that have a cgroup, of whatever namespace."""
         kubepods = cgroups.directory(self.cluster.node.kubepods)
-        names = {path.name for path in kubepods.glob("**/*pod*") if path.is_dir()}
+        # Not by glob: it raises where a directory goes away while it is walked.
+        names = {name for _, directories, _ in os.walk(kubepods) for name in directories if "pod" in name}
         return {name.removesuffix(".slice").rpartition("pod")[2].replace("_", "-") for name in names}
 
 

@@ -12,9 +12,11 @@ import pytest
 from machine import wait_until
 
 _BUSY = """
+import signal
 import sys
 from pathlib import Path
 from machine import Machine
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs with &
 with Machine(Path(sys.argv[1])) as machine:
     machine.run(["mkdir", "-p", "/var/lib/volume"])
     machine.run(["mount", "-t", "tmpfs", "none", "/var/lib/volume"])

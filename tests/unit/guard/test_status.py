@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from reactor.guard.status import explain, status
+from reactor.model.decisions import InFlight
 from reactor.model.pods import PodUsage
-from reactor.model.signals import Signal
+from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 
 MIB = 1 << 20
@@ -90,3 +92,18 @@ async def test_explain_ranks_all_and_reads_them_again(make_view, make_pod):
     assert [one["pod"] for one in document["ranking"]] == ["cgroup/first", "cgroup/second"]
     assert "within its request of 64Mi" in document["ranking"][1]["because"]
     assert document["pods"] == 2
+
+
+async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_view, make_pod):
+    loop, view, _ = make_view()
+    pods = [make_pod(name) for name in ("ended", "ending", "next")]
+    loop.have(*pods)
+    loop.usages.seen = {pod.uid: PodUsage(memory_working_set_bytes=9) for pod in pods}
+    known = view().known
+    known.candidates.ended("uid-ended")
+    flight = InFlight(uid="uid-ending", resource=Resource.MEMORY, kill_at_seconds=0, deadline_seconds=9)
+    known.state = replace(known.state, in_flight=(flight,))
+
+    document = await explain(view())
+
+    assert [(one["place"], one["pod"]) for one in document["ranking"]] == [(1, "cgroup/next")]
