@@ -198,6 +198,17 @@ def conditions_patch(
     return {"status": {"conditions": changed}} if changed else None
 
 
+def clean_status_patch(node: NodeObject) -> dict[str, Any] | None:
+    """Return the patch after which the node has no condition of the reactor's own types; None if so.
+
+    MemoryPressure and its like stay: the kubelet sets them by itself again (role: sole).
+    """
+    ours = sorted({one.type for one in node.conditions if one.type.startswith(OWN_PREFIX)})
+    if not ours:
+        return None
+    return {"status": {"conditions": [{"type": one, "$patch": "delete"} for one in ours]}}
+
+
 def taints_patch(
     node: NodeObject, wanted: Collection[NodeCondition], role: Role, now_unix_seconds: float
 ) -> dict[str, Any] | None:

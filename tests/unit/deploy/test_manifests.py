@@ -242,3 +242,50 @@ def test_the_chart_mounts_the_same_of_the_kubelets_directory() -> None:
         for path in (BASE / "daemonset.yaml", TEMPLATES / "daemonset.yaml")
     ]
     assert kubelet == [["/var/lib/kubelet/pods"] * 2] * 2
+
+
+def test_kubernetes_before_1_22_is_given_no_surge() -> None:
+    overlay = DEPLOY / "kustomize/overlays/before-1.22"
+    (kustomization,) = documents((overlay / "kustomization.yaml").read_text())
+    assert kustomization["bases"] == ["../../base"]
+    (patch,) = kustomization["patchesJson6902"]
+    ((operation,),) = documents((overlay / patch["path"]).read_text())
+    (daemonset,) = documents((BASE / "daemonset.yaml").read_text())
+    assert "maxSurge" in daemonset["spec"]["updateStrategy"]["rollingUpdate"]
+    assert (operation["path"], operation["value"]) == (
+        "/spec/updateStrategy/rollingUpdate",
+        {"maxUnavailable": 1},
+    )
+
+
+@pytest.mark.parametrize("kind", ["kustomize", "helm"])
+def test_what_cleans_nodes_may_do_that_alone(kind: str) -> None:
+    if kind == "kustomize":
+        found = documents((DEPLOY / "kustomize/clean/clean.yaml").read_text())
+    else:
+        text = re.sub(r"^ *\{\{- .*\}\}\n", "", (TEMPLATES / "clean.yaml").read_text(), flags=re.MULTILINE)
+        text = re.sub(r"^ *labels: \{\{-.*\n", "", text, flags=re.MULTILINE)
+        found = documents(re.sub(r"\{\{[^}]*\}\}", "x", text))
+    by_kind = {one["kind"]: one for one in found}
+    allowed = {
+        (resource, verb)
+        for rule in by_kind["ClusterRole"]["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {
+        ("nodes", "get"),
+        ("nodes", "list"),
+        ("nodes", "patch"),
+        ("nodes/status", "patch"),
+    } == allowed
+    pod = by_kind["Job"]["spec"]["template"]["spec"]
+    assert [{"operator": "Exists"}] == pod["tolerations"]
+    (container,) = pod["containers"]
+    assert ["cluster", "clean", "--all"] == container["args"]
+    assert container["securityContext"]["runAsNonRoot"]
+    names = {one["metadata"]["name"] for one in (by_kind["ServiceAccount"], by_kind["Job"])}
+    assert names == {pod["serviceAccountName"]}
+    if kind == "helm":
+        hooked = [one["metadata"]["annotations"]["helm.sh/hook"] for one in found]
+        assert ["post-delete"] * 4 == hooked
