@@ -15,6 +15,8 @@ _REMEDIES: Final = {
     "realtime": "add SYS_NICE to the container's capabilities; with CONFIG_RT_GROUP_SCHED no pod gets "
     "realtime runtime (cpu.rt_runtime_us is 0 in its cgroup): set reactor.realtime.fifoPriority to 0, or run "
     "reactor as a unit of the node",
+    "steward's cgroup": "none is needed: the steward has its rlimit, and only a unit of the node can have "
+    "more",
     "memory lock": "add IPC_LOCK to the container's capabilities",
 }
 _UNIT: Final = "give the unit the capability"
