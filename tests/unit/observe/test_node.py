@@ -134,10 +134,12 @@ def test_machine_on_v2_uses_what_its_processes_and_files_do(make_tree: FakeTreeM
 
 def test_slab_of_a_machine_on_v2_counts_as_available(make_tree: FakeTreeMaker, proc: Path) -> None:
     """A million negative dentries: 512 MiB less are free, and no process and no file uses any more."""
-    node = observer(make_tree(CgroupVersion.V2), proc)
-    before = node.memory()
+    fake = make_tree(CgroupVersion.V2)
+    fake.file("/", "memory.stat", f"anon {900 * MIB}\nfile {700 * MIB}\ninactive_file {612 * MIB}\n")
+    node = observer(fake, proc)
+    before = node.memory()[Signal.MEMORY_AVAILABLE]
     meminfo(proc, MemFree=512, SReclaimable=512)
-    assert before == node.memory()
+    assert before == node.memory()[Signal.MEMORY_AVAILABLE]
 
 
 def test_page_cache_of_a_machine_on_v2_is_used_once_it_is_active(
@@ -158,6 +160,7 @@ def test_machine_on_v2_does_not_depend_on_what_cgroups_have_added_up(
     fake = make_tree(CgroupVersion.V2)
     node = observer(fake, proc)
     before = node.memory()
+    assert Signal.MEMORY_AVAILABLE in before
     fake.file("/", "memory.stat", f"anon {4000 * MIB}\nfile {4000 * MIB}\ninactive_file 0\n")
     assert before == node.memory()
     assert {} == node.problems
