@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 from guarded import CGROUP, MEMORY, MIB, SECONDS, SLICE, SLICE_MIB, V2, Service, Tenant, eventually, prop, run
+from machine_memory import observed
 
 from reactor.brake.brake import DEADLINE_SECONDS
 
@@ -130,7 +131,7 @@ def test_it_is_not_on_at_a_soft_crossing(service: Service) -> None:
 
 
 def test_the_machine_itself_is_never_braked(service: Service) -> None:
-    available_mib = int(run("awk", "/^MemAvailable/ {print int($2 / 1024)}", "/proc/meminfo"))
+    available_mib = observed().available // MIB
     service.configure(
         {"evictionHard": {"memory.available": f"{available_mib - 150}Mi"}},
         {**BRAKE, "nodeCgroup": "/", "pods": {"parents": [CGROUP]}},
