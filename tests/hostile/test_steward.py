@@ -16,7 +16,7 @@ from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, without_steward
 from tests.support.processes import descendants_called, hold
 from tests.support.trials import Trial
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.suite("crash-only")
 
@@ -32,7 +32,7 @@ def steward_pids(daemon: RunningDaemon) -> list[int]:
 
 def evict(node: VirtualNode, name: str) -> None:
     """Have a hog evicted."""
-    assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(470)).wait(30)
+    assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(470)).wait(30 * PATIENCE)
 
 
 @contextmanager
