@@ -3,8 +3,10 @@
 VM ?=
 # Those that depend on where the pods' cgroups lie.
 VM_KUBE_TESTS ?= test_cri.py -k 'not OldRuntime and (uses_is_told or found or spares or given_by)'
-# 1,200,000 directories are too many for a guest's memory and for emulation, which makes clients dear, too.
-VM_HOSTILE_TESTS ?= tests/hostile --figures hostile.json -k 'not 600000 and not scrapers and not dripping'
+# 1,200,000 directories are too many for a guest's memory and for emulation, which makes clients dear, too, and
+# outlasts the 1.5 s after which the soak counts a crossing as missed.
+VM_HOSTILE_TESTS ?= tests/hostile --figures hostile.json \
+  -k 'not 600000 and not scrapers and not dripping and not among_a_hundred'
 
 vm-up: setup bpf ## Boot VM=… (vagrant/machines.json) and install the wheel in it
 	$(PYTHON) tests/vm/run.py up $(VM)
