@@ -140,6 +140,7 @@ for _scalar, _hook in (
 class _Pods:
     parents: tuple[CgroupPath, ...] = ()
     manifests: AbsolutePath | None = None
+    oom_score_adj: bool = True
 
 
 @strict

@@ -235,6 +235,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         reserved_memory_bytes=kubelet.reserved_memory_bytes,
         pod_parents=parents,
         manifests_path=section.pods.manifests,
+        pod_oom_scores=section.pods.oom_score_adj,
         filesystems=section.filesystems,
         by_layout={} if section.layout is not None else by_layout,
         housekeeping_interval_seconds=section.housekeeping_interval,

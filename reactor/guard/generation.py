@@ -20,6 +20,7 @@ from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.guard.memory_reclaiming import MemoryReclaiming
+from reactor.guard.oom_scores import OomScores
 from reactor.guard.parts import Parts, PodList
 from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord, Reclaimed
@@ -108,10 +109,11 @@ class Generation:
             expect=self._expect_oom_victim,
         )
         self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
+        workloads = Workloads(tree, settings) if pods is None else None
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
-            pods=pods or Workloads(tree, settings),
+            pods=pods or workloads or Workloads(tree, settings),
             reclaims=Reclaims(reclaims),
             populated=partial(populated, tree),
             brake=self._heed_brake,
@@ -148,9 +150,38 @@ class Generation:
             self.storage,
             self.wakes,
         )
+        self._oom_scores = self._oom_scores_of(tree, workloads, known)
         self._supervisor = supervisor
         self._scope = trio.CancelScope()
         self._reclaiming = False
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what can't be read, set or is refused at present, and why."""
+        found = self.housekeeping.problems
+        if self._oom_scores is not None and self._oom_scores.problem is not None:
+            found["oom_score_adj of pods"] = self._oom_scores.problem
+        return found
+
+    def _oom_scores_of(
+        self, tree: CgroupTree, workloads: Workloads | None, known: NodeView
+    ) -> OomScores | None:
+        """Return what sets the scores of pods in manifests; None where there are none, or a kubelet does."""
+        settings = self.settings
+        wanted = settings.pod_oom_scores and settings.manifests_path is not None and not settings.dry_run
+        if workloads is None or not wanted:
+            return None
+
+        def capacity_bytes() -> int | None:
+            seen = known.observed.at(self._clock_seconds()).get(Signal.MEMORY_AVAILABLE)
+            return None if seen is None else seen.capacity
+
+        return OomScores(
+            tree,
+            lambda: workloads.specified(known.pods),
+            capacity_bytes,
+            interval_seconds=settings.housekeeping_interval_seconds,
+        )
 
     async def run(
         self,
@@ -339,7 +370,9 @@ class Generation:
 
     def _parts(self) -> Mapping[str, StartedPart]:
         """Return what is restarted where it fails; the ticker last, because it wakes the loop at once."""
+        oom_scores = {} if self._oom_scores is None else {"oom scores": self._oom_scores.run}
         return {
+            **oom_scores,
             "oom kills": self._oom.run,
             "filesystems": self.filesystems.run,
             "storage": self.storage.run,

@@ -162,7 +162,7 @@ class Daemon:
         generation = self._generations.present
         if generation is None:
             raise NoDaemonError("the daemon is starting: ask again")
-        problems = {**self._problems, **generation.housekeeping.problems}
+        problems = {**self._problems, **generation.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
         brake = self._brake.reading()
         kept = {

@@ -163,6 +163,7 @@ class Settings:
 
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever killed.
+    Of pods in manifests the kernel's OOM killer is told where `pod_oom_scores`.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
     `by_layout` holds the policy's settings for every layout where the devices are to tell which one it is;
     it is empty where a layout is configured. `reserved_memory_bytes` is kept from pods for the system: the
@@ -178,6 +179,7 @@ class Settings:
     pod_parents: tuple[str, ...] = ()
     reserved_memory_bytes: int = 0
     manifests_path: str | None = None
+    pod_oom_scores: bool = True
     filesystems: Mapping[Filesystem, str] = field(default_factory=dict)
     by_layout: Mapping[Layout, EvictionSettings] = field(default_factory=dict)
     housekeeping_interval_seconds: float = 10.0

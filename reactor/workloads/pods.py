@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -64,6 +64,10 @@ class Workloads:
             except StopIteration as over:
                 return self._with_specs(over.value)
             await trio.lowlevel.checkpoint()
+
+    def specified(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+        """Return which of these pods a manifest describes."""
+        return tuple(pod for pod in pods if pod.cgroup in self._manifests)
 
     def glance(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; only of those that are new anything is read, and no disk."""
