@@ -52,6 +52,9 @@ class PodUsages(Protocol):
     def shared_memory_bytes(self, uid: str) -> int | None:
         """Read how much of a pod's memory is shared or tmpfs; None where that can't be had."""
 
+    def active_file_bytes(self, uid: str) -> int | None:
+        """Read how much of a pod's working set is page cache; None where that can't be had."""
+
 
 class PodList(Protocol):
     """Finds the pods."""

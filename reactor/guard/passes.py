@@ -118,7 +118,9 @@ class Passes:
         braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
         snapshot = self._snapshot(wakes, now_seconds)
         is_late = time.monotonic_ns() - started_ns > _LATE_NS
-        if snapshot.pods and (self._are_victims_dying() or self.known.state.in_flight or is_late):
+        # Asked also while there is memory: a kill that is noticed at the next crossing would look fresh then.
+        are_dying = self._are_victims_dying()
+        if snapshot.pods and (are_dying or self.known.state.in_flight or is_late):
             # What a dying pod gave back while it was read would count neither as available nor as its own,
             # and another would go for it. Read in this order it counts as both, until the next look. Where
             # the loop was held up between the two, what pods have grown by since would be missing from the
@@ -256,7 +258,8 @@ class Passes:
         """Take note of which files in memory, left by evicted pods, are still there.
 
         Of a pod that lives again and has grown nothing is expected any more: it may have to go again. Until
-        then a kill would free no more of it than the little that is its own.
+        then a kill would free no more of it than the little that is its own. Page cache that it has left is
+        no growth.
         """
         if all(flight.left_bytes is None for flight in self.known.state.in_flight):
             return
@@ -266,7 +269,8 @@ class Passes:
                 left_bytes = self._parts.usages.shared_memory_bytes(flight.uid) or 0
                 used = self._parts.usages.of([flight.uid]).get(flight.uid)
                 held_bytes = 0 if used is None else used.memory_working_set_bytes or 0
-                if left_bytes < _LEFT_BYTES or held_bytes > flight.left_bytes + _GROWN_BYTES:
+                cached_bytes = self._parts.usages.active_file_bytes(flight.uid) or 0
+                if left_bytes < _LEFT_BYTES or held_bytes - cached_bytes > flight.left_bytes + _GROWN_BYTES:
                     continue
                 left_bytes = min(left_bytes, flight.left_bytes)
                 flights.append(dataclasses.replace(flight, left_bytes=left_bytes))

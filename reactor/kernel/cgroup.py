@@ -290,12 +290,13 @@ class MemoryCounters:
     and KernelInterfaceError for content that is no counter.
     """
 
-    __slots__ = ("_key", "_shared_key", "_stat", "_usage")
+    __slots__ = ("_active_key", "_key", "_shared_key", "_stat", "_usage")
 
     def __init__(self, tree: CgroupTree, cgroup: str) -> None:
         directory = tree.path(cgroup)
         v2 = tree.version is CgroupVersion.V2
         self._key = b"inactive_file" if v2 else b"total_inactive_file"
+        self._active_key = b"active_file" if v2 else b"total_active_file"
         self._shared_key = b"shmem" if v2 else b"total_shmem"
         self._usage = KernelFile(directory / ("memory.current" if v2 else "memory.usage_in_bytes"))
         try:
@@ -311,6 +312,10 @@ class MemoryCounters:
     def inactive_file_bytes(self) -> int:
         """Return the page cache that the kernel reclaims before anything else."""
         return parse_field(self._stat.read(), self._key, self._stat.path)
+
+    def active_file_bytes(self) -> int:
+        """Return the page cache that the working set includes."""
+        return parse_field(self._stat.read(), self._active_key, self._stat.path)
 
     def shared_bytes(self) -> int:
         """Return what lies in tmpfs, in System V and in other shared memory.

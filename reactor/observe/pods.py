@@ -130,12 +130,19 @@ class PodObserver:
 
     def shared_memory_bytes(self, uid: str) -> int | None:
         """Return how much shared memory and tmpfs is charged to a pod; None where that can't be read."""
+        return self._counted(uid, MemoryCounters.shared_bytes)
+
+    def active_file_bytes(self, uid: str) -> int | None:
+        """Return how much of a pod's working set is page cache; None where that can't be read."""
+        return self._counted(uid, MemoryCounters.active_file_bytes)
+
+    def _counted(self, uid: str, read: Callable[[MemoryCounters], int]) -> int | None:
         held = self._counters.get(uid)
         try:
             if held is not None:
-                return held.memory.shared_bytes()
+                return read(held.memory)
             with closing(MemoryCounters(self._tree, self._cgroups[uid])) as opened:
-                return opened.shared_bytes()
+                return read(opened)
         except (KeyError, OSError, ReactorError):
             return None
 

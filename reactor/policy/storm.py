@@ -10,8 +10,9 @@ theirs and counts against no kill: a second hog is killed at once, whatever beca
     unhelpful      the last kills brought back less than a quarter of their credit
     rate           as many as are allowed in a minute
 
-The first two allow one kill in each pause. Where the pods have grown by a quarter of the threshold since the
-last kill, the second does not hold: then the shortage is their doing, too.
+The first two allow one kill in each pause, and meanwhile no eviction for a soft threshold of the signal.
+Where the pods have grown by a quarter of the threshold since the last kill, the second does not hold: then
+the shortage is their doing, too.
 """
 
 from __future__ import annotations
@@ -126,11 +127,13 @@ def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
 
 
 def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> str | None:
-    """Return why no pod is to be killed for this threshold yet, None where one may be."""
-    if not is_hard_memory(threshold):
-        return None
+    """Return why no pod is to be killed for this threshold yet, None where one may be.
+
+    A soft one would otherwise evict for what its hard one does not.
+    """
     for one in state.slowdowns:
-        if one.signal is threshold.signal and now_seconds < one.until_seconds:
+        is_about = threshold.is_hard or one.reason is not SlowReason.RATE
+        if is_about and one.signal is threshold.signal and now_seconds < one.until_seconds:
             return f"{one.reason}: {one.message}"
     return None
 

@@ -59,6 +59,7 @@ class FakeUsages:
         self.seen: dict[str, PodUsage] = {}
         self.tracked: tuple[Pod, ...] = ()
         self.shared: dict[str, int] = {}
+        self.cached: dict[str, int] = {}
         self.stays: set[str] = set()
         self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
@@ -84,6 +85,9 @@ class FakeUsages:
 
     def shared_memory_bytes(self, uid: str) -> int | None:
         return self.shared.get(uid)
+
+    def active_file_bytes(self, uid: str) -> int | None:
+        return self.cached.get(uid)
 
 
 class FakePods:

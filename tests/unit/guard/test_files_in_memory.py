@@ -76,6 +76,14 @@ async def test_pod_that_lives_again_is_not_killed_for_what_its_predecessor_left_
     assert ["hog", "hog"] == look(loop)
 
 
+async def test_page_cache_that_a_pod_leaves_beside_its_files_is_no_sign_that_it_lives_again(loop):
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=75 * MIB)
+    loop.usages.cached["uid-hog"] = 15 * MIB
+    assert ["hog"] == look(loop)
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=84 * MIB)
+    assert 2 == len(look(loop))
+
+
 async def test_few_pages_of_shared_memory_spare_no_pod(loop):
     loop.usages.shared["uid-hog"] = 64 * 1024 - 1
     assert ["hog", "calm"] == look(loop)

@@ -109,15 +109,20 @@ async def test_pod_is_evicted_once_the_victim_is_gone_and_it_was_not_enough(
     assert loop.kills.killed == ["one"]
 
 
-async def test_no_kill_of_the_kernels_is_looked_for_while_there_is_memory(make_loop, make_pod):
+async def test_kill_that_is_found_while_there_is_memory_puts_off_no_eviction_at_the_next_crossing(
+    make_loop, make_pod, observation
+):
     loop = make_loop()
     loop.have(make_pod("one"))
-    asked = []
-    loop.oom_kills = lambda: asked.append(1) or ()
+    untold = [kill_of(None)]
+    loop.oom_kills = lambda: [untold.pop()] if untold else ()
 
     loop.passes.make([WAKE])
+    loop.now_seconds += 0.02
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    loop.passes.make([WAKE])
 
-    assert asked == []
+    assert loop.kills.killed == ["one"]
 
 
 def test_process_that_never_was_has_exited() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.signals import Resource
 from reactor.observe.pods import PodObserver
@@ -52,6 +53,15 @@ def test_working_sets_are_by_uid(pods: FakeTree, observer: PodObserver) -> None:
     assert expected == observer.memory()
     pods.counters("/pods/a", usage_bytes=9 * MIB, inactive_file_bytes=0)
     assert PodUsage(memory_working_set_bytes=9 * MIB) == observer.memory()["a"]
+
+
+def test_files_of_a_pod_are_those_of_its_subtree(pods: FakeTree, observer: PodObserver) -> None:
+    prefix = "" if pods.tree.version is CgroupVersion.V2 else "total_"
+    stat = "".join(f"{prefix}{key} {size}\n" for key, size in (("shmem", 20), ("active_file", 30)))
+    pods.file("/pods/a", "memory.stat", stat)
+    observer.track([pod("a")])
+    assert (20, 30) == (observer.shared_memory_bytes("a"), observer.active_file_bytes("a"))
+    assert (None, None) == (observer.shared_memory_bytes("b"), observer.active_file_bytes("b"))
 
 
 def test_full_counts_tasks_too(pods: FakeTree, observer: PodObserver) -> None:

@@ -425,6 +425,33 @@ def test_soft_memory_and_other_signals_are_not_slowed_down():
     assert node.state.hard_memory_kills == ()
 
 
+SOFT_TOO = replace(
+    SETTINGS,
+    thresholds=(HARD, replace(HARD, value=draw.amount(110 * MIB), grace_period_seconds=0.05)),
+)
+
+
+def test_soft_threshold_evicts_nobody_while_its_hard_one_is_slowed_down():
+    node = Node(outside=10, settings=SOFT_TOO, tmpfs=400, **innocents())
+    node.sticky["tmpfs"] = 395
+    for _ in range(100):
+        node.step()
+
+    assert ["tmpfs"] == node.killed
+    assert [SlowReason.UNHELPFUL] == node.reasons
+
+
+def test_soft_threshold_evicts_where_only_the_rate_of_hard_kills_is_used_up():
+    node = Node(outside=30, settings=replace(SOFT_TOO, hard_memory_evictions_per_minute=1), hog=390)
+    node.step()
+    node.pods["second"] = 390
+    node.step()
+    assert [SlowReason.RATE] == node.reasons
+    node.step(0.1)
+
+    assert ["hog", "second"] == node.killed
+
+
 def test_kill_that_was_decided_on_nothing_known_counts_against_the_rate():
     node = Node(outside=30, hog=390)
     eviction = node.step().evictions[0]
