@@ -58,6 +58,7 @@ class NodeStatus:
         self._clock_unix_seconds = clock_unix_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._wanted: frozenset[NodeCondition] | None = None
+        self._unknown: frozenset[NodeCondition] = frozenset()
         self._node: NodeObject | None = None
         self._taken = False
         self._changed = trio.Event()
@@ -65,11 +66,11 @@ class NodeStatus:
         self.problem: str | None = None
         self.missing: str | None = None
 
-    def want(self, conditions: Collection[NodeCondition]) -> None:
-        """Have the node show these conditions, and no others of the reactor's."""
-        wanted = frozenset(conditions)
-        if wanted != self._wanted:
-            self._wanted = wanted
+    def want(self, conditions: Collection[NodeCondition], unknown: Collection[NodeCondition] = ()) -> None:
+        """Have the node show these conditions, and no others of the reactor's but as unknown."""
+        wanted = frozenset(conditions), frozenset(unknown)
+        if wanted != (self._wanted, self._unknown):
+            self._wanted, self._unknown = wanted
             self._changed.set()
 
     def listing(self) -> None:
@@ -99,7 +100,7 @@ class NodeStatus:
 
     def _lose(self) -> None:
         self._node = None
-        self.missing = self._unknown()
+        self.missing = self._not_there()
         self._on_uid("")
 
     async def run(self) -> None:
@@ -137,7 +138,9 @@ class NodeStatus:
         if patch is not None:
             await self._client.patch(self._path, patch, MERGE_PATCH)
         is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds
-        status = conditions_patch(node, wanted, self._role, self._clock_unix_seconds(), heartbeat=is_due)
+        status = conditions_patch(
+            node, wanted, self._role, self._clock_unix_seconds(), heartbeat=is_due, unknown=self._unknown
+        )
         if status is not None:
             await self._client.patch(f"{self._path}/status", status)
             if is_due:
@@ -152,6 +155,8 @@ class NodeStatus:
         What a kubelet writes over it, and is written again, is no change.
         """
         for condition in NodeCondition:
+            if condition in self._unknown:
+                continue
             is_in_force = condition in wanted
             was = self._shown.get(condition, before.is_in_force(condition))
             self._shown[condition] = is_in_force
@@ -180,7 +185,7 @@ class NodeStatus:
         if before is not None and self._node is not None and _age(before) > _age(self._node):
             self._node = before
 
-    def _unknown(self) -> str:
+    def _not_there(self) -> str:
         return (
             f"the API server has no node {self._node_name!r}; accepted: reactor.kubernetes.nodeName or "
             "NODE_NAME as in `kubectl get nodes`"

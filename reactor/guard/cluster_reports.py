@@ -36,7 +36,7 @@ class ClusterReports:
         self._number = 0
         self._sent = 0
         self._kept: dict[Hashable, Message] = {}  # in the order of their numbers
-        self._conditions: tuple[NodeCondition, ...] | None = None
+        self._conditions: tuple[tuple[NodeCondition, ...], tuple[NodeCondition, ...]] | None = None
         self._changed = trio.Event()
 
     def __len__(self) -> int:
@@ -47,11 +47,14 @@ class ClusterReports:
         """Report an eviction, or what has become of one that was reported."""
         self._report((EVICTION, uid), {"report": EVICTION, "uid": uid, **document})
 
-    def conditions(self, conditions: Collection[NodeCondition]) -> None:
-        """Report the conditions in force, where they are other ones than before."""
-        if tuple(conditions) != self._conditions:
-            self._conditions = tuple(conditions)
-            self._report_conditions(self._conditions)
+    def conditions(
+        self, conditions: Collection[NodeCondition], unknown: Collection[NodeCondition] = ()
+    ) -> None:
+        """Report the conditions in force, and the unknown ones, where they are other ones than before."""
+        told = tuple(conditions), tuple(unknown)
+        if told != self._conditions:
+            self._conditions = told
+            self._report_conditions(*told)
 
     def event(self, kind: str, **about: object) -> None:
         """Report something about the node."""
@@ -61,7 +64,7 @@ class ClusterReports:
         """Begin again with what is not safe yet: there is another steward."""
         self._sent = 0
         if self._conditions is not None and CONDITIONS not in self._kept:
-            self._report_conditions(self._conditions)
+            self._report_conditions(*self._conditions)
         self._wake()
 
     def reported(self, number: int) -> None:
@@ -82,8 +85,11 @@ class ClusterReports:
                     return message
             await self._changed.wait()
 
-    def _report_conditions(self, conditions: tuple[NodeCondition, ...]) -> None:
-        self._report(CONDITIONS, {"report": CONDITIONS, "conditions": list(conditions)})
+    def _report_conditions(
+        self, conditions: tuple[NodeCondition, ...], unknown: tuple[NodeCondition, ...]
+    ) -> None:
+        document = {"report": CONDITIONS, "conditions": list(conditions)}
+        self._report(CONDITIONS, document | ({"unknown": list(unknown)} if unknown else {}))
 
     def _report(self, key: Hashable, document: Mapping[str, Any]) -> None:
         self._number += 1

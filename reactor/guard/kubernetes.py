@@ -23,6 +23,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.runtime_kills import RuntimeKills
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_pods import ToldPods
+from reactor.guard.unobserved import Unobserved
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import Slowdown
 from reactor.model.oom import OomKill, OomScope
@@ -53,6 +54,8 @@ class KubernetesNode:
         present: Callable[[], Sequence[Pod]],
     ) -> None:
         self._is_dry = settings.dry_run
+        self._thresholds = settings.eviction.thresholds
+        self._unobserved = Unobserved(patience_seconds=3 * settings.housekeeping_interval_seconds)
         self._tree = tree
         self._supervisor = supervisor
         self.told = ToldPods(settings)
@@ -90,7 +93,11 @@ class KubernetesNode:
             candidates.ended(uid)
 
     def pod_list(self, settings: Settings) -> PodList:
-        """Return what lists the node's pods: the kubelet's cgroups, with what is known of each."""
+        """Return what lists the node's pods: the kubelet's cgroups, with what is known of each.
+
+        By these settings it goes on: which conditions there are follows from their thresholds.
+        """
+        self._thresholds = settings.eviction.thresholds
         told = self.told
         return KubernetesPods(
             self._tree,
@@ -110,7 +117,15 @@ class KubernetesNode:
         acted_on = record.decision.acted_on
         if acted_on is not None and (record.attempts or record.decision.reclaim):
             self.reports.event(THRESHOLD_MET, resource=RESOURCE[acted_on.signal])
-        self.reports.conditions(record.decision.conditions)
+        self.reports.conditions(
+            record.decision.conditions,
+            self._unobserved.conditions(
+                self._thresholds,
+                record.snapshot.signals,
+                record.decision.conditions,
+                record.decision.at_seconds,
+            ),
+        )
 
     def evicted(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
         """Report an eviction; one with a grace period has an event at once, and a status at its end."""

@@ -49,6 +49,13 @@ _REASONS: Final = {
 }
 
 
+_NOT_OBSERVED: Final = {
+    NodeCondition.MEMORY_PRESSURE: ("ReactorDoesNotObserveMemory", "can't observe the memory"),
+    NodeCondition.DISK_PRESSURE: ("ReactorDoesNotObserveDisk", "can't observe a filesystem"),
+    NodeCondition.PID_PRESSURE: ("ReactorDoesNotObservePID", "can't observe the process ids"),
+}
+
+
 class TaintId(NamedTuple):
     """What tells a node's taints apart."""
 
@@ -103,9 +110,9 @@ class NodeObject:
         return frozenset(TaintId(key, effect or _NO_SCHEDULE) for key, _, effect in parted)
 
     def is_in_force(self, condition: NodeCondition) -> bool | None:
-        """Return whether the node has a condition of the kubelet's type; None where it has none."""
-        found = (one.status == "True" for one in self.conditions if one.type == condition)
-        return next(found, None)
+        """Return whether the node has a condition of the kubelet's type; None where that is not said."""
+        said = {"True": True, "False": False}
+        return next((said.get(one.status) for one in self.conditions if one.type == condition), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,22 +173,22 @@ def conditions_patch(
     now_unix_seconds: float,
     *,
     heartbeat: bool = False,
+    unknown: Collection[NodeCondition] = (),
 ) -> dict[str, Any] | None:
     """Return the patch of the node's status after which its conditions are as wanted; None where they are.
 
-    With `heartbeat` all of them are written in any case, with a new lastHeartbeatTime. Conditions are merged
-    by their type: others stay as they are.
+    Of the `unknown` ones it can't be said whether they are in force. With `heartbeat` all of them are written
+    in any case, with a new lastHeartbeatTime. Conditions are merged by their type: others stay as they are.
     """
     at = instant(now_unix_seconds)
     before = {condition.type: condition for condition in node.conditions}
     changed = []
     for condition in NodeCondition:
         reason, text = _REASONS[condition, condition in wanted]
-        told = Condition(
-            type=condition_type(condition, role),
-            status="True" if condition in wanted else "False",
-            reason=reason,
-        )
+        status = "True" if condition in wanted else "False"
+        if condition in unknown:
+            status, (reason, text) = "Unknown", _NOT_OBSERVED[condition]
+        told = Condition(type=condition_type(condition, role), status=status, reason=reason)
         was = before.get(told.type)
         if told == was and not heartbeat:
             continue

@@ -183,7 +183,9 @@ class Kubernetes:
                 self._evicted(document)
             case "conditions":
                 self._conditions = tuple(NodeCondition(one) for one in document["conditions"])
-                self._node.want(self._conditions)
+                self._node.want(
+                    self._conditions, tuple(NodeCondition(one) for one in document.get("unknown", ()))
+                )
             case "threshold met":
                 self._events.threshold_met(Resource(document["resource"]))
             case "system OOM":

@@ -245,3 +245,21 @@ async def test_beside_a_kubelet_its_conditions_are_its_own_to_report() -> None:
         status.want([])
         await until(lambda: not server.is_true("reactor/MemoryPressure"))
     assert [] == events
+
+
+async def test_a_condition_that_is_unknown_is_shown_so_and_brings_no_taint() -> None:
+    server, events = _Server(), list[str]()
+    async with keeping(server, Role.SOLE, on_status=events.append) as status:
+        status.want([_MEMORY], [_DISK])
+        await until(lambda: server.is_true("MemoryPressure") and server.is_tainted())
+        disk = server.conditions["DiskPressure"]
+        assert ("Unknown", "ReactorDoesNotObserveDisk", "reactor can't observe a filesystem") == (
+            disk["status"],
+            disk["reason"],
+            disk["message"],
+        )
+        assert [_TAINT] == [taint["key"] for taint in server.taints]
+        assert "NodeHasNoDiskPressure" not in events
+        status.want([_MEMORY])
+        await until(lambda: "NodeHasNoDiskPressure" in events)
+        assert "False" == server.conditions["DiskPressure"]["status"]

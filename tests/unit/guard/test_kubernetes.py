@@ -24,7 +24,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import Decision, Eviction, Slowdown, SlowReason, Snapshot
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
-from reactor.model.settings import KubernetesSettings, Settings
+from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.supervisor import Supervisor
 from tests.support.builders import make_threshold
@@ -114,6 +114,18 @@ async def test_only_a_pod_that_is_killed_for_the_nodes_sake_is_reported_as_disru
     node.evicted(replace(attempt, eviction=replace(attempt.eviction, threshold=threshold)), nursery)
     [eviction] = await reported(node)
     assert eviction["disrupted"] == (threshold is not None)
+
+
+async def test_conditions_whose_signals_are_not_observed_are_reported_as_unknown(tmp_path, nursery):
+    thresholds = (make_threshold(1 << 20),)
+    node = node_in(tmp_path, eviction=EvictionSettings(thresholds=thresholds))
+    quiet = record_of()
+    node.passed(quiet, nursery)
+    assert await reported(node) == [{"report": "conditions", "conditions": []}]
+    node.passed(replace(quiet, decision=Decision(at_seconds=60.0)), nursery)
+    assert await reported(node) == [{"report": "conditions", "conditions": [], "unknown": ["MemoryPressure"]}]
+    node.reports.restart()
+    assert [one["unknown"] for one in await reported(node)] == [["MemoryPressure"]]
 
 
 async def test_a_dry_run_reports_nothing(tmp_path, nursery):
