@@ -18,6 +18,7 @@ from reactor.brake.brake import Brake
 from reactor.brake.braking import Braking
 from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
+from reactor.guard.last_stretch import LastStretch
 from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.guard.memory_reclaiming import MemoryReclaiming
 from reactor.guard.oom_scores import OomScores
@@ -129,6 +130,7 @@ class Generation:
             dry_run=settings.dry_run,
             clock_seconds=self._clock_seconds,
         )
+        self._last_stretch = LastStretch(settings.eviction.thresholds, self._node.memory)
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
         self.storage = StorageWatch(known, steward)
@@ -248,9 +250,14 @@ class Generation:
         taken: tuple[Wake, ...],
         reclaimed: tuple[Reclaimed, ...] = (),
     ) -> None:
-        """Make a pass in the task of the source that woke; what goes wrong in it is not its fault."""
+        """Make a pass in the task of the source that woke; what goes wrong in it is not its fault.
+
+        If it was an early wake, the crossing may follow at once, and is attended to here too.
+        """
         try:
-            self._pass(taken, nursery, on_pass, reclaimed)
+            record = self._pass(taken, nursery, on_pass, reclaimed)
+            if self._last_stretch.watch(record.snapshot.signals):
+                self._pass((replace(taken[0], at_ns=time.monotonic_ns()),), nursery, on_pass)
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the generation
             nursery.start_soon(_raise, error)
 
@@ -260,7 +267,7 @@ class Generation:
         nursery: trio.Nursery,
         on_pass: OnPass,
         reclaimed: tuple[Reclaimed, ...] = (),
-    ) -> None:
+    ) -> PassRecord:
         record = self.passes.make(taken)
         if reclaimed:
             record = replace(record, reclaimed=reclaimed)
@@ -273,6 +280,7 @@ class Generation:
             self._supervisor.jobs(nursery, _MEMORY_RECLAIMS).start_soon(
                 self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass
             )
+        return record
 
     async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
         reclaimed = await self._memory_reclaim.run(asked, self.passes.ended_cgroups())

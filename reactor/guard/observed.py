@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -31,7 +30,7 @@ class Observed:
             if observation is None:
                 self._latest.pop(signal, None)
             else:
-                self._latest[signal] = dataclasses.replace(observation, taken_at_seconds=now_seconds)
+                self._latest[signal] = observation.at(now_seconds)
 
     def at(self, now_seconds: float) -> dict[Signal, Observation]:
         """Return everything that is not stale."""

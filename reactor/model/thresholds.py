@@ -101,6 +101,15 @@ class Observation:
     taken_at_seconds: float | None = None
     inactive_file_bytes: int | None = None
 
+    def at(self, taken_at_seconds: float) -> Observation:
+        """Return the same as seen at that time; `dataclasses.replace` takes five times as long."""
+        return Observation(
+            available=self.available,
+            capacity=self.capacity,
+            taken_at_seconds=taken_at_seconds,
+            inactive_file_bytes=self.inactive_file_bytes,
+        )
+
     @property
     def absurdity(self) -> str | None:
         """Return why the numbers can't be true, None where they can.

@@ -189,8 +189,9 @@ class PodObserver:
 
     def _remembered(self, usages: dict[str, PodUsage], *read: Resource) -> Mapping[str, PodUsage]:
         """Return all that is to be told of the pods, and remember it for when a number can't be read."""
-        usages |= dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
-        found = self._detailed(usages)
+        if self._without_cgroup:
+            usages |= dict.fromkeys(self._without_cgroup, PodUsage(unreadable=_COUNTED))
+        found = self._detailed(usages) if self._with_containers else usages
         now_seconds = self._clock_seconds()
         for resource in read:
             self._last[resource] = found

@@ -48,9 +48,11 @@ def decide(
     if snapshot is None:
         return state, Decision(at_seconds=now_seconds, conditions=state.conditions)
     absurd = absurdities(snapshot.signals)
-    observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
-    state, fresh = _observe(settings, state, observations, pods, now_seconds)
-    sound = Snapshot(signals=observations, pods=snapshot.pods)
+    sound = snapshot
+    if absurd:
+        observations = {signal: seen for signal, seen in snapshot.signals.items() if signal not in absurd}
+        sound = Snapshot(signals=observations, pods=snapshot.pods)
+    state, fresh = _observe(settings, state, sound.signals, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
     decision = Decision(
         at_seconds=now_seconds,
@@ -86,7 +88,9 @@ def after_reclaim(
         observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
         if not thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True):
             return decision
-    return _evict(settings, state, decision, before, pods)
+    if decision.acted_on is None:
+        raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
+    return _evict(settings, state, decision, decision.acted_on, before, pods)
 
 
 def _observe(
@@ -164,14 +168,10 @@ def _act(
             state, threshold, seen, decision.at_seconds
         )
         if reason is None:
-            decision = replace(
-                decision,
-                acted_on=threshold,
-                reclaim=node_reclaim(threshold.signal, settings.layout, settings.commands_for),
-            )
-            if decision.reclaim:
-                return state, decision
-            return state, _evict(settings, state, decision, snapshot, pods)
+            reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
+            if reclaims:
+                return state, replace(decision, acted_on=threshold, reclaim=reclaims)
+            return state, _evict(settings, state, decision, threshold, snapshot, pods)
         reasons.append(f"{threshold}: {reason}")
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
 
@@ -180,13 +180,11 @@ def _evict(
     settings: EvictionSettings,
     state: PolicyState,
     decision: Decision,
+    threshold: Threshold,
     snapshot: Snapshot,
     pods: Sequence[Pod],
 ) -> Decision:
-    """Return the decision with the ranking, and the first pod in it that may be evicted."""
-    threshold = decision.acted_on
-    if threshold is None:
-        raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
+    """Return the decision to act on a threshold: the ranking, and the first in it that may be evicted."""
     eligible = candidates(pods, state, threshold, decision.at_seconds)
     ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout)
     if settings.minimum_victim is not None and is_hard_memory(threshold):
@@ -209,7 +207,7 @@ def _evict(
                 annotations=annotations,
             )
         )
-    return replace(decision, ranking=ranking, evictions=tuple(evictions))
+    return replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
 
 
 def _grace_period_seconds(settings: EvictionSettings, threshold: Threshold, pod: Pod) -> int:

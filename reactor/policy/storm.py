@@ -107,6 +107,8 @@ def with_slowdowns(
         slowdown, kills = _slowdown(settings, kills, node, before.get(in_vain), now_seconds)
         found = {in_vain: slowdown, (threshold.signal, True): _rate(settings, kills, node, now_seconds)}
         slowdowns = {kind: one for kind, one in {**slowdowns, **found}.items() if one is not None}
+    if kills is state.hard_memory_kills and slowdowns == before:
+        return state, ()
     unhelpful = tuple(
         new
         for old, new in zip(state.hard_memory_kills, kills, strict=True)

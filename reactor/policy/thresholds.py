@@ -73,10 +73,13 @@ def in_eviction_order(
 
     Memory first, allocatable memory second, the others as configured; within each, hard before soft.
     """
+    found = tuple(thresholds)
+    if len(found) < 2:
+        return found
     position = {threshold: index for index, threshold in enumerate(configured)}
     return tuple(
         sorted(
-            thresholds,
+            found,
             key=lambda threshold: (
                 _FIRST.get(threshold.signal, len(_FIRST)),
                 not threshold.is_hard,
