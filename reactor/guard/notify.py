@@ -1,12 +1,13 @@
 """Word to the service manager: ready, reloading, stopping, alive, and a line for `systemctl status`.
 
-cysystemd costs 1.3 MiB, so it is imported only where a service manager listens. Source: sd_notify(3).
+The protocol is one datagram a message. Source: sd_notify(3).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -14,8 +15,6 @@ from typing import Final
 import trio
 
 _LOG: Final = logging.getLogger("reactor.notify")
-
-Send = Callable[[str], None]
 
 
 class ServiceNotice:
@@ -26,14 +25,9 @@ class ServiceNotice:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self.watchdog_seconds = _watchdog_seconds(environment)
-        self._send: Send | None = None
-        if environment.get("NOTIFY_SOCKET"):
-            try:
-                from cysystemd._daemon import sd_notify  # noqa: PLC0415 (only where it is needed)
-            except (ImportError, OSError) as error:
-                _LOG.warning("the service manager gets no notice: %s", error)
-            else:
-                self._send = sd_notify
+        address = environment.get("NOTIFY_SOCKET", "")
+        # "@" stands for the zero byte of a name in the abstract namespace.
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
 
     def ready(self, status: str) -> None:
         """Tell that the daemon guards its node, or does so again after a reload."""
@@ -50,7 +44,7 @@ class ServiceNotice:
 
     async def watchdog(self, is_alive: Callable[[], bool]) -> None:
         """Tell at half the interval that the daemon lives, for as long as `is_alive` says so."""
-        if self._send is None or self.watchdog_seconds is None:
+        if not self._address or self.watchdog_seconds is None:
             return
         while True:
             if is_alive():
@@ -58,13 +52,16 @@ class ServiceNotice:
             await trio.sleep(self.watchdog_seconds / 2)
 
     def _say(self, text: str) -> None:
-        if self._send is None:
+        if not self._address:
             return
         try:
-            self._send(text)
-        except Exception as error:  # noqa: BLE001 (whatever the C extension raises: only a notice is lost)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                manager.sendto(text.encode(errors="replace"), socket.MSG_DONTWAIT, self._address)
+        except BlockingIOError:
+            _LOG.warning("the service manager is too busy for a notice: %r", text)
+        except OSError as error:
             _LOG.warning("the service manager gets no more notice: %s", error)
-            self._send = None
+            self._address = ""
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:

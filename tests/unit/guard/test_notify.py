@@ -1,9 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 import trio
@@ -44,14 +43,36 @@ async def test_watchdog_is_fed_while_the_loop_lives_and_not_when_it_hangs(manage
         manager.recv(100)
 
 
-def test_without_a_manager_nothing_is_said_and_nothing_imported():
-    script = (
-        "import sys; from reactor.guard.notify import ServiceNotice; ServiceNotice().ready('x'); "
-        "print('cysystemd' in sys.modules)"
-    )
-    environment = {name: text for name, text in os.environ.items() if name != "NOTIFY_SOCKET"}
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=environment)
-    assert ended.stdout == b"False\n"
+def test_without_a_manager_nothing_is_said(caplog):
+    ServiceNotice({}).ready("x")
+
+    assert [] == caplog.records
+
+
+def test_manager_may_listen_in_the_abstract_namespace():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind("")  # the kernel chooses a name
+        listener.settimeout(5)
+        name = listener.getsockname().decode()
+        ServiceNotice({"NOTIFY_SOCKET": f"@{name[1:]}"}).ready("x")
+
+        assert b"READY=1\nSTATUS=x" == listener.recv(100)
+
+
+def test_manager_that_is_too_busy_delays_nothing_and_hears_of_what_comes_later(manager, caplog):
+    notice = ServiceNotice()
+    while not caplog.records:
+        notice.ready("x")
+    manager.recv(100)
+
+    notice.stopping()
+
+    manager.settimeout(0)
+    heard = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            heard.append(manager.recv(100))
+    assert b"STOPPING=1" == heard[-1]
 
 
 def test_manager_that_is_gone_is_survived(manager, caplog):
