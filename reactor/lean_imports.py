@@ -2,11 +2,13 @@
 
 `postpone` has a module loaded only when it is used. The TLS of `import trio` alone takes 5 MiB: OpenSSL, and
 what Python has around it. A process that talks to an API server uses it and pays for it; no other does.
-`replaced` has imports find something smaller in a module's place for a while.
+`replaced` has imports find something smaller in a module's place for a while. `passing` lets go of modules
+that a process has no more use for.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -75,6 +77,26 @@ def replaced(stand_ins: Mapping[str, ModuleType], *, package: str | None = None)
         for name in [name for name in sys.modules if name in names or _is_in(name, package)]:
             del sys.modules[name]
         sys.modules.update(before)
+
+
+@contextmanager
+def passing(packages: Iterable[str]) -> Iterator[None]:
+    """Let go of what the block imports of these packages: another import of it imports it anew.
+
+    What it took is free for what is imported next, and little of it for the system. To be used while there is
+    no other thread, for modules of which nothing stays but values without a reference to them.
+    """
+    before = sys.modules.keys() | {""}
+    try:
+        yield
+    finally:
+        for name in sys.modules.keys() - before:
+            if any(name == package or name.startswith(f"{package}.") for package in packages):
+                above, _, own = name.rpartition(".")
+                if above in sys.modules:
+                    vars(sys.modules[above]).pop(own, None)
+                del sys.modules[name]
+        gc.collect()
 
 
 def _is_in(name: str, package: str | None) -> bool:

@@ -6,6 +6,8 @@ import argparse
 import dataclasses
 import signal
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from reactor.commands.arguments import (
     DEFAULT_CONFIG,
@@ -15,6 +17,12 @@ from reactor.commands.arguments import (
     add_config_dir,
     warn_of,
 )
+
+if TYPE_CHECKING:
+    from reactor.model.start import Start
+
+# 3 MiB, which the guard's own modules then take: a configuration is read once, and again at a reload.
+_READS_CONFIGURATIONS: Final = ("reactor.guard.start", "reactor.config", "ruamel")
 
 
 def add(commands: Commands) -> None:
@@ -38,21 +46,27 @@ def _run(options: argparse.Namespace) -> int:
     # Blocked from here until the daemon receives them itself, so that none is answered by a default that
     # ends the process halfway: SIGHUP's would, while the modules below are being imported.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
-    from reactor.lean_imports import UNUSED, postpone
+    from reactor.lean_imports import UNUSED, passing, postpone
 
     postpone(UNUSED)
+    with passing(_READS_CONFIGURATIONS):
+        start = _start(options.config, options.config_dir)
     import trio
 
-    from reactor.guard.last_good import configuration_to_start_with
     from reactor.guard.run import run
     from reactor.tell.log import log_to_stderr
 
-    start = configuration_to_start_with(options.config, options.config_dir)
-    warn_of(start.configuration.settings, options.config)
-    settings = dataclasses.replace(start.configuration.settings, stand_by=options.stand_by)
+    warn_of(start.settings, options.config)
+    settings = dataclasses.replace(start.settings, stand_by=options.stand_by)
     log = log_to_stderr()
     try:
         trio.run(partial(run, settings, dry_run=options.dry_run, config_path=options.config, start=start))
     finally:
         log.close()
     return 0
+
+
+def _start(config: Path, config_dir: Path | None) -> Start:
+    from reactor.guard.start import configuration_to_start_with
+
+    return configuration_to_start_with(config, config_dir)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from reactor.guard.last_good import LastGoodFile, Start
+from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import AnotherDaemonError
 from reactor.guard.loop import Daemon
 from reactor.guard.recorder import Hooks
@@ -16,6 +16,7 @@ from reactor.guard.signals import obey, receiver
 from reactor.guard.single_instance_lock import single_instance_lock
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.settings import Settings
+from reactor.model.start import Start
 from reactor.threads import limit_threads
 
 
@@ -48,7 +49,7 @@ async def run(
     refused: AnotherDaemonError | None = None
     last_good = LastGoodFile(Path(settings.state_path), config_path)
     if start is not None and start.refused is None:
-        last_good.show(start.configuration.text)
+        last_good.show(start.text)
     with receiver() as received:
         daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks(), last_good)
         if start is not None and start.refused is not None:

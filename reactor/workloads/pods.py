@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -16,7 +16,9 @@ from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.workloads.cgroups import CgroupPods
-from reactor.workloads.manifests import Manifest, ManifestDirectory
+
+if TYPE_CHECKING:
+    from reactor.workloads.manifests import Manifest, ManifestDirectory
 
 _TIMEOUT_SECONDS: Final = 5.0
 
@@ -34,9 +36,7 @@ class Workloads:
     ) -> None:
         self._tree = tree
         self._cgroups = CgroupPods(tree, settings, proc=proc)
-        self._directory = (
-            None if settings.manifests_path is None else ManifestDirectory(settings.manifests_path)
-        )
+        self._directory = _directory(settings.manifests_path)
         self._reading = Bounded(self._read_manifests, timeout_seconds)
         self._manifests: Mapping[str, Manifest] = {}
         self._refused: Mapping[str, str] = {}
@@ -118,6 +118,15 @@ class Workloads:
         except RefusedError as error:
             return str(error)
         return None
+
+
+def _directory(path: str | None) -> ManifestDirectory | None:
+    if path is None:
+        return None
+    # What reads YAML takes 3 MiB, and most nodes have no manifests.
+    from reactor.workloads.manifests import ManifestDirectory  # noqa: PLC0415
+
+    return ManifestDirectory(path)
 
 
 def _with_spec(pod: Pod, manifest: Manifest | None) -> Pod:

@@ -1,11 +1,12 @@
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from reactor.lean_imports import HollowModule, bare_package, postpone, replaced
+from reactor.lean_imports import HollowModule, bare_package, passing, postpone, replaced
 
 LOADED = """
 import sys
@@ -64,6 +65,50 @@ def test_what_is_loaded_already_written_in_c_or_absent_is_left_as_it_is() -> Non
     finally:
         if before["zlib"] is not None:
             sys.modules["zlib"] = before["zlib"]
+
+
+def test_what_a_block_imports_in_passing_is_let_go_of_and_imported_anew_where_it_is_needed(
+    lazy: Path,
+) -> None:
+    package = lazy / "reactor_lazy_passing"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "reader.py").write_text("class Reader:\n    pass\n")
+    (lazy / "reactor_lazy_stays.py").touch()
+    import reactor_lazy_passing  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    with passing(["reactor_lazy_passing.reader"]):
+        import reactor_lazy_passing.reader  # type: ignore[import-not-found]  # noqa: PLC0415
+        import reactor_lazy_stays  # type: ignore[import-not-found]  # noqa: F401, PLC0415
+
+        reader = weakref.ref(reactor_lazy_passing.reader.Reader)
+
+    assert reader() is None
+    assert {"reactor_lazy_passing", "reactor_lazy_stays"} <= sys.modules.keys()
+    assert not hasattr(reactor_lazy_passing, "reader")
+    import reactor_lazy_passing.reader  # noqa: PLC0415
+
+    assert "Reader" == reactor_lazy_passing.reader.Reader.__name__
+
+
+def test_the_command_lets_go_of_what_reads_configurations_before_it_imports_the_guard(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("evictionHard: {memory.available: 100Mi}\n")
+    run(
+        f"""
+import gc, sys
+from pathlib import Path
+from reactor.commands.run import _READS_CONFIGURATIONS, _start
+from reactor.lean_imports import passing
+with passing(_READS_CONFIGURATIONS):
+    start = _start(Path({str(config)!r}), None)
+assert "100Mi" in str(start.settings.eviction.thresholds), start
+import reactor.guard.run
+assert not [name for name in sys.modules if name.startswith(_READS_CONFIGURATIONS)]
+classes = [one for one in gc.get_objects() if isinstance(one, type)]
+assert not [one for one in classes if one.__module__.startswith("reactor.config")]
+"""
+    )
 
 
 def test_the_guard_comes_up_without_tls_and_asyncio_and_the_steward_of_a_cluster_has_what_it_needs() -> None:

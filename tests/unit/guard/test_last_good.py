@@ -6,7 +6,8 @@ import os
 import pytest
 
 from reactor.errors import ConfigError
-from reactor.guard.last_good import LastGoodFile, configuration_to_start_with
+from reactor.guard.last_good import LastGoodFile
+from reactor.guard.start import configuration_to_start_with
 
 RIGHT = "evictionHard: {memory.available: 123Mi}\n"
 NAME = "last-good-config.json"
@@ -37,7 +38,7 @@ def kept(state_path, config, text=RIGHT):
 
 
 def thresholds(start) -> list[str]:
-    return [str(one) for one in start.configuration.settings.eviction.thresholds]
+    return [str(one) for one in start.settings.eviction.thresholds]
 
 
 def test_a_right_file_is_what_is_started_with(config, state_path):

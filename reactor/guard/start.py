@@ -1,0 +1,97 @@
+"""What the daemon starts with: the configuration in the file or, where that is refused, the last good one.
+
+What reads a configuration takes 3 MiB and is done with for a long time: the command lets go of it before it
+imports the guard (`commands/run.py`), and the guard imports it again at a reload.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from reactor.config.documents import load_document
+from reactor.config.drop_ins import drop_in_paths
+from reactor.config.settings import Configuration, load_configuration, settings_from_text
+from reactor.errors import ConfigError
+from reactor.model.settings import Settings
+from reactor.model.start import Start
+
+_LOG: Final = logging.getLogger("reactor.daemon")
+
+
+def configuration_to_start_with(path: Path, config_dir: Path | None = None) -> Start:
+    """Return the configuration in the file and its drop-ins or, where they are refused, the last good one.
+
+    Raises ConfigError where the file is refused and none is kept that came from the same path.
+    """
+    try:
+        return _start(load_configuration(path, config_dir, may_run_commands=True), config_dir)
+    except ConfigError as error:
+        for directory in dict.fromkeys(_directories(path, config_dir)):
+            kept = _kept(directory, path)
+            if kept is not None:
+                return _start(kept, config_dir, error)
+        raise
+
+
+def _start(
+    configuration: Configuration, config_dir: Path | None, refused: ConfigError | None = None
+) -> Start:
+    return Start(
+        settings=configuration.settings, text=configuration.text, config_dir=config_dir, refused=refused
+    )
+
+
+def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
+    """Yield where the last good one may lie: beside the state file that a refused text names, if any."""
+    drop_ins: tuple[Path, ...] = ()
+    with suppress(OSError):
+        drop_ins = () if config_dir is None else drop_in_paths(config_dir)
+    for one in (*reversed(drop_ins), path):
+        try:
+            document = load_document(one.read_text(encoding="utf-8"), str(one))
+        except (OSError, UnicodeDecodeError, ConfigError):
+            document = None
+        section = document.get("reactor") if isinstance(document, Mapping) else None
+        state_path = section.get("stateFile") if isinstance(section, Mapping) else None
+        if isinstance(state_path, str) and state_path.startswith("/") and "\0" not in state_path:
+            yield Path(state_path).parent
+    yield Path(Settings().state_path).parent
+
+
+def _kept(directory: Path, path: Path) -> Configuration | None:
+    """Return what was kept there of the configuration at `path`, None where nothing that can be used."""
+    # Seldom needed, and Trio comes with it.
+    from reactor.guard.last_good import MAX_BYTES, NAME, VERSION  # noqa: PLC0415
+    from reactor.kernel.small_file import document_of  # noqa: PLC0415
+
+    kept_path = directory / NAME
+    try:
+        document = document_of(_content(kept_path, MAX_BYTES), version=VERSION, max_bytes=MAX_BYTES)
+        if document["path"] != str(path.absolute()):
+            return None
+        text = document["text"]
+        return Configuration(settings=settings_from_text(text, str(path)), text=text)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        _LOG.error("%s: not used: %s: %s", kept_path, type(error).__name__, error)
+        return None
+
+
+def _content(path: Path, max_bytes: int) -> bytes:
+    """Return the file's content. Raises OSError; ValueError where others may have written it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise ValueError(
+                f"uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; accepted: a file of uid "
+                f"{os.geteuid()}, mode 0600"
+            )
+        return file.read(max_bytes + 1)
