@@ -87,14 +87,14 @@ class Evictor:
 
     def begin(self, eviction: Eviction) -> EvictionAttempt:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""
+        if not self._dry_run and eviction.grace_period_seconds <= 0:
+            return self._kill(eviction)
         attempt = EvictionAttempt(eviction=eviction)
         if self._dry_run:
             attempt.outcome = "dry-run"
             attempt.ended.set()
-        elif eviction.grace_period_seconds > 0:
-            self._terminate(attempt, eviction.grace_period_seconds)
         else:
-            self._kill(attempt)
+            self._terminate(attempt, eviction.grace_period_seconds)
         return attempt
 
     def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> EvictionAttempt:
@@ -119,13 +119,15 @@ class Evictor:
         finally:
             attempt.ended.set()
 
-    def _kill(self, attempt: EvictionAttempt) -> None:
-        pod = attempt.eviction.pod
+    def _kill(self, eviction: Eviction) -> EvictionAttempt:
+        pod = eviction.pod
         try:
             report = self._kills.kill_now(pod)
         except (ReactorError, OSError) as error:
+            attempt = EvictionAttempt(eviction=eviction)
             _failed(attempt, error)
-            return
+            return attempt
+        attempt = EvictionAttempt(eviction=eviction)
         _killed(attempt, report)
         # Only now: cancelling what waits for the same pod is not on the way of the kill.
         overtaken = self._waiting.pop(pod.uid, None)
@@ -133,6 +135,7 @@ class Evictor:
             overtaken[0].outcome = "pre-empted"
             overtaken[1].cancel()
         self._nursery.start_soon(self._reap, attempt)
+        return attempt
 
     def _terminate(self, attempt: EvictionAttempt, grace_period_seconds: float) -> None:
         scope = trio.CancelScope()

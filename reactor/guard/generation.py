@@ -41,6 +41,7 @@ from reactor.observe.pods import PodObserver
 from reactor.reclaim.memory import CgroupReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
 from reactor.sources.catalogue import TICKER
+from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
@@ -130,7 +131,8 @@ class Generation:
             dry_run=settings.dry_run,
             clock_seconds=self._clock_seconds,
         )
-        self._last_stretch = LastStretch(settings.eviction.thresholds, self._node.memory)
+        self._last_stretch = LastStretch(self._levels.usage_bytes)
+        self._crossings: Sequence[MemoryLevel] = ()
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
         self.storage = StorageWatch(known, steward)
@@ -255,9 +257,11 @@ class Generation:
         If it was an early wake, the crossing may follow at once, and is attended to here too.
         """
         try:
-            record = self._pass(taken, nursery, on_pass, reclaimed)
-            if self._last_stretch.watch(record.snapshot.signals):
-                self._pass((replace(taken[0], at_ns=time.monotonic_ns()),), nursery, on_pass)
+            self._pass(taken, nursery, on_pass, reclaimed)
+            crossed = self._last_stretch.watch(self._crossings)
+            if crossed is not None:
+                wake = replace(taken[0], signal=crossed.signal, at_ns=time.monotonic_ns())
+                self._pass((wake,), nursery, on_pass)
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the generation
             nursery.start_soon(_raise, error)
 
@@ -267,7 +271,7 @@ class Generation:
         nursery: trio.Nursery,
         on_pass: OnPass,
         reclaimed: tuple[Reclaimed, ...] = (),
-    ) -> PassRecord:
+    ) -> None:
         record = self.passes.make(taken)
         if reclaimed:
             record = replace(record, reclaimed=reclaimed)
@@ -280,7 +284,6 @@ class Generation:
             self._supervisor.jobs(nursery, _MEMORY_RECLAIMS).start_soon(
                 self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass
             )
-        return record
 
     async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
         reclaimed = await self._memory_reclaim.run(asked, self.passes.ended_cgroups())
@@ -352,6 +355,7 @@ class Generation:
 
     def _arm(self, memory: Mapping[Signal, Observation]) -> None:
         levels = self._levels.of(memory)
+        self._crossings = [level for level in levels if level.threshold.is_hard and not level.is_early]
         self._memory.arm(levels)
         self._brake.arm(lowest_hard(levels) if self._is_braking_wanted else {})
 

@@ -120,11 +120,12 @@ class MemoryLevels:
         else:
             used_bytes = seen.capacity - seen.available + (seen.inactive_file_bytes or 0)
             for parent in self._parents:
-                own_bytes = self._usage_bytes(parent)
+                own_bytes = self.usage_bytes(parent)
                 if own_bytes is not None:
                     yield parent, max(0, used_bytes - own_bytes)
 
-    def _usage_bytes(self, cgroup: str) -> int | None:
+    def usage_bytes(self, cgroup: str) -> int | None:
+        """Return a cgroup's usage by a descriptor held open, None where it has none."""
         try:
             if cgroup not in self._counters:
                 self._counters[cgroup] = MemoryCounters(self._tree, cgroup)

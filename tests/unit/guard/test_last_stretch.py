@@ -2,115 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from reactor.guard.last_stretch import LastStretch
 from reactor.model.signals import Signal
-from tests.support.builders import make_observation, make_threshold
+from reactor.sources.levels import MemoryLevel
+from tests.support.builders import make_threshold
 
 MIB = 1 << 20
 KIB = 1 << 10
+LEVEL_BYTES = 400 * MIB
 
 
 class Node:
-    """What is available, observation by observation; the last one lasts. `seconds` is the clock."""
+    """The node's usage, reading by reading; the last one lasts. `seconds` is the clock."""
 
-    def __init__(self, *available: int) -> None:
-        self._available: Iterator[int] = iter(available)
-        self._last = 0
+    def __init__(self, *usage_bytes: int) -> None:
+        self._usage_bytes = list(usage_bytes)
         self.seconds = 100.0
         self.reads = 0
 
-    def memory(self) -> dict[Signal, object]:
+    def usage_bytes(self, cgroup: str) -> int | None:
+        if cgroup != "/node":
+            return None
         self.reads += 1
-        self._last = next(self._available, self._last)
-        return {Signal.MEMORY_AVAILABLE: make_observation(self._last)}
+        return self._usage_bytes[min(self.reads, len(self._usage_bytes)) - 1]
 
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
 
 
-def stretch(node: Node, *thresholds) -> LastStretch:
-    return LastStretch(
-        thresholds or (make_threshold(100 * MIB),),
-        node.memory,
-        clock_seconds=lambda: node.seconds,
-        sleep=node.sleep,
+def level(level_bytes: int = LEVEL_BYTES, cgroup: str = "/node") -> MemoryLevel:
+    return MemoryLevel(
+        signal=Signal.MEMORY_AVAILABLE,
+        cgroup=cgroup,
+        level_bytes=level_bytes,
+        threshold=make_threshold(100 * MIB),
     )
 
 
-def test_memory_that_is_taken_is_read_until_it_crosses() -> None:
-    node = Node(103 * MIB, 102 * MIB, 101 * MIB, 100 * MIB, 99 * MIB)
-
-    assert stretch(node).watch(node.memory())
-
-    assert 5 == node.reads
+def stretch(node: Node) -> LastStretch:
+    return LastStretch(node.usage_bytes, clock_seconds=lambda: node.seconds, sleep=node.sleep)
 
 
-def test_memory_that_stands_still_is_left_alone_after_a_millisecond() -> None:
-    node = Node(102 * MIB)
+def test_usage_that_grows_is_read_until_it_is_at_the_level() -> None:
+    node = Node(397 * MIB, 398 * MIB, 399 * MIB, 400 * MIB)
 
-    assert not stretch(node).watch(node.memory())
+    assert level() == stretch(node).watch([level()])
 
-    assert 0.001 <= node.seconds - 100.0 < 0.0012
+    assert 4 == node.reads
 
 
-def test_memory_that_is_taken_too_slowly_is_left_alone_after_five_milliseconds() -> None:
-    node = Node(*(103 * MIB - KIB * step for step in range(1000)))
+def test_of_several_levels_the_nearest_is_waited_for() -> None:
+    node = Node(397 * MIB, 397 * MIB, 397 * MIB, 400 * MIB)
 
-    assert not stretch(node).watch(node.memory())
+    found = stretch(node).watch([level(450 * MIB), level(), level(cgroup="/gone")])
 
-    assert 0.005 <= node.seconds - 100.0 < 0.0052
+    assert level() == found
+
+
+def test_usage_that_stands_still_is_left_alone_after_four_milliseconds() -> None:
+    node = Node(398 * MIB)
+
+    assert stretch(node).watch([level()]) is None
+
+    assert 0.004 <= node.seconds - 100.0 < 0.0042
+
+
+def test_usage_that_grows_too_slowly_is_left_alone_after_ten_milliseconds() -> None:
+    node = Node(*(397 * MIB + KIB * step for step in range(1000)))
+
+    assert stretch(node).watch([level()]) is None
+
+    assert 0.01 <= node.seconds - 100.0 < 0.0102
 
 
 @pytest.mark.parametrize(
-    "available",
+    "usage_bytes",
     [
-        pytest.param(150 * MIB, id="far away"),
-        pytest.param(110 * MIB, id="at the farther early level"),
-        pytest.param(99 * MIB, id="crossed already"),
+        pytest.param(300 * MIB, id="far away"),
+        pytest.param(390 * MIB, id="at the farther early level"),
+        pytest.param(LEVEL_BYTES, id="crossed already"),
     ],
 )
-def test_nothing_is_read_where_no_crossing_is_imminent(available: int) -> None:
-    node = Node(available)
-    seen = node.memory()
+def test_no_crossing_is_waited_for_that_is_not_imminent(usage_bytes: int) -> None:
+    node = Node(usage_bytes, LEVEL_BYTES + 1)
 
-    assert not stretch(node).watch(seen)
+    assert stretch(node).watch([level()]) is None
 
-    assert 1 == node.reads
+    assert (1, 100.0) == (node.reads, node.seconds)
 
 
 def test_usage_that_swings_about_the_early_level_is_left_alone_for_a_while() -> None:
-    node = Node(102 * MIB)
+    node = Node(398 * MIB)
     last_stretch = stretch(node)
-    last_stretch.watch(node.memory())
+    last_stretch.watch([level()])
     reads = node.reads
 
     node.seconds += 0.05
-    last_stretch.watch(node.memory())
-    assert reads + 1 == node.reads
+    last_stretch.watch([level()])
+    assert reads == node.reads
 
     node.seconds += 0.1
-    last_stretch.watch(node.memory())
-    assert reads + 3 < node.reads
+    last_stretch.watch([level()])
+    assert reads + 2 < node.reads
 
 
-def test_a_soft_threshold_and_an_absurd_one_have_no_last_stretch() -> None:
-    node = Node(102 * MIB)
-    soft = make_threshold(100 * MIB, grace_period_seconds=30)
-    absurd = make_threshold(make_observation(0).capacity)
+def test_a_cgroup_that_vanishes_meanwhile_is_left_alone() -> None:
+    class Vanishing(Node):
+        def usage_bytes(self, cgroup: str) -> int | None:
+            seen = super().usage_bytes(cgroup)
+            return seen if self.reads < 2 else None
 
-    assert not stretch(node, soft, absurd).watch(node.memory())
+    node = Vanishing(398 * MIB)
 
-    assert 1 == node.reads
+    assert stretch(node).watch([level()]) is None
+
+    assert 2 == node.reads
 
 
-def test_memory_that_can_not_be_read_any_more_is_left_alone() -> None:
-    node = Node(102 * MIB)
-    last_stretch = LastStretch(
-        (make_threshold(100 * MIB),), dict, clock_seconds=lambda: node.seconds, sleep=node.sleep
-    )
-
-    assert not last_stretch.watch(node.memory())
+def test_without_a_level_there_is_nothing_to_wait_for() -> None:
+    assert stretch(Node(398 * MIB)).watch([]) is None
