@@ -131,7 +131,7 @@ class Generation:
             dry_run=settings.dry_run,
             clock_seconds=self._clock_seconds,
         )
-        self._last_stretch = LastStretch(self._levels.usage_bytes)
+        self._last_stretch = LastStretch(self._levels.usage_bytes, self.passes.prepare)
         self._crossings: Sequence[MemoryLevel] = ()
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)

@@ -1,19 +1,22 @@
-"""The last stretch before a crossing: usage is read again and again while it grows.
+"""The last stretch before a crossing: usage is read again and again, and its pass is rehearsed.
 
-The nearer early level wakes the loop one or two milliseconds before an allocator at full speed crosses the
-threshold. To wait for the event of the crossing from there is slow: cgroup v1 checks a threshold every 128
-pages of a CPU, a sleeping task is awake after 0.1 ms, and meanwhile the allocator fills the caches with its
-pages, in which the same pass takes twice as long. So the loop stays: it reads usage every 0.05 ms and sees
-the crossing itself, at the level that the kernel watches. Where it gives up, the event comes as ever.
+The nearer early level wakes the loop some milliseconds before an allocator crosses the threshold. To wait for
+the event of the crossing from there is slow: cgroup v1 checks a threshold every 128 pages of a CPU, a task
+that sleeps is awake after 0.1 ms, and meanwhile others fill the caches with their pages, in which the same
+pass takes twice as long. So the loop stays. It reads usage every 0.3 ms and sees the crossing itself, at the
+level that the kernel watches; in between it prepares the likeliest victims again, which leads through the
+code of the pass and its counters. Where it gives up, the event comes as ever.
 
 The loop has no time for anything else meanwhile. So it stays for a few milliseconds at the most, less where
-usage stands still, and not again for a while: usage that swings about the early level takes 0.5 % of a CPU.
+usage stands still, and not again for a while: usage that swings about the early level takes 1 % of a CPU.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
 from typing import Final
 
 from reactor.sources.levels import MemoryLevel
@@ -21,22 +24,28 @@ from reactor.sources.levels import MemoryLevel
 _MOST_SECONDS: Final = 0.01
 # Charges are counted 64 pages at a time, every 0.25 ms at 1 GiB/s; and an allocator may wait for its CPU.
 _STILL_SECONDS: Final = 0.004
-_PAUSE_SECONDS: Final = 0.00005
+_PAUSE_SECONDS: Final = 0.00025
+_SHORT_SECONDS: Final = 0.0005  # with many pods a rehearsal takes longer, and would hide the crossing
 _REST_SECONDS: Final = 0.1
 _REACH_BYTES: Final = 6 << 20  # twice the nearer early level: page cache may have lifted the crossing since
 
 
 class LastStretch:
-    """Sees a crossing that is imminent. `usage_bytes` reads a cgroup's usage, None where it has none."""
+    """Sees a crossing that is imminent.
+
+    `usage_bytes` reads a cgroup's usage, None where it has none; `rehearse` prepares for the crossing.
+    """
 
     def __init__(
         self,
         usage_bytes: Callable[[str], int | None],
+        rehearse: Callable[[], None],
         *,
         clock_seconds: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._usage_bytes = usage_bytes
+        self._rehearse = rehearse
         self._clock_seconds = clock_seconds
         self._sleep = sleep
         self._rests_until_seconds = 0.0
@@ -54,10 +63,14 @@ class LastStretch:
         if nearest is None or not 0 < left_bytes < _REACH_BYTES:
             return None
         until_seconds, still_until_seconds = now_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS
+        pause = partial(self._sleep, _PAUSE_SECONDS)
+        steps = cycle((pause, self._rehearse))
         while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
-            self._sleep(_PAUSE_SECONDS)
+            next(steps)()
             usage_bytes = self._usage_bytes(nearest.cgroup)
-            now_seconds = self._clock_seconds()
+            before_seconds, now_seconds = now_seconds, self._clock_seconds()
+            if now_seconds - before_seconds > _SHORT_SECONDS:
+                steps = cycle((pause,))
             if usage_bytes is None:
                 break
             now_left_bytes = nearest.level_bytes - usage_bytes

@@ -155,6 +155,10 @@ class Passes:
             self._prepare(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
 
+    def prepare(self) -> None:
+        """Prepare for a crossing that is near, by what is observed now; nothing is decided."""
+        self._prepare(self._parts.node.memory(), self._clock_seconds())
+
     def _prepare(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Prepare for the crossing where it is near; see readiness.py."""
         nearby = near(self._settings.thresholds, memory)
