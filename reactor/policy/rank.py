@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from reactor.model.decisions import RankedPod
 from reactor.model.pods import Pod, PodUsage
@@ -27,13 +26,14 @@ def rank(
     never chosen for a fault of the observer's.
     """
     resource = RESOURCE[signal]
-    order = _order_by_processes if resource is Resource.PIDS else _order_by_request
+    is_requested = resource is not Resource.PIDS
+    order = _order_by_request if is_requested else _order_by_processes
     places = []
     for pod in pods:
         statistics = used.get(pod.uid)
         amount = usage(pod, statistics, signal, layout)
         request = pod.requests.get(resource, 0)
-        exceeds = None if amount is None or resource is Resource.PIDS else amount > request
+        exceeds = amount > request if is_requested and amount is not None else None
         places.append(
             RankedPod(
                 pod=pod,
@@ -88,5 +88,5 @@ def small_ones_passed_over(
         elif place.usage is None or place.usage >= minimum_bytes:
             first.append(place)
         else:
-            small.append(replace(place, is_passed_over=True))
+            small.append(place._replace(is_passed_over=True))
     return (*first, *small, *last) if first else tuple(ranking)
