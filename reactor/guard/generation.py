@@ -58,7 +58,7 @@ _GLANCE_SECONDS: Final = 0.005  # while evictions are slowed down, or no source 
 # Near a hard threshold: page cache that goes while the pods grow lets cgroup v1's usage stand still, and a
 # level that stays crossed tells nothing of a pod that comes and grows then.
 _NEAR_GLANCE_SECONDS: Final = 0.01
-_FEW_PODS: Final = 16  # a rehearsal takes 0.2 ms with these; with 110 it would hide the crossing for 2 ms
+_FEW_PODS: Final = 16  # a rehearsal takes 0.3 ms with these; with 110 it would hide the crossing for 2 ms
 _EVICTION: Final = "eviction"
 _GLANCE: Final = "glance"
 _RECLAIM: Final = "reclaim"
@@ -132,7 +132,7 @@ class Generation:
             dry_run=settings.dry_run,
             clock_seconds=self._clock_seconds,
         )
-        self._last_stretch = LastStretch(self._levels.usage_bytes, self._rehearse)
+        self._last_stretch = LastStretch(self._levels.usage_bytes, self.passes.prepare)
         self._crossings: Sequence[MemoryLevel] = ()
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
@@ -259,16 +259,14 @@ class Generation:
         """
         try:
             self._pass(taken, nursery, on_pass, reclaimed)
+            if len(self.passes.known.pods) > _FEW_PODS:
+                return
             crossed = self._last_stretch.watch(self._crossings)
             if crossed is not None:
                 wake = replace(taken[0], signal=crossed.signal, at_ns=time.monotonic_ns())
                 self._pass((wake,), nursery, on_pass)
         except Exception as error:  # noqa: BLE001 - raised again, where it ends the generation
             nursery.start_soon(_raise, error)
-
-    def _rehearse(self) -> None:
-        if len(self.passes.known.pods) <= _FEW_PODS:
-            self.passes.prepare()
 
     def _pass(
         self,

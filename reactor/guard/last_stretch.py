@@ -25,7 +25,6 @@ _MOST_SECONDS: Final = 0.01
 # Charges are counted 64 pages at a time, every 0.25 ms at 1 GiB/s; and an allocator may wait for its CPU.
 _STILL_SECONDS: Final = 0.004
 _PAUSE_SECONDS: Final = 0.00025
-_SHORT_SECONDS: Final = 0.0005  # with many pods a rehearsal takes longer, and would hide the crossing
 _REST_SECONDS: Final = 0.1
 _REACH_BYTES: Final = 6 << 20  # twice the nearer early level: page cache may have lifted the crossing since
 
@@ -63,14 +62,11 @@ class LastStretch:
         if nearest is None or not 0 < left_bytes < _REACH_BYTES:
             return None
         until_seconds, still_until_seconds = now_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS
-        pause = partial(self._sleep, _PAUSE_SECONDS)
-        steps = cycle((pause, self._rehearse))
+        steps = cycle((partial(self._sleep, _PAUSE_SECONDS), self._rehearse))
         while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
             next(steps)()
             usage_bytes = self._usage_bytes(nearest.cgroup)
-            before_seconds, now_seconds = now_seconds, self._clock_seconds()
-            if now_seconds - before_seconds > _SHORT_SECONDS:
-                steps = cycle((pause,))
+            now_seconds = self._clock_seconds()
             if usage_bytes is None:
                 break
             now_left_bytes = nearest.level_bytes - usage_bytes
