@@ -14,8 +14,7 @@ usage stands still, and not again for a while: usage that swings about the early
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Final
 
@@ -62,7 +61,7 @@ class LastStretch:
         if nearest is None or not 0 < left_bytes < _REACH_BYTES:
             return None
         until_seconds, still_until_seconds = now_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS
-        steps = cycle((partial(self._sleep, _PAUSE_SECONDS), self._rehearse))
+        steps: Iterator[Callable[[], None]] = cycle((self._pause, self._rehearse))
         while left_bytes > 0 and now_seconds < min(until_seconds, still_until_seconds):
             next(steps)()
             usage_bytes = self._usage_bytes(nearest.cgroup)
@@ -74,6 +73,9 @@ class LastStretch:
                 left_bytes, still_until_seconds = now_left_bytes, now_seconds + _STILL_SECONDS
         self._rests_until_seconds = now_seconds + _REST_SECONDS
         return nearest if left_bytes <= 0 else None
+
+    def _pause(self) -> None:
+        self._sleep(_PAUSE_SECONDS)
 
     def _nearest(self, levels: Sequence[MemoryLevel]) -> tuple[MemoryLevel | None, int]:
         """Return the level that usage is nearest to, above or below, and how much is left until it."""
