@@ -14,7 +14,8 @@ from reactor.cli import main
 from reactor.config.drop_ins import Layers, Named, drop_in_paths
 from reactor.config.settings import load_configuration, load_settings, settings_from_text
 from reactor.errors import ConfigError
-from reactor.guard.last_good import LastGoodFile, configuration_to_start_with
+from reactor.guard.last_good import LastGoodFile
+from reactor.guard.start import configuration_to_start_with
 
 _JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3)),
@@ -187,12 +188,12 @@ def test_the_last_good_one_is_found_where_a_drop_in_has_become_wrong(
     good = configuration_to_start_with(config, directory)
     assert good.refused is None
     kept = LastGoodFile(state, config)
-    kept.show(good.configuration.text)
+    kept.show(good.text)
     kept.flush()
     drop_in.write_text("evictionHard: {memory.available: soon}")
     start = configuration_to_start_with(config, directory)
     assert f"{drop_in}: evictionHard" in str(start.refused)
-    assert good.configuration.settings == start.configuration.settings
+    assert good.settings == start.settings
 
 
 def test_config_check_takes_drop_ins(
