@@ -97,7 +97,7 @@ async def listed(runtime: Runtime, tree: CgroupTree, *, with_runtime: bool = Tru
         files=lambda: read_node_files(None, logs),
         paths=NodePaths(logs=logs),
     )
-    return {pod.uid: pod for pod in trio.run(pods.listed)}
+    return {pod.uid: pod for pod in await pods.listed()}
 
 
 async def wait_until_running(tree: CgroupTree, pod: RunningPod, mib: int) -> None:
