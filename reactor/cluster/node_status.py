@@ -73,6 +73,11 @@ class NodeStatus:
             self._wanted, self._unknown = wanted
             self._changed.set()
 
+    @property
+    def uid(self) -> str:
+        """Return the object's uid, "" while it is not known."""
+        return "" if self._node is None else self._node.uid
+
     def listing(self) -> None:
         """Note that a list begins."""
         self._taken = False

@@ -29,6 +29,7 @@ Address = NewType("Address", str)
 Endpoint = NewType("Endpoint", str)
 HttpsUrl = NewType("HttpsUrl", str)
 NodeName = NewType("NodeName", str)
+Namespace = NewType("Namespace", str)
 Commands = NewType("Commands", tuple[tuple[str, ...], ...])
 Interval = NewType("Interval", float)
 Size = NewType("Size", int)
@@ -82,6 +83,13 @@ def _node_name(raw: Any, _: type) -> NodeName:
     return NodeName(name)
 
 
+def _namespace(raw: Any, _: type) -> Namespace:
+    name = "off" if raw is False else raw  # what YAML 1.1 makes of off
+    if not isinstance(name, str) or re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) is None:
+        raise Refused(raw, "a namespace's name, or off")
+    return Namespace(name)
+
+
 def _commands(raw: Any, _: type) -> Commands:
     """Return one or more commands: a list of strings is one, a list of such lists several."""
     several = raw if isinstance(raw, list) and raw and all(isinstance(one, list) for one in raw) else [raw]
@@ -125,6 +133,7 @@ for _scalar, _hook in (
     (Endpoint, _endpoint),
     (HttpsUrl, _https_url),
     (NodeName, _node_name),
+    (Namespace, _namespace),
     (Commands, _commands),
     (Interval, _interval),
     (Size, _size),
@@ -218,6 +227,7 @@ class Kubernetes:
     pods: PodOrigin = PodOrigin.API
     kubelet: _Kubelet = field(default_factory=_Kubelet)
     evicted_pod_ttl: Seconds = field(default=Seconds(0.0), metadata={"key": "evictedPodTTL"})
+    lease_namespace: Namespace | None = None
 
 
 @strict

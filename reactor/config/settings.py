@@ -318,6 +318,7 @@ def _kubernetes(section: Kubernetes) -> KubernetesSettings:
         kubelet_verified=not section.kubelet.insecure,
         kubelet_config_path=section.kubelet.config,
         evicted_pod_ttl_seconds=section.evicted_pod_ttl,
+        lease_namespace=section.lease_namespace,
     )
 
 

@@ -184,10 +184,16 @@ async def _missing_rules(client: Any, settings: KubernetesSettings) -> list[str]
     ]
     if settings.pods_from is PodOrigin.KUBELET:
         needed.append(("nodes", "proxy", "get"))
-    missing = []
+    from reactor.cluster.node_lease import lease_namespace  # noqa: PLC0415 - as in `_asked`
+
+    namespace, missing = lease_namespace(settings), []
+    if namespace is not None:
+        needed.append(("leases", "", "create patch"))
     for resource, subresource, verbs in needed:
         for verb in verbs.split():
             attributes = {"resource": resource, "subresource": subresource, "verb": verb}
+            if resource == "leases":
+                attributes |= {"group": "coordination.k8s.io", "namespace": namespace or ""}
             review = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",

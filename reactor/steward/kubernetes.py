@@ -27,6 +27,7 @@ from reactor.cluster.cleanup import Cleanup
 from reactor.cluster.image_watch import Observed, Told
 from reactor.cluster.node_events import NodeEvents
 from reactor.cluster.node_files import NodeFilesWatch
+from reactor.cluster.node_lease import NodeLease, lease_namespace
 from reactor.cluster.node_runtime import NodeRuntime
 from reactor.cluster.node_status import NodeStatus
 from reactor.cluster.on_node import EvictedOnNode
@@ -43,7 +44,7 @@ from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Reclaim, Resource
 from reactor.reclaim.reclaims import NodeReclaim
 from reactor.reclaim.removed_images import RemovedImages
-from reactor.steward.guard import Guard
+from reactor.steward.guard import Guard, GuardError
 from reactor.steward.pod_listings import PodListings
 from reactor.supervisor import Part, Supervisor, report
 from reactor.workloads.kubelet_storage import NodePaths
@@ -91,6 +92,12 @@ class Kubernetes:
             on_status=self._events.condition_changed,
         )
         selector = {"fieldSelector": f"metadata.name={self.node_name}"}
+        namespace = lease_namespace(self._kubernetes)
+        self._lease = None
+        if namespace is not None:
+            self._lease = NodeLease(
+                client, namespace, self.node_name, self._is_guarded, node_uid=lambda: self._node.uid
+            )
         self._node_watch = Watch(client, "/api/v1/nodes", selector, self._node)
         self._cleanup = Cleanup(client, store, self._kubernetes.evicted_pod_ttl_seconds)
         self._runtime = NodeRuntime(
@@ -137,6 +144,7 @@ class Kubernetes:
             "kubernetes pods of the guard": self._listings.problem,
             "kubernetes node": self._node_watch.problem or self._node.missing or self._node.problem,
             "kubernetes events": self._events.problem,
+            "kubernetes lease": None if self._lease is None else self._lease.problem,
             "kubernetes clean-up": self._cleanup.problem,
             **self._runtime.problems,
             **self._announcer.problems,
@@ -219,6 +227,8 @@ class Kubernetes:
             "announcements": self._announcer.run,
             "reports": self._say_safe,
         }
+        if self._lease is not None:
+            telling["lease"] = self._lease.run
         if self._kubernetes.evicted_pod_ttl_seconds > 0:
             telling["clean-up"] = self._cleanup.run
         try:
@@ -262,6 +272,13 @@ class Kubernetes:
                 is_over=document["state"] == "over",
             )
         )
+
+    async def _is_guarded(self) -> bool:
+        """Return whether the guard says that its passes go on."""
+        try:
+            return bool((await self._guard.ask(RequestKind.HEALTH))["alive"])
+        except GuardError:
+            return False
 
     def _runs(self, uid: str) -> bool:
         """Return whether a pod is still to run; a pod that is not known is."""

@@ -134,8 +134,10 @@ def test_chart_and_component_are_the_same() -> None:
 
 
 def test_policy_covers_all_that_the_reactor_may_change_but_events(policy_and_binding: list[Any]) -> None:
-    (role,) = [each for each in documents((BASE / "rbac.yaml").read_text()) if each["kind"] == "ClusterRole"]
-    rules = [*role["rules"], {"resources": ["pods"], "verbs": ["delete"]}]  # evictedPodTTL
+    roles = [each for each in documents((BASE / "rbac.yaml").read_text()) if "rules" in each]
+    assert ["ClusterRole", "Role"] == [role["kind"] for role in roles]
+    rules = [rule for role in roles for rule in role["rules"]]
+    rules.append({"resources": ["pods"], "verbs": ["delete"]})  # evictedPodTTL
     operation = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
     granted = {
         (operation[verb], resource)
@@ -173,6 +175,8 @@ def test_policy_is_about_the_service_account_that_the_pods_run_as(policy_and_bin
         ("nodes", "", "", False),
         ("pods", "mine", "mine", True),
         ("pods", "mine", "other", False),
+        ("leases", "mine", "mine", True),
+        ("leases", "mine", "other", False),
         ("pods", "mine", None, False),
         ("pods", None, "mine", False),
         ("pods", None, None, False),
@@ -188,7 +192,7 @@ def test_a_token_may_change_its_own_node_and_its_pods_and_nothing_else(
     why = "no CEL to evaluate the policy with: pip install cel-expr-python"
     cel = pytest.importorskip("cel_expr_python.cel", reason=why)
     optional = pytest.importorskip("cel_expr_python.ext.ext_optional", reason=why)
-    if resource == "nodes":
+    if resource in {"nodes", "leases"}:
         before: dict[str, Any] = {"metadata": {"name": of_node}, "spec": {}}
     else:
         before = {"metadata": {"name": "web"}, "spec": {} if of_node is None else {"nodeName": of_node}}
@@ -196,6 +200,7 @@ def test_a_token_may_change_its_own_node_and_its_pods_and_nothing_else(
     known: dict[str, Any] = {
         "request": {"resource": {"resource": resource}, "userInfo": {"extra": extra}},
         "oldObject": before,
+        "object": before,
         "variables": {},
     }
     environment = cel.NewEnv(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from reactor.doctor.kubernetes import (
     RULES,
     SERVER,
     _asked,
+    _missing_rules,
     kubelet_eviction,
     kubernetes_features,
 )
@@ -22,7 +24,7 @@ from reactor.kernel.features import Feature
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Role, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
-from tests.support.api_faults import Asked, FaultServer, Reply, refusal
+from tests.support.api_faults import Asked, FaultServer, Reply, refusal, served
 from tests.support.builders import make_threshold
 
 
@@ -174,6 +176,23 @@ async def test_missing_rules_are_named(tmp_path: Path) -> None:
     found = await _features(tmp_path, denied="status")
     assert "missing: patch on nodes/status; patch on pods/status" == found[RULES].detail
     assert "rbac.yaml" in found[RULES].remedy
+
+
+async def test_the_rules_of_the_lease_are_asked_for_where_there_is_one(tmp_path: Path) -> None:
+    asked: list[dict[str, str]] = []
+
+    def script(request: Asked) -> Reply:
+        attributes = request.body["spec"]["resourceAttributes"]
+        asked.append(attributes)
+        return Reply(body={"status": {"allowed": attributes["resource"] != "leases"}})
+
+    settings = KubernetesSettings(kubeconfig_path=str(tmp_path / "gone"))
+    async with served(script) as (_, client):
+        assert [] == await _missing_rules(client, settings)
+        missing = await _missing_rules(client, replace(settings, lease_namespace="mine"))
+    assert ["create on leases", "patch on leases"] == missing
+    lease = {"group": "coordination.k8s.io", "namespace": "mine", "resource": "leases", "subresource": ""}
+    assert {**lease, "verb": "patch"} == asked[-1]
 
 
 async def test_an_unknown_node_name_is_named(tmp_path: Path) -> None:
