@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reactor.errors import ConfigError
 from reactor.kube.pods import PodStore, read_pod
-from reactor.model.pods import QosClass
+from reactor.model.pods import PodSource, QosClass
 from reactor.model.settings import PodOrigin
 from reactor.model.signals import Resource
 from tests.support.api_faults import mirror_document, pod_document
@@ -173,6 +173,15 @@ def test_a_hog_is_made_immune_by_nothing_that_its_tenant_writes(
     store = store_of(pod_document("hog", metadata=metadata, spec=spec), web)
     assert {"uid-hog": None, "uid-web": "priority 2000001000"} == critical(store)
     assert before == store.specs["uid-web"]
+
+
+@pytest.mark.parametrize("source", ["file", "http"])
+def test_a_pod_of_the_api_servers_is_no_static_one_by_what_the_kubelet_writes_of_those(source: str) -> None:
+    """Its tenant knows its uid once it is created, and may annotate it then."""
+    annotations = {"kubernetes.io/config.source": source, "kubernetes.io/config.hash": "uid-hog-node-a"}
+    store = store_of(pod_document("hog-node-a", metadata={"annotations": annotations}))
+    assert {"uid-hog-node-a": None} == critical(store)
+    assert PodSource.API is store.known["uid-hog-node-a"].source
 
 
 @pytest.mark.parametrize("order", [1, -1])
