@@ -5,11 +5,13 @@ The node's existing kubelet configuration is a valid file; everything in the sec
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -63,10 +65,12 @@ def load_configuration(
 
     With a `config_dir` its drop-ins are merged over the file (drop_ins.py), and the text is that of the
     whole. With `may_run_commands` the commands are to be run: then no other user may be able to write a file
-    that they could be from.
+    that they could be from, and each has to be a regular one: a daemon would wait for ever to open a FIFO,
+    also at its next start.
     """
-    main = _read(path)
-    drop_ins = [] if config_dir is None else [_read(one) for one in _drop_ins(config_dir)]
+    read = partial(_read, only_regular=may_run_commands)
+    main = read(path)
+    drop_ins = [] if config_dir is None else [read(one) for one in _drop_ins(config_dir)]
     if config_dir is None:
         settings, text = settings_from_text(main.text, str(path)), main.text
     else:
@@ -91,16 +95,29 @@ class _Text:
     found: os.stat_result
 
 
-def _read(path: Path) -> _Text:
+def _read(path: Path, *, only_regular: bool) -> _Text:
     try:
-        with path.open("rb") as file:
-            return _Text(path=path, text=file.read().decode(), found=os.fstat(file.fileno()))
+        text, found = read_text(path, only_regular=only_regular)
+        return _Text(path=path, text=text, found=found)
     except OSError as error:
         raise ConfigError(
             [Problem(path=str(path), got=str(error.strerror), accepted="a readable file")]
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(path=str(path), got=str(error), accepted="UTF-8 text")]) from error
+
+
+def read_text(path: Path, *, only_regular: bool) -> tuple[str, os.stat_result]:
+    """Return what is in a file, and its status. Raises OSError, UnicodeDecodeError.
+
+    With `only_regular` whatever is no regular file is refused, and not waited for.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if only_regular else 0))
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if only_regular and not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read().decode(), found
 
 
 def _drop_ins(config_dir: Path) -> tuple[Path, ...]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
+from reactor.errors import ConfigError, Problem
 from reactor.kernel.scheduling import following
 from reactor.model.settings import Settings
 from reactor.threads import in_thread
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from reactor.config.settings import Configuration
 
 _LOG: Final = logging.getLogger("reactor.daemon")
+_LOAD_SECONDS: Final = 30.0
+_MOST_RELOADS: Final = 8
 SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
 
@@ -62,25 +66,67 @@ async def obey(
 ) -> None:
     """Reload at SIGHUP, end at SIGTERM and SIGINT. `dry_run` holds whatever the new file says.
 
-    `keep` is given the text of each configuration that was taken. A reload that fails in any way is refused.
+    `keep` is given the text of each configuration that was taken. A reload that fails in any way is refused;
+    so is one whose file is not read in time. What ends the daemon waits for no reload.
     """
-    async for number in received:
-        name = signal.Signals(number).name
-        if number != signal.SIGHUP:
-            _LOG.info("%s: ending", name)
-            end()
-            return
-        _LOG.info("%s: reloading %s", name, config_path)
-        try:
-            # In a thread: importing and parsing take 0.2 s, and the file's disk may hang.
-            load = following(_configuration)
-            taken = await in_thread(load, config_path, config_dir, abandon_on_cancel=True)
-            settings = taken.settings
-            daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))
-        except Exception as error:  # noqa: BLE001 - the configuration in force goes on, whatever is wrong
-            daemon.refuse_reload(error)
-        else:
-            keep(taken.text)
+    asked, hangups = trio.open_memory_channel[str](_MOST_RELOADS)
+    # In a thread: importing and parsing take 0.2 s, and the file's disk may hang. One at a time: one that hangs
+    # is left behind, and others need their threads.
+    load = partial(
+        in_thread,
+        following(_configuration),
+        config_path,
+        config_dir,
+        abandon_on_cancel=True,
+        limiter=trio.CapacityLimiter(1),
+    )
+    reload = partial(_reload, daemon, load, config_path, keep, dry_run=dry_run)
+    async with trio.open_nursery() as nursery, asked:
+        nursery.start_soon(_reload_each, hangups, reload)
+        async for number in received:
+            name = signal.Signals(number).name
+            if number != signal.SIGHUP:
+                _LOG.info("%s: ending", name)
+                nursery.cancel_scope.cancel()
+                end()
+                return
+            _LOG.info("%s: reloading %s", name, config_path)
+            with suppress(trio.WouldBlock):  # those that wait read what there is then
+                asked.send_nowait(name)
+
+
+async def _reload_each(
+    hangups: trio.MemoryReceiveChannel[str], reload: Callable[[], Awaitable[None]]
+) -> None:
+    async for _ in hangups:
+        await reload()
+
+
+async def _reload(
+    daemon: Reloadable,
+    load: Callable[[], Awaitable[Configuration]],
+    config_path: Path,
+    keep: Callable[[str], None],
+    *,
+    dry_run: bool,
+) -> None:
+    try:
+        with trio.move_on_after(_LOAD_SECONDS) as scope:
+            taken = await load()
+        if scope.cancelled_caught:
+            raise ConfigError([_not_read(config_path)])  # noqa: TRY301 - refused as every other
+        settings = taken.settings
+        daemon.reload(dataclasses.replace(settings, dry_run=dry_run or settings.dry_run))
+    except Exception as error:  # noqa: BLE001 - the configuration in force goes on, whatever is wrong
+        daemon.refuse_reload(error)
+    else:
+        keep(taken.text)
+
+
+def _not_read(path: Path) -> Problem:
+    return Problem(
+        path=str(path), got=f"not read within {_LOAD_SECONDS:g} s", accepted="a file on a disk that answers"
+    )
 
 
 def _configuration(path: Path, config_dir: Path | None) -> Configuration:

@@ -16,7 +16,7 @@ from typing import Final
 
 from reactor.config.documents import load_document
 from reactor.config.drop_ins import drop_in_paths
-from reactor.config.settings import Configuration, load_configuration, settings_from_text
+from reactor.config.settings import Configuration, load_configuration, read_text, settings_from_text
 from reactor.errors import ConfigError
 from reactor.model.settings import Settings
 from reactor.model.start import Start
@@ -54,7 +54,7 @@ def _directories(path: Path, config_dir: Path | None) -> Iterator[Path]:
         drop_ins = () if config_dir is None else drop_in_paths(config_dir)
     for one in (*reversed(drop_ins), path):
         try:
-            document = load_document(one.read_text(encoding="utf-8"), str(one))
+            document = load_document(read_text(one, only_regular=True)[0], str(one))
         except (OSError, UnicodeDecodeError, ConfigError):
             document = None
         section = document.get("reactor") if isinstance(document, Mapping) else None

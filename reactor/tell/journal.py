@@ -131,6 +131,8 @@ class _RotatingFile:
 
     def append(self, line: bytes) -> None:
         """Write one line whole; raise OSError, leaving the file as it was, where that can't be done."""
+        if self._fd >= 0 and not self._is_in_place():
+            self.close()
         if self._fd < 0:
             self._open()
         if self._size and self._size + len(line) > self._max_bytes:
@@ -151,6 +153,13 @@ class _RotatingFile:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+    def _is_in_place(self) -> bool:
+        """Return whether the path still leads to the file that is open: it may have been removed or moved."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
 
     def _open(self) -> None:
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)

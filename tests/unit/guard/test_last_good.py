@@ -61,6 +61,13 @@ def test_a_wrong_file_is_replaced_by_the_last_good_one_and_the_reason_is_kept(
     assert "1Xi" in str(start.refused)
 
 
+def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(config):
+    config.unlink()
+    os.mkfifo(config)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        configuration_to_start_with(config)
+
+
 def test_a_wrong_file_without_a_last_good_one_is_refused(config):
     with pytest.raises(ConfigError, match="1Xi"):
         configuration_to_start_with(config)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import signal
+import threading
 
 import pytest
 import trio
@@ -108,6 +110,63 @@ async def test_end_ends_and_nothing_after_it_counts(config, number):
 
     assert ends == [1]
     assert daemon.reloads == []
+
+
+@pytest.fixture
+def hanging(monkeypatch):
+    """Have every configuration hang while it is read; the event lets go of them."""
+    released = threading.Event()
+
+    def load(path, config_dir, *, may_run_commands):
+        del path, config_dir, may_run_commands
+        released.wait(60)
+        raise OSError("released")
+
+    monkeypatch.setattr("reactor.config.settings.load_configuration", load)
+    yield released
+    released.set()
+
+
+@pytest.mark.usefixtures("hanging")
+async def test_end_ends_while_a_configuration_hangs_on_its_disk(config):
+    daemon, ends = FakeDaemon(), []
+
+    with trio.fail_after(20):
+        await obey(
+            come(signal.SIGHUP, signal.SIGHUP, signal.SIGTERM),
+            daemon,
+            config,
+            lambda: ends.append(1),
+            dry_run=False,
+        )
+
+    assert ends == [1]
+    assert daemon.reloads == daemon.refusals == []
+
+
+@pytest.mark.usefixtures("hanging")
+async def test_configurations_that_hang_on_their_disk_are_refused_and_take_one_thread(
+    config, autojump_clock, monkeypatch
+):
+    autojump_clock.autojump_threshold = 0.2
+    daemon, hangups = FakeDaemon(), 3
+    threads = threading.active_count()
+
+    await obey(come(*[signal.SIGHUP] * hangups), daemon, config, lambda: None, dry_run=False)
+
+    assert ["not read within 30 s"] * hangups == [error.problems[0].got for error in daemon.refusals]
+    assert threading.active_count() <= threads + 1
+
+
+async def test_configuration_that_is_no_file_any_more_is_refused_and_not_waited_for(config):
+    config.unlink()
+    os.mkfifo(config)
+    daemon = FakeDaemon()
+
+    with trio.fail_after(20):
+        await obey(come(signal.SIGHUP), daemon, config, lambda: None, dry_run=False)
+
+    assert ["not a regular file"] == [error.problems[0].got for error in daemon.refusals]
 
 
 @pytest.mark.parametrize("blocked", [(), SIGNALS, (signal.SIGHUP,)], ids=["none", "all", "one"])

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import threading
 
 import pytest
@@ -86,6 +87,22 @@ def test_unwritable_journal_is_reported_once_and_counted_and_well_again_later(tm
 
     assert (journal.written, journal.lost, journal.problem) == (1, 3, None)
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
+
+
+@pytest.mark.parametrize("takes_away", [shutil.rmtree, lambda made: made.rename(made.with_name("moved"))])
+def test_journal_whose_directory_was_removed_or_moved_is_made_again_by_the_next_line(tmp_path, takes_away):
+    journal = Journal(settings(tmp_path))
+    journal.start()
+    journal.write(encode({"n": 1}))
+    while journal.written < 1:
+        os.sched_yield()
+
+    takes_away(tmp_path / "made")
+    journal.write(encode({"n": 2}))
+    journal.close()
+
+    assert written(tmp_path / "made" / "journal.jsonl") == [{"n": 2}]
+    assert (journal.written, journal.lost, journal.problem) == (2, 0, None)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full: mknod /dev/full c 1 7")
