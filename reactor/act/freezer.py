@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree, processes_below
-from reactor.kernel.cgroup_directory import CgroupDirectory
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import GONE, close_descriptor
 
@@ -55,6 +55,28 @@ def frozen(
     finally:
         if fd is not None:
             close_descriptor(fd)
+
+
+def thawing(
+    directory: CgroupDirectory, spared: Collection[str], report: Callable[[str], None]
+) -> Generator[None, None, None]:
+    """Thaw a v1 cgroup and those below it, step by step, where a runtime or a tenant has paused them.
+
+    `directory` is the one in the freezer's hierarchy. What is frozen keeps the SIGKILL of a kill pending.
+    """
+
+    def refused(cgroup: str, error: OSError) -> None:
+        if error.errno not in GONE:
+            report(f"{cgroup}: not thawed: {error.strerror}")
+
+    name, _, thawed = _STATES[CgroupVersion.V1]
+    for below in walk(directory, refused, spared=spared):
+        try:
+            if below.read(name).strip() != thawed:
+                below.write(name, thawed)
+        except OSError as error:
+            refused(below.cgroup, error)
+        yield
 
 
 def frozen_by_ancestor(tree: CgroupTree, cgroup: str) -> str | None:

@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -28,7 +28,7 @@ import trio
 
 from reactor.act import processes
 from reactor.act.exercise import exercise
-from reactor.act.freezer import frozen, frozen_by_ancestor, without_forks
+from reactor.act.freezer import frozen, frozen_by_ancestor, thawing, without_forks
 from reactor.act.processes import NO_DESCRIPTORS, Reserve
 from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, ReapReport, wait_empty
 from reactor.act.release import MemoryRelease, boost_cpu
@@ -406,7 +406,22 @@ class KillPath:
     async def _kill_again(self, pod: Pod, target: Target) -> Sequence[str]:
         problems = dict.fromkeys(self._kill(pod, self._given(target), time.monotonic_ns()).problems)
         await self._finish(pod, target, problems)
+        await self._thaw(target, problems)
         return tuple(problems)
+
+    async def _thaw(self, target: Target, problems: dict[str, None]) -> None:
+        """Thaw what is paused in a v1 target, so that it dies of its SIGKILL; others go first in between."""
+        if self._tree.version is not CgroupVersion.V1:
+            return
+        found: list[str] = []
+        with ExitStack() as stack:
+            freezer = self._mirrored(target, "freezer", found, stack)
+            if freezer is not None:
+                steps = stack.enter_context(closing(thawing(freezer, target.spared, found.append)))
+                for count, _ in enumerate(steps, 1):
+                    if count % _PIECE == 0:
+                        await trio.lowlevel.checkpoint()
+        problems |= dict.fromkeys(found)
 
     def _given(self, target: Target) -> Target:
         """Return the same target by a descriptor of its own. Raises OSError."""

@@ -345,6 +345,25 @@ async def test_reap_reports_what_an_ancestors_freezer_holds_back(
     assert -signal.SIGKILL == child.wait(5)
 
 
+@pytest.mark.parametrize("paused", ["the pod", "a container", "both"])
+async def test_a_pod_that_a_runtime_or_its_tenant_has_paused_dies_of_a_kill(
+    yard: Yard, kill_path: KillPath, set_parent: Callable[[str], object], paused: str
+) -> None:
+    del set_parent  # skips where there is no such freezer
+    pod = yard.pod()
+    container = yard.make(f"{pod.cgroup}/container")
+    children = [yard.spawn(cgroup) for cgroup in (pod.cgroup, container)]
+    for cgroup, is_paused in ((pod.cgroup, paused != "a container"), (container, paused != "the pod")):
+        if is_paused:
+            (yard.directories(cgroup)[-1] / "freezer.state").write_text("FROZEN")
+
+    kill_path.kill_now(pod)
+    reaped = await kill_path.reap(pod)
+
+    assert reaped.freed_ns
+    assert [-signal.SIGKILL] * 2 == [child.wait(5) for child in children]
+
+
 def test_the_exercise_passes_here_and_leaves_nothing_behind(yard: Yard, kill_path: KillPath) -> None:
     before = (open_descriptors(), [sorted(d.parent.iterdir()) for d in yard.directories(yard.parent)])
     assert kill_path.exercise() is None
