@@ -206,20 +206,26 @@ def test_a_call_that_fails_for_good_raises_nothing_but_what_is_documented_and_le
         assert before == descriptors(), name
 
 
+def _process_of(call: str, argument: int) -> int:
+    """Return the process that a call is about, by its first argument."""
+    return argument if call == "pidfd_open" else _pid_of(argument)
+
+
 def _pid_of(pidfd: int) -> int:
     text = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
     return int(text.split("Pid:")[1].split()[0])
 
 
+@pytest.mark.parametrize("call", ["pidfd_send_signal", "pidfd_open"])
 def test_one_process_of_twenty_that_refuses_is_a_line_and_the_others_die(
-    world: World, faults: Faults
+    world: World, faults: Faults, call: str
 ) -> None:
     children = world.fill(20)
     immune = children[7].pid
     before = descriptors()
     kill_path = KillPath(world.tree, (PARENT,))
     faults.fails = lambda name, _nth, arguments: (
-        errno.EPERM if name == "pidfd_send_signal" and _pid_of(arguments[0]) == immune else None
+        errno.EPERM if name == call and _process_of(name, arguments[0]) == immune else None
     )
     with faults.injected():
         report = kill_path.kill_now(POD)

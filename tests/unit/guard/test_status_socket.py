@@ -205,6 +205,14 @@ async def test_answers_are_lines_of_json(tmp_path):
     assert json.dumps(await _answer(b'{"command": "status"}', COMMANDS)) == '{"asked": {"command": "status"}}'
 
 
+async def test_name_that_is_not_utf_8_comes_through_byte_for_byte(nursery, tmp_path):
+    name = os.fsdecode(b"\xff\xfe-pod")
+    path = tmp_path / "s.sock"
+    nursery.start_soon(serve, listen(path), {"status": lambda _: {"pod": name}})
+
+    assert await trio.to_thread.run_sync(ask, path, {"command": "status"}) == {"pod": name}
+
+
 @pytest.mark.parametrize(
     ("problem", "answer"),
     [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import pytest
 import trio
@@ -50,3 +51,46 @@ async def test_clients_that_come_and_go_are_accepted_at_a_bounded_rate(
     with trio.move_on_after(0.5):
         await Connections(attend, 8, lambda _: None).serve(listener)
     assert 32 <= len(attended) <= 32 + 60 * 0.5
+
+
+async def test_no_more_connections_are_open_at_a_time_than_there_are_slots(
+    listener: trio.socket.SocketType, autojump_clock: trio.testing.MockClock
+) -> None:
+    """All are silent, and each is left alone for a while."""
+    autojump_clock.autojump_threshold = 0.05
+    present, most = 0, 0
+
+    async def attend(peer: Peer) -> None:
+        nonlocal present, most
+        present += 1
+        most = max(most, present)
+        try:
+            await peer.receive()
+        finally:
+            present -= 1
+
+    with ExitStack() as clients:
+        for _ in range(60):
+            clients.enter_context(socket.create_connection(listener.getsockname()))
+        with trio.move_on_after(2):
+            await Connections(attend, 8, lambda _: None).serve(listener)
+    assert most == 8
+
+
+async def test_client_that_never_reads_its_answer_is_closed_upon_though_no_other_wants_its_slot(
+    listener: trio.socket.SocketType, autojump_clock: trio.testing.MockClock
+) -> None:
+    autojump_clock.autojump_threshold = 0.05
+    took: list[float] = []
+
+    async def attend(peer: Peer) -> None:
+        began = trio.current_time()
+        peer.answering()
+        try:
+            await peer.send(bytes(64 << 20))
+        finally:
+            took.append(round(trio.current_time() - began, 1))
+
+    with socket.create_connection(listener.getsockname()), trio.move_on_after(60):
+        await Connections(attend, 8, lambda _: None).serve(listener)
+    assert took == [5.0]

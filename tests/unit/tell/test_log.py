@@ -32,6 +32,14 @@ def test_lines_for_the_journal_daemon_carry_their_priority(pipe):
     assert os.read(pipe[0], 1000) == b"<4>first; second\n<3>third\n"
 
 
+def test_what_is_not_printable_is_written_as_its_escape(pipe):
+    log = QueuedLog(pipe[1], for_journald=True)
+    log.handle(record("pod \x1b[2J\u202e\udcff is evicted"))
+    log.close()
+
+    assert os.read(pipe[0], 1000) == b"<4>pod \\x1b[2J\\u202e\\xff is evicted\n"
+
+
 def test_lines_for_a_terminal_carry_time_and_level(pipe):
     log = QueuedLog(pipe[1], for_journald=False)
     log.handle(record("text"))
