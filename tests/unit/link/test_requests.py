@@ -58,6 +58,13 @@ def test_request_is_read_as_it_was_written(request_):
     assert request_ == read_request(write_request(request_))
 
 
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_request_of_another_version_is_refused_whatever_it_says(version):
+    for request in (Request(kind=RequestKind.ALIVE), SPACE, ReclaimOver(number=1)):
+        with pytest.raises(RequestError, match="version 1"):
+            read_request(bytes([version]) + write_request(request)[1:])
+
+
 def test_every_layout_has_its_number():
     for layout in Layout:
         told = Request(kind=RequestKind.LAYOUT, number=1, places=layout_number(layout))
