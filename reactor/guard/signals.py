@@ -70,8 +70,8 @@ async def obey(
     so is one whose file is not read in time. What ends the daemon waits for no reload.
     """
     asked, hangups = trio.open_memory_channel[str](_MOST_RELOADS)
-    # In a thread: importing and parsing take 0.2 s, and the file's disk may hang. One at a time: one that hangs
-    # is left behind, and others need their threads.
+    # In a thread: importing and parsing take 0.2 s, and the file's disk may hang. One at a time: one that
+    # hangs is left behind, and others need their threads.
     load = partial(
         in_thread,
         following(_configuration),
