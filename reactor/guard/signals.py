@@ -70,16 +70,19 @@ async def obey(
     so is one whose file is not read in time. What ends the daemon waits for no reload.
     """
     asked, hangups = trio.open_memory_channel[str](_MOST_RELOADS)
-    # In a thread: importing and parsing take 0.2 s, and the file's disk may hang. One at a time: one that
-    # hangs is left behind, and others need their threads.
-    load = partial(
-        in_thread,
-        following(_configuration),
-        config_path,
-        config_dir,
-        abandon_on_cancel=True,
-        limiter=trio.CapacityLimiter(1),
-    )
+    one_at_a_time = trio.CapacityLimiter(1)
+
+    async def load() -> Configuration:
+        # In a thread: importing and parsing take 0.2 s, and the file's disk may hang. One that hangs is left
+        # behind, and others need their threads.
+        return await in_thread(
+            following(_configuration),
+            config_path,
+            config_dir,
+            abandon_on_cancel=True,
+            limiter=one_at_a_time,
+        )
+
     reload = partial(_reload, daemon, load, config_path, keep, dry_run=dry_run)
     async with trio.open_nursery() as nursery, asked:
         nursery.start_soon(_reload_each, hangups, reload)
