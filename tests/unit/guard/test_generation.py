@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import trio
+import trio.testing
 
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
@@ -16,9 +18,12 @@ from reactor.guard.record import PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pods import Pod
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
+from reactor.model.signals import Signal
+from reactor.model.wakes import Wake, WakeKind
 from reactor.supervisor import Supervisor
-from tests.support.builders import make_threshold
+from tests.support.builders import make_pod, make_threshold
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -90,3 +95,61 @@ async def test_memory_that_is_near_its_threshold_is_looked_at_where_no_source_te
     (crossed,) = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["glance"]
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
+
+
+class GrowingPod:
+    """A list of one pod; once it `grows`, the second glance at it finds the node's threshold crossed."""
+
+    problems: Mapping[str, str] = {}
+
+    def __init__(self, fake: FakeTree) -> None:
+        self.grows = False
+        self._fake = fake
+        self._glances = 0
+
+    async def listed(self) -> tuple[Pod, ...]:
+        return (make_pod("hog"),)
+
+    def glance(self) -> tuple[Pod, ...]:
+        self._glances += self.grows
+        if self._glances == 2:
+            self._fake.counters("/node", usage_bytes=500 * MIB, inactive_file_bytes=0)
+        return (make_pod("hog"),)
+
+
+async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_event(fake: FakeTree) -> None:
+    fake.add("/node", usage_bytes=409 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    fake.add("/node/hog", usage_bytes=100 * MIB)
+    kills, pods = KillPath(fake.tree, SETTINGS.pod_parents), GrowingPod(fake)
+    records: list[PassRecord] = []
+    async with trio.open_nursery() as nursery:
+        generation = Generation(
+            SETTINGS,
+            fake.tree,
+            known=NodeView(observed=Observed(stale_seconds=35.0)),
+            evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True),
+            brake=Brake(fake.tree),
+            supervisor=Supervisor(),
+            steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
+            pods=pods,
+            arming_seconds=0.0,
+        )
+        await nursery.start(generation.run, records.append)
+        await trio.testing.wait_all_tasks_blocked()
+        records.clear()
+        pods.grows = True
+
+        generation.wakes.notify(Wake(source="early", kind=WakeKind.MEMORY, at_ns=1))
+
+        early, crossed = records
+        assert ((), ["hog"]) == (
+            early.decision.evictions,
+            [eviction.pod.name for eviction in crossed.decision.evictions],
+        )
+        (wake,) = crossed.wakes
+        assert ("early", Signal.MEMORY_AVAILABLE) == (wake.source, wake.signal)
+        assert wake.at_ns > 1
+        nursery.cancel_scope.cancel()
+    generation.close()
+    kills.close()
