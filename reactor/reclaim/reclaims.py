@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import trio
+
 from reactor.errors import ReactorError
 from reactor.model.signals import Filesystem, Reclaim
 
@@ -33,15 +35,25 @@ class NodeReclaim(Protocol):
 
 
 class Reclaims:
-    """What this node can give back, by kind; of a kind that it doesn't have it gives back nothing."""
+    """What this node can give back, by kind; of a kind that it doesn't have it gives back nothing.
+
+    Of each kind one reclaim runs at a time, also across `use`: one that began beside another would find
+    nothing left to remove, and return before the space is free that the other has made.
+    """
 
     def __init__(self, by_kind: Mapping[Reclaim, NodeReclaim] | None = None) -> None:
         self._by_kind = {} if by_kind is None else by_kind
+        self._turns = {kind: trio.Lock() for kind in Reclaim}
+
+    def use(self, by_kind: Mapping[Reclaim, NodeReclaim]) -> None:
+        """Give back by these from now on; what is under way goes on."""
+        self._by_kind = by_kind
 
     async def run(self, kind: Reclaim, filesystems: Collection[Filesystem]) -> ReclaimReport | None:
         """Give back what `kind` names, see NodeReclaim.run."""
-        reclaim = self._by_kind.get(kind)
-        return None if reclaim is None else await reclaim.run(filesystems)
+        async with self._turns[kind]:
+            reclaim = self._by_kind.get(kind)
+            return None if reclaim is None else await reclaim.run(filesystems)
 
 
 async def tried(call: Awaitable[None], problems: list[str]) -> bool:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +63,8 @@ class ContainerReclaim:
         client = self._client()
         removed, gone, problems = set[str](), list[str](), list[str]()
         with trio.move_on_after(MOST_SECONDS) as scope:
-            free_bytes = await self._free_bytes()
+            layers = tuple(self._layers())
+            free_bytes = await _free_on(layers)
             containers = await client.containers()
             for one in _dead_containers(containers, self._kept_of, time.time_ns()):
                 if await self._remove(client, one, problems):
@@ -72,7 +74,7 @@ class ContainerReclaim:
                 if await tried(_remove_sandbox(client, sandbox.id), problems):
                     gone.append(sandbox.id)
             if removed:
-                await self._wait_given_back(free_bytes)
+                await _wait_given_back(layers, free_bytes)
         problems += [LATE] if scope.cancelled_caught else []
         if not removed and not gone and not problems:
             return None
@@ -81,20 +83,6 @@ class ContainerReclaim:
 
     def _kept_of(self, pod_uid: str) -> int:
         return self._kept if self._runs(pod_uid) else 0
-
-    async def _wait_given_back(self, before_bytes: int) -> None:
-        """Wait until what was removed shows as free, for some seconds at the most.
-
-        containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later
-        on an idle machine. Observing the disk before that would evict a pod for nothing.
-        """
-        with trio.move_on_after(_GIVEN_BACK_SECONDS):
-            await until_space_is_back(self._free_bytes, before_bytes, _PATIENCE)
-
-    async def _free_bytes(self) -> int:
-        """Return what is free where the layers lie; 0 where that is not known."""
-        call = following(_free_bytes)
-        return await in_thread(call, tuple(self._layers()), abandon_on_cancel=True)
 
     async def _remove(self, client: RuntimeClient, container: Container, problems: list[str]) -> bool:
         log_path = ""
@@ -107,6 +95,22 @@ class ContainerReclaim:
             problem = await in_thread(following(_remove_log), Path(log_path), self._logs)
             problems += [] if problem is None else [problem]
         return True
+
+
+async def _wait_given_back(layers: tuple[str, ...], before_bytes: int) -> None:
+    """Wait until what was removed shows as free, for some seconds at the most.
+
+    containerd answers at once and deletes the layers when its garbage collector runs next: 0.9 s later on an
+    idle machine. Observing the disk before that would evict a pod for nothing. The layers are those from
+    before the removal: where the runtime tells of them only meanwhile, all that is free there is no gain.
+    """
+    with trio.move_on_after(_GIVEN_BACK_SECONDS):
+        await until_space_is_back(partial(_free_on, layers), before_bytes, _PATIENCE)
+
+
+async def _free_on(layers: tuple[str, ...]) -> int:
+    """Return what is free where the layers lie; 0 where that is not known."""
+    return await in_thread(following(_free_bytes), layers, abandon_on_cancel=True)
 
 
 def _dead_containers(

@@ -57,7 +57,7 @@ class Disks:
         self._scope = trio.CancelScope()
         self._told = _Told(guard, orders, self._observed)
         self._watch = self._watched()
-        self._reclaims = self._reclaimed()
+        self._reclaims = Reclaims(self._reclaimed())
 
     @property
     def problems(self) -> dict[str, str]:
@@ -82,7 +82,7 @@ class Disks:
         """Go on by the same orders where the filesystems may lie elsewhere than before."""
         self._told = _Told(self._guard, self._orders, self._observed)
         self._watch = self._watched()
-        self._reclaims = self._reclaimed()
+        self._reclaims.use(self._reclaimed())
         self._scope.cancel()
 
     def observed(self) -> Mapping[Signal, Observation]:
@@ -169,13 +169,13 @@ class Disks:
             timeout_seconds=_TIMEOUT_SECONDS,
         )
 
-    def _reclaimed(self) -> Reclaims:
+    def _reclaimed(self) -> Mapping[Reclaim, NodeReclaim]:
         by_kind: dict[Reclaim, NodeReclaim] = {Reclaim.COMMANDS: self._commands}
         if self._podman is not None:
             by_kind |= self._podman.reclaims(self._orders.settings)
         if self._kubernetes is not None:
             by_kind |= self._kubernetes.reclaims(self._orders.settings)
-        return Reclaims(by_kind)
+        return by_kind
 
 
 class _Told:

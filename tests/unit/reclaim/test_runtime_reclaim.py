@@ -4,6 +4,11 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
 
 from reactor.cri.client import RuntimeClient
 from reactor.cri.messages import (
@@ -11,6 +16,7 @@ from reactor.cri.messages import (
     Container,
     ContainerMetadata,
     ContainerState,
+    ContainerStatusAnswer,
     Sandbox,
     SandboxMetadata,
     SandboxState,
@@ -122,6 +128,46 @@ def test_no_log_outside_the_directory_of_logs_goes(tmp_path: Path) -> None:
     for path in (outside / "0.log", logs / "pod/0.log", logs / "../outside/0.log"):
         assert "log not removed" in (runtime_reclaim._remove_log(path, logs) or "")
     assert (outside / "0.log").exists()
+
+
+class Runtime:
+    """A runtime with one dead container, which tells where its layers lie once that is removed."""
+
+    def __init__(self, layers: Path) -> None:
+        self.layers: tuple[str, ...] = ()
+        self._layers = layers
+
+    async def containers(self) -> list[Container]:
+        return [container("dead")]
+
+    async def container_status(self, _: str) -> ContainerStatusAnswer:
+        return ContainerStatusAnswer()
+
+    async def remove_container(self, _: str) -> None:
+        self.layers = (str(self._layers),)
+
+    async def sandboxes(self) -> list[Sandbox]:
+        return []
+
+
+@pytest.fixture
+def fast_clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(rate=50)
+
+
+async def test_where_layers_lie_that_is_told_meanwhile_is_not_taken_for_space_that_is_back(
+    tmp_path: Path, fast_clock: trio.testing.MockClock
+) -> None:
+    runtime = Runtime(tmp_path)
+    removal = runtime_reclaim.ContainerReclaim(
+        lambda: cast(RuntimeClient, runtime), lambda _: False, tmp_path, lambda: runtime.layers
+    )
+    began = trio.current_time()
+    report = await removal.run([])
+    assert report is not None
+    assert report.did[0] == "removed 1 dead containers"
+    waited_seconds = trio.current_time() - began
+    assert waited_seconds >= 4.9  # as long as it waits where no space comes back
 
 
 def test_many_problems_are_told_as_few() -> None:
