@@ -29,6 +29,7 @@ _COLLECTIONS: Final = {
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
+    "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }

@@ -57,9 +57,14 @@ def rendered(renderer: Path, values: Mapping[str, Any], *apis: str) -> subproces
     )
 
 
-def of_kind(kind: str, documents: list[Object]) -> Object:
-    (found,) = [document for document in documents if document["kind"] == kind]
+def of_kind(kind: str, documents: list[Object], *, in_hook: bool = False) -> Object:
+    """Return the release's object of a kind, or that of its hook."""
+    (found,) = [each for each in documents if each["kind"] == kind and is_in_hook(each) == in_hook]
     return found
+
+
+def is_in_hook(document: Object) -> bool:
+    return "helm.sh/hook" in document["metadata"].get("annotations", {})
 
 
 def kubectl_version() -> tuple[int, int]:
@@ -145,8 +150,25 @@ def test_a_runtime_that_the_chart_does_not_know_is_refused_by_name(renderer: Pat
     assert 'runtime: "docker"; accepted: containerd, crio' in done.stderr
 
 
+def test_what_is_left_on_nodes_is_removed_with_the_rights_that_kustomize_gives(renderer: Path) -> None:
+    chart, kustomized = render(renderer, {}), manifests(BASE.parent / "clean")
+    ours, theirs = of_kind("ClusterRole", chart, in_hook=True), of_kind("ClusterRole", kustomized)
+    assert theirs["rules"] == ours["rules"]
+    ours, theirs = of_kind("Job", chart, in_hook=True), of_kind("Job", kustomized)
+    assert args_of(theirs) == args_of(ours)
+    assert [] == [each for each in render(renderer, {"cleanNodes": False}) if is_in_hook(each)]
+
+
+def args_of(job: Object) -> list[str]:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return list(container["args"])
+
+
 def test_another_release_is_another_set_of_objects(renderer: Path) -> None:
     command = [renderer, CHART, NAMESPACE, "second"]
     done = subprocess.run(command, input="{}", capture_output=True, text=True, check=True, timeout=30)
     documents = [dict(each) for each in YAML(typ="safe").load_all(done.stdout) if each]
-    assert {document["metadata"]["name"] for document in documents} == {"second-reactor"}
+    assert {document["metadata"]["name"] for document in documents} == {
+        "second-reactor",
+        "second-reactor-clean",
+    }
