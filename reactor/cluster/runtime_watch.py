@@ -52,6 +52,7 @@ class RuntimeWatch:
     asked again with a growing pause, found again where its endpoint is not configured; that is logged when it
     begins and when it ends. `on_change` is called when the inventory has changed, `on_filesystems` when
     `filesystems` has: paths on those that hold images and writable layers, as far as they are seen from here.
+    `was_asked` is set after the first try, whatever came of it.
     """
 
     endpoint: str | None
@@ -61,6 +62,7 @@ class RuntimeWatch:
     inventory: Inventory = field(default_factory=dict)
     filesystems: Mapping[Filesystem, str] = field(default_factory=dict)
     state: RuntimeState = field(default_factory=RuntimeState)
+    was_asked: trio.Event = field(default_factory=trio.Event)
     _client: RuntimeClient | None = None
     _due: trio.Event = field(default_factory=trio.Event)
 
@@ -87,6 +89,7 @@ class RuntimeWatch:
         has_started = False
         while True:
             answered = await self.ask()
+            self.was_asked.set()
             if not has_started:
                 has_started = True
                 task_status.started()

@@ -91,6 +91,7 @@ class Disks:
 
     async def run(self) -> None:
         """Follow the filesystems, until cancelled."""
+        await self._wait_placed()
         while True:
             with trio.CancelScope() as self._scope:
                 await self._watch.run()
@@ -103,6 +104,7 @@ class Disks:
     async def do(self, message: Message) -> None:
         """Do what the guard asks for, and say when it is done."""
         if message.kind is FrameKind.LOOK:
+            await self._wait_placed()
             await self._watch.look()
             await self._guard.say(Request(kind=RequestKind.LOOKED, number=message.number))
             return
@@ -150,6 +152,14 @@ class Disks:
                 for signal in document["signals"]
             ],
         }
+
+    async def _wait_placed(self) -> None:
+        """Wait for the runtime's first word: until then images would be taken to lie with the pods' files.
+
+        What is left there may be less than a threshold of imagefs, by which images were removed for nothing.
+        """
+        if self._kubernetes is not None:
+            await self._kubernetes.wait_placed()
 
     @staticmethod
     async def _empty(path: str, cgroup: str | None) -> str | None:

@@ -51,6 +51,7 @@ from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubepods import may_be_api_uid
 
 _ANNOUNCEMENTS: Final = "announcements.json"
+_RUNTIME_SECONDS: Final = 3.0  # less than the guard waits for an observation of the filesystems
 
 
 class Kubernetes:
@@ -202,6 +203,11 @@ class Kubernetes:
                 self._events.evictions_slowed_down(document["message"])
         self._safe.append(message.number)
         self._has_safe.set()
+
+    async def wait_placed(self) -> None:
+        """Wait until the runtime was asked where its filesystems lie, for a few seconds at the most."""
+        with trio.move_on_after(_RUNTIME_SECONDS):
+            await self._runtime.watch.was_asked.wait()
 
     async def stop(self, pod_uid: str, grace_seconds: float) -> None:
         """Have the runtime stop a pod's containers. Raises ReactorError."""

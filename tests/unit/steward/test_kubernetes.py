@@ -341,3 +341,14 @@ async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_
         await until(lambda: server.events and server.pod["status"]["phase"] == "Failed")
         about = server.events[0]["involvedObject"]
         assert ("default", "web") == (about["namespace"], about["name"])
+
+
+async def test_a_runtime_that_refuses_was_asked_and_one_that_never_answers_is_waited_for_in_vain(
+    tmp_path: Path,
+) -> None:
+    async with _running(tmp_path, _Server()) as (kubernetes, _):
+        with trio.fail_after(2.5):
+            await kubernetes.wait_placed()
+    began = trio.current_time()
+    await _kubernetes(tmp_path, "http://127.0.0.1:1", _Guard()).wait_placed()
+    assert 2.9 < trio.current_time() - began
