@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cgroups import IS_V1
 from cluster import REACTOR_USER, Cluster
-from deployed import collection, manifests
+from deployed import NAMESPACE, collection, manifests
 from machine import Program, wait_until
 
 # The pods may use 640 MiB: 512 of them until this is met.
@@ -22,14 +22,15 @@ _READY_SECONDS: Final = 30.0
 
 
 def grant_rights(cluster: Cluster) -> None:
-    """Give REACTOR_USER the ClusterRole that deploy/ gives its service account, and nothing else."""
+    """Give REACTOR_USER the roles that deploy/ gives its service account, and nothing else."""
+    cluster.api.create_unless_there("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     for body in manifests():
-        if body["kind"] == "ClusterRoleBinding":
+        if body["kind"] in {"ClusterRoleBinding", "RoleBinding"}:
             body["metadata"]["name"] = "reactor-test"
             body["subjects"] = [
                 {"kind": "User", "name": REACTOR_USER, "apiGroup": "rbac.authorization.k8s.io"}
             ]
-        elif body["kind"] != "ClusterRole":
+        elif body["kind"] not in {"ClusterRole", "Role"}:
             continue
         cluster.api.create_unless_there(collection(body), body)
 

@@ -94,7 +94,8 @@ def test_pod_update_strategy_rights_and_configuration_are_those_of_the_kustomize
     strategy, ready = "updateStrategy", "minReadySeconds"
     ours, theirs = (of_kind("DaemonSet", each)["spec"] for each in (chart, base))
     assert (theirs[strategy], theirs[ready]) == (ours[strategy], ours[ready])
-    assert of_kind("ClusterRole", base)["rules"] == of_kind("ClusterRole", chart)["rules"]
+    for kind in ("ClusterRole", "Role"):
+        assert of_kind(kind, base)["rules"] == of_kind(kind, chart)["rules"]
     configurations = [
         YAML(typ="safe").load(of_kind("ConfigMap", each)["data"]["config.yaml"]) for each in (base, chart)
     ]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from api import Object
 from cluster import Cluster, Pods, is_evicted, is_failed, is_running
+from deployed import NAMESPACE
 from machine import wait_until
 from reactor_daemon import HARD, Reactor
 
@@ -124,3 +125,27 @@ def test_the_node_has_an_event_of_the_threshold(cluster: Cluster, pods: Pods, gu
     event = told_now()[-1]
     assert ("Node", cluster.node.name) == (event["involvedObject"]["kind"], event["involvedObject"]["name"])
     assert event["message"] == "Attempting to reclaim memory"
+
+
+def test_a_lease_of_the_node_is_renewed_for_as_long_as_it_is_guarded(
+    cluster: Cluster, reactor: Reactor
+) -> None:
+    reactor.configure({"evictionHard": HARD}, {"kubernetes": {"leaseNamespace": NAMESPACE}})
+    reactor.start()
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{cluster.node.name}"
+
+    def renewed() -> str:
+        found = cluster.api.find(path)
+        return "" if found is None else str(found["spec"]["renewTime"])
+
+    before = renewed()
+    wait_until(lambda: renewed() > before, "there is a lease, or it is renewed", 20)
+    first = renewed()
+    wait_until(lambda: renewed() > first, "the lease is renewed", 20)
+    lease = cluster.api.get(path)
+    assert lease["spec"]["holderIdentity"] == cluster.node.name
+    owners = [one["uid"] for one in lease["metadata"].get("ownerReferences", [])]
+    assert owners in (
+        [],
+        [cluster.node.state()["metadata"]["uid"]],
+    )  # it may be made before the node is known

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cluster import REACTOR_USER, Cluster, Pods, is_evicted
-from deployed import manifests
+from deployed import NAMESPACE, manifests
 from machine import wait_until
 from reactor_daemon import HARD, Reactor, grant_rights
 
@@ -21,9 +21,13 @@ Right = tuple[str, str]  # a verb and a resource
 
 def granted() -> set[Right]:
     """Return what deploy/ grants."""
-    (role,) = [body for body in manifests() if body["kind"] == "ClusterRole"]
+    roles = [body for body in manifests() if body["kind"] in {"ClusterRole", "Role"}]
     return {
-        (verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+        (verb, resource)
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
     }
 
 
@@ -57,7 +61,7 @@ def test_every_right_that_is_granted_is_used_and_none_is_missed(
     cluster: Cluster, pods: Pods, reactor: Reactor
 ) -> None:
     before = len(cluster.plane.audited(REACTOR_USER))
-    reactor.configure({"evictionHard": HARD})
+    reactor.configure({"evictionHard": HARD}, {"kubernetes": {"leaseNamespace": NAMESPACE}})
     doctor(reactor)
     reactor.start()
     for name in ("first", "second"):  # the node's second event is counted up in the first one
