@@ -17,13 +17,13 @@ import pytest
 from reactor.lab.crossing import THRESHOLDS, bench_node
 from reactor.lab.virtual_node import VirtualNode
 from tests.hostile.test_steward import assert_no_line_is_lost_uncounted_or_written_twice, killed_every_200_ms
-from tests.support.crossings import SECONDS, Hogs, keep
+from tests.support.crossings import PATIENCE_SECONDS, SECONDS, Hogs, keep
 from tests.support.daemon import RunningDaemon
 from tests.support.this_machine import cgroup_tree
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.suite("crash-only")
+pytestmark = [pytest.mark.suite("crash-only"), pytest.mark.timeout(PATIENCE_SECONDS)]
 
 _AT_A_TIME: Final = 5
 

@@ -24,7 +24,7 @@ from reactor.lab.measure import cpu_ns
 from reactor.lab.virtual_node import VirtualNode
 from tests.hostile.test_clients import get
 from tests.hostile.test_trees import WIDE, make_wide
-from tests.support.crossings import SECONDS, Hogs, keep
+from tests.support.crossings import PATIENCE_SECONDS, SECONDS, Hogs, keep
 from tests.support.daemon import RunningDaemon
 from tests.support.disks import Guarded
 from tests.support.processes import descendants_called
@@ -32,7 +32,7 @@ from tests.support.this_machine import cgroup_tree
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.suite("hostile clients")
+pytestmark = [pytest.mark.suite("hostile clients"), pytest.mark.timeout(PATIENCE_SECONDS)]
 
 _SCRAPERS: Final = 4
 _SILENT: Final = 1000

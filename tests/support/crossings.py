@@ -21,6 +21,7 @@ from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 
 SECONDS: Final = float(os.environ.get("REACTOR_CHAOS_SECONDS", "20"))
+PATIENCE_SECONDS: Final = 5 * SECONDS + 600  # of the test as a whole
 _SLOWEST: Final = 3
 _STAGES: Final = ("woke_ns", "started_ns", "observed_ns", "decided_ns", "killed_ns")
 
