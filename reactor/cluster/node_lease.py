@@ -75,23 +75,18 @@ class NodeLease:
             "leaseDurationSeconds": _DURATION_SECONDS,
             "renewTime": _micro_time(self._clock_unix_seconds()),
         }
+        document: dict[str, Any] = {"metadata": self._metadata(), "spec": spec}
         try:
-            await self._client.patch(f"{self._leases}/{self._node_name}", {"spec": spec}, MERGE_PATCH)
+            await self._client.patch(f"{self._leases}/{self._node_name}", document, MERGE_PATCH)
         except NotFoundError:
-            await self._client.create(self._leases, self._document(spec))
+            kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            await self._client.create(self._leases, {**kind, **document})
 
-    def _document(self, spec: dict[str, Any]) -> dict[str, Any]:
-        metadata: dict[str, Any] = {"name": self._node_name}
-        if self._node_uid():
-            # The Lease goes with its node.
-            owner = {"apiVersion": "v1", "kind": "Node", "name": self._node_name, "uid": self._node_uid()}
-            metadata["ownerReferences"] = [owner]
-        return {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": metadata,
-            "spec": spec,
-        }
+    def _metadata(self) -> dict[str, Any]:
+        """Return name and owner: the Lease goes with its node, once that is known."""
+        uid = self._node_uid()
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node_name, "uid": uid}
+        return {"name": self._node_name, **({"ownerReferences": [owner]} if uid else {})}
 
 
 def lease_namespace(settings: KubernetesSettings, directory: Path = SERVICE_ACCOUNT_DIRECTORY) -> str | None:

@@ -35,6 +35,7 @@ class _Client:
         if self.lease is None:
             raise NotFoundError(path, "not found", status=404)
         self.lease["spec"] |= document["spec"]
+        self.lease["metadata"] |= document["metadata"]
         self.renewed += 1
 
     async def create(self, path: str, document: dict[str, Any]) -> None:
@@ -87,6 +88,14 @@ async def test_it_is_made_and_renewed_as_a_kubelets(autojump_clock: object) -> N
         assert {"name": "one", "ownerReferences": [owner]} == client.lease["metadata"]
         assert 6 <= client.renewed <= 7
         assert lease.problem is None
+
+
+async def test_it_has_its_owner_once_the_node_is_known(autojump_clock: object) -> None:
+    client = _Client()
+    client.lease = {"metadata": {"name": "one"}, "spec": {}}
+    async with renewing(client, _Guard()):
+        await trio.sleep(1)
+        assert ["u"] == [owner["uid"] for owner in client.lease["metadata"]["ownerReferences"]]
 
 
 async def test_it_lapses_while_the_guard_does_not_answer(autojump_clock: object) -> None:
