@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -26,6 +27,10 @@ PAUSE = {"unhelpfulEvictionPause": "1h"}
 WRITER_PAUSE_SECONDS = 0.002 * (PATIENCE - 1)  # after each MiB: an emulated guard is that much slower, too
 INNOCENTS = 12
 PASSES = 30
+NODE_MIB = 512
+OTHERS = 8
+OTHER_MIB = 28
+FILES_MIB = 330
 RESTARTS = 3  # more of them would reach the node's limit
 # Takes memory MiB for MiB, with a pause after each; then it stays as it is.
 LEAK = """
@@ -90,9 +95,10 @@ def python(program: str, *arguments: object) -> list[str]:
 
 
 @contextmanager
-def tmpfs(path: Path) -> Iterator[Path]:
+def tmpfs(path: Path, size_mib: int = 480) -> Iterator[Path]:
     path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=480m", "reactor-test", str(path)], check=True)
+    options = f"size={size_mib}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "reactor-test", str(path)], check=True)
     try:
         yield path
     finally:
@@ -191,6 +197,54 @@ def test_writer_to_a_tmpfs_that_is_started_again_each_time_costs_no_innocent(
         eventually(lambda: ["writer"] * RESTARTS == daemon.evicted(), "all evictions in the journal")
         assert status["slowdowns"]
         assert status["oom_kills"]["recent"] == []
+
+
+def test_writer_that_is_started_again_at_once_costs_no_innocent_more_than_its_files_need_room_for(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, pods: str, tmp_path: Path
+) -> None:
+    """As a unit with Restart=always whose files stay; by the ranking larger pods go before its young run.
+
+    The files take the room, and nothing but their removal brings it back. Each of the other pods brings back
+    what it held, and the kernel's OOM killer finds nothing to do.
+    """
+    # As the usual configuration has it: one eviction in 10 s where evicting does not help.
+    daemon.configure(HARD, {"pods": {"parents": [pods]}})
+    others = [node.spawn(node.add_pod(f"pods/other-{number}"), hold(OTHER_MIB)) for number in range(OTHERS)]
+    eventually(lambda: node.usage_bytes() >= OTHERS * OTHER_MIB * MIB, "all that the others take")
+    before_mib = node.usage_bytes() / MIB
+    missing_mib = (
+        before_mib + FILES_MIB + OTHER_MIB - (NODE_MIB - 100)
+    )  # one run of the writer takes room, too
+    needed = math.ceil(missing_mib / OTHER_MIB)
+    trial.right |= {"writer", *(f"other-{number}" for number in range(OTHERS))}
+    trial.needed = 1 + needed
+    daemon.start()
+    with tmpfs(tmp_path / "tmpfs", size_mib=FILES_MIB) as mounted:
+        trial.rounds = 0
+        status = -signal.SIGKILL
+        while status == -signal.SIGKILL:  # until its files have all the room that there is for them
+            trial.rounds += 1
+            file = mounted / str(trial.rounds)
+            writer = node.spawn(
+                node.add_pod("pods/writer"), python(WRITER, file, 2 * FILES_MIB, 0.02 * PATIENCE)
+            )
+            status = writer.wait(60 * PATIENCE)
+            node.remove_pod(f"{pods}/writer")
+        document = after_passes(daemon, PASSES)
+
+        eventually(lambda: daemon.status()["in_flight"] == [], "the end of all evictions")
+        dead = OTHERS - alive(others)
+        print(f"{trial.rounds} runs of the writer, {dead} of {OTHERS} others dead, {needed} needed")
+        assert trial.rounds >= RESTARTS
+        assert dead <= needed
+        assert document["oom_kills"]["recent"] == []
+        evictions = [one for line in daemon.evictions() for one in line["evictions"]]
+        assert dead == sum(one["pod"] != "cgroup/writer" for one in evictions)
+        helped = [(one["pod"], 4 * one["returned_bytes"] > one["credited_bytes"]) for one in evictions]
+        assert ("cgroup/writer", False) == helped[0]
+        assert all(is_helpful for pod, is_helpful in helped if pod != "cgroup/writer"), helped
+        assert "restart loop cgroup/writer" in daemon.status()["problems"]
+        assert "are slowed down" in daemon.log()
 
 
 def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(
