@@ -32,14 +32,19 @@ with open(sys.argv[1], "wb") as file:
     os.fsync(file.fileno())
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 """
-# Read twice and more, page cache is active: a part of the working set.
+# Active page cache, a part of the working set: where the kernel has two lists, by being read twice and more;
+# with generations (MGLRU), which count what is only read as inactive, by the page faults that bring it in.
 READ = """
-import sys, time
-while True:
-    with open(sys.argv[1], "rb", buffering=0) as file:
+import mmap, sys, time
+with open(sys.argv[1], "rb", buffering=0) as file:
+    with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        for offset in range(0, len(memory), 4096):
+            memory[offset]
+    while True:
+        file.seek(0)
         while file.read(1 << 20):
             pass
-    time.sleep(0.01)
+        time.sleep(0.01)
 """
 # What is looked for and is not there stays in the kernel's memory as a negative dentry.
 LOOK = """
