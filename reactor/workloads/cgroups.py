@@ -25,12 +25,12 @@ from reactor.workloads.unchanged import Unchanged
 NAMESPACE: Final = "cgroup"
 # Far above what operators give by hand, below what counts as critical.
 _AVOID_PRIORITY: Final = 1_000_000
-# How long a new cgroup may still be written to by who made it, and how many of them a glance reads again: who
-# can make thousands is not to make it long.
+# How long a new cgroup may still be written to by who made it: what was read until then is read once more at
+# the next glance. How many of them a glance reads again: who can make thousands is not to make it long.
 _SETTLES_SECONDS: Final = 1.0
 _MOST_READ_AGAIN: Final = 8
-# What a cgroup asks for is written right after it was made. Later in its first second it needs to be read
-# again only where the last time is this long ago: not twice on the way to a kill.
+# What a cgroup asks for is written right after it was made. Later it needs to be read again only where the
+# last time is this long ago: not twice on the way to a kill.
 _BEING_MADE_SECONDS: Final = 0.1
 _READ_AGAIN_SECONDS: Final = 0.01
 _AT_A_TURN: Final = 4
@@ -56,6 +56,11 @@ class _Young:
     def __init__(self, now_seconds: float) -> None:
         self.came_seconds = self.read_seconds = now_seconds
         self.request: MemoryRequest | None = None
+
+    @property
+    def has_settled(self) -> bool:
+        """Return whether it was read when who made it had written all."""
+        return self.read_seconds - self.came_seconds >= _SETTLES_SECONDS
 
     def is_due(self, now_seconds: float) -> bool:
         """Return whether it may be another than it was when it was read."""
@@ -179,6 +184,8 @@ class CgroupPods:
                     pods[child.uid] = pod
                     if before is None:
                         came.append(child.uid)
+        for uid in [uid for uid, one in self._young.items() if one.has_settled or uid not in pods]:
+            self._young.pop(uid).close()
         for uid in came:
             self._young[uid] = _Young(now_seconds)
         self._known = pods
@@ -186,12 +193,10 @@ class CgroupPods:
         return tuple(pods.values())
 
     def _due_again(self, now_seconds: float) -> dict[str, _Young]:
-        """Return who of the youngest is to be read again now; those that have settled are young no longer."""
+        """Return who of the youngest is to be read again now."""
         if not self._young:
             return {}
         young = self._young
-        for uid in [uid for uid, one in young.items() if now_seconds - one.came_seconds >= _SETTLES_SECONDS]:
-            young.pop(uid).close()
         for uid in islice(young, max(0, len(young) - _MOST_READ_AGAIN)):
             young[uid].close()
         youngest = islice(reversed(young.items()), _MOST_READ_AGAIN)

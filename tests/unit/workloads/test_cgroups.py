@@ -204,10 +204,26 @@ def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_se
 
     asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
     assert {"old": None, "new": 32 * MIB} == asked
-    fake.tree.set_memory_request("/pods/new", 64 * MIB)
-    now[0] += 0.6
-    asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
-    assert {"old": None, "new": 32 * MIB} == asked
+    for seconds, asks in ((0.6, 64), (0.1, 128)):
+        fake.tree.set_memory_request("/pods/new", asks * MIB)
+        now[0] += seconds
+        asked = {pod.name: pod.requests.get(Resource.MEMORY) for pod in listing.glance()}
+        assert {"old": None, "new": 64 * MIB} == asked
+
+
+def test_pod_that_no_glance_saw_in_its_first_second_is_read_again_at_the_next(
+    fake: FakeTree, proc: Path
+) -> None:
+    now = [100.0]
+    parents = Settings(pod_parents=("/pods",))
+    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing.list()
+    fake.add("/pods/new")
+    listing.glance()
+    fake.tree.set_memory_request("/pods/new", 32 * MIB)
+    now[0] += 1.6
+
+    assert [32 * MIB] == [pod.requests.get(Resource.MEMORY) for pod in listing.glance()]
 
 
 def test_first_pod_of_all_is_read_again_too(fake: FakeTree, proc: Path) -> None:
@@ -281,6 +297,7 @@ def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree,
     listing = CgroupPods(fake.tree, settings, proc=proc, clock_seconds=lambda: now[0])
     listing.list()
     now[0] += 10
+    listing.glance()
     shutil.rmtree(fake.directory("/pods/a"))
     fake.add("/pods/c")
     for name in ("b", "c"):
