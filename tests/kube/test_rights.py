@@ -60,6 +60,8 @@ def may_delete(cluster: Cluster) -> Iterator[None]:
 def test_every_right_that_is_granted_is_used_and_none_is_missed(
     cluster: Cluster, pods: Pods, reactor: Reactor
 ) -> None:
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{cluster.node.name}"
+    cluster.api.delete(lease)  # another test's: it is to be made here
     before = len(cluster.plane.audited(REACTOR_USER))
     reactor.configure({"evictionHard": HARD}, {"kubernetes": {"leaseNamespace": NAMESPACE}})
     doctor(reactor)
