@@ -28,6 +28,9 @@ class ServiceNotice:
         address = environment.get("NOTIFY_SOCKET", "")
         # "@" stands for the zero byte of a name in the abstract namespace.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        # Held open: a daemon that has no descriptor left must not lose its watchdog for that.
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
+        self._told: str | None = None
 
     def ready(self, status: str) -> None:
         """Tell that the daemon guards its node, or does so again after a reload."""
@@ -42,9 +45,15 @@ class ServiceNotice:
         """Tell that the daemon ends."""
         self._say("STOPPING=1")
 
+    def close(self) -> None:
+        """Say no more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     async def watchdog(self, is_alive: Callable[[], bool]) -> None:
         """Tell at half the interval that the daemon lives, for as long as `is_alive` says so."""
-        if not self._address or self.watchdog_seconds is None:
+        if self._socket is None or self.watchdog_seconds is None:
             return
         while True:
             if is_alive():
@@ -52,16 +61,22 @@ class ServiceNotice:
             await trio.sleep(self.watchdog_seconds / 2)
 
     def _say(self, text: str) -> None:
-        if not self._address:
+        if self._socket is None:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-                manager.sendto(text.encode(errors="replace"), socket.MSG_DONTWAIT, self._address)
+            self._socket.sendto(text.encode(errors="replace"), socket.MSG_DONTWAIT, self._address)
         except BlockingIOError:
-            _LOG.warning("the service manager is too busy for a notice: %r", text)
+            self._warn(f"the service manager is too busy for a notice: {text!r}")
         except OSError as error:
-            _LOG.warning("the service manager gets no more notice: %s", error)
-            self._address = ""
+            self._warn(f"the service manager gets no notice: {error}")
+        else:
+            self._told = None
+
+    def _warn(self, problem: str) -> None:
+        """Log a problem once while it lasts."""
+        if problem != self._told:
+            _LOG.warning("%s", problem)
+        self._told = problem
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:

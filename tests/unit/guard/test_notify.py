@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 
 import pytest
@@ -19,8 +20,15 @@ def manager(tmp_path, monkeypatch):
         yield listener
 
 
-def test_manager_hears_ready_reloading_and_stopping(manager):
-    notice = ServiceNotice()
+@pytest.fixture
+def notices():
+    """Make notices that are closed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *environment: stack.enter_context(contextlib.closing(ServiceNotice(*environment)))
+
+
+def test_manager_hears_ready_reloading_and_stopping(manager, notices):
+    notice = notices()
     notice.ready("2 pods")
     notice.reloading()
     notice.stopping()
@@ -30,9 +38,9 @@ def test_manager_hears_ready_reloading_and_stopping(manager):
     assert manager.recv(100) == b"STOPPING=1"
 
 
-async def test_watchdog_is_fed_while_the_loop_lives_and_not_when_it_hangs(manager, autojump_clock):
+async def test_watchdog_is_fed_while_the_loop_lives_and_not_when_it_hangs(manager, notices, autojump_clock):
     alive = [1, 1, 0, 0]
-    notice = ServiceNotice({**os.environ, "WATCHDOG_USEC": "2000000"})
+    notice = notices({**os.environ, "WATCHDOG_USEC": "2000000"})
 
     with trio.move_on_after(3.5):
         await notice.watchdog(lambda: alive.pop(0) == 1)
@@ -49,18 +57,18 @@ def test_without_a_manager_nothing_is_said(caplog):
     assert [] == caplog.records
 
 
-def test_manager_may_listen_in_the_abstract_namespace():
+def test_manager_may_listen_in_the_abstract_namespace(notices):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("")  # the kernel chooses a name
         listener.settimeout(5)
         name = listener.getsockname().decode()
-        ServiceNotice({"NOTIFY_SOCKET": f"@{name[1:]}"}).ready("x")
+        notices({"NOTIFY_SOCKET": f"@{name[1:]}"}).ready("x")
 
         assert b"READY=1\nSTATUS=x" == listener.recv(100)
 
 
-def test_manager_that_is_too_busy_delays_nothing_and_hears_of_what_comes_later(manager, caplog):
-    notice = ServiceNotice()
+def test_manager_that_is_too_busy_delays_nothing_and_hears_of_what_comes_later(manager, caplog, notices):
+    notice = notices()
     while not caplog.records:
         notice.ready("x")
     manager.recv(100)
@@ -75,13 +83,36 @@ def test_manager_that_is_too_busy_delays_nothing_and_hears_of_what_comes_later(m
     assert b"STOPPING=1" == heard[-1]
 
 
-def test_manager_that_is_gone_is_survived(manager, caplog):
-    notice = ServiceNotice()
+def test_manager_that_is_gone_is_survived(manager, caplog, notices):
+    notice = notices()
     manager.close()
     notice.ready("x")
     notice.ready("y")
 
     assert len(caplog.records) == 1
+
+
+def test_manager_that_refused_once_hears_of_what_comes_later(manager, caplog, tmp_path, notices):
+    notice = notices()
+    (tmp_path / "notify").rename(tmp_path / "elsewhere")
+    notice.ready("x")
+    (tmp_path / "elsewhere").rename(tmp_path / "notify")
+    notice.ready("y")
+
+    assert 1 == len(caplog.records)
+    assert b"READY=1\nSTATUS=y" == manager.recv(100)
+
+
+def test_manager_hears_of_a_daemon_that_has_no_descriptor_left(manager, notices):
+    notice = notices()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        notice.ready("x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert b"READY=1\nSTATUS=x" == manager.recv(100)
 
 
 @pytest.mark.parametrize(
