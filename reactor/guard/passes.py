@@ -125,7 +125,11 @@ class Passes:
             # and another would go for it. Read in this order it counts as both, until the next look. Where
             # the loop was held up between the two, what pods have grown by since would be missing from the
             # node, and look as if it had come outside the pods by the next pass: a kill that did not help.
-            memory = self._observe(wakes, now_seconds)
+            seen, memory = memory, self._observe(wakes, now_seconds)
+            if self._hard_met(memory) - self._hard_met(seen):
+                # Who goes first is decided by what the pods hold at the crossing, not before it.
+                snapshot = self._snapshot(wakes, now_seconds)
+                memory = self._observe(wakes, now_seconds)
             snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
         pods = self._to_decide_over(now_seconds)
         observed_ns = time.monotonic_ns()
@@ -154,6 +158,13 @@ class Passes:
         if not attempts:  # what is left to do of an attempt comes first
             self._prepare(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
+
+    def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
+        return frozenset(
+            threshold
+            for threshold in thresholds_met(self._settings.thresholds, memory)
+            if is_hard_memory(threshold)
+        )
 
     def prepare(self) -> None:
         """Prepare for a crossing that is near, by what is observed now; nothing is decided."""

@@ -124,6 +124,8 @@ class CgroupPods:
         for uid, young in self._young.items():
             if young.read_seconds > began_seconds:  # by a glance, and maybe after it was read here
                 read.pop(uid, None)
+            elif uid in read:
+                young.read_seconds = began_seconds
         return self._listed(self._by_parent(problems), problems, read)
 
     def glance(self) -> tuple[Pod, ...]:

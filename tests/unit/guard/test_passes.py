@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from reactor.errors import RefusedError
+from reactor.guard import passes
 from reactor.model.pods import PodUsage
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import ThresholdValue
@@ -145,6 +146,29 @@ async def test_emptied_pod_is_chosen_again_when_a_process_lives_in_it_again(make
     loop.now_seconds += 1
     loop.passes.make([wake()])
     assert loop.kills.killed == ["first", "first"]
+
+
+async def test_pods_that_were_read_before_the_crossing_are_read_again_where_it_came_while_they_were(
+    make_loop, make_pod, observation, monkeypatch
+):
+    monkeypatch.setattr(passes, "_LATE_NS", -1)  # the loop was held up
+    loop = make_loop()
+    loop.have(make_pod("calm", 5 * MIB), make_pod("hog", 24 * MIB, priority=1000))
+    loop.usages.seen = {
+        "uid-calm": PodUsage(memory_working_set_bytes=MIB),
+        "uid-hog": PodUsage(memory_working_set_bytes=23 * MIB),
+    }
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(100 * MIB)}
+
+    def grows() -> tuple[()]:
+        loop.usages.seen = {**loop.usages.seen, "uid-hog": PodUsage(memory_working_set_bytes=26 * MIB)}
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(97 * MIB)}
+        return ()
+
+    loop.oom_kills = grows  # what is asked for between the pods and the node
+    loop.passes.make([wake()])
+
+    assert ["hog"] == loop.kills.killed
 
 
 async def test_pod_without_a_process_spares_no_pod_and_is_chosen_again_once_it_has_one(

@@ -289,6 +289,22 @@ def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeT
     assert before == len(os.listdir("/proc/self/fd"))
 
 
+def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: FakeTree, proc: Path) -> None:
+    now = [100.0]
+    parents = Settings(pod_parents=("/pods",))
+    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing.glance()
+    fake.add("/pods/new")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        listing.glance()
+    assert before < len(os.listdir("/proc/self/fd"))
+    now[0] += 10
+    listing.list()
+
+    assert before == len(os.listdir("/proc/self/fd"))
+
+
 def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
     for name in ("a", "b"):
         fake.add(f"/pods/{name}")
