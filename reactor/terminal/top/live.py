@@ -70,7 +70,7 @@ def watch(
     while True:
         view.look()
         due = max(due + interval_seconds, clock())
-        if not screen.show(view.draw, due - clock()):
+        if not screen.show(view.draw, max(0.0, due - clock())):
             return
 
 

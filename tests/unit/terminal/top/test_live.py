@@ -68,6 +68,19 @@ def test_it_asks_once_a_second_however_long_an_answer_takes():
     assert screen.waits[1:] == pytest.approx([0.7] * 3)
 
 
+def test_an_answer_that_takes_longer_than_the_interval_leaves_nothing_to_wait_for():
+    screen = FakeScreen(3)
+    daemon = FakeDaemon(screen, *[top.document()] * 3, takes_seconds=1.5)
+
+    def ticking() -> float:
+        screen.now += 1e-6  # time goes on from one reading of the clock to the next
+        return screen.now
+
+    watch(LiveView(daemon, ticking), screen, 1.0, ticking)
+
+    assert [0.0] * 2 == screen.waits[1:]
+
+
 def test_a_daemon_that_goes_and_comes_back_is_watched_on():
     screen = _watched(_holding(300), "Connection refused", "Connection refused", _holding(280), _holding(270))
 
