@@ -32,6 +32,8 @@ _LEFT_SHARE: Final = 2
 # Near the level the counters are read every half a millisecond. Where a gap is longer, or a reading itself,
 # the observer was kept from it, and can't tell that a kill was wrong.
 _BLIND_NS: Final = 3_000_000
+# A canary shows once in this time that it still runs: which of two that are closer died first is not known.
+_BEAT_NS: Final = 1_000_000
 WRONG_POD: Final = "killed the wrong pod"
 
 
@@ -203,13 +205,29 @@ def acceptable(
 
 def judge(episode: Episode) -> Verdict:
     """Return the verdict of an episode."""
-    kills = sorted(episode.kills, key=lambda kill: kill.at_ns)
+    kills = _in_order(episode)
     judged = tuple(_judge_kill(episode, kill, kills[:number]) for number, kill in enumerate(kills))
     return Verdict(
         crossings=_crossings(episode, judged),
         kills=judged,
         missed=() if any(one.helped is False for one in judged) else tuple(_missed(episode, kills)),
     )
+
+
+def _in_order(episode: Episode) -> list[Kill]:
+    """Return the kills as they came; two that can't be told apart in the order in which both are right."""
+    kills = sorted(episode.kills, key=lambda kill: kill.at_ns)
+    for number, (first, second) in enumerate(pairwise(kills)):
+        earlier = kills[:number]
+        if second.at_ns - first.at_ns >= _BEAT_NS or _judge_kill(episode, first, earlier).wrong != WRONG_POD:
+            continue
+        turned = [replace(second, at_ns=first.at_ns), replace(first, at_ns=second.at_ns)]
+        if all(
+            _judge_kill(episode, one, [*earlier, *turned[:place]]).wrong is None
+            for place, one in enumerate(turned)
+        ):
+            kills[number : number + 2] = turned
+    return kills
 
 
 def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged:

@@ -82,6 +82,15 @@ CROSSED = [
 ]
 
 
+@pytest.mark.parametrize(("apart_ms", "wrong"), [(0.9, [None, None]), (1.0, ["killed the wrong pod", None])])
+def test_order_of_two_kills_is_not_known_within_a_beat_of_their_canaries(
+    apart_ms: float, wrong: list[str | None]
+) -> None:
+    samples = [sample(at_ms, {HOG: 8, SMALL: 6}, beside_mib=76) for at_ms in (0, 1, 2, 2.5, 3, 3.5)]
+    found = episode(samples, [kill(SMALL, 2.5), kill(HOG, 2.5 + apart_ms)])
+    assert wrong == [one.wrong for one in judge(found).kills]
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
