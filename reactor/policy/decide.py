@@ -12,7 +12,7 @@ from dataclasses import replace
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, Resource, Signal
+from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
 from reactor.policy.local_storage import storage_limit_evictions
@@ -117,7 +117,6 @@ def _observe(
     )
     due = in_eviction_order(thresholds_met_grace_period(first_observed, now_seconds), settings.thresholds)
     fresh = thresholds_with_fresh_statistics(due, observations, state.observed_at)
-    is_short = any(RESOURCE[threshold.signal] is Resource.MEMORY for threshold in first_observed)
     return replace(
         state,
         conditions=conditions,
@@ -127,9 +126,7 @@ def _observe(
         thresholds_met=due,
         observed_at={signal: seen.taken_at_seconds for signal, seen in observations.items()},
         in_flight=still_in_flight(state.in_flight, pods, now_seconds),
-        oom_victims=still_dying(
-            state.oom_victims, observations.get(Signal.MEMORY_AVAILABLE), now_seconds, is_short=is_short
-        ),
+        oom_victims=still_dying(state.oom_victims, observations.get(Signal.MEMORY_AVAILABLE), now_seconds),
     ), fresh
 
 

@@ -3,7 +3,7 @@
 Right after an OOM kill nothing is available yet, although the victim alone may bring back all that is
 missing. Where its size is known, what it has not given back yet is credited to the node until it has exited.
 If only the kill is known (cgroup v1 names no victim), no pod is evicted while the node's available memory
-grows; as soon as there is enough of it, that kill is over.
+grows.
 """
 
 from __future__ import annotations
@@ -47,12 +47,9 @@ def record_oom_kill(
 
 
 def still_dying(
-    victims: Sequence[OomVictim], memory: Observation | None, now_seconds: float, *, is_short: bool = True
+    victims: Sequence[OomVictim], memory: Observation | None, now_seconds: float
 ) -> tuple[OomVictim, ...]:
-    """Return the victims from which memory is still expected, with what is available now noted.
-
-    `is_short` is whether a memory threshold is met.
-    """
+    """Return the victims from which memory is still expected, with what is available now noted."""
     if not victims:
         return ()
     seen = victims if memory is None else tuple(_seen(victim, memory, now_seconds) for victim in victims)
@@ -60,10 +57,7 @@ def still_dying(
         victim
         for victim in seen
         if now_seconds < victim.deadline_seconds
-        and (
-            victim.victim_bytes is not None
-            or (is_short and now_seconds - victim.grew_at_seconds < STILL_SECONDS)
-        )
+        and (victim.victim_bytes is not None or now_seconds - victim.grew_at_seconds < STILL_SECONDS)
     )
 
 

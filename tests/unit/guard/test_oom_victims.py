@@ -17,6 +17,7 @@ from reactor.model.decisions import OomVictim
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
+from reactor.policy.oom_victims import STILL_SECONDS
 
 MIB = 1 << 20
 WAKE = Wake(source="ebpf-oom", kind=WakeKind.MEMORY, at_ns=1)
@@ -109,7 +110,7 @@ async def test_pod_is_evicted_once_the_victim_is_gone_and_it_was_not_enough(
     assert loop.kills.killed == ["one"]
 
 
-async def test_kill_that_is_found_while_there_is_memory_puts_off_no_eviction_at_the_next_crossing(
+async def test_kill_that_is_found_while_there_is_memory_does_not_look_fresh_at_a_later_crossing(
     make_loop, make_pod, observation
 ):
     loop = make_loop()
@@ -118,7 +119,7 @@ async def test_kill_that_is_found_while_there_is_memory_puts_off_no_eviction_at_
     loop.oom_kills = lambda: [untold.pop()] if untold else ()
 
     loop.passes.make([WAKE])
-    loop.now_seconds += 0.02
+    loop.now_seconds += 2 * STILL_SECONDS
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
     loop.passes.make([WAKE])
 
