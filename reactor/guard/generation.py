@@ -112,11 +112,13 @@ class Generation:
             expect=self._expect_oom_victim,
         )
         self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
-        workloads = Workloads(tree, settings) if pods is None else None
+        workloads: Workloads | None = None
+        if pods is None:
+            pods = workloads = Workloads(tree, settings)
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
-            pods=pods or workloads or Workloads(tree, settings),
+            pods=pods,
             reclaims=Reclaims(reclaims),
             populated=partial(populated, tree),
             brake=self._heed_brake,

@@ -1,7 +1,8 @@
 """Cgroups that systemd leaves to the service inside: `Delegate=`, and what reactor makes in its own.
 
 systemd marks a delegated cgroup by an extended attribute: trusted.delegate (since 236), and user.delegate
-(since 251), which needs no privilege to read. The rest of the tree is systemd's, whoever may write to it.
+(since 251), which needs no privilege to read. The rest of the tree is systemd's, even if reactor may write to
+it.
 Source: "Control Group APIs and Delegation" (docs/CGROUP_DELEGATION.md of systemd).
 """
 

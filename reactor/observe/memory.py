@@ -9,7 +9,7 @@ and here, but a pass reads the same counters from /proc/meminfo:
 
 - memory.stat adds up what each CPU has counted for each cgroup (rstat). A reader that finds too little to add
   up, or before 6.8 another reader at it, is given the sums as they were; else it walks every cgroup that has
-  changed, so that whoever makes many of them makes it slow.
+  changed: a tenant that makes many of them makes it slow.
 - /proc/meminfo reads the counters that the eBPF watch on the machine compares with its levels: what woke the
   pass is never newer than what the pass reads.
 

@@ -1,4 +1,4 @@
-"""Cgroups whose names are meant to do harm: to a terminal, to a log, to whoever decodes them."""
+"""Cgroups whose names are meant to do harm: to a terminal, to a log, to a program that decodes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OOM kills on this kernel, by its counters: the node's own limit, a pod's own, and somebody else's."""
+"""OOM kills on this kernel, by its counters: the node's own limit, a pod's own, and another cgroup's."""
 
 from __future__ import annotations
 
