@@ -13,12 +13,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import hold
+from tests.support.running_threads import running
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
@@ -205,19 +207,8 @@ def ask_half_questions(daemon: RunningDaemon, ended: threading.Event) -> None:
 @contextmanager
 def status_asked_badly(daemon: RunningDaemon) -> Iterator[None]:
     """Have eight clients treat the status socket badly inside the block."""
-    ended = threading.Event()
-    threads = [
-        threading.Thread(target=ask, args=(daemon, ended))
-        for ask in [drip_questions] * 4 + [ask_half_questions] * 4
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+    with running([partial(ask, daemon) for ask in [drip_questions] * 4 + [ask_half_questions] * 4]):
         yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_silent_half_closed_and_dripping_clients_of_the_status_socket_take_few_descriptors_and_no_eviction(

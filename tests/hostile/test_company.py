@@ -28,6 +28,7 @@ from tests.support.crossings import PATIENCE_SECONDS, SECONDS, Hogs, keep
 from tests.support.daemon import RunningDaemon
 from tests.support.disks import Guarded
 from tests.support.processes import descendants_called
+from tests.support.running_threads import running
 from tests.support.this_machine import cgroup_tree
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
@@ -115,21 +116,13 @@ def test_every_crossing_is_killed_beside_scrapers_silent_connections_and_a_tree_
 @contextmanager
 def _scrapers(port: int) -> Iterator[None]:
     """Have the metrics asked for without a pause inside the block."""
-    ended = threading.Event()
 
-    def scrape() -> None:
+    def scrape(ended: threading.Event) -> None:
         while not ended.is_set():
             get(port, "/metrics")
 
-    threads = [threading.Thread(target=scrape) for _ in range(_SCRAPERS)]
-    for thread in threads:
-        thread.start()
-    try:
+    with running([scrape] * _SCRAPERS):
         yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
 
 
 @contextmanager

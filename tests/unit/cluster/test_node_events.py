@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -55,36 +56,40 @@ async def test_what_happens_again_is_counted_in_one_event_as_upstream_words_it()
     )
 
 
-async def test_a_condition_that_changes_is_a_normal_event_and_failed_collection_a_warning() -> None:
+async def _reported(count: int, report: Callable[[NodeEvents], None]) -> list[tuple[str, str, str]]:
+    """Return type, reason and message of so many events that `report` has reported."""
     server = _Server()
     async with served(server) as (_, client), trio.open_nursery() as nursery:
         events = NodeEvents(client, "one")
         nursery.start_soon(events.run)
+        report(events)
+        await until(lambda: len(server.events) == count)
+        nursery.cancel_scope.cancel()
+    return [(one["type"], one["reason"], one["message"]) for one in server.events.values()]
+
+
+async def test_a_condition_that_changes_is_a_normal_event_and_failed_collection_a_warning() -> None:
+    def report(events: NodeEvents) -> None:
         events.condition_changed("NodeHasDiskPressure")
         events.invalid_disk_capacity("invalid capacity 0 on image filesystem")
         events.container_gc_failed("it is gone")
-        await until(lambda: len(server.events) == 3)
-        nursery.cancel_scope.cancel()
+
     assert [
         ("Normal", "NodeHasDiskPressure", "Node one status is now: NodeHasDiskPressure"),
         ("Warning", "InvalidDiskCapacity", "invalid capacity 0 on image filesystem"),
         ("Warning", "ContainerGCFailed", "it is gone"),
-    ] == [(one["type"], one["reason"], one["message"]) for one in server.events.values()]
+    ] == await _reported(3, report)
 
 
 async def test_image_collection_that_falls_short_or_fails_is_told_as_upstream_does() -> None:
-    server = _Server()
-    async with served(server) as (_, client), trio.open_nursery() as nursery:
-        events = NodeEvents(client, "one")
-        nursery.start_soon(events.run)
+    def report(events: NodeEvents) -> None:
         events.free_disk_space_failed("Failed to garbage collect required amount of images.")
         events.image_gc_failed("the runtime gives no answer")
-        await until(lambda: len(server.events) == 2)
-        nursery.cancel_scope.cancel()
+
     assert [
-        ("FreeDiskSpaceFailed", "Warning", "Failed to garbage collect required amount of images."),
-        ("ImageGCFailed", "Warning", "the runtime gives no answer"),
-    ] == [(one["reason"], one["type"], one["message"]) for one in server.events.values()]
+        ("Warning", "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images."),
+        ("Warning", "ImageGCFailed", "the runtime gives no answer"),
+    ] == await _reported(2, report)
 
 
 async def test_after_a_while_it_is_another_event() -> None:

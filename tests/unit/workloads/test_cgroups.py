@@ -39,6 +39,13 @@ def pods_of(fake: FakeTree, proc: Path, *parents: str, node_cgroup: str | None =
     return CgroupPods(fake.tree, Settings(pod_parents=parents, node_cgroup=node_cgroup), proc=proc)
 
 
+def timed_pods(fake: FakeTree, proc: Path) -> tuple[CgroupPods, list[float]]:
+    """Return the pods below /pods, and their clock."""
+    now = [100.0]
+    settings = Settings(pod_parents=("/pods",))
+    return CgroupPods(fake.tree, settings, proc=proc, clock_seconds=lambda: now[0]), now
+
+
 def set_attribute(fake: FakeTree, cgroup: str, name: str, value: bytes) -> None:
     try:
         os.setxattr(fake.directory(cgroup), name, value)
@@ -188,9 +195,7 @@ def test_recreated_cgroup_is_another_pod(fake: FakeTree, proc: Path) -> None:
 def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_settled(
     fake: FakeTree, proc: Path
 ) -> None:
-    now = [100.0]
-    parents = Settings(pod_parents=("/pods",))
-    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing, now = timed_pods(fake, proc)
     fake.add("/pods/old")
     listing.list()
     now[0] += 10
@@ -214,9 +219,7 @@ def test_pod_that_was_glanced_at_while_it_was_made_is_read_again_until_it_has_se
 def test_pod_that_no_glance_saw_in_its_first_second_is_read_again_at_the_next(
     fake: FakeTree, proc: Path
 ) -> None:
-    now = [100.0]
-    parents = Settings(pod_parents=("/pods",))
-    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing, now = timed_pods(fake, proc)
     listing.list()
     fake.add("/pods/new")
     listing.glance()
@@ -255,9 +258,7 @@ def test_so_many_new_pods_do_not_make_a_glance_long(fake: FakeTree, proc: Path) 
 def test_pod_that_is_being_made_is_read_at_every_glance_and_later_not_twice_in_a_hundredth(
     fake: FakeTree, proc: Path
 ) -> None:
-    now = [100.0]
-    parents = Settings(pod_parents=("/pods",))
-    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing, now = timed_pods(fake, proc)
 
     def seen_after(seconds: float, asked: int) -> int | None:
         now[0] += seconds
@@ -273,9 +274,7 @@ def test_pod_that_is_being_made_is_read_at_every_glance_and_later_not_twice_in_a
 
 
 def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeTree, proc: Path) -> None:
-    now = [100.0]
-    parents = Settings(pod_parents=("/pods",))
-    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing, now = timed_pods(fake, proc)
     listing.glance()
     fake.add("/pods/new")
     listing.glance()
@@ -290,9 +289,7 @@ def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeT
 
 
 def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: FakeTree, proc: Path) -> None:
-    now = [100.0]
-    parents = Settings(pod_parents=("/pods",))
-    listing = CgroupPods(fake.tree, parents, proc=proc, clock_seconds=lambda: now[0])
+    listing, now = timed_pods(fake, proc)
     listing.glance()
     fake.add("/pods/new")
     before = len(os.listdir("/proc/self/fd"))
@@ -308,9 +305,7 @@ def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: Fake
 def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:
     for name in ("a", "b"):
         fake.add(f"/pods/{name}")
-    now = [100.0]
-    settings = Settings(pod_parents=("/pods",))
-    listing = CgroupPods(fake.tree, settings, proc=proc, clock_seconds=lambda: now[0])
+    listing, now = timed_pods(fake, proc)
     listing.list()
     now[0] += 10
     listing.glance()
