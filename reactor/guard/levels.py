@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from reactor.errors import ReactorError
@@ -38,8 +39,11 @@ class MemoryLevels:
         self._counters: dict[str, MemoryCounters] = {}
 
     def of(self, memory: Mapping[Signal, Observation]) -> list[MemoryLevel]:
-        """Return the levels for the memory signals as observed; a signal that is unknown has none."""
-        return [
+        """Return the levels for the memory signals as observed; a signal that is unknown has none.
+
+        The counters of hard ones are open from then on: a crossing that is imminent has no time for it.
+        """
+        levels = [
             level
             for threshold in self._thresholds
             if (seen := memory.get(threshold.signal)) is not None and seen.absurdity is None
@@ -49,6 +53,10 @@ class MemoryLevels:
                 *self._rungs(threshold, seen),
             )
         ]
+        for cgroup in lowest_hard(levels):
+            with suppress(OSError, ReactorError):
+                self._opened(cgroup)
+        return levels
 
     def crossed(self, memory: Mapping[Signal, Observation]) -> dict[str, int]:
         """Return the cgroups below the root that hard thresholds are crossed on, as `lowest_hard` does."""
@@ -127,15 +135,19 @@ class MemoryLevels:
     def usage_bytes(self, cgroup: str) -> int | None:
         """Return a cgroup's usage by a descriptor held open, None where it has none."""
         try:
-            if cgroup not in self._counters:
-                self._counters[cgroup] = MemoryCounters(self._tree, cgroup)
-            return self._counters[cgroup].usage_bytes()
+            return self._opened(cgroup).usage_bytes()
         except (OSError, ReactorError):
             # Not there (yet), or recreated: opened again at the next pass.
             gone = self._counters.pop(cgroup, None)
             if gone is not None:
                 gone.close()
             return None
+
+    def _opened(self, cgroup: str) -> MemoryCounters:
+        """Return a cgroup's counters, opened where they are not yet. Raises OSError, RefusedError."""
+        if cgroup not in self._counters:
+            self._counters[cgroup] = MemoryCounters(self._tree, cgroup)
+        return self._counters[cgroup]
 
 
 def _crossing_bytes(threshold: Threshold, seen: Observation) -> int | None:

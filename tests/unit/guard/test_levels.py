@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,25 @@ def test_level_is_capacity_less_threshold_plus_what_the_cache_holds(tree, make_t
     assert level.cgroup == "/node"
     assert level.level_bytes == (512 - 100 + 1) * MIB
     assert level.working_set_bytes == (512 - 100) * MIB
+
+
+def test_usage_at_a_hard_level_is_held_open_before_anything_crosses_it(tree, make_threshold, observation):
+    hard, soft = make_threshold(100 * MIB), make_threshold(100 * MIB, grace_period_seconds=9)
+    before = set(os.listdir("/proc/self/fd"))
+
+    made = levels(tree, soft)
+    made.of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+    assert set(os.listdir("/proc/self/fd")) == before
+    made.close()
+
+    made = levels(tree, hard)
+    made.of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
+    at_rest = set(os.listdir("/proc/self/fd"))
+    assert len(at_rest) > len(before)
+    assert made.usage_bytes("/node") == 113 * MIB
+    assert set(os.listdir("/proc/self/fd")) == at_rest
+    made.close()
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_every_memory_threshold_has_its_level_and_no_other_signal_has(tree, make_threshold, observation):
