@@ -42,7 +42,7 @@ from reactor.policy import (
     thresholds_met,
 )
 from reactor.policy.memory_reclaim import is_reclaiming
-from reactor.policy.storm import is_hard_memory, is_newly_slowed
+from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_left
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
@@ -268,6 +268,9 @@ class Passes:
             elif flight.resource is Resource.MEMORY and left_bytes >= _LEFT_BYTES:
                 flights.append(dataclasses.replace(flight, left_bytes=left_bytes))
         self.known.state = dataclasses.replace(self.known.state, in_flight=tuple(flights))
+        used = self._parts.usages.of([uid]).get(uid)
+        if used is not None and used.memory_working_set_bytes is not None:
+            self.known.state = with_left(self.known.state, uid, used.memory_working_set_bytes)
 
     def _observe_left(self) -> None:
         """Take note of which files in memory, left by evicted pods, are still there.

@@ -119,7 +119,9 @@ class HardMemoryKill:
     """A kill for a hard memory threshold, with what it is judged by afterwards.
 
     `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal
-    outside all pods, `pods_bytes` what the pods held that were not being evicted; None: not observed.
+    outside all pods and not left by earlier victims in their cgroups, `pods_bytes` what the pods held that
+    were not being evicted; None: not observed. `left_bytes` is what stays charged to the victim's cgroup,
+    once it has ended, for as long as the cgroup is there.
     `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
     """
 
@@ -129,6 +131,7 @@ class HardMemoryKill:
     credited_bytes: int | None = None
     outside_bytes: int | None = None
     pods_bytes: int | None = None
+    left_bytes: int = 0
     is_unhelpful: bool = False
 
 

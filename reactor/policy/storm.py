@@ -4,7 +4,9 @@ A pod that is killed gives its memory to the node, or the memory turns up outsid
 there took at once, a tmpfs that outlives its writer, page cache of a cgroup that is gone. So the kills are
 judged by the memory outside the pods. Where it has grown by more than three quarters of what was credited to
 the kills since then, less than a quarter came back. What pods hold that grow, restart or are still dying is
-theirs and counts against no kill: a second hog is killed at once, whatever became of the first.
+theirs and counts against no kill: a second hog is killed at once, whatever became of the first. What a victim
+leaves charged to its cgroup counts against the kill of that victim and no other: it ends at any time, also
+after a later victim that has given back all it held.
 
     outside-pods   less is held by all pods together than what is missing: evicting can't end the shortage
     unhelpful      the last kills brought back less than a quarter of their credit
@@ -63,6 +65,14 @@ class _Node:
     def outside_bytes(self) -> int | None:
         return memory_outside_pods(self.seen, self.pods, self.used, gone=self.dying)
 
+    def uncharged_bytes(self) -> int | None:
+        """Return what of the memory outside the pods no pod that has ended has left in its cgroup either."""
+        outside_bytes = self.outside_bytes()
+        if outside_bytes is None:
+            return None
+        ended = self.used.keys() - {pod.uid for pod in self.pods}
+        return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended))
+
     def living_bytes(self) -> int | None:
         """Return what the pods hold that are not being evicted, None where one was not observed."""
         held_bytes = 0
@@ -99,6 +109,8 @@ def with_slowdowns(
     before = {_kind(one): one for one in state.slowdowns}
     slowdowns = {kind: one for kind, one in before.items() if now_seconds < one.until_seconds}
     kills = state.hard_memory_kills
+    if met and kills and (snapshot.pods or not pods):
+        kills = _with_what_is_left(kills, snapshot.pods, pods)
     dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
     for threshold in met:
         seen = snapshot.signals[threshold.signal]
@@ -174,8 +186,49 @@ def with_kill(
         dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
         node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
         others = replace(node, dying=dying | {eviction.pod.uid})
-        kill = replace(kill, outside_bytes=node.outside_bytes(), pods_bytes=others.living_bytes())
+        kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes())
     return replace(state, hard_memory_kills=(*recent, kill))
+
+
+def with_left(state: PolicyState, uid: str, left_bytes: int) -> PolicyState:
+    """Return the state after a victim has ended, with what stays charged to its cgroup.
+
+    The cgroup may be gone before the next pass that could see it there.
+    """
+    kills = list(state.hard_memory_kills)
+    index = _last_of(kills).get(uid)
+    if index is None:
+        return state
+    kills[index] = replace(kills[index], left_bytes=left_bytes)
+    return replace(state, hard_memory_kills=tuple(kills))
+
+
+def _with_what_is_left(
+    kills: tuple[HardMemoryKill, ...], used: Mapping[str, PodUsage], pods: Iterable[Pod]
+) -> tuple[HardMemoryKill, ...]:
+    """Return the kills with what is charged to their victims' cgroups now.
+
+    Once such a cgroup is gone, what was left in it is charged to none, and is taken out of what the kills
+    are judged by that it does not count against: those after it, and those for the other signal.
+    """
+    listed = {pod.uid for pod in pods}
+    found = list(kills)
+    for uid, index in _last_of(kills).items():
+        kill = found[index]
+        held_bytes = 0 if uid in listed else _held_bytes(used, uid)
+        if held_bytes is None and kill.left_bytes:
+            for other, one in enumerate(found):
+                is_judged_with_it = other <= index and one.signal is kill.signal
+                if one.outside_bytes is not None and not is_judged_with_it:
+                    found[other] = replace(one, outside_bytes=one.outside_bytes + kill.left_bytes)
+        if kill.left_bytes != (held_bytes or 0):
+            found[index] = replace(kill, left_bytes=held_bytes or 0)
+    return kills if found == list(kills) else tuple(found)
+
+
+def _last_of(kills: Iterable[HardMemoryKill]) -> dict[str, int]:
+    """Return the place of each victim's last kill: a pod that was restarted is killed again."""
+    return {kill.uid: index for index, kill in enumerate(kills)}
 
 
 def _kind(slowdown: Slowdown) -> tuple[Signal, bool]:
@@ -205,7 +258,7 @@ def _slowdown(
         is_over = before is None and now_seconds >= _last_seconds(kills) + pause_seconds
         if not kills or is_over:
             return None, kills
-        outside_bytes = node.outside_bytes()
+        outside_bytes = node.uncharged_bytes()
     if outside_bytes is None:  # a pod's memory is unobserved
         return (before if before is not None and now_seconds < before.until_seconds else None), kills
     return _unhelpful_slowdown(kills, node, outside_bytes, before, pause_seconds, now_seconds)
@@ -284,14 +337,15 @@ def _unhelpful(
     """Return the last kills that did not help, what was credited to them, and how much of it lies outside."""
     noise_bytes = max(_NOISE_BYTES, node.seen.capacity // _NOISE_SHARE)
     latest: list[HardMemoryKill] = []
-    credited_bytes = 0
+    credited_bytes = left_bytes = 0
     found: tuple[list[HardMemoryKill], int, int] = ([], 0, 0)
     for kill in reversed([one for one in kills if one.signal is node.threshold.signal]):
         latest.append(kill)
         credited_bytes += kill.credited_bytes or 0
+        left_bytes += kill.left_bytes
         if kill.outside_bytes is None:
             continue
-        lost_bytes = outside_bytes - kill.outside_bytes
+        lost_bytes = outside_bytes + left_bytes - kill.outside_bytes
         if lost_bytes >= noise_bytes and 4 * lost_bytes > 3 * credited_bytes:
             found = ([*latest], credited_bytes, lost_bytes)
     return found

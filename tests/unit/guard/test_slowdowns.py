@@ -153,6 +153,21 @@ async def test_memory_that_outlives_its_pod_is_said_and_spares_the_others(make_l
     assert ("uid-hog", 300 * MIB) == (unhelpful["uid"], unhelpful["credited_bytes"])
 
 
+async def test_what_a_victim_has_left_is_known_though_its_cgroup_is_removed_before_the_next_pass(
+    make_loop, make_pod, observation
+):
+    loop = make_loop(unhelpful_eviction_pause_seconds=10.0)
+    loop.have(make_pod("hog"))
+    loop.usages.stays = {"uid-hog"}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(60 * MIB)}
+    record = loop.passes.make([WAKE])
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=40 * MIB)
+    loop.kills.reaped.set()
+    await record.attempts[0].ended.wait()
+
+    assert [40 * MIB] == [kill.left_bytes for kill in loop.known.state.hard_memory_kills]
+
+
 async def test_memory_has_sunk_where_much_less_is_available_than_at_the_last_pass_below_a_threshold(
     make_loop, make_pod, observation
 ):

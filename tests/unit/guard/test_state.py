@@ -72,6 +72,7 @@ states = st.builds(
             credited_bytes=amounts,
             outside_bytes=amounts,
             pods_bytes=amounts,
+            left_bytes=st.integers(0, 2**50),
             is_unhelpful=st.booleans(),
         ),
         max_size=2,

@@ -11,7 +11,7 @@ from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide, record_eviction
 from reactor.policy.in_flight import still_in_flight
-from reactor.policy.storm import is_newly_slowed
+from reactor.policy.storm import is_newly_slowed, with_left
 
 from . import strategies as draw
 
@@ -27,7 +27,8 @@ class Node:
     """A node of 512 MiB of which pods use `pods` and the system `outside` MiB; killed pods go at once.
 
     Of a victim in `sticky` as much as is said stays, outside the pods; one in `grown` held as much as is
-    said when it was killed, which was some time after the decision.
+    said when it was killed, which was some time after the decision. One in `slow` is dying until `end`.
+    What `leaves` says stays charged to a victim's cgroup, until `remove`.
     """
 
     def __init__(self, outside=0, settings=SETTINGS, **pods):
@@ -36,6 +37,9 @@ class Node:
         self.pods = dict(pods)
         self.sticky = {}
         self.grown = {}
+        self.slow = set()
+        self.leaves = {}
+        self.ended = {}
         self.unobserved = set()
         self.now = 1000.0
         self.state = PolicyState()
@@ -48,10 +52,10 @@ class Node:
         listed = tuple(Pod(name=name, namespace="n", uid=name) for name in self.pods)
         used = {
             name: PodUsage(memory_working_set_bytes=int(size * MIB))
-            for name, size in self.pods.items()
+            for name, size in (*self.pods.items(), *self.ended.items())
             if name not in self.unobserved
         }
-        available = max(0, CAPACITY - self.outside - sum(self.pods.values()))
+        available = max(0, CAPACITY - self.outside - sum(self.pods.values()) - sum(self.ended.values()))
         seen = Observation(available=int(available * MIB), capacity=CAPACITY * MIB)
         snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods=used)
         self.state, self.decision = decide(self.settings, self.state, snapshot, listed, self.now)
@@ -67,12 +71,24 @@ class Node:
                 held_bytes=held_bytes,
             )
             self.killed.append(eviction.pod.name)
-            self.pods.pop(eviction.pod.name)
-            self.outside += self.sticky.pop(eviction.pod.name, 0)
-            gone = [Pod(name=name, namespace="n", uid=name) for name in self.pods]
-            flights = still_in_flight(self.state.in_flight, gone, self.now)
-            self.state = replace(self.state, in_flight=flights)
+            if eviction.pod.name not in self.slow:
+                self.end(eviction.pod.name)
         return self.decision
+
+    def end(self, name):
+        """Have a victim end: what it leaves is charged to its cgroup or to none."""
+        self.pods.pop(name)
+        self.outside += self.sticky.pop(name, 0)
+        if name in self.leaves:
+            self.ended[name] = self.leaves.pop(name)
+            self.state = with_left(self.state, name, self.ended[name] * MIB)
+        listed = [Pod(name=name, namespace="n", uid=name) for name in self.pods]
+        flights = still_in_flight(self.state.in_flight, listed, self.now)
+        self.state = replace(self.state, in_flight=flights)
+
+    def remove(self, name):
+        """Remove the cgroup of a victim: what is charged to it is charged to no pod any more."""
+        self.outside += self.ended.pop(name)
 
     @property
     def reasons(self):
@@ -168,6 +184,125 @@ def test_kill_is_judged_by_what_its_pod_held_when_it_was_killed(held, reasons):
     assert "hog" == node.killed[0]
     assert reasons == node.reasons
     assert (1 if reasons else 2) == len(node.killed)
+
+
+@pytest.fixture
+def node_of_two_victims():
+    """The second of two victims has brought back its 75 MiB; the first still dies, and will leave 60 MiB."""
+    node = Node(outside=230, first=120, second=75, hog=8, calm=8, small=16)
+    node.slow = {"first"}
+    node.leaves = {"first": 60}
+    node.step()
+    node.pods |= {"first": 60, "hog": 65, "calm": 64}
+    node.step()
+    assert ["first", "second"] == node.killed
+    return node
+
+
+def test_kill_that_helped_is_not_held_to_account_for_what_an_earlier_victim_leaves(node_of_two_victims):
+    node = node_of_two_victims
+    node.end("first")
+    node.step()
+
+    assert [] == node.reasons
+    assert ["first", "second", "hog"] == node.killed
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_nor_for_what_it_leaves_where_its_cgroup_is_removed(node_of_two_victims, is_seen):
+    node = node_of_two_victims
+    node.end("first")
+    if is_seen:
+        node.step()
+    node.remove("first")
+    node.step()
+    node.step()
+
+    assert [] == node.reasons
+    assert ["first", "second", "hog"] == node.killed[:3]
+
+
+def test_what_victims_leave_counts_against_their_own_kills(node_of_two_victims):
+    node = node_of_two_victims
+    node.end("first")
+    node.leaves = {"hog": 60}
+    node.step()
+    node.step()
+
+    assert ["first", "second", "hog"] == node.killed
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert "the last eviction should have freed 65Mi, but 60Mi more" in node.state.slowdowns[0].message
+
+    node.remove("hog")
+    node.step()
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert 3 == len(node.killed)
+
+
+def test_files_of_an_earlier_victim_that_are_removed_do_not_hide_that_a_kill_did_not_help():
+    node = Node(outside=202, first=90, second=80, calm=70, quiet=70)
+    node.leaves = {"first": 85}
+    node.settings = replace(SETTINGS, unhelpful_eviction_pause_seconds=0.0)
+    node.step()
+    node.step()
+    assert ["first", "second"] == node.killed
+    node.settings = SETTINGS
+    node.ended["first"] = 0
+    node.outside += 80  # all that the second brought back
+    node.step()
+
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert ["first", "second"] == node.killed
+
+
+def test_what_a_victim_left_is_its_own_again_once_it_lives():
+    node = Node(outside=230, first=120, second=75, **innocents(2))
+    node.leaves = {"first": 60}
+    node.step()
+    node.pods["first"] = node.ended.pop("first")
+    node.outside += 40
+    node.step()
+
+    assert [0, 0] == [kill.left_bytes for kill in node.state.hard_memory_kills]
+    assert ["first", "second"] == node.killed
+
+
+def test_victim_of_one_signal_does_not_count_against_the_kills_for_the_other():
+    allocatable = replace(HARD, signal=Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+    settings = replace(SETTINGS, thresholds=(HARD, allocatable))
+    node = Node(outside=310, settings=settings, files=110, **innocents(2))
+    kills = (
+        HardMemoryKill(
+            uid="helped",
+            signal=Signal.MEMORY_AVAILABLE,
+            at_seconds=999.0,
+            credited_bytes=100 * MIB,
+            outside_bytes=310 * MIB,
+        ),
+        HardMemoryKill(
+            uid="files",
+            signal=Signal.ALLOCATABLE_MEMORY_AVAILABLE,
+            at_seconds=999.5,
+            credited_bytes=110 * MIB,
+            outside_bytes=310 * MIB,
+        ),
+        HardMemoryKill(uid="blind", signal=Signal.MEMORY_AVAILABLE, at_seconds=999.6),
+    )
+    node.state = replace(node.state, hard_memory_kills=kills)
+    node.leaves = {"files": 110}
+    node.end("files")
+    node.step()
+    assert [] == node.reasons
+    node.remove("files")
+    node.step()
+
+    assert [] == node.reasons
+    assert 2 == len(node.killed)
+
+
+def test_what_an_unknown_victim_has_left_changes_nothing():
+    state = PolicyState()
+    assert state is with_left(state, "nobody", MIB)
 
 
 def test_slowdown_ends_with_what_caused_it():
@@ -523,6 +658,38 @@ def test_kills_bring_back_a_quarter_of_their_credit_or_are_a_pause_apart(pause, 
             lost = outside - last[1]
             assert lost <= 1 or 4 * lost <= 3 * last[2]
         last = (node.now, outside, sizes_now[node.killed[-1]])
+
+
+@given(
+    outside=st.integers(100, 300),
+    sizes=st.lists(st.integers(10, 80), min_size=3, max_size=4),
+    kept_percent=st.lists(st.integers(0, 70), min_size=4, max_size=4),
+    slow=st.sets(st.integers(0, 3), min_size=1),
+    rng=st.randoms(use_true_random=False),
+)
+def test_kills_that_help_are_never_slowed_down(outside, sizes, kept_percent, slow, rng):
+    """Each victim brings back more than a quarter, sooner or later, whatever became of those before it."""
+    while sum(sizes) > CAPACITY - outside:
+        sizes.pop()
+    kept = {f"pod-{number}": percent for number, percent in enumerate(kept_percent)}
+    node = Node(outside=outside, **dict(zip(kept, sizes, strict=False)))
+    node.slow = {f"pod-{number}" for number in slow}
+    for _ in range(20):
+        event, name = rng.choice(["end", "remove", "grow"]), f"pod-{rng.randrange(4)}"
+        is_living = name in node.pods and name not in node.killed
+        if event == "grow" and is_living:
+            used = node.outside + sum(node.pods.values()) + sum(node.ended.values())
+            node.pods[name] += CAPACITY - used
+        elif event == "end" and name in node.pods and not is_living:
+            node.end(name)
+        elif event == "remove" and name in node.ended:
+            node.remove(name)
+        node.leaves |= {
+            other: size * kept[other] // 100 for other, size in node.pods.items() if other not in node.killed
+        }
+        node.step()
+        assert SlowReason.UNHELPFUL not in node.reasons
+        node.pods |= {other: node.leaves[other] for other in node.pods if other in node.killed}
 
 
 @given(draw.snapshots(), draw.pods(), st.floats(0, 100))
