@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup wheel demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -20,6 +20,10 @@ setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+wheel: setup bpf ## Build the wheel, with the eBPF objects, into dist
+	$(BIN)/pip wheel --quiet --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/node_reactor-*.whl
 
 demo: setup ## Watch a memory hog being evicted (root)
 	$(BIN)/reactor demo

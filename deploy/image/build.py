@@ -61,6 +61,7 @@ APPLICATION: Final = "opt/reactor"
 ENTRYPOINT: Final = ("/usr/bin/python3", "-I", "-m", "reactor")
 # Debian 12's glibc is 2.36: a wheel that was built for this or an older one runs in the image.
 _GLIBCS: Final = ("_2_36", "_2_34", "_2_28", "_2_17", "2014")
+DISTRIBUTION: Final = "node-reactor"
 _EXTRA: Final = "kubernetes"
 
 
@@ -129,7 +130,7 @@ def _install(root: Path) -> None:
         pins.write_text(_pins((CHECKOUT / "constraints.txt").read_text()))
         _pip("install", "--require-hashes", *common, *target, f"--requirement={pins}")
         _pip("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={directory}", str(CHECKOUT))
-        wheel = next(Path(directory).glob("reactor-*.whl"))
+        wheel = next(Path(directory).glob("node_reactor-*.whl"))
         _pip("install", "--no-index", *common, str(wheel))
     # Isolated mode ignores PYTHONPATH; site reads this file all the same.
     (root / "usr/lib/python3/dist-packages").mkdir(parents=True, exist_ok=True)
@@ -138,7 +139,7 @@ def _install(root: Path) -> None:
 
 def _pins(constraints: str) -> str:
     """Return the part of the constraints, hashes included, that the daemon needs."""
-    names = _closure("reactor", _EXTRA) - {"reactor"}
+    names = _closure(DISTRIBUTION, _EXTRA) - {DISTRIBUTION}
     kept, keeping = [], False
     for line in constraints.splitlines(keepends=True):
         if line[0].isalnum():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -14,10 +17,14 @@ from reactor.guard.loop import Daemon
 from reactor.guard.recorder import Hooks
 from reactor.guard.signals import obey, receiver
 from reactor.guard.single_instance_lock import single_instance_lock
+from reactor.kernel.bpf.objects import not_installed
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.settings import Settings
 from reactor.model.start import Start
 from reactor.threads import limit_threads
+
+_LOG: Final = logging.getLogger("reactor.daemon")
 
 
 async def run(
@@ -40,9 +47,11 @@ async def run(
     `settings.stand_by` waits, or answers on the same socket.
     """
     limit_threads()
+    tree = tree or CgroupTree.discover()
+    warn_of_missing_objects(settings, tree.version)
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
-        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks())
+        daemon = Daemon(settings, tree, hooks or Hooks())
         async with single_instance_lock(Path(settings.state_path), stand_by=settings.stand_by):
             await daemon.run(task_status)
         return
@@ -51,7 +60,7 @@ async def run(
     if start is not None and start.refused is None:
         last_good.show(start.text)
     with receiver() as received:
-        daemon = Daemon(settings, tree or CgroupTree.discover(), hooks or Hooks(), last_good)
+        daemon = Daemon(settings, tree, hooks or Hooks(), last_good)
         if start is not None and start.refused is not None:
             daemon.refuse_at_start(start.refused)
         async with trio.open_nursery() as nursery:
@@ -75,3 +84,12 @@ async def run(
                 ending()
     if refused is not None:
         raise refused
+
+
+def warn_of_missing_objects(
+    settings: Settings, version: CgroupVersion, missing: Callable[[], str | None] = not_installed
+) -> None:
+    """Log that the first choice of cgroup v2 is missing from what was installed, whatever the node offers."""
+    why = missing() if version is CgroupVersion.V2 and settings.sources.ebpf else None
+    if why is not None:
+        _LOG.warning("%s; until then the next source of each chain stands in", why)

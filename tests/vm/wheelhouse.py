@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 version = sys.argv[1]
 environment = {"python_version": version, "python_full_version": version + ".0", "extra": "kubernetes"}
-wanted, names = ["reactor", "pytest", "pytest-trio", "pytest-timeout", "pip"], set()
+wanted, names = ["node-reactor", "pytest", "pytest-trio", "pytest-timeout", "pip"], set()
 while wanted:
     name = canonicalize_name(wanted.pop())
     if name in names:
@@ -30,7 +30,7 @@ while wanted:
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate(environment):
             wanted.append(requirement.name)
-print(json.dumps(sorted(names - {"reactor"})))
+print(json.dumps(sorted(names - {"node-reactor"})))
 """
 
 # Debian 12's glibc is 2.36: whatever was built for one up to that runs on both suites.
@@ -82,7 +82,7 @@ def _download(root: Path, directory: Path, python: str) -> None:
 
 def _build(root: Path, directory: Path) -> None:
     """Build the wheel under test from the checkout, in place of the one of an earlier run."""
-    for old in directory.glob("reactor-*.whl"):
+    for old in directory.glob("node_reactor-*.whl"):
         old.unlink()
     _pip(root, "wheel", "--no-build-isolation", "--wheel-dir", directory, root)
 

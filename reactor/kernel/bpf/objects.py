@@ -21,6 +21,11 @@ from reactor.kernel.bpf.refusal import NO_BTF, explain, has_btf
 
 OBJECTS: Final = Path(__file__).with_name("compiled")
 
+# A wheel can be built without them: they take clang, and `pip install .` says nothing of what it left out.
+_HOW_TO_GET_IT: Final = (
+    "not in this installation: install the Debian package or a wheel of `make wheel` (docs/install.md); "
+    "in a checkout run `make bpf`"
+)
 _LOG_BYTES: Final = 1 << 20  # of the verifier's log; the kernel keeps its end, or its beginning before 6.4
 _CGROUP_ITER_SELF_ONLY: Final = 1  # enum bpf_cgroup_iter_order
 _NOT_ATTACHED: Final = ("iter/", "syscall")  # sections of programs that are called instead
@@ -36,6 +41,11 @@ def absent_because(name: str, *, directory: Path = OBJECTS, library: str = LIBRA
     except BpfError as error:
         return str(error)
     return None if has_btf() else NO_BTF
+
+
+def not_installed(directory: Path = OBJECTS) -> str | None:
+    """Return that this installation has no eBPF objects and how to get them, None where it has them."""
+    return None if any(directory.glob("*.bpf.o")) else f"eBPF objects: {_HOW_TO_GET_IT}"
 
 
 class BpfObject:
@@ -185,9 +195,7 @@ def _read_object(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise BpfError(
-            f"eBPF object {path.name}", "was not built: `make bpf`, with clang, libbpf-dev and bpftool"
-        ) from None
+        raise BpfError(f"eBPF object {path.name}", _HOW_TO_GET_IT) from None
     except OSError as error:
         raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None
 

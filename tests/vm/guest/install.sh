@@ -15,4 +15,4 @@ if ! cmp --silent wheels/digest venv/digest; then
   install --require-hashes --requirement wheels/requirements.txt
   cp wheels/digest venv/digest
 fi
-install --no-deps --force-reinstall wheels/reactor-*.whl
+install --no-deps --force-reinstall wheels/node_reactor-*.whl

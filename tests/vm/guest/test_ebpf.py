@@ -118,7 +118,9 @@ def test_kernel_that_hides_its_symbols_is_told_and_only_the_machine_goes_unwatch
     eventually(lambda: "CAP_SYSLOG" in sources(service)["ebpf"][1], "the reason")
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"\x7fELF", "libbpf reads"), (None, "was not built")])
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"\x7fELF", "libbpf reads"), (None, "not in this installation")]
+)
 def test_memory_high_takes_over_where_the_object_is_broken_or_missing(
     service: Service, content: bytes | None, why: str
 ) -> None:

@@ -25,8 +25,9 @@ def test_missing_library_is_named_with_its_package() -> None:
 
 
 @needs_libbpf
-def test_object_that_was_not_built_says_how_to_build_it(tmp_path: Path) -> None:
-    with pytest.raises(BpfError, match=r"memory\.bpf\.o: was not built: `make bpf`"):
+def test_object_that_was_not_installed_says_how_to_get_it(tmp_path: Path) -> None:
+    how = r"memory\.bpf\.o: not in this installation: .*Debian package.*`make wheel`.*`make bpf`"
+    with pytest.raises(BpfError, match=how):
         MemoryProbe(directory=tmp_path)
 
 
