@@ -51,7 +51,7 @@ from reactor.guard.state import StateFile, restore
 from reactor.guard.status import View, explain, status, top
 from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally
-from reactor.guard.wording import instant
+from reactor.guard.wording import in_dry_run, instant
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
@@ -89,7 +89,9 @@ class Daemon:
         tree: CgroupTree,
         hooks: Hooks,
         last_good: LastGoodFile | None = None,
+        end_of_dry_run: str = "reactor.dryRun: false",
     ) -> None:
+        """`end_of_dry_run` says what an operator has to do for pods to be evicted."""
         self.supervisor = Supervisor(hooks.faults)
         self._tree = tree
         self._started_unix_seconds = time.time()
@@ -99,6 +101,7 @@ class Daemon:
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
         self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
         self._last_good = last_good
+        self._end_of_dry_run = end_of_dry_run
         self._brake = Brake(tree)
         self._notice = ServiceNotice()
         self._recorder = Recorder(
@@ -202,6 +205,10 @@ class Daemon:
         self._notice.reloading()
         kept = {name: getattr(self._settings, name) for name in _AT_START_ONLY}
         self._generations.begin(dataclasses.replace(settings, **kept))
+
+    def stand_by(self) -> None:
+        """Tell the service manager that another daemon guards the node, and this one waits for its end."""
+        self._notice.status("standing by: another daemon guards this node")
 
     def refuse_reload(self, error: Exception) -> None:
         """Keep the present configuration, and say so."""
@@ -401,8 +408,10 @@ class Daemon:
         if self._unobserved_told is not None:
             standing = f"{Signal.MEMORY_AVAILABLE} is not known: {self._unobserved_told}"
         refused = "; the configuration file is refused" if _CONFIGURATION in self._problems else ""
-        dry = "dry run: " if self._settings.dry_run else ""
-        self._notice.ready(f"{dry}{len(self._known.pods)} pods, {standing}{refused}")
+        text = f"{len(self._known.pods)} pods, {standing}{refused}"
+        if self._settings.dry_run:
+            text = f"dry run: {text}; {in_dry_run(self._settings, self._end_of_dry_run)}"
+        self._notice.ready(text)
 
     def _unobserved(self) -> str | None:
         """Return why the node's memory can't be observed, None where it is: without it nothing is guarded."""

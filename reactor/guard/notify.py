@@ -36,6 +36,10 @@ class ServiceNotice:
         """Tell that the daemon guards its node, or does so again after a reload."""
         self._say(f"READY=1\nSTATUS={status}")
 
+    def status(self, text: str) -> None:
+        """Tell what the daemon does before it is ready."""
+        self._say(f"STATUS={text}")
+
     def reloading(self) -> None:
         """Tell that the configuration is being read again; the next word is ready."""
         # Type=notify-reload wants the moment, to know that this answers its own request.

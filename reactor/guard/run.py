@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -52,7 +53,7 @@ async def run(
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
         daemon = Daemon(settings, tree, hooks or Hooks())
-        async with single_instance_lock(Path(settings.state_path), stand_by=settings.stand_by):
+        async with _turn(settings, daemon):
             await daemon.run(task_status)
         return
     refused: AnotherDaemonError | None = None
@@ -60,7 +61,10 @@ async def run(
     if start is not None and start.refused is None:
         last_good.show(start.text)
     with receiver() as received:
-        daemon = Daemon(settings, tree, hooks or Hooks(), last_good)
+        ends = f"reactor.dryRun: false in {config_path}, then systemctl reload reactor"
+        if dry_run:
+            ends = "start it without --dry-run"
+        daemon = Daemon(settings, tree, hooks or Hooks(), last_good, ends)
         if start is not None and start.refused is not None:
             daemon.refuse_at_start(start.refused)
         async with trio.open_nursery() as nursery:
@@ -77,13 +81,19 @@ async def run(
             )
             nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:
-                async with single_instance_lock(Path(settings.state_path), stand_by=settings.stand_by):
+                async with _turn(settings, daemon):
                     await daemon.run(task_status)
             except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
                 refused = error
                 ending()
     if refused is not None:
         raise refused
+
+
+def _turn(settings: Settings, daemon: Daemon) -> AbstractAsyncContextManager[None]:
+    """Return what waits for the daemon's turn to guard the node."""
+    path = Path(settings.state_path)
+    return single_instance_lock(path, stand_by=settings.stand_by, waits=daemon.stand_by)
 
 
 def warn_of_missing_objects(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -21,8 +21,12 @@ _LOG: Final = logging.getLogger("reactor.daemon")
 
 
 @asynccontextmanager
-async def single_instance_lock(state_path: Path, *, stand_by: bool) -> AsyncIterator[None]:
+async def single_instance_lock(
+    state_path: Path, *, stand_by: bool, waits: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
     """Hold the node's lock, `state_path`.lock, inside the block; with `stand_by` wait for it.
+
+    `waits` is called where it has to.
 
     Where the lock can't be made the block is entered all the same: a node without a guard is worse than one
     with two. Raises AnotherDaemonError where another daemon holds it and `stand_by` is not set.
@@ -36,13 +40,13 @@ async def single_instance_lock(state_path: Path, *, stand_by: bool) -> AsyncIter
         yield
         return
     try:
-        await _take(fd, path, stand_by=stand_by)
+        await _take(fd, path, stand_by=stand_by, waits=waits)
         yield
     finally:
         os.close(fd)
 
 
-async def _take(fd: int, path: Path, *, stand_by: bool) -> None:
+async def _take(fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None]) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -54,6 +58,7 @@ async def _take(fd: int, path: Path, *, stand_by: bool) -> None:
             f"{path}: another daemon holds it; reactor run --stand-by waits for its turn"
         )
     _LOG.info("standing by: another daemon guards this node")
+    waits()
     # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting without
     # a descriptor to hold what it may get.
     await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)

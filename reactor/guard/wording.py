@@ -8,6 +8,7 @@ from typing import Any
 
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import RankedPod
+from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.text import printable
 
@@ -15,6 +16,14 @@ from reactor.text import printable
 def instant(unix_seconds: float) -> str:
     """Return an instant in UTC as RFC 3339 writes it, with microseconds."""
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def in_dry_run(settings: Settings, how_to_end: str) -> str:
+    """Return what a dry run would do and how it is ended, for `systemctl status`."""
+    parents = ", ".join(map(printable, settings.pod_parents))
+    thresholds = ", ".join(map(str, settings.eviction.thresholds))
+    would = f"would evict from {parents or 'nowhere (pods.parents is empty)'}"
+    return f"no pod is evicted; {would} at {thresholds or 'no threshold'}. To evict: {how_to_end}"
 
 
 def standing(place: RankedPod, resource: Resource | None) -> str:

@@ -27,12 +27,14 @@ def notices():
         yield lambda *environment: stack.enter_context(contextlib.closing(ServiceNotice(*environment)))
 
 
-def test_manager_hears_ready_reloading_and_stopping(manager, notices):
+def test_manager_hears_standing_by_ready_reloading_and_stopping(manager, notices):
     notice = notices()
+    notice.status("standing by")
     notice.ready("2 pods")
     notice.reloading()
     notice.stopping()
 
+    assert manager.recv(100) == b"STATUS=standing by"
     assert manager.recv(100) == b"READY=1\nSTATUS=2 pods"
     assert manager.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
     assert manager.recv(100) == b"STOPPING=1"

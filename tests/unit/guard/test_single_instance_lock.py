@@ -21,15 +21,18 @@ async def test_second_daemon_is_refused_while_the_first_guards_and_not_afterward
 
 
 async def test_successor_waits_for_the_first_to_end_and_not_longer(tmp_path, nursery):
-    entered = trio.Event()
+    entered, waits = trio.Event(), trio.Event()
 
     async def successor():
-        async with single_instance_lock(tmp_path / "state.json", stand_by=True):
+        async with single_instance_lock(tmp_path / "state.json", stand_by=True, waits=waits.set):
             entered.set()
 
-    async with single_instance_lock(tmp_path / "state.json", stand_by=True):
+    async with single_instance_lock(
+        tmp_path / "state.json", stand_by=True, waits=lambda: pytest.fail("it waits")
+    ):
         nursery.start_soon(successor)
-        await trio.sleep(0.1)
+        with trio.fail_after(10):
+            await waits.wait()
         assert not entered.is_set()
     with trio.fail_after(10):
         await entered.wait()

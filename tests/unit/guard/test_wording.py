@@ -1,0 +1,25 @@
+"""What a dry run says to `systemctl status`."""
+
+from __future__ import annotations
+
+from reactor.config.settings import settings_from_text
+from reactor.guard.wording import in_dry_run
+
+TEXT = """
+evictionHard: {memory.available: 200Mi, pid.available: 5%}
+reactor: {dryRun: true, pods: {parents: [/system.slice, "/odd\\u001b[31m"]}}
+"""
+
+
+def test_dry_run_says_what_it_would_guard_and_how_it_is_ended() -> None:
+    said = in_dry_run(settings_from_text(TEXT, "x.yaml"), "reactor.dryRun: false in x.yaml")
+
+    assert said.startswith("no pod is evicted; would evict from /system.slice, /odd")
+    assert "memory.available<200Mi, pid.available<5%. To evict: reactor.dryRun: false in x.yaml" in said
+    assert "\x1b" not in said
+
+
+def test_dry_run_without_parents_says_that_no_pod_could_be_evicted() -> None:
+    said = in_dry_run(settings_from_text("evictionHard: {memory.available: 1Gi}", "x.yaml"), "…")
+
+    assert "would evict from nowhere (pods.parents is empty) at memory.available<1Gi" in said
