@@ -37,6 +37,7 @@ from reactor.model.signals import Filesystem, Layout, Signal
 
 DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
 KUBEPODS: Final = "kubepods"
+_MOST_BYTES: Final = 4 << 20
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -110,14 +111,18 @@ def _read(path: Path, *, only_regular: bool) -> _Text:
 def read_text(path: Path, *, only_regular: bool) -> tuple[str, os.stat_result]:
     """Return what is in a file, and its status. Raises OSError, UnicodeDecodeError.
 
-    With `only_regular` whatever is no regular file is refused, and not waited for.
+    With `only_regular` whatever is no regular file is refused, and not waited for. So is what is larger
+    than any configuration: a device never ends.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if only_regular else 0))
     with os.fdopen(fd, "rb") as file:
         found = os.fstat(fd)
         if only_regular and not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        return file.read().decode(), found
+        content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES >> 20} MiB")
+        return content.decode(), found
 
 
 def _drop_ins(config_dir: Path) -> tuple[Path, ...]:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from reactor.config import settings_from_text
+from reactor.config import load_settings, settings_from_text
 from reactor.config.settings import kubepods_cgroups
 from reactor.errors import ConfigError
 from reactor.model.settings import BrakeMode, EbpfLoader, KubernetesSettings, PodOrigin, Role, Settings
@@ -322,3 +324,20 @@ def test_the_cgroup_of_all_pods_is_named_as_either_driver_names_it(
     root: str, cgroupfs: str, systemd: str
 ) -> None:
     assert (cgroupfs, systemd) == kubepods_cgroups(root)
+
+
+@pytest.mark.parametrize("size_bytes", [None, (4 << 20) + 1], ids=["without end", "one byte too large"])
+def test_a_file_that_is_larger_than_any_configuration_is_refused_before_all_of_it_is_read(
+    tmp_path: Path, size_bytes: int | None
+) -> None:
+    path = tmp_path / "config.yaml"
+    if size_bytes is None:
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b" " * size_bytes)
+
+    with pytest.raises(ConfigError) as refused:
+        load_settings(path)
+
+    (problem,) = refused.value.problems
+    assert (str(path), "larger than 4 MiB") == (problem.path, problem.got)
