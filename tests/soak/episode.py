@@ -262,8 +262,14 @@ class Course:
         deaths = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "canary"}
         actors = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "actor"}
         lives = self.pods.lives
+        by_kernel = self.pods.oom_killed()
         kills = [
-            Kill(instance=instance, at_ns=at_ns, gone_ns=self._gone_ns(instance))
+            Kill(
+                instance=instance,
+                at_ns=at_ns,
+                gone_ns=self._gone_ns(instance),
+                is_kernels=instance in by_kernel,
+            )
             for instance, at_ns in deaths.items()
             if instance in lives and not ((ended := lives[instance].ended_ns) is not None and ended <= at_ns)
         ]
@@ -315,7 +321,10 @@ class Course:
 
     @staticmethod
     def _is_timed(episode: Episode, verdict: Verdict) -> bool:
-        is_hard = bool(verdict.kills) and not verdict.kills[0].is_soft and verdict.kills[0].wrong is None
+        first = verdict.kills[0] if verdict.kills else None
+        is_hard = (
+            first is not None and not first.is_soft and first.wrong is None and not first.kill.is_kernels
+        )
         return is_hard and not episode.away and len(episode.rules) == 1
 
     def _latencies(self, episode: Episode, verdict: Verdict) -> list[float]:

@@ -99,11 +99,14 @@ class Kill:
     """An instance that died without the soak having ended it, at the death of its canary.
 
     What it holds counts as available until `gone_ns`: its processes have ended, its tmpfs is removed.
+    `is_kernels`: the kernel's OOM killer has killed in it. What is dying already the kernel does not count as
+    killed, so the daemon did not kill before it.
     """
 
     instance: int
     at_ns: int
     gone_ns: int | None = None
+    is_kernels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +253,9 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
     )
     right = acceptable(present, partly)
     wrong = None
-    if reason is None:
+    if kill.is_kernels:
+        wrong = None  # not the daemon's choice
+    elif reason is None:
         wrong = _needless(episode, kill, earlier)
     elif life.spec.is_critical:
         wrong = "killed a critical pod"

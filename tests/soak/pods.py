@@ -131,6 +131,10 @@ class Pods:
                 self.lives[pod.instance] = replace(life, ended_ns=time.monotonic_ns())
         return tuple(oom_killed)
 
+    def oom_killed(self) -> frozenset[int]:
+        """Return the instances, of those that are there, in which the kernel's OOM killer has killed."""
+        return frozenset(pod.instance for pod in self.present.values() if self._oom_kills(pod.directories[0]))
+
     def directories(self) -> frozenset[Path]:
         """Return the directories of the pods that are there."""
         return frozenset(one for pod in self.present.values() for one in pod.directories)

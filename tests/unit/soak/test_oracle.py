@@ -91,6 +91,14 @@ def test_order_of_two_kills_is_not_known_within_a_beat_of_their_canaries(
     assert wrong == [one.wrong for one in judge(found).kills]
 
 
+def test_whom_the_kernel_killed_the_daemon_did_not_choose() -> None:
+    found = episode(CROSSED, [kill(SMALL, 3)])
+    assert only(found).wrong == "killed the wrong pod"
+
+    found = episode(CROSSED, [replace(kill(SMALL, 3), is_kernels=True)])
+    assert only(found).wrong is None
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
