@@ -18,7 +18,6 @@ vm-test-hostile: setup bpf ## Run tests/hostile, or PYTEST="…", in VM=… (tri
 	$(PYTHON) tests/vm/run.py suites --direct $(or $(VM),trixie) --pytest="$(or $(PYTEST),$(VM_HOSTILE_TESTS))"
 
 vm-test-kube: setup bpf ## Run those of tests/kube/test_cri.py, or PYTEST="…", in VM=…: pods in scopes of systemd
-	tests/kube/install-packages.sh
 	$(PYTHON) tests/vm/run.py kube --direct $(or $(VM),bookworm) --pytest="$(or $(PYTEST),$(VM_KUBE_TESTS))"
 
 vm-bench: setup bpf ## Measure each source beside plain polling in VM=…; JSON below .cache/vagrant/logs

@@ -100,9 +100,14 @@ def test(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Names
 
 def kube(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Test with containerd in the machines, pods in scopes that systemd makes."""
-    programs = kube_programs.collect(CACHE)
+    programs = {name: kube_programs.collect(CACHE, MACHINES[name].suite) for name in names}
     words = shlex.split(arguments.pytest)
-    return in_each(names, hypervisor, lambda machine: machine.test_kube(programs, words), keep=arguments.keep)
+    return in_each(
+        names,
+        hypervisor,
+        lambda machine: machine.test_kube(programs[machine.name], words),
+        keep=arguments.keep,
+    )
 
 
 def suites(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
