@@ -37,6 +37,7 @@ def _check(options: argparse.Namespace) -> int:
     count = len(settings.eviction.thresholds)
     _warn_where_nothing_brakes(settings, options.file)
     _warn_of_thresholds(settings, options.file)
+    _warn_of_notifications(settings, options.file)
     print(f"{options.file}: ok, {count} thresholds: {', '.join(map(str, settings.eviction.thresholds))}")
     return 0
 
@@ -62,6 +63,13 @@ def _warn_of_thresholds(settings: Settings, path: Path) -> None:
 
     found = (*absurd_on_this_machine(settings).items(), *late_on_this_machine(settings).items())
     for what, why in found:
+        print(f"reactor: {path}: {what}: on this machine {why}", file=sys.stderr)
+
+
+def _warn_of_notifications(settings: Settings, path: Path) -> None:
+    from reactor.doctor.notifications import notification_problems
+
+    for what, why in notification_problems(settings).items():
         print(f"reactor: {path}: {what}: on this machine {why}", file=sys.stderr)
 
 

@@ -15,6 +15,7 @@ from reactor.model.settings import (
     EbpfLoader,
     JournalSettings,
     KubernetesSettings,
+    NotificationSettings,
     PodOrigin,
     RealtimeSettings,
     RestartLoopSettings,
@@ -260,4 +261,8 @@ class Section:
     runtime: _Runtime = field(default_factory=_Runtime)
     podman: _Podman = field(default_factory=_Podman)
     restart_loop: _RestartLoop = field(default_factory=_RestartLoop)
+    on_eviction: Commands = Commands(())
+    on_oom_kill: Commands = field(default=Commands(()), metadata={"key": "onOOMKill"})
+    on_source_lost: Commands = Commands(())
+    notify_timeout: Interval = Interval(NotificationSettings().timeout_seconds)
     dry_run: bool = False

@@ -22,11 +22,13 @@ from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
+from reactor.model.events import EventKind
 from reactor.model.settings import (
     BrakeMode,
     EvictionSettings,
     JournalSettings,
     KubernetesSettings,
+    NotificationSettings,
     RealtimeSettings,
     ReclaimSettings,
     RestartLoopSettings,
@@ -38,6 +40,11 @@ from reactor.model.signals import Filesystem, Layout, Signal
 DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
 KUBEPODS: Final = "kubepods"
 _MOST_BYTES: Final = 4 << 20
+KEY_OF_EVENT: Final = {
+    EventKind.EVICTION: "onEviction",
+    EventKind.OOM_KILL: "onOOMKill",
+    EventKind.SOURCE_LOST: "onSourceLost",
+}
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -77,14 +84,22 @@ def load_configuration(
     else:
         settings, text = _layered(main, drop_ins)
     exposed = None
-    if may_run_commands and settings.reclaim.commands:
+    where = _commands_in(settings)
+    if may_run_commands and where is not None:
         exposed = _exposed_because((main, *drop_ins), config_dir)
     if exposed is not None:
         accepted = (
             "a file and directory that belong to root or the daemon's user, and no other user may write"
         )
-        raise ConfigError([Problem(path="reactor.reclaim", got=exposed, accepted=accepted)])
+        raise ConfigError([Problem(path=f"reactor.{where}", got=exposed, accepted=accepted)])
     return Configuration(settings=settings, text=text)
+
+
+def _commands_in(settings: Settings) -> str | None:
+    """Return the first key of the section that configures commands, None where none does."""
+    if settings.reclaim.commands:
+        return "reclaim"
+    return next((KEY_OF_EVENT[kind] for kind in settings.notifications.commands), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +282,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         restart_loop=RestartLoopSettings(
             evictions=section.restart_loop.evictions, within_seconds=section.restart_loop.within
         ),
+        notifications=_notifications(section),
         journal=JournalSettings(
             path=section.journal.path, max_bytes=section.journal.max_size, files=section.journal.files
         ),
@@ -299,6 +315,18 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         warnings=kubelet.warnings,
     )
     return replace(settings, warnings=(*settings.warnings, *_brake_warnings(settings)))
+
+
+def _notifications(section: Section) -> NotificationSettings:
+    commands = {
+        EventKind.EVICTION: section.on_eviction,
+        EventKind.OOM_KILL: section.on_oom_kill,
+        EventKind.SOURCE_LOST: section.on_source_lost,
+    }
+    return NotificationSettings(
+        commands={kind: some for kind, some in commands.items() if some},
+        timeout_seconds=section.notify_timeout,
+    )
 
 
 def _brake_warnings(settings: Settings) -> tuple[str, ...]:

@@ -86,6 +86,7 @@ class Generation:
         steward: StewardLink,
         on_layout: Callable[[Layout], None] = lambda _: None,
         on_oom_kill: Callable[[OomKill], None] = lambda _: None,
+        on_source: Callable[[SourceState], None] = lambda _: None,
         pods: PodList | None = None,
         reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
@@ -93,7 +94,8 @@ class Generation:
     ) -> None:
         self.settings = settings
         self._arming_seconds = arming_seconds
-        self.board = SourceBoard(_report)
+        self._on_source = on_source
+        self.board = SourceBoard(self._source_changed)
         self.wakes = Wakes()
         self._clock_seconds = clock_seconds
         self._node = NodeObserver(tree, settings)
@@ -351,6 +353,10 @@ class Generation:
         self._node.close()
         self._usages.close()
         self._levels.close()
+
+    def _source_changed(self, state: SourceState) -> None:
+        _report(state)
+        self._on_source(state)
 
     def _expect_oom_victim(self, kill: OomKill) -> None:
         self.passes.oom_killed(kill)

@@ -25,6 +25,7 @@ from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import Layout, Reclaim
+from reactor.model.wakes import SourceState
 from reactor.reclaim.reclaims import MOST_SECONDS, NodeReclaim
 from reactor.supervisor import Nursery, Supervisor
 
@@ -56,6 +57,7 @@ class GenerationSupervisor:
         on_oom_kill: Callable[[OomKill], None],
         on_resumed: Callable[[EvictionAttempt, Nursery], None],
         on_refused: Callable[[Exception], None],
+        on_source: Callable[[SourceState], None] = lambda _: None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
@@ -70,6 +72,7 @@ class GenerationSupervisor:
         self._supervisor = supervisor
         self._clock_seconds = clock_seconds
         self._on_oom_kill = on_oom_kill
+        self._on_source = on_source
         self._on_resumed = on_resumed
         self._on_refused = on_refused
         self._next: Settings | None = None
@@ -181,6 +184,7 @@ class GenerationSupervisor:
             steward=self._steward,
             on_layout=self._adopt_layout,
             on_oom_kill=self._on_oom_kill,
+            on_source=self._on_source,
             pods=None if self._cluster is None else self._cluster.pod_list(settings),
             reclaims=self._reclaims(settings),
             clock_seconds=self._clock_seconds,

@@ -47,6 +47,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.slowdowns import Slowdowns
+from reactor.guard.source_losses import SourceLosses
 from reactor.guard.state import StateFile, restore
 from reactor.guard.status import View, explain, status, top
 from reactor.guard.steward_link import Answer, StewardLink
@@ -58,7 +59,7 @@ from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
-from reactor.model.wakes import WakeKind
+from reactor.model.wakes import SourceState, WakeKind
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.threads import NameLookups
 
@@ -99,6 +100,7 @@ class Daemon:
         self._known = NodeView(observed=Observed(stale_seconds=0.0))
         self._tally = Tally()
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
+        self._losses = SourceLosses(self._lines.write)
         self._keeper = StateFile(Path(settings.state_path), self._tally.count_state_failure)
         self._last_good = last_good
         self._end_of_dry_run = end_of_dry_run
@@ -146,6 +148,7 @@ class Daemon:
             on_oom_kill=self._oom_killed,
             on_resumed=self._resumed,
             on_refused=self.refuse_reload,
+            on_source=self._source_changed,
         )
         self._oom = OomKills(
             self._known,
@@ -334,6 +337,10 @@ class Daemon:
         if self._cluster is not None:
             with self._cluster_notes.guard():
                 self._cluster.oom_killed(kill)
+
+    def _source_changed(self, state: SourceState) -> None:
+        with self._records.guard():
+            self._losses.changed(state)
 
     def _answers(self) -> Mapping[RequestKind, Answer]:
         """Return what the steward may ask for."""

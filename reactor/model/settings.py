@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from reactor.model.events import EventKind
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -64,6 +65,17 @@ class ReclaimSettings:
     commands: Mapping[Filesystem, tuple[Command, ...]] = field(default_factory=dict)
     timeout_seconds: float = 30.0
     pause_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationSettings:
+    """What operators are notified by of evictions, the kernel's OOM kills and lost sources.
+
+    `commands` are run for each event of a kind; each of them may take `timeout_seconds`.
+    """
+
+    commands: Mapping[EventKind, tuple[Command, ...]] = field(default_factory=dict)
+    timeout_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +211,7 @@ class Settings:
     podman: bool = True
     podman_socket: str | None = None
     restart_loop: RestartLoopSettings = field(default_factory=RestartLoopSettings)
+    notifications: NotificationSettings = field(default_factory=NotificationSettings)
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ hear            what the guard says
     filesystems     followed for the guard; what is to be given back of them
     storage         what pods take of them, counted by the walker
 journal         a thread writes it; the guard is told what is written
+notifications   of evictions, OOM kills and lost sources, by the journal's lines
 status socket   status, explain, top: asked of the guard, completed here
 metrics         scrapes and health, asked of the guard
 """
@@ -34,6 +35,7 @@ from reactor.model.settings import Settings
 from reactor.steward.answers import explanation, name_asked, places_asked, status
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
+from reactor.steward.notifications import Notifications
 from reactor.steward.recent import RecentRecords, evictions_of
 from reactor.steward.storage import StorageWatch
 from reactor.supervisor import Supervisor
@@ -87,6 +89,7 @@ class _Steward:
         self._recent = RecentRecords()
         self._seen: set[tuple[object, object]] = set()
         self._loops: RestartLoops | None = None
+        self._notifications: Notifications | None = None
         self._metrics = Metrics()
         self._disks: Disks | None = None
         self._kubernetes: Kubernetes | None = None
@@ -98,6 +101,7 @@ class _Steward:
         self._scrapes = self._supervisor.hook("scrapes")
         self._lines = self._supervisor.hook("lines")
         self._reports = self._supervisor.hook("reports")
+        self._events = self._supervisor.hook("events")
 
     async def run(self, on_end: Callable[[], None]) -> None:
         """Serve until the guard has ended, and write what it has left."""
@@ -139,6 +143,8 @@ class _Steward:
         nursery.start_soon(self._disks.run_podman)
         nursery.start_soon(self._do_asked, self._disks)
         nursery.start_soon(self._storage.run)
+        if self._notifications is not None:
+            nursery.start_soon(self._notifications.run)
         if settings.metrics_address is not None:
             metrics = partial(
                 serve_metrics,
@@ -172,6 +178,8 @@ class _Steward:
                 self._written_up_to = max(self._written_up_to, document["seq"])
         decisions = self._recent.decisions()
         self._seen.update(map(_key, decisions))
+        if self._notifications is not None:
+            self._notifications.remember(documents)
         if self._loops is not None:
             self._loops.remember(one for one in decisions if one.get("kind") != RESUMED)
         self._journal = Journal(orders.settings.journal)
@@ -200,6 +208,9 @@ class _Steward:
         if self._loops is None:
             self._loops = RestartLoops(orders.settings.restart_loop)
         self._loops.settings = orders.settings.restart_loop
+        if self._notifications is None:
+            self._notifications = Notifications(orders.settings, self._supervisor)
+        self._notifications.settings = orders.settings
         self._orders = orders
         if self._disks is not None:
             with self._lines.guard():
@@ -264,11 +275,16 @@ class _Steward:
     def _take_record(self, message: Message) -> None:
         if message.kind is FrameKind.LINE:
             self._write(message)
+        document: Document = {}
         with self._lines.guard():
             document = json.loads(message.content)
             self._recent.take(document)
             if document.get("kind") != RESUMED:
                 self._count_evictions(document)
+        is_news = message.kind is FrameKind.LINE and message.number > self._written_up_to
+        if self._notifications is not None and is_news:
+            with self._events.guard():
+                self._notifications.take(document)
 
     def _write(self, message: Message) -> None:
         place = message.number
@@ -324,13 +340,16 @@ class _Steward:
             problems |= self._disks.problems
             guard = self._disks.completed(dict(guard))
         problems |= self._storage.problems
+        if self._notifications is not None:
+            problems |= self._notifications.problems
         if self._kubernetes is not None:
             problems |= self._kubernetes.problems
             runtime, cluster = self._kubernetes.description, guard["kubernetes"] or {}
             guard = {**guard, "runtime": runtime, "kubernetes": {**self._kubernetes.document(), **cluster}}
         document = status(guard, self._recent, {**problems, **self._supervisor.problems})
         parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
-        return {**document, "parts": parts}
+        notifications = [] if self._notifications is None else self._notifications.document()
+        return {**document, "parts": parts, "notifications": notifications}
 
     async def _is_alive(self) -> bool:
         try:
@@ -350,6 +369,7 @@ class _Steward:
             repeated_evictions=0 if loops is None else loops.repeated,
             overdue_pods=self._storage.overdue,
             removed_images=None if self._disks is None else self._disks.removed_images,
+            notifications=() if self._notifications is None else self._notifications.document(),
         )
 
 

@@ -50,12 +50,13 @@ class Metrics:
         repeated_evictions: int = 0,
         overdue_pods: int = 0,
         removed_images: Mapping[RemovedFor, int] | None = None,
+        notifications: Sequence[Document] = (),
     ) -> None:
         """Set the guard's document (`Reading.document`), and what the steward adds.
 
         `parts` are the steward's own, with their failures; `restart_loops` the pods in one,
         `overdue_pods` those whose files have not been counted for too long. `removed_images` are counted by
-        what they were removed for.
+        what they were removed for, `notifications` by what has become of them.
         """
         self._scrape.reading = reading
         self._scrape.parts = parts or {}
@@ -63,6 +64,7 @@ class Metrics:
         self._scrape.repeated_evictions = repeated_evictions
         self._scrape.overdue_pods = overdue_pods
         self._scrape.removed_images = removed_images or {}
+        self._scrape.notifications = notifications
 
 
 class _Scrape(Collector):
@@ -73,6 +75,7 @@ class _Scrape(Collector):
         self.repeated_evictions = 0
         self.overdue_pods = 0
         self.removed_images: Mapping[RemovedFor, int] = {}
+        self.notifications: Sequence[Document] = ()
 
     @property
     def pid(self) -> int | str:
@@ -134,6 +137,7 @@ class _Scrape(Collector):
             "Requests of the steward that the guard refused: invalid, or too many.",
             reading["refused_requests"],
         )
+        yield _notifications(self.notifications)
         yield from _as_the_kubelet(reading["tally"], self.removed_images, reading["started_unix_seconds"])
         if reading["cluster"] is not None:
             yield from _cluster(reading["cluster"])
@@ -353,6 +357,19 @@ def _parts(parts: Mapping[str, int]) -> Metric:
     )
     for name, restarts in parts.items():
         family.add_metric([name], restarts)
+    return family
+
+
+def _notifications(notifications: Sequence[Document]) -> Metric:
+    family = CounterMetricFamily(
+        "reactor_notifications",
+        "Events that operators were to be notified of, by what became of them: sent, failed (given up), "
+        "dropped (too many waited).",
+        labels=["channel", "result"],
+    )
+    for one in notifications:
+        for result in ("sent", "failed", "dropped"):
+            family.add_metric([one["channel"], result], one[result])
     return family
 
 

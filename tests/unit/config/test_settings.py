@@ -7,6 +7,7 @@ import pytest
 from reactor.config import load_settings, settings_from_text
 from reactor.config.settings import kubepods_cgroups
 from reactor.errors import ConfigError
+from reactor.model.events import EventKind
 from reactor.model.settings import BrakeMode, EbpfLoader, KubernetesSettings, PodOrigin, Role, Settings
 from reactor.model.signals import Filesystem, Layout
 
@@ -49,6 +50,9 @@ def test_the_section_is_read() -> None:
           filesystems: {imagefs: /var/lib/images}
           reclaim: {nodefs: [/bin/true, -x], imagefs: [[/bin/a], [/bin/b, c]]}
           reclaimTimeout: 5s
+          onEviction: [/bin/a]
+          onOOMKill: [[/bin/a], [/bin/b, c]]
+          notifyTimeout: 3s
           dryRun: true
         """
     )
@@ -78,6 +82,10 @@ def test_the_section_is_read() -> None:
     } == settings.reclaim.commands
     assert (5, 60) == (settings.reclaim.timeout_seconds, settings.reclaim.pause_seconds)
     assert {Filesystem.NODEFS, Filesystem.IMAGEFS} == settings.eviction.commands_for
+    assert (
+        {EventKind.EVICTION: (("/bin/a",),), EventKind.OOM_KILL: (("/bin/a",), ("/bin/b", "c"))},
+        3.0,
+    ) == (settings.notifications.commands, settings.notifications.timeout_seconds)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +147,11 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{reclaim: {nodefs: [/bin/true, 5]}}", "reactor.reclaim.nodefs"),
         ("{reclaim: {rootfs: [/bin/true]}}", "reactor.reclaim.rootfs"),
         ("{reclaimTimeout: 0s}", "reactor.reclaimTimeout"),
+        ("{onEviction: page me}", "reactor.onEviction"),
+        ("{onEviction: [page]}", "reactor.onEviction"),
+        ("{onOomKill: [/bin/true]}", "reactor.onOomKill"),
+        ("{onSourceLost: []}", "reactor.onSourceLost"),
+        ("{notifyTimeout: 0s}", "reactor.notifyTimeout"),
         ("{unknown: 1}", "reactor.unknown"),
         ("5", "reactor"),
     ],

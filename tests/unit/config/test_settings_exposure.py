@@ -69,6 +69,14 @@ def test_commands_that_no_other_user_may_write_are_accepted(config: Path) -> Non
     assert load_configuration(config, may_run_commands=True).settings.reclaim.commands
 
 
+@pytest.mark.parametrize("key", ["onEviction", "onOOMKill", "onSourceLost"])
+def test_commands_for_events_are_refused_likewise(config: Path, key: str) -> None:
+    config.write_text(f"reactor: {{{key}: [/bin/true]}}\n")
+    load_configuration(config, may_run_commands=True)
+    with pytest.raises(ConfigError, match=rf"reactor\.{key}: got .*mode 0"):
+        load_configuration(_spoilt(config, "file's mode"), may_run_commands=True)
+
+
 def test_config_check_warns_of_them_and_stays_at_0(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["config", "check", str(config)])
     assert "refuses" not in capsys.readouterr().err

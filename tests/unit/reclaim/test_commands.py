@@ -13,7 +13,8 @@ import trio
 
 from reactor.model.settings import ReclaimSettings
 from reactor.model.signals import Filesystem
-from reactor.reclaim.commands import CommandReclaim, run_command
+from reactor.programs import run_command
+from reactor.reclaim.commands import CommandReclaim
 
 SH = "/bin/sh"
 

@@ -16,7 +16,14 @@ from reactor.guard.listening import listen
 from reactor.link.frames import FrameKind, Message, write_frames
 from reactor.link.orders import Orders, write_orders
 from reactor.link.requests import LONGEST_BYTES, ReclaimOver, Request, RequestKind, Space, read_request
-from reactor.model.settings import JournalSettings, ReclaimSettings, RestartLoopSettings, Settings
+from reactor.model.events import EventKind
+from reactor.model.settings import (
+    JournalSettings,
+    NotificationSettings,
+    ReclaimSettings,
+    RestartLoopSettings,
+    Settings,
+)
 from reactor.model.signals import Filesystem
 from reactor.steward.service import serve
 from reactor.tell.status_socket import ask
@@ -242,3 +249,43 @@ async def test_another_configuration_is_another_order_and_its_commands_are_run(g
     assert made.exists()
     assert answers[3].problems == ()
     assert "Not a directory" in answers[4].problems[0]
+
+
+def notified(*command: str) -> NotificationSettings:
+    return NotificationSettings(commands={EventKind.EVICTION: (command,)})
+
+
+async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(guard, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    eviction = {"pod": "n/a", "uid": "u", "signal": "memory.available", "outcome": "killed"}
+    earlier = {"kind": "decision", "id": 1, "time": "x", "evictions": [eviction], "start": "now/1", "seq": 1}
+    guard.journal.write_text(json.dumps(earlier) + "\n")
+    async with steward(guard):
+        await guard.order(notifications=notified("/bin/sh", "-c", f"cat >> {first}"))
+        await guard.line(1, {**earlier})  # the steward before this one has written it, and could not say so
+        await guard.send(FrameKind.NOTE, {**earlier, "id": 2})
+        await guard.line(2, {**earlier, "id": 2})
+        await until(lambda: first.exists() and first.read_text(), "the command has run")
+        await guard.order(notifications=notified("/bin/sh", "-c", f"cat >> {second}"))
+        await guard.line(3, {**earlier, "id": 3})
+        await until(lambda: second.exists() and second.read_text(), "the other command has run")
+        document = await guard.status()
+
+    assert [2] == [json.loads(line)["decision"] for line in first.read_text().splitlines()]
+    assert [3] == [json.loads(line)["decision"] for line in second.read_text().splitlines()]
+    [commands] = [one for one in document["notifications"] if one["channel"] == "command"]
+    assert {"channel": "command", "sent": 2, "failed": 0, "dropped": 0, "waiting": 0} == commands
+
+
+async def test_a_command_that_fails_is_a_problem_of_status(guard):
+    async with steward(guard):
+        await guard.order(notifications=notified("/bin/false"))
+        await guard.line(1, {"kind": "decision", "id": 1, "time": "x", "evictions": [{"outcome": "killed"}]})
+        await until(lambda: guard.taken, "it is written")
+        problems = {}
+        for _ in range(1000):
+            problems = (await guard.status())["problems"]
+            if problems:
+                break
+
+    assert "/bin/false: exit status 1 (1 failed, 0 dropped)" in problems["notifications by command"]

@@ -1,0 +1,84 @@
+"""Operators are notified: of every eviction, every OOM kill of the kernel's, every source that is lost.
+
+Lines of the journal become events, each event goes into the outbox of each channel. What waits in one is lost
+where the steward ends.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from reactor.model.settings import Settings
+from reactor.supervisor import Supervisor, report
+from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
+from reactor.tell.events import Events
+from reactor.tell.outbox import Outbox
+from reactor.text import printable
+
+_PARTS: Final = "notifications"
+
+Document = Mapping[str, Any]
+
+
+class Notifications:
+    """`settings` are those in force; another order replaces them."""
+
+    def __init__(self, settings: Settings, supervisor: Supervisor) -> None:
+        self.settings = settings
+        self._supervisor = supervisor
+        self._events = Events(_node(settings))
+        self._outboxes = (
+            Outbox(EventCommands(lambda: self.settings.notifications), at_once=COMMANDS_AT_ONCE),
+        )
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong at present, each in one line."""
+        found = {f"notifications by {one.channel.name}": one.problem for one in self._outboxes}
+        return {name: printable(why) for name, why in found.items() if why is not None}
+
+    def document(self) -> list[dict[str, Any]]:
+        """Return what has become of the events so far, as plain JSON values."""
+        return [
+            {
+                "channel": one.channel.name,
+                "sent": one.sent,
+                "failed": one.failed,
+                "dropped": one.dropped,
+                "waiting": one.waiting,
+            }
+            for one in self._outboxes
+        ]
+
+    def remember(self, documents: Iterable[Document]) -> None:
+        """Take over what an earlier steward has notified of, oldest first."""
+        self._events.remember(documents)
+
+    def take(self, line: Document) -> None:
+        """Notify of what a line of the journal tells, if that is news."""
+        for event in self._events.take(line):
+            for outbox in self._outboxes:
+                outbox.put(event)
+
+    async def run(self) -> None:
+        """Send, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for outbox in self._outboxes:
+                part = f"{_PARTS} by {outbox.channel.name}"
+                nursery.start_soon(self._supervisor.keep, part, outbox.run)
+            nursery.start_soon(
+                self._supervisor.keep, f"{_PARTS} report", partial(report, lambda: self.problems)
+            )
+
+
+def _node(settings: Settings) -> str:
+    if settings.kubernetes is None:
+        return socket.gethostname()
+    from reactor.kube.node import node_name  # noqa: PLC0415 - imported where there is a cluster
+
+    return node_name(settings.kubernetes)

@@ -1,0 +1,84 @@
+"""Operators are notified of what a real daemon does."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon, after_passes
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
+
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+
+
+def keeping(path: Path) -> list[str]:
+    """Return a command that appends what it is given to a file, a document a line."""
+    return ["/bin/sh", "-c", f"cat >> {path}"]
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_an_eviction_runs_its_command_with_the_record_on_standard_input(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    daemon.configure(HARD, {"onEviction": keeping(told)})
+    daemon.start()
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+    eventually(lambda: kept(told), "the command has run")
+
+    [event] = kept(told)
+    [line] = daemon.evictions()
+    assert ("eviction", "cgroup/hog", "killed") == (event["event"], event["pod"], event["outcome"])
+    assert (line["id"], line["time"], line["threshold"]) == (
+        event["decision"],
+        event["time"],
+        event["threshold"],
+    )
+    assert event["text"].startswith(
+        f"{event['node']}: evicted cgroup/hog (killed) for memory.available<64Mi: "
+    )
+
+
+def test_a_command_that_hangs_keeps_no_kill_waiting_and_is_ended(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(HARD, {"onEviction": ["/bin/sleep", "600"], "notifyTimeout": "200ms"})
+    daemon.start()
+    for name in ("one", "two", "three"):
+        assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(220)).wait(20)
+        eventually(lambda: not daemon.status()["in_flight"], "the memory is back")
+    eventually(lambda: channel(daemon, "command")["failed"] == 3, "each was ended")
+    assert (
+        "/bin/sleep: not done within 0.2 s: killed" in daemon.status()["problems"]["notifications by command"]
+    )
+    assert ["one", "two", "three"] == daemon.evicted()
+
+
+def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    told, kills = tmp_path / "told", tmp_path / "kills"
+    section = {"dryRun": True, "housekeepingInterval": "200ms", "sources": {"ebpf": False}}
+    daemon.configure(HARD, {**section, "onEviction": keeping(told), "onOOMKill": keeping(kills)})
+    daemon.start()
+    pod = node.add_pod("small", limit_bytes=32 * MIB)
+    assert -signal.SIGKILL == node.spawn(pod, hold(100)).wait(60)
+    eventually(lambda: kept(kills), "the command for OOM kills has run")
+    hog = node.spawn(node.add_pod("hog"), hold(210))
+    eventually(daemon.evictions, "an eviction that is not carried out")
+    after_passes(daemon, 2)
+
+    assert ("oom-kill", "own-limit") == (kept(kills)[0]["event"], kept(kills)[0]["scope"])
+    assert [] == kept(told)
+    assert hog.poll() is None
+
+
+def channel(daemon: RunningDaemon, name: str) -> dict[str, Any]:
+    return next(one for one in daemon.status()["notifications"] if one["channel"] == name)

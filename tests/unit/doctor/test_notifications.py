@@ -1,0 +1,40 @@
+"""What `config check` says of notifications that can't be given here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reactor.cli import main
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def _told(config: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert 0 == main(["config", "check", str(config)])
+    return capsys.readouterr().err
+
+
+def test_commands_that_can_not_be_run_are_named_by_their_key(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = config.with_name("plain")
+    plain.write_text("#!/bin/sh\n")
+    plain.chmod(0o644)
+    config.write_text(
+        f"reactor: {{onEviction: [[/bin/true], [/nowhere/x]], onOOMKill: [{plain}], onSourceLost: [/tmp]}}\n"
+    )
+    told = _told(config, capsys)
+
+    assert "reactor.onEviction: on this machine /nowhere/x: No such file or directory" in told
+    assert f"reactor.onOOMKill: on this machine {plain} has mode 0644: it can't be executed" in told
+    assert "reactor.onSourceLost: on this machine /tmp is not a regular file" in told
+
+
+def test_commands_that_can_be_run_are_not_mentioned(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text("reactor: {onEviction: [/bin/true, -x]}\n")
+    assert "onEviction" not in _told(config, capsys)
