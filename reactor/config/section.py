@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
-from reactor.config.decode import CONVERTER, register_scalar, strict
+from reactor.config.decode import CONVERTER, check_document, register_scalar, strict
 from reactor.config.refused import Refused
 from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.model.settings import (
@@ -23,6 +23,7 @@ from reactor.model.settings import (
 )
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import ThresholdValue
+from reactor.web_address import ACCEPTED, read_web_address
 
 CgroupPath = NewType("CgroupPath", str)
 AbsolutePath = NewType("AbsolutePath", str)
@@ -32,6 +33,7 @@ HttpsUrl = NewType("HttpsUrl", str)
 NodeName = NewType("NodeName", str)
 Namespace = NewType("Namespace", str)
 Commands = NewType("Commands", tuple[tuple[str, ...], ...])
+WebUrl = NewType("WebUrl", str)
 Interval = NewType("Interval", float)
 Size = NewType("Size", int)
 Positive = NewType("Positive", int)
@@ -74,6 +76,12 @@ def _https_url(raw: Any, _: type) -> HttpsUrl:
     if not isinstance(raw, str) or re.fullmatch(pattern, raw) is None:
         raise Refused(raw, "an address such as https://127.0.0.1:10250")
     return HttpsUrl(raw.rstrip("/"))
+
+
+def _web_url(raw: Any, _: type) -> WebUrl:
+    if not isinstance(raw, str) or read_web_address(raw) is None:
+        raise Refused("another text" if isinstance(raw, str) else raw, ACCEPTED)  # it may hold a secret
+    return WebUrl(raw)
 
 
 def _node_name(raw: Any, _: type) -> NodeName:
@@ -133,6 +141,7 @@ for _scalar, _hook in (
     (Address, _address),
     (Endpoint, _endpoint),
     (HttpsUrl, _https_url),
+    (WebUrl, _web_url),
     (NodeName, _node_name),
     (Namespace, _namespace),
     (Commands, _commands),
@@ -233,6 +242,29 @@ class Kubernetes:
 
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Webhook:
+    url: WebUrl | None = None
+    url_file: AbsolutePath | None = None
+    token_file: AbsolutePath | None = None
+    ca_file: AbsolutePath | None = None
+
+
+def _webhook_problems(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    given = [key for key in ("url", "urlFile") if raw.get(key) is not None]
+    if len(given) != 1:
+        yield Refused(" and ".join(given) or "neither url nor urlFile", "one of url and urlFile")
+    url = raw.get("url")
+    address = read_web_address(url) if isinstance(url, str) else None
+    if address is not None and not address.is_private and raw.get("tokenFile") is not None:
+        accepted = "with a url of https, or of http to this machine: others would read the token"
+        yield Refused(raw["tokenFile"], accepted, at="tokenFile")
+
+
+check_document(_Webhook, _webhook_problems)
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Every key of the section."""
 
@@ -264,5 +296,6 @@ class Section:
     on_eviction: Commands = Commands(())
     on_oom_kill: Commands = field(default=Commands(()), metadata={"key": "onOOMKill"})
     on_source_lost: Commands = Commands(())
+    webhook: _Webhook | None = None
     notify_timeout: Interval = Interval(NotificationSettings().timeout_seconds)
     dry_run: bool = False

@@ -34,6 +34,7 @@ from reactor.model.settings import (
     RestartLoopSettings,
     Settings,
     SourceSettings,
+    WebhookSettings,
 )
 from reactor.model.signals import Filesystem, Layout, Signal
 
@@ -326,6 +327,14 @@ def _notifications(section: Section) -> NotificationSettings:
     return NotificationSettings(
         commands={kind: some for kind, some in commands.items() if some},
         timeout_seconds=section.notify_timeout,
+        webhook=None
+        if section.webhook is None
+        else WebhookSettings(
+            url=section.webhook.url,
+            url_path=section.webhook.url_file,
+            token_path=section.webhook.token_file,
+            ca_path=section.webhook.ca_file,
+        ),
     )
 
 

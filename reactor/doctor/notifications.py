@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import ssl
+import stat
+
 from reactor.config.settings import KEY_OF_EVENT
-from reactor.model.settings import Settings
+from reactor.errors import ReactorError
+from reactor.model.settings import Settings, WebhookSettings
 from reactor.programs import unrunnable_because
+from reactor.tell.webhook import read_secret
 
 
 def notification_problems(settings: Settings) -> dict[str, str]:
@@ -14,4 +20,33 @@ def notification_problems(settings: Settings) -> dict[str, str]:
         problems = [why for why in map(unrunnable_because, commands) if why is not None]
         if problems:
             found[f"reactor.{KEY_OF_EVENT[kind]}"] = "; ".join(problems)
+    if settings.notifications.webhook is not None:
+        found |= _of_webhook(settings.notifications.webhook)
     return found
+
+
+def _of_webhook(webhook: WebhookSettings) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, path in (("urlFile", webhook.url_path), ("tokenFile", webhook.token_path)):
+        problem = None if path is None else _secret_problem(path)
+        if problem is not None:
+            found[f"reactor.webhook.{key}"] = problem
+    if webhook.ca_path is not None:
+        try:
+            ssl.create_default_context(cafile=webhook.ca_path)
+        except OSError as error:  # also what OpenSSL says of what it can't read
+            found["reactor.webhook.caFile"] = f"{webhook.ca_path}: {error.strerror or error}"
+    return found
+
+
+def _secret_problem(path: str) -> str | None:
+    try:
+        mode = os.stat(path).st_mode
+        read_secret(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    except ReactorError as error:
+        return str(error)
+    if mode & stat.S_IROTH:
+        return f"{path} has mode {stat.S_IMODE(mode):04o}: every user may read it"
+    return None

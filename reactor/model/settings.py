@@ -68,14 +68,30 @@ class ReclaimSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """Where events are POSTed: `url`, or what is in the file `url_path`, of which one is None.
+
+    The file `token_path` holds what is sent as a bearer token, `ca_path` the authorities that check the
+    server's certificate; None: the system's.
+    """
+
+    url: str | None = None
+    url_path: str | None = None
+    token_path: str | None = None
+    ca_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationSettings:
     """What operators are notified by of evictions, the kernel's OOM kills and lost sources.
 
-    `commands` are run for each event of a kind; each of them may take `timeout_seconds`.
+    `commands` are run for each event of a kind. Each of them, and each attempt at the webhook, may take
+    `timeout_seconds`.
     """
 
     commands: Mapping[EventKind, tuple[Command, ...]] = field(default_factory=dict)
     timeout_seconds: float = 30.0
+    webhook: WebhookSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

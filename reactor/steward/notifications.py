@@ -9,18 +9,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-import trio
-
-from reactor.model.settings import Settings
+from reactor.model.settings import NotificationSettings, Settings
 from reactor.supervisor import Supervisor, report
 from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
 from reactor.tell.events import Events
 from reactor.tell.outbox import Outbox
+from reactor.tell.webhook import Webhook
 from reactor.text import printable
-
-_PARTS: Final = "notifications"
 
 Document = Mapping[str, Any]
 
@@ -32,8 +29,10 @@ class Notifications:
         self.settings = settings
         self._supervisor = supervisor
         self._events = Events(_node(settings))
+        self._webhook = Webhook(self._in_force)
         self._outboxes = (
-            Outbox(EventCommands(lambda: self.settings.notifications), at_once=COMMANDS_AT_ONCE),
+            Outbox(EventCommands(self._in_force), at_once=COMMANDS_AT_ONCE),
+            Outbox(self._webhook),
         )
 
     @property
@@ -67,13 +66,15 @@ class Notifications:
 
     async def run(self) -> None:
         """Send, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            for outbox in self._outboxes:
-                part = f"{_PARTS} by {outbox.channel.name}"
-                nursery.start_soon(self._supervisor.keep, part, outbox.run)
-            nursery.start_soon(
-                self._supervisor.keep, f"{_PARTS} report", partial(report, lambda: self.problems)
-            )
+        sending = {f"notifications by {one.channel.name}": one.run for one in self._outboxes}
+        reporting = {"notifications report": partial(report, lambda: self.problems)}
+        try:
+            await self._supervisor.keep_all({**sending, **reporting})
+        finally:
+            self._webhook.close()
+
+    def _in_force(self) -> NotificationSettings:
+        return self.settings.notifications
 
 
 def _node(settings: Settings) -> str:

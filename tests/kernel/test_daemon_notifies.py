@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +65,22 @@ def test_a_command_that_hangs_keeps_no_kill_waiting_and_is_ended(
     assert ["one", "two", "three"] == daemon.evicted()
 
 
+def test_an_eviction_is_posted_to_the_webhook(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    with web_server() as (port, requests):
+        daemon.configure(HARD, {"webhook": {"url": f"http://127.0.0.1:{port}/x", "tokenFile": str(token)}})
+        daemon.start()
+        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+        eventually(lambda: requests, "a request")
+
+    [(authorization, event)] = requests
+    assert ("Bearer secret", "cgroup/hog", "killed") == (authorization, event["pod"], event["outcome"])
+    eventually(lambda: channel(daemon, "webhook")["sent"] == 1, "it is counted")
+
+
 def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
     node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
@@ -78,6 +98,28 @@ def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
     assert ("oom-kill", "own-limit") == (kept(kills)[0]["event"], kept(kills)[0]["scope"])
     assert [] == kept(told)
     assert hog.poll() is None
+
+
+@contextmanager
+def web_server() -> Iterator[tuple[int, list[tuple[str | None, dict[str, Any]]]]]:
+    """Serve inside the block; give the port and the requests, each as its authorization and its document."""
+    requests: list[tuple[str | None, dict[str, Any]]] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            requests.append((self.headers["Authorization"], json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port, requests
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def channel(daemon: RunningDaemon, name: str) -> dict[str, Any]:

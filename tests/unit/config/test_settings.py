@@ -8,7 +8,15 @@ from reactor.config import load_settings, settings_from_text
 from reactor.config.settings import kubepods_cgroups
 from reactor.errors import ConfigError
 from reactor.model.events import EventKind
-from reactor.model.settings import BrakeMode, EbpfLoader, KubernetesSettings, PodOrigin, Role, Settings
+from reactor.model.settings import (
+    BrakeMode,
+    EbpfLoader,
+    KubernetesSettings,
+    PodOrigin,
+    Role,
+    Settings,
+    WebhookSettings,
+)
 from reactor.model.signals import Filesystem, Layout
 
 
@@ -53,6 +61,7 @@ def test_the_section_is_read() -> None:
           onEviction: [/bin/a]
           onOOMKill: [[/bin/a], [/bin/b, c]]
           notifyTimeout: 3s
+          webhook: {url: "https://[::1]:8443/a?b=c", tokenFile: /etc/t, caFile: /etc/ca}
           dryRun: true
         """
     )
@@ -86,6 +95,11 @@ def test_the_section_is_read() -> None:
         {EventKind.EVICTION: (("/bin/a",),), EventKind.OOM_KILL: (("/bin/a",), ("/bin/b", "c"))},
         3.0,
     ) == (settings.notifications.commands, settings.notifications.timeout_seconds)
+    assert settings.notifications.webhook == WebhookSettings(
+        url="https://[::1]:8443/a?b=c",
+        token_path="/etc/t",  # noqa: S106 - where it is
+        ca_path="/etc/ca",
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,6 +165,16 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{onEviction: [page]}", "reactor.onEviction"),
         ("{onOomKill: [/bin/true]}", "reactor.onOomKill"),
         ("{onSourceLost: []}", "reactor.onSourceLost"),
+        ("{webhook: {url: 'ftp://x'}}", "reactor.webhook.url"),
+        ("{webhook: {url: 'https://u:p@x/'}}", "reactor.webhook.url"),
+        ("{webhook: {url: 'https://x/#f'}}", "reactor.webhook.url"),
+        ("{webhook: {url: 'https://x:0/'}}", "reactor.webhook.url"),
+        ("{webhook: {url: 5}}", "reactor.webhook.url"),
+        ("{webhook: {}}", "reactor.webhook"),
+        ("{webhook: {url: 'https://x', urlFile: /etc/url}}", "reactor.webhook"),
+        ("{webhook: {url: 'http://x', tokenFile: /etc/t}}", "reactor.webhook.tokenFile"),
+        ("{webhook: {urlFile: url}}", "reactor.webhook.urlFile"),
+        ("{webhook: {url: 'https://x', password: a}}", "reactor.webhook.password"),
         ("{notifyTimeout: 0s}", "reactor.notifyTimeout"),
         ("{unknown: 1}", "reactor.unknown"),
         ("5", "reactor"),

@@ -35,6 +35,23 @@ def test_commands_that_can_not_be_run_are_named_by_their_key(
     assert "reactor.onSourceLost: on this machine /tmp is not a regular file" in told
 
 
+def test_files_of_a_webhook_that_can_not_be_used_or_are_open_to_all_are_named(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token, authority = config.with_name("token"), config.with_name("ca")
+    token.write_text("secret\n")
+    token.chmod(0o644)
+    authority.write_text("nothing\n")
+    files = f"tokenFile: {token}, caFile: {authority}"
+    config.write_text(f"reactor: {{webhook: {{urlFile: /nowhere/url, {files}}}}}\n")
+    told = _told(config, capsys)
+
+    assert "reactor.webhook.urlFile: on this machine /nowhere/url: No such file or directory" in told
+    assert f"reactor.webhook.tokenFile: on this machine {token} has mode 0644: every user may read it" in told
+    assert f"reactor.webhook.caFile: on this machine {authority}: " in told
+    assert "secret" not in told
+
+
 def test_commands_that_can_be_run_are_not_mentioned(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("reactor: {onEviction: [/bin/true, -x]}\n")
     assert "onEviction" not in _told(config, capsys)
