@@ -297,5 +297,7 @@ class Section:
     on_oom_kill: Commands = field(default=Commands(()), metadata={"key": "onOOMKill"})
     on_source_lost: Commands = Commands(())
     webhook: _Webhook | None = None
+    journald: bool = NotificationSettings().journald
+    wall: bool = NotificationSettings().wall
     notify_timeout: Interval = Interval(NotificationSettings().timeout_seconds)
     dry_run: bool = False

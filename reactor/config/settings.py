@@ -327,6 +327,8 @@ def _notifications(section: Section) -> NotificationSettings:
     return NotificationSettings(
         commands={kind: some for kind, some in commands.items() if some},
         timeout_seconds=section.notify_timeout,
+        journald=section.journald,
+        wall=section.wall,
         webhook=None
         if section.webhook is None
         else WebhookSettings(

@@ -10,6 +10,7 @@ from reactor.config.settings import KEY_OF_EVENT
 from reactor.errors import ReactorError
 from reactor.model.settings import Settings, WebhookSettings
 from reactor.programs import unrunnable_because
+from reactor.tell.notice import WALL
 from reactor.tell.webhook import read_secret
 
 
@@ -20,6 +21,9 @@ def notification_problems(settings: Settings) -> dict[str, str]:
         problems = [why for why in map(unrunnable_because, commands) if why is not None]
         if problems:
             found[f"reactor.{KEY_OF_EVENT[kind]}"] = "; ".join(problems)
+    wall_problem = unrunnable_because((WALL,)) if settings.notifications.wall else None
+    if wall_problem is not None:
+        found["reactor.wall"] = wall_problem
     if settings.notifications.webhook is not None:
         found |= _of_webhook(settings.notifications.webhook)
     return found

@@ -86,12 +86,15 @@ class NotificationSettings:
     """What operators are notified by of evictions, the kernel's OOM kills and lost sources.
 
     `commands` are run for each event of a kind. Each of them, and each attempt at the webhook, may take
-    `timeout_seconds`.
+    `timeout_seconds`. With `journald` events are entries of systemd's journal, where there is one; with
+    `wall` they are written to the terminals of those who are logged in.
     """
 
     commands: Mapping[EventKind, tuple[Command, ...]] = field(default_factory=dict)
     timeout_seconds: float = 30.0
     webhook: WebhookSettings | None = None
+    journald: bool = True
+    wall: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

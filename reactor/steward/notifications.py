@@ -15,6 +15,8 @@ from reactor.model.settings import NotificationSettings, Settings
 from reactor.supervisor import Supervisor, report
 from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
 from reactor.tell.events import Events
+from reactor.tell.journald import Journald
+from reactor.tell.notice import MOST_WAITING, WallNotice
 from reactor.tell.outbox import Outbox
 from reactor.tell.webhook import Webhook
 from reactor.text import printable
@@ -33,6 +35,8 @@ class Notifications:
         self._outboxes = (
             Outbox(EventCommands(self._in_force), at_once=COMMANDS_AT_ONCE),
             Outbox(self._webhook),
+            Outbox(Journald(self._in_force)),
+            Outbox(WallNotice(self._in_force), most_waiting=MOST_WAITING),
         )
 
     @property

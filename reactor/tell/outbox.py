@@ -1,6 +1,6 @@
 """Events on their way over one channel: bounded, counted, and waited for by no one else.
 
-waiting     256 events at most; what comes then is dropped and counted
+waiting     256 events at most, unless fewer are asked for; what comes then is dropped and counted
 sent        the channel has taken them
 failed      the channel has given them up; why is the outbox's problem until the next one is sent
 """
@@ -42,7 +42,7 @@ class Channel(Protocol):
 class Outbox:
     """`run` sends, `at_once` events at a time at most."""
 
-    def __init__(self, channel: Channel, *, at_once: int = 1) -> None:
+    def __init__(self, channel: Channel, *, at_once: int = 1, most_waiting: int = _MOST_WAITING) -> None:
         self.channel = channel
         self.sent = 0
         self.failed = 0
@@ -51,7 +51,7 @@ class Outbox:
         self._under_way = 0
         self._failure: str | None = None
         self._is_full = False
-        self._in, self._out = trio.open_memory_channel[Event](_MOST_WAITING)
+        self._in, self._out = trio.open_memory_channel[Event](most_waiting)
 
     @property
     def waiting(self) -> int:

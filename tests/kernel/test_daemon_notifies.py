@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +13,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from reactor.lab.virtual_node import VirtualNode
+from reactor.model.events import EventKind
+from reactor.tell.journald import MESSAGE_IDS
+from reactor.tell.notice import WALL
 from tests.support.daemon import RunningDaemon, after_passes
+from tests.support.journald import own_journald
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually
 
@@ -81,6 +89,48 @@ def test_an_eviction_is_posted_to_the_webhook(
     eventually(lambda: channel(daemon, "webhook")["sent"] == 1, "it is counted")
 
 
+def test_an_eviction_is_an_entry_of_the_systems_journal_which_explains_it(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    evicted = f"MESSAGE_ID={MESSAGE_IDS[EventKind.EVICTION]}"
+    with own_journald(tmp_path / "journald") as journal:
+        daemon.inside = journal.inside
+        daemon.configure(HARD)
+        daemon.start()
+        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+        eventually(lambda: channel(daemon, "journald")["sent"] == 1, "it is sent")
+        eventually(lambda: journal.read(evicted), "it is in the journal")
+        entry = json.loads(journal.read("--output=json", evicted))
+        explained = journal.read("-x", evicted)
+        daemon.stop()
+
+    assert ("cgroup/hog", "killed", "memory.available", "memory.available<64Mi", "reactor", "4") == tuple(
+        entry[name]
+        for name in (
+            *("REACTOR_POD", "REACTOR_OUTCOME", "REACTOR_SIGNAL", "REACTOR_THRESHOLD"),
+            *("SYSLOG_IDENTIFIER", "PRIORITY"),
+        )
+    )
+    assert "Subject: Pod cgroup/hog was evicted, or could not be (killed)" in explained
+    assert "`reactor explain` shows why this pod and no other" in explained
+
+
+def test_an_eviction_is_written_to_the_terminals_of_those_who_are_logged_in(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    with terminal_of_a_user(tmp_path) as (terminal, inside):
+        daemon.inside = inside
+        daemon.configure(HARD, {"wall": True})
+        daemon.start()
+        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+        eventually(lambda: channel(daemon, "wall")["sent"] == 1, "it is sent")
+        written = os.read(terminal, 65536).decode()
+        daemon.stop()
+
+    assert "Broadcast message" in written
+    assert "evicted cgroup/hog (killed) for memory.available<64Mi" in " ".join(written.split())
+
+
 def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
     node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
@@ -98,6 +148,41 @@ def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
     assert ("oom-kill", "own-limit") == (kept(kills)[0]["event"], kept(kills)[0]["scope"])
     assert [] == kept(told)
     assert hog.poll() is None
+
+
+@contextmanager
+def terminal_of_a_user(directory: Path) -> Iterator[tuple[int, list[str]]]:
+    """Log a user in on a terminal, as far as those can tell who are run by what the list begins with."""
+    if not Path(WALL).exists():
+        pytest.skip(f"needs {WALL}: install bsdutils")
+    ours, theirs = os.openpty()
+    line = os.ttyname(theirs).removeprefix("/dev/").encode()
+    # struct utmp of glibc: type, pid, line, id, user, host, exit, session, time, address.
+    user_process = 7
+    record = struct.pack(
+        "hi32s4s32s256shhiii4i20x",
+        user_process,
+        os.getpid(),
+        line,
+        b"x",
+        b"root",
+        b"",
+        0,
+        0,
+        0,
+        0,
+        0,
+        *[0] * 4,
+    )
+    run = directory / "run"
+    run.mkdir()
+    (run / "utmp").write_bytes(record)
+    script = f'mount --make-rprivate / && mount --bind {run} /run && exec "$@"'
+    try:
+        yield ours, ["unshare", "--mount", "sh", "-c", script, "sh"]
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 @contextmanager

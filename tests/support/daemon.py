@@ -23,7 +23,8 @@ from tests.support.waiting import PATIENCE, eventually
 class RunningDaemon:
     """`reactor run` with everything that it writes below `directory`.
 
-    `unasked_ends` are the exit statuses of daemons that ended without having been asked to.
+    `unasked_ends` are the exit statuses of daemons that ended without having been asked to. `inside` is what
+    the command line begins with: a command that executes the rest of it, in namespaces of its own.
     """
 
     def __init__(self, directory: Path, node_cgroup: str) -> None:
@@ -35,6 +36,7 @@ class RunningDaemon:
         self.node_cgroup = node_cgroup
         self.process: subprocess.Popen[bytes] | None = None
         self.unasked_ends: list[int] = []
+        self.inside: list[str] = []
         self._is_asked_to_end = False
 
     def configure(self, configuration: Mapping[str, Any], section: Mapping[str, Any] | None = None) -> None:
@@ -71,7 +73,10 @@ class RunningDaemon:
         self._is_asked_to_end = False
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "reactor", "run", "--config", str(self.config_path), *arguments],
+                [
+                    *self.inside,
+                    *(sys.executable, "-m", "reactor", "run", "--config", str(self.config_path), *arguments),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
