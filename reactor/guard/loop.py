@@ -449,6 +449,7 @@ class Daemon:
             refused_requests=self._steward.refused,
             parts=self.supervisor.states,
             cluster=None if self._cluster is None else self._cluster.document(),
+            problems=() if generation is None else self.view.problems.keys(),
         ).document()
 
 

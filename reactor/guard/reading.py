@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ class Reading:
     """What a scrape reads off the daemon. `observations` with their times on the clock of `now_seconds`.
 
     `tally` is what was counted since `started_unix_seconds`, `refused_requests` how many of the steward's
-    requests were none. `cluster` is how the daemon takes part in one.
+    requests were none. `cluster` is how the daemon takes part in one, `problems` what `status` calls them.
     """
 
     now_seconds: float
@@ -39,6 +39,7 @@ class Reading:
     refused_requests: int = 0
     parts: tuple[PartState, ...] = ()
     cluster: Mapping[str, Any] | None = None
+    problems: Collection[str] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -47,6 +48,7 @@ class Reading:
             "pid": self.pid,
             "started_unix_seconds": self.started_unix_seconds,
             "signals": [self._signal(signal, seen) for signal, seen in self.observations.items()],
+            "unobserved": sorted({one.signal for one in self.settings.thresholds} - self.observations.keys()),
             "conditions": list(self.state.conditions),
             "slowdowns": [one.reason for one in self.state.slowdowns],
             "in_flight": len(self.state.in_flight),
@@ -60,6 +62,7 @@ class Reading:
             "journal": {"written": self.journal_written, "lost": self.journal_lost},
             "refused_requests": self.refused_requests,
             "cluster": self.cluster,
+            "problems": list(self.problems),
             "tally": self.tally,
         }
 
@@ -75,6 +78,7 @@ class Reading:
                 {
                     "kind": "hard" if threshold.is_hard else "soft",
                     "amount": float(threshold.value.of(seen.capacity)),
+                    "absurd": seen.absurdity is None and threshold.is_absurd_at(seen.capacity),
                 }
                 for threshold in self.settings.thresholds
                 if threshold.signal == signal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +17,10 @@ BUCKETS_SECONDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
+
+
+# Of a pass that evicts, in their order.
+STAGES: Final = ("wake", "observe", "decide", "kill", "free")
 
 
 class Durations:
@@ -40,6 +45,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.is_configuration_refused = False
+        self._configured_unix_seconds = time.time()
         self._evictions: Counter[tuple[str, str]] = Counter()
         self._stages: dict[str, Durations] = {}
         self._wake_to_kill = Durations()
@@ -93,6 +99,8 @@ class Tally:
         """Count a reload of the configuration."""
         self._reloads["taken" if taken else "refused"] += 1
         self.is_configuration_refused = not taken
+        if taken:
+            self._configured_unix_seconds = time.time()
 
     def refuse_configuration(self) -> None:
         """Show that the file on disk is refused and an earlier configuration in force."""
@@ -116,6 +124,7 @@ class Tally:
             "passes": self._passes.document(),
             "reloads": dict(self._reloads),
             "configuration_refused": self.is_configuration_refused,
+            "configured_unix_seconds": self._configured_unix_seconds,
             "oom_kills": dict(self._oom_kills),
             "unhelpful": self._unhelpful,
             "state_failures": self._state_failures,

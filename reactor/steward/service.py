@@ -41,7 +41,7 @@ from reactor.steward.storage import StorageWatch
 from reactor.supervisor import Supervisor
 from reactor.tell.http import serve_metrics
 from reactor.tell.journal import Document, Journal, read_tail
-from reactor.tell.metrics import Metrics
+from reactor.tell.metrics import Metrics, StewardReading
 from reactor.tell.restart_loops import RestartLoops
 from reactor.tell.status_socket import Command
 from reactor.tell.status_socket import serve as serve_questions
@@ -333,23 +333,25 @@ class _Steward:
         return explanation(await self._guard.ask(RequestKind.EXPLAIN), self._recent, wanted)
 
     def _completed(self, guard: Mapping[str, Any]) -> dict[str, Any]:
-        problems = {} if self._loops is None else self._loops.problems(time.time())
-        if self._journal is not None and self._journal.problem is not None:
-            problems["journal"] = self._journal.problem
         if self._disks is not None:
-            problems |= self._disks.problems
             guard = self._disks.completed(dict(guard))
-        problems |= self._storage.problems
-        if self._notifications is not None:
-            problems |= self._notifications.problems
         if self._kubernetes is not None:
-            problems |= self._kubernetes.problems
             runtime, cluster = self._kubernetes.description, guard["kubernetes"] or {}
             guard = {**guard, "runtime": runtime, "kubernetes": {**self._kubernetes.document(), **cluster}}
-        document = status(guard, self._recent, {**problems, **self._supervisor.problems})
+        document = status(guard, self._recent, self._own_problems())
         parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
         notifications = [] if self._notifications is None else self._notifications.document()
         return {**document, "parts": parts, "notifications": notifications}
+
+    def _own_problems(self) -> dict[str, str]:
+        """Return what is wrong at present, as the steward knows it, each in one line."""
+        problems = {} if self._loops is None else self._loops.problems(time.time())
+        if self._journal is not None and self._journal.problem is not None:
+            problems["journal"] = self._journal.problem
+        problems |= self._storage.problems
+        for part in (self._disks, self._notifications, self._kubernetes):
+            problems |= {} if part is None else part.problems
+        return problems | self._supervisor.problems
 
     async def _is_alive(self) -> bool:
         try:
@@ -362,15 +364,17 @@ class _Steward:
         if self._kubernetes is not None:
             reading["cluster"] = self._kubernetes.document()
         loops = self._loops
-        self._metrics.read(
-            reading,
+        storage, disks, notifications = self._storage, self._disks, self._notifications
+        own = StewardReading(
             parts={part.name: part.restarts for part in self._supervisor.states},
             restart_loops=0 if loops is None else len(loops.present(time.time())),
             repeated_evictions=0 if loops is None else loops.repeated,
-            overdue_pods=self._storage.overdue,
-            removed_images=None if self._disks is None else self._disks.removed_images,
-            notifications=() if self._notifications is None else self._notifications.document(),
+            overdue_pods=storage.overdue,
+            removed_images={} if disks is None else disks.removed_images,
+            notifications=() if notifications is None else notifications.document(),
+            problems=self._own_problems(),
         )
+        self._metrics.read(reading, own)
 
 
 def _holders(answer: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -2,7 +2,9 @@
 
 Names and help follow Prometheus' conventions (base units, `_total` on counters); promtool checks them in a
 test. Amounts come in three units, so each unit has a metric of its own and the signal is a label. Counters
-begin with the guard, and are kept when the steward restarts.
+begin with the guard, and are kept when the steward restarts. They are there, at zero, before what they count
+has happened: Prometheus sees an increase only of what was there before. There are no `_created` samples:
+`process_start_time_seconds` says when they began.
 
 What dashboards and alerts made for the kubelet read is there by the kubelet's own names as well.
 """
@@ -11,12 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, product
 from typing import Any, Final
 
-from reactor.guard.tally import BUCKETS_SECONDS
+from reactor.guard.tally import BUCKETS_SECONDS, STAGES, Durations
 from reactor.model.decisions import SlowReason
-from reactor.model.signals import LimitSignal, NodeCondition, Resource, Signal
+from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.wakes import SourceHealth
 from reactor.reclaim.removed_images import RemovedFor
 from reactor.tell.prometheus import (
@@ -32,6 +35,24 @@ from reactor.tell.prometheus import (
 Document = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StewardReading:
+    """What the steward adds to the guard's document.
+
+    `parts` are its own, with their failures; `restart_loops` the pods in one, `overdue_pods` those whose
+    files have not been counted for too long. `removed_images` are counted by what they were removed for,
+    `notifications` by what has become of them. `problems` are the names of its own.
+    """
+
+    parts: Mapping[str, int] = field(default_factory=dict)
+    restart_loops: int = 0
+    repeated_evictions: int = 0
+    overdue_pods: int = 0
+    removed_images: Mapping[RemovedFor, int] = field(default_factory=dict)
+    notifications: Sequence[Document] = ()
+    problems: Iterable[str] = ()
+
+
 class Metrics:
     """All metrics, in a registry of their own; there are none before the first `read`."""
 
@@ -41,41 +62,16 @@ class Metrics:
         ProcessCollector(pid=lambda: self._scrape.pid, registry=self.registry)
         self.registry.register(self._scrape)
 
-    def read(
-        self,
-        reading: Document,
-        *,
-        parts: Mapping[str, int] | None = None,
-        restart_loops: int = 0,
-        repeated_evictions: int = 0,
-        overdue_pods: int = 0,
-        removed_images: Mapping[RemovedFor, int] | None = None,
-        notifications: Sequence[Document] = (),
-    ) -> None:
-        """Set the guard's document (`Reading.document`), and what the steward adds.
-
-        `parts` are the steward's own, with their failures; `restart_loops` the pods in one,
-        `overdue_pods` those whose files have not been counted for too long. `removed_images` are counted by
-        what they were removed for, `notifications` by what has become of them.
-        """
+    def read(self, reading: Document, steward: StewardReading | None = None) -> None:
+        """Set the guard's document (`Reading.document`), and what the steward adds."""
         self._scrape.reading = reading
-        self._scrape.parts = parts or {}
-        self._scrape.restart_loops = restart_loops
-        self._scrape.repeated_evictions = repeated_evictions
-        self._scrape.overdue_pods = overdue_pods
-        self._scrape.removed_images = removed_images or {}
-        self._scrape.notifications = notifications
+        self._scrape.steward = steward or StewardReading()
 
 
 class _Scrape(Collector):
     def __init__(self) -> None:
         self.reading: Document | None = None
-        self.parts: Mapping[str, int] = {}
-        self.restart_loops = 0
-        self.repeated_evictions = 0
-        self.overdue_pods = 0
-        self.removed_images: Mapping[RemovedFor, int] = {}
-        self.notifications: Sequence[Document] = ()
+        self.steward = StewardReading()
 
     @property
     def pid(self) -> int | str:
@@ -86,10 +82,10 @@ class _Scrape(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        reading = self.reading
+        reading, steward = self.reading, self.steward
         if reading is None:
             return
-        yield from _tallied(reading["tally"], reading["started_unix_seconds"])
+        yield from _tallied(reading["tally"])
         yield _gauge(
             "reactor_build_info",
             "Always 1; the version is a label.",
@@ -98,16 +94,17 @@ class _Scrape(Collector):
         )
         yield from _amounts(reading["signals"])
         yield from _ages(reading["signals"])
+        yield from _observed(reading["signals"], reading["unobserved"])
         yield from _conditions(reading["conditions"])
         yield from _sources(reading["sources"])
-        yield _parts({**reading["parts"], **self.parts})
+        yield _parts({**reading["parts"], **steward.parts})
         yield from _brake(reading["brake"])
         yield _slowdowns(reading["slowdowns"])
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading["pods"])
         yield GaugeMetricFamily(
             "reactor_storage_overdue_pods",
             "Pods whose files should have been counted two minutes ago, and are not.",
-            self.overdue_pods,
+            steward.overdue_pods,
         )
         yield GaugeMetricFamily(
             "reactor_evictions_in_flight",
@@ -117,12 +114,12 @@ class _Scrape(Collector):
         yield GaugeMetricFamily(
             "reactor_restart_loops",
             "Pods that are evicted again and again, because they are restarted each time.",
-            self.restart_loops,
+            steward.restart_loops,
         )
         yield CounterMetricFamily(
             "reactor_repeated_evictions",
             "Evictions of pods that were in a restart loop.",
-            self.repeated_evictions,
+            steward.repeated_evictions,
         )
         yield CounterMetricFamily(
             "reactor_journal_lines", "Lines written to the journal.", reading["journal"]["written"]
@@ -137,53 +134,63 @@ class _Scrape(Collector):
             "Requests of the steward that the guard refused: invalid, or too many.",
             reading["refused_requests"],
         )
-        yield _notifications(self.notifications)
-        yield from _as_the_kubelet(reading["tally"], self.removed_images, reading["started_unix_seconds"])
+        yield GaugeMetricFamily(
+            "reactor_problems",
+            "Problems at present, as `reactor status` lists them.",
+            len({*reading["problems"], *steward.problems}),
+        )
+        yield _notifications(steward.notifications)
+        yield from _as_the_kubelet(reading["tally"], steward.removed_images)
         if reading["cluster"] is not None:
             yield from _cluster(reading["cluster"])
 
 
-def _tallied(tally: Document, started: float) -> Iterator[Metric]:
+def _tallied(tally: Document) -> Iterator[Metric]:
     yield _counter(
         "reactor_evictions",
         "Evicted pods, by the signal that was low and the outcome.",
         ["signal", "outcome"],
-        tally["evictions"],
-        started,
+        _from_zero(product((*Signal, *LimitSignal), _OUTCOMES), tally["evictions"]),
     )
     yield _histogram(
         "reactor_stage_duration_seconds",
         "Time that each stage of an evicting pass took: wake (source to loop), observe, decide, kill, "
         "free (kill to memory back).",
         ["stage"],
-        {(stage,): durations for stage, durations in tally["stages"].items()},
-        started,
+        {(stage,): tally["stages"].get(stage, Durations().document()) for stage in STAGES},
     )
     yield _histogram(
         "reactor_wake_to_kill_seconds",
         "Time from a source's wake to the victim being killed.",
         [],
         {(): tally["wake_to_kill"]},
-        started,
     )
     yield _histogram(
         "reactor_pass_duration_seconds",
         "Time that an evaluation pass took, from its start until its thresholds were armed again.",
         [],
         {(): tally["passes"]},
-        started,
     )
     yield _counter(
         "reactor_config_reloads",
         "Reloads of the configuration, by whether the new one was taken or refused.",
         ["result"],
         tally["reloads"].items(),
-        started,
     )
     yield GaugeMetricFamily(
         "reactor_config_refused",
         "1 where the configuration file was refused when it was read last: an earlier one is in force.",
         float(tally["configuration_refused"]),
+    )
+    yield GaugeMetricFamily(
+        "reactor_config_last_reload_successful",
+        "Whether the configuration was taken when it was read last, at a reload or at the start.",
+        float(not tally["configuration_refused"]),
+    )
+    yield GaugeMetricFamily(
+        "reactor_config_last_reload_success_timestamp_seconds",
+        "When a configuration was taken last, at a reload or at the start.",
+        tally["configured_unix_seconds"],
     )
     yield _counter(
         "reactor_oom_kills",
@@ -191,42 +198,37 @@ def _tallied(tally: Document, started: float) -> Iterator[Metric]:
         "than reactor), a pod's own, or one above the guarded node.",
         ["scope"],
         tally["oom_kills"].items(),
-        started,
     )
     yield _counter(
         "reactor_evictions_unhelpful",
         "Evictions for hard memory thresholds that freed less than a quarter of their credit.",
         [],
         [(tally["unhelpful"],)],
-        started,
     )
     yield _counter(
         "reactor_state_write_failures",
         "Writes of the state file that failed.",
         [],
         [(tally["state_failures"],)],
-        started,
     )
     yield _counter(
         "reactor_reclaims",
         "Node-level reclaims before an eviction, by what was to be reclaimed and whether all succeeded.",
         ["kind", "outcome"],
-        tally["reclaims"],
-        started,
+        _from_zero(product(Reclaim, ("done", "failed")), tally["reclaims"]),
     )
     for resource, unit in ((Resource.EPHEMERAL_STORAGE, "bytes"), (Resource.INODES, "inodes")):
         yield _counter(
             f"reactor_reclaimed_{unit}",
             f"What a node-level reclaim has freed, as the node shows it, in {unit}.",
             ["kind"],
-            [(kind, count) for of, kind, count in tally["reclaimed"] if of == resource],
-            started,
+            _from_zero(
+                product(Reclaim), [(kind, count) for of, kind, count in tally["reclaimed"] if of == resource]
+            ),
         )
 
 
-def _as_the_kubelet(
-    tally: Document, removed_images: Mapping[RemovedFor, int], started: float
-) -> Iterator[Metric]:
+def _as_the_kubelet(tally: Document, removed_images: Mapping[RemovedFor, int]) -> Iterator[Metric]:
     """Yield what others' dashboards and alerts read, by the names and labels of pkg/kubelet/metrics."""
     evicted = Counter(dict.fromkeys((*Signal, *LimitSignal), 0))
     for signal, outcome, count in tally["evictions"]:
@@ -244,26 +246,34 @@ def _as_the_kubelet(
         "signal.",
         ["eviction_signal"],
         {(signal,): durations for signal, durations in tally["stats_ages"].items()},
-        started,
     )
     yield _counter(
         "kubelet_image_garbage_collected",
         "Total number of images garbage collected, whether through disk usage or image age.",
         ["reason"],
         [(reason, removed_images.get(reason, 0)) for reason in RemovedFor],
-        started,
     )
+
+
+# Outcomes of evictions that an alert may wait for; the others are there once they have happened.
+_OUTCOMES: Final = ("killed", "terminated", "failed")
+
+
+def _from_zero(expected: Iterable[tuple[str, ...]], counts: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Return counts by their labels, with a zero for what is expected and has not happened."""
+    found: dict[tuple[str, ...], Any] = dict.fromkeys(expected, 0)
+    for *labels, count in counts:
+        found[tuple(labels)] = count
+    return [(*labels, count) for labels, count in found.items()]
 
 
 _NOT_EVICTED: Final = frozenset({"failed", "gone", "dry-run", "called off", "pre-empted"})
 
 
-def _counter(
-    name: str, text: str, labels: list[str], counts: Iterable[Sequence[Any]], started: float
-) -> CounterMetricFamily:
+def _counter(name: str, text: str, labels: list[str], counts: Iterable[Sequence[Any]]) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=labels)
     for *values, count in counts:
-        family.add_metric(values, count, created=started)
+        family.add_metric(values, count)
     return family
 
 
@@ -272,13 +282,11 @@ def _histogram(
     text: str,
     labels: list[str],
     found: Mapping[tuple[str, ...], Document],
-    started: float,
 ) -> HistogramMetricFamily:
     family = HistogramMetricFamily(name, text, labels=labels)
     for values, durations in found.items():
         sums = [float(count) for count in accumulate(durations["counts"])]
         family.add_metric(values, list(zip(_BOUNDS, sums, strict=True)), durations["sum_seconds"])
-        family.add_sample(f"{name}_created", dict(zip(labels, values, strict=True)), started)
     return family
 
 
@@ -327,6 +335,26 @@ def _ages(signals: Sequence[Document]) -> Iterator[Metric]:
         "How old the latest observation of a signal is.",
         ["signal"],
         *(((one["signal"],), one["age_seconds"]) for one in signals if one["age_seconds"] is not None),
+    )
+
+
+def _observed(signals: Sequence[Document], unobserved: Sequence[str]) -> Iterator[Metric]:
+    yield _gauge(
+        "reactor_signal_observed",
+        "Whether a signal is observed (1), or has a threshold and is not (0): nothing is evicted for it.",
+        ["signal"],
+        *(((one["signal"],), 1.0) for one in signals),
+        *(((signal,), 0.0) for signal in unobserved),
+    )
+    yield _gauge(
+        "reactor_threshold_absurd",
+        "1 for a threshold that is ignored: it is not below the present capacity. 0 for the others.",
+        ["signal", "kind"],
+        *(
+            ((one["signal"], threshold["kind"]), float(threshold["absurd"]))
+            for one in signals
+            for threshold in one["thresholds"]
+        ),
     )
 
 

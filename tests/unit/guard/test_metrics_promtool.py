@@ -20,7 +20,7 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.reclaim.removed_images import RemovedFor
 from reactor.tell.http import serve_metrics
-from reactor.tell.metrics import Metrics
+from reactor.tell.metrics import Metrics, StewardReading
 
 MIB = 1 << 20
 _ROOT = Path(__file__).parents[3]
@@ -41,6 +41,7 @@ def reading(make_threshold, tally: Tally) -> Reading:
         make_threshold(200 * MIB, grace_period_seconds=30),
         make_threshold(1000, Signal.PID_AVAILABLE),
         make_threshold(1000, Signal.NODEFS_INODES_FREE),
+        make_threshold(1000, Signal.NODEFS_AVAILABLE),
     )
     return Reading(
         now_seconds=110.0,
@@ -77,6 +78,7 @@ def reading(make_threshold, tally: Tally) -> Reading:
         brake=BrakeReading(times=3, seconds=1.5),
         journal_written=4,
         journal_lost=1,
+        problems=["journal"],
     )
 
 
@@ -94,14 +96,16 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
     tally.observe_attempt(record, record.attempts[0])
     tally.count_reload(taken=False)
     told = reading(make_threshold, tally).document()
-    metrics.read(
-        json.loads(json.dumps(told)),
+    own = StewardReading(
         parts={"metrics": 2},
         restart_loops=1,
         repeated_evictions=4,
         overdue_pods=2,
         removed_images={RemovedFor.SPACE: 3},
+        notifications=[{"channel": "webhook", "sent": 3, "failed": 4, "dropped": 5}],
+        problems=["journal", "disk"],
     )
+    metrics.read(json.loads(json.dumps(told)), own)
     (listener,) = await nursery.start(serve_metrics, metrics.registry, ("127.0.0.1", 0))
     return await get(listener.socket.getsockname()[1], "/metrics")
 
@@ -155,7 +159,17 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         'reactor_stage_duration_seconds_count{stage="free"} 1.0',
         "reactor_pass_duration_seconds_count 1.0",
         'reactor_pass_duration_seconds_bucket{le="+Inf"} 1.0',
-        'reactor_evictions_created{outcome="killed",signal="memory.available"} 1.5e+09',
+        'reactor_evictions_total{outcome="failed",signal="emptydirfs.limit"} 0.0',
+        'reactor_reclaims_total{kind="images",outcome="failed"} 0.0',
+        'reactor_reclaimed_bytes_total{kind="images"} 0.0',
+        'reactor_reclaimed_inodes_total{kind="commands"} 0.0',
+        "reactor_config_last_reload_successful 0.0",
+        'reactor_signal_observed{signal="memory.available"} 1.0',
+        'reactor_signal_observed{signal="nodefs.available"} 0.0',
+        'reactor_threshold_absurd{kind="hard",signal="memory.available"} 0.0',
+        'reactor_threshold_absurd{kind="hard",signal="nodefs.inodesFree"} 1.0',
+        "reactor_problems 2.0",
+        'reactor_notifications_total{channel="webhook",result="dropped"} 5.0',
         'reactor_part_restarts_total{part="metrics"} 2.0',
         'reactor_kubernetes_connected{watch="pods"} 1.0',
         'reactor_kubernetes_connected{watch="node"} 0.0',
@@ -177,6 +191,22 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
 )
 async def test_scrape_holds(scrape, line):
     assert line in scrape.splitlines()
+
+
+async def test_when_each_counter_began_is_not_said_for_each(scrape):
+    assert "_created" not in scrape
+
+
+async def test_what_is_counted_is_there_at_zero_before_it_happens(make_threshold):
+    metrics = Metrics()
+    metrics.read(reading(make_threshold, Tally()).document())
+    value = metrics.registry.get_sample_value
+    for signal in Signal:
+        assert value("reactor_evictions_total", {"signal": signal, "outcome": "killed"}) == 0
+    assert value("reactor_oom_kills_total", {"scope": "node"}) == 0
+    assert value("reactor_stage_duration_seconds_count", {"stage": "free"}) == 0
+    assert value("reactor_wake_to_kill_seconds_count") == 0
+    assert value("reactor_config_last_reload_successful") == 1
 
 
 async def test_an_eviction_that_came_to_nothing_is_none_of_the_kubelets_count(make_threshold):
