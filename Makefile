@@ -44,14 +44,14 @@ unit: setup ## Unit tests; the policy with 100 % branch coverage
 	$(BIN)/coverage run --data-file=.cache/coverage -m pytest tests/unit
 	$(BIN)/coverage report --data-file=.cache/coverage --include='reactor/policy/*' --fail-under=100
 
-promtool: ## Fetch promtool from Debian's package into .cache, without installing it; not having it is no failure
-	@test -x .cache/promtool || $(MAKE) --no-print-directory .cache/promtool \
-	  || echo "no promtool: its test is skipped (apt-get update, then make promtool; or install prometheus)"
+promtool: ## Fetch promtool and prometheus from Debian's package into .cache, without installing them; not having them is no failure
+	@test -x .cache/promtool -a -x .cache/prometheus || $(MAKE) --no-print-directory .cache/promtool \
+	  || echo "no promtool: its tests are skipped (apt-get update, then make promtool; or install prometheus)"
 
-.cache/promtool:
-	@mkdir -p .cache/prometheus
-	@cd .cache/prometheus && timeout 120 apt-get -qq download prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb .
-	@cp .cache/prometheus/usr/bin/promtool $@ && rm -rf .cache/prometheus
+.cache/promtool .cache/prometheus &:
+	@rm -rf .cache/package && mkdir -p .cache/package
+	@cd .cache/package && timeout 120 apt-get -qq download prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb .
+	@cp .cache/package/usr/bin/promtool .cache/package/usr/bin/prometheus .cache && rm -rf .cache/package
 
 kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
 	$(BIN)/pytest tests/kernel

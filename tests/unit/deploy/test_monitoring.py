@@ -1,0 +1,285 @@
+"""Each alert fires and stays silent, by promtool; each metric that rules and dashboard name is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reactor.guard.reading import Reading
+from reactor.guard.tally import Tally
+from reactor.model.decisions import PolicyState
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, Threshold, ThresholdValue
+from reactor.model.wakes import SourceHealth, SourceState
+from reactor.tell.metrics import Metrics, StewardReading
+from tests.support.monitoring import (
+    ROOT,
+    RULES,
+    alerts,
+    dashboard,
+    document,
+    metrics_in,
+    panels,
+    queries,
+    tool,
+)
+
+INSTANCE = "db-7:9753"
+RISING, FLAT = "0+1x90", "5+0x90"  # by one a minute: 15 in 15 minutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Series by which an alert fires (each with its values), and others by which it stays silent.
+
+    `labels` are the alert's beside its severity and instance, `value` is its value as it is printed.
+    """
+
+    fires: dict[str, str]
+    silent: dict[str, str]
+    labels: dict[str, str] = field(default_factory=dict)
+    value: str = "1"
+
+
+def gauge(name: str, labels: dict[str, str] | None = None, *, bad: int = 1, good: int = 0) -> Case:
+    series = _series(name, labels or {})
+    return Case(
+        fires={series: f"{bad}x90"}, silent={series: f"{good}x90"}, labels=labels or {}, value=str(bad)
+    )
+
+
+def counter(name: str, labels: dict[str, str] | None = None, *, shown: set[str] | None = None) -> Case:
+    labels = labels or {}
+    series = _series(name, labels)
+    kept = {key: value for key, value in labels.items() if shown is None or key in shown}
+    return Case(fires={series: RISING}, silent={series: FLAT}, labels=kept, value="15")
+
+
+def _series(name: str, labels: dict[str, str]) -> str:
+    inside = ", ".join(f'{key}="{value}"' for key, value in labels.items())
+    return f"{name}{{{inside}}}"
+
+
+CASES = {
+    "ReactorDown": gauge("up", {"job": "reactor"}, bad=0, good=1),
+    "ReactorKernelWasFaster": counter("reactor_oom_kills_total", {"scope": "node"}),
+    "ReactorSourceDegraded": gauge("reactor_source_state", {"source": "ebpf", "state": "degraded"}),
+    "ReactorNoPods": gauge("reactor_pods", bad=0, good=3),
+    "ReactorThresholdAbsurd": gauge(
+        "reactor_threshold_absurd", {"signal": "memory.available", "kind": "hard"}
+    ),
+    "ReactorReloadRefused": gauge("reactor_config_last_reload_successful", bad=0, good=1),
+    "ReactorObservationStale": gauge(
+        "reactor_signal_observed", {"signal": "memory.available"}, bad=0, good=1
+    ),
+    "ReactorEvictionUntold": gauge("reactor_kubernetes_untold_evictions", bad=3),
+    "ReactorRestartLoop": gauge("reactor_restart_loops", bad=2),
+    "ReactorStormBrake": gauge("reactor_storm_brake", {"reason": "outside-pods"}),
+    "ReactorJournalLinesLost": counter("reactor_journal_lost_lines_total"),
+    "ReactorSlowKill": Case(
+        fires={
+            "reactor_wake_to_kill_seconds_count{}": "0+2x90",
+            'reactor_wake_to_kill_seconds_bucket{le="0.01"}': "0+1x90",
+        },
+        silent={
+            "reactor_wake_to_kill_seconds_count{}": "0+2x90",
+            'reactor_wake_to_kill_seconds_bucket{le="0.01"}': "0+2x90",
+        },
+        value="15",
+    ),
+    "ReactorEvictionFailed": counter(
+        "reactor_evictions_total", {"outcome": "failed", "signal": "memory.available"}, shown={"outcome"}
+    ),
+    "ReactorPartFailing": counter("reactor_part_restarts_total", {"part": "metrics"}),
+    "ReactorNotificationsLost": counter(
+        "reactor_notifications_total", {"channel": "webhook", "result": "dropped"}, shown={"channel"}
+    ),
+    "ReactorProblems": gauge("reactor_problems", bad=2),
+}
+# What says that all is well: nothing fires by it.
+WELL = {
+    'reactor_oom_kills_total{scope="own-limit"}': RISING,
+    'reactor_evictions_total{outcome="killed", signal="memory.available"}': RISING,
+    'reactor_source_state{source="ebpf", state="armed"}': "1x90",
+    'reactor_notifications_total{channel="webhook", result="sent"}': RISING,
+    'reactor_part_restarts_total{part="once"}': "0x40 1x50",
+    'up{job="node-exporter"}': "0x90",
+    "reactor_journal_lines_total{}": RISING,
+    "reactor_config_refused{}": "0x90",
+}
+NAMES = sorted(CASES)
+
+
+def _at(minutes: int, name: str, *expected: dict[str, Any]) -> dict[str, Any]:
+    return {"eval_time": f"{minutes}m", "alertname": name, "exp_alerts": list(expected)}
+
+
+def _of_instance(series: dict[str, str]) -> list[dict[str, str]]:
+    def named(one: str) -> str:
+        return one.replace("{", f'{{instance="{INSTANCE}", ', 1).replace(", }", "}")
+
+    return [{"series": named(one), "values": values} for one, values in series.items()]
+
+
+def _rendered(text: str, labels: dict[str, str], value: str) -> str:
+    """Return an annotation as Prometheus renders it. A label that the alert lacks stays as it is written."""
+    for key, label in labels.items():
+        text = text.replace(f"{{{{ $labels.{key} }}}}", label)
+    return re.sub(r"{{ \$value( \| humanize)? }}", value, text)
+
+
+def promtool_test(directory: Path, *tests: dict[str, Any]) -> None:
+    file = directory / "test.json"
+    file.write_text(
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": list(tests)})
+    )
+    done = subprocess.run(
+        [tool("promtool"), "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _rule(name: str) -> dict[str, Any]:
+    return next(rule for rule in alerts() if rule["alert"] == name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alert_fires_with_its_words_and_not_before_its_time(name: str, tmp_path: Path) -> None:
+    rule, case = _rule(name), CASES[name]
+    labels = {**case.labels, **rule["labels"], "instance": INSTANCE}
+    fired = {
+        "exp_labels": labels,
+        "exp_annotations": {
+            key: _rendered(text, labels, case.value) for key, text in rule["annotations"].items()
+        },
+    }
+    tests = [_at(80, name, fired)]
+    if "for" in rule:
+        tests.insert(0, _at(0, name))
+    promtool_test(
+        tmp_path,
+        {"interval": "1m", "input_series": _of_instance(case.fires), "alert_rule_test": tests},
+    )
+
+
+def test_no_alert_fires_where_all_is_well(tmp_path: Path) -> None:
+    series: dict[str, str] = dict(WELL)
+    for case in CASES.values():
+        series |= case.silent
+    tests = [_at(minutes, name) for name in NAMES for minutes in (1, 30, 80)]
+    promtool_test(
+        tmp_path, {"interval": "1m", "input_series": _of_instance(series), "alert_rule_test": tests}
+    )
+
+
+def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
+    checked = subprocess.run(
+        [tool("promtool"), "check", "rules", str(RULES)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_each_alert_has_a_case_a_severity_its_words_and_a_page_that_says_what_to_do() -> None:
+    page = (ROOT / "docs/operations/alerts.md").read_text(encoding="utf-8")
+    for rule in alerts():
+        assert rule["alert"] in CASES
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
+        link = rule["annotations"]["runbook_url"]
+        assert link == f"https://reactor.example/docs/operations/alerts.md#{rule['alert'].lower()}"
+        assert f"\n## {rule['alert']}\n" in page
+
+
+def test_the_operators_rules_are_the_same() -> None:
+    custom = document("prometheusrule.yaml")
+    assert ("monitoring.coreos.com/v1", "PrometheusRule") == (custom["apiVersion"], custom["kind"])
+    assert custom["spec"]["groups"] == document("rules.yaml")["groups"]
+
+
+def exported() -> set[str]:
+    """Return the names of all metrics that there are, of a node in a cluster."""
+    threshold = Threshold(
+        signal=Signal.MEMORY_AVAILABLE, value=ThresholdValue(text="64Mi", amount=Fraction(64 << 20))
+    )
+    one = Observation(available=1, capacity=2, taken_at_seconds=0)
+    reading = Reading(
+        now_seconds=1,
+        settings=EvictionSettings(thresholds=(threshold,)),
+        state=PolicyState(),
+        observations={
+            Signal.MEMORY_AVAILABLE: one,
+            Signal.NODEFS_INODES_FREE: one,
+            Signal.PID_AVAILABLE: one,
+        },
+        sources=(SourceState(name="psi", health=SourceHealth.ARMED),),
+        pods=1,
+        tally=Tally().document(),
+        started_unix_seconds=0,
+        pid=1,
+        cluster={"node": "a", "watches": {"pods": True}, "untold_evictions": 0},
+    )
+    metrics = Metrics()
+    metrics.read(
+        reading.document(),
+        StewardReading(
+            parts={"a": 1}, notifications=[{"channel": "wall", "sent": 0, "failed": 0, "dropped": 0}]
+        ),
+    )
+    families = list(metrics.registry.collect())
+    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
+
+
+# Others' dashboards read these.
+NOT_SHOWN = {"kubelet_evictions", "kubelet_eviction_stats_age_seconds", "kubelet_node_name"}
+
+
+def test_each_metric_in_rules_and_panels_is_exported_and_each_exported_one_is_in_them() -> None:
+    named = metrics_in([*(rule["expr"] for rule in alerts()), *(query for _, query in queries())])
+    there = exported()
+    assert set() == named - there
+    assert NOT_SHOWN == {name for name in there - named if not name.startswith("process_")}
+
+
+def test_the_dashboard_is_one_that_grafana_imports() -> None:
+    """Held to what its import and its schema want of a dashboard, its variables, panels and targets."""
+    board = dashboard()
+    assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= board.keys()
+    assert board["schemaVersion"] >= 36
+    assert "id" not in board
+    variables = {one["name"]: one["type"] for one in board["templating"]["list"]}
+    assert variables == {"datasource": "datasource", "job": "query", "instance": "query"}
+
+    everything = board["panels"]
+    assert len(everything) == len({panel["id"] for panel in everything})
+    for panel in panels():
+        assert panel["type"] in {"stat", "timeseries"}
+        assert panel["title"]
+        assert panel["description"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert {"defaults", "overrides"} == panel["fieldConfig"].keys()
+        assert len(panel["targets"]) == len({target["refId"] for target in panel["targets"]})
+        for target in panel["targets"]:
+            assert 'job="$job"' in target["expr"]
+            assert 'instance=~"$instance"' in target["expr"]
+    titles = [panel["title"] for panel in panels()]
+    assert len(titles) == len(set(titles))
+
+
+def test_panels_do_not_overlap_and_stay_within_the_grid() -> None:
+    cells = []
+    for panel in dashboard()["panels"]:
+        at = panel["gridPos"]
+        assert 0 <= at["x"] < at["x"] + at["w"] <= 24
+        cells.append(
+            {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        )
+    assert all(not one & other for one, other in combinations(cells, 2))
