@@ -189,6 +189,7 @@ def test_a_token_may_change_its_own_node_and_its_pods_and_nothing_else(
     of_node: str | None,
     is_allowed: bool,  # noqa: FBT001
 ) -> None:
+    """What is written says nothing of whose it is, but for a Lease, which may be new."""
     why = "no CEL to evaluate the policy with: pip install cel-expr-python"
     cel = pytest.importorskip("cel_expr_python.cel", reason=why)
     optional = pytest.importorskip("cel_expr_python.ext.ext_optional", reason=why)
@@ -196,11 +197,12 @@ def test_a_token_may_change_its_own_node_and_its_pods_and_nothing_else(
         before: dict[str, Any] = {"metadata": {"name": of_node}, "spec": {}}
     else:
         before = {"metadata": {"name": "web"}, "spec": {} if of_node is None else {"nodeName": of_node}}
+    claimed: dict[str, Any] = {"metadata": {"name": "mine"}, "spec": {"nodeName": "mine"}}
     extra = {"some/other": ["x"], **({} if token_of is None else {NODE_NAME: [token_of]})}
     known: dict[str, Any] = {
         "request": {"resource": {"resource": resource}, "userInfo": {"extra": extra}},
         "oldObject": before,
-        "object": before,
+        "object": before if resource == "leases" else claimed,
         "variables": {},
     }
     environment = cel.NewEnv(
@@ -247,6 +249,18 @@ def test_the_chart_mounts_the_same_of_the_kubelets_directory() -> None:
         for path in (BASE / "daemonset.yaml", TEMPLATES / "daemonset.yaml")
     ]
     assert kubelet == [["/var/lib/kubelet/pods"] * 2] * 2
+
+
+def test_the_chart_may_write_where_the_base_may_and_nowhere_else() -> None:
+    base, chart = (
+        {
+            name: "readOnly: true" in rest
+            for name, rest in re.findall(r"- \{name: ([\w-]+), mountPath: (.*)", path.read_text())
+        }
+        for path in (BASE / "daemonset.yaml", TEMPLATES / "daemonset.yaml")
+    )
+    assert base["kubelet-pods"]
+    assert base == chart
 
 
 def test_kubernetes_before_1_22_is_given_no_surge() -> None:
