@@ -130,6 +130,9 @@ async def test_thousands_of_empty_cgroups_delay_neither_the_signal_nor_what_else
     last = yard.tree.path(four_thousand.cgroup or "") / "empty3999"
     (last / "cgroup.procs").write_text(str(hidden.pid))
     found: list[int] = []
+    listing_ns = -time.monotonic_ns()
+    assert {hog.pid, hidden.pid} == set(yard.tree.processes(four_thousand.cgroup or ""))
+    listing_ns += time.monotonic_ns()
     thread = died_ns(hog, found)
     async with trio.open_nursery() as nursery:
         longest_ns = longest_gap(nursery)
@@ -142,12 +145,20 @@ async def test_thousands_of_empty_cgroups_delay_neither_the_signal_nor_what_else
     to_death, to_return = found[0] - report.started_ns, returned_ns - report.started_ns
     assert reaped.freed_ns is not None
     to_end = reaped.freed_ns - report.started_ns
-    figures = {"dead": to_death, "returned": to_return, "ended": to_end, "longest_hold": longest_ns()}
+    figures = {
+        "listed": listing_ns,
+        "dead": to_death,
+        "returned": to_return,
+        "ended": to_end,
+        "longest_hold": longest_ns(),
+    }
     print(", ".join(f"{what} {ns / 1e6:.2f} ms" for what, ns in figures.items()))
     for what, ns in figures.items():
         record_property(f"{what}_ms", ns / 1e6)
     assert () == (*report.problems, *reaped.problems)
     assert [-signal.SIGKILL] * 2 == [child.wait(10 * PATIENCE) for child in (hog, hidden)]
+    # The process is signalled before the cgroups below its own are listed.
+    assert to_death < listing_ns
     if yard.tree.version is CgroupVersion.V1:
         # Three rounds go over all of them: others have their turn between their pieces.
         assert to_return < to_end / 4

@@ -145,4 +145,5 @@ def test_the_guard_of_a_kubernetes_node_is_small(
         (steward,) = descendants_called(daemon.process.pid, "reactor.steward")
         steward_kib = int(Path(f"/proc/{steward}/status").read_text().split("VmRSS:")[1].split()[0])
         print(f"RSS: guard {daemon.rss_mib():.1f} MiB, steward {steward_kib / 1024:.1f} MiB")
+        assert daemon.rss_mib() + 5 < steward_kib / 1024
         assert 0 == daemon.stop()
