@@ -161,7 +161,7 @@ class KillPath:
                         _key(pod), target, lambda: self._kill_again(pod, target), problems
                     )
                 if freed_ns is None:
-                    standing = self._standing(target, deadline_seconds)
+                    standing = await self._standing(target, deadline_seconds)
             finally:
                 target.close()
         return ReapReport(
@@ -481,10 +481,10 @@ class KillPath:
             )
         return pod.cgroup
 
-    def _standing(self, target: Target, deadline_seconds: float) -> list[str]:
+    async def _standing(self, target: Target, deadline_seconds: float) -> list[str]:
         """Return why the cgroup still has processes, as far as that is known."""
         try:
-            count = len(self._twice(target.processes))
+            count = await target.count()
         except (ReactorError, OSError) as error:
             return [f"{target.cgroup}: unknown whether it ended within {deadline_seconds:g} s: {error}"]
         what = f"{count} processes still listed" if count else "processes are still exiting"

@@ -12,7 +12,8 @@ import contextlib
 import errno
 import os
 import select
-from contextlib import closing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, closing
 from itertools import islice
 from typing import Final, Self
 
@@ -79,21 +80,63 @@ class Target:
         """Return whether v2 says that no process lives in it; not asked of one with processes held ready."""
         return self.directory is not None and not self.pidfds and _is_unpopulated(self.directory)
 
+    def is_populated(self) -> bool:
+        """Return whether a process lives in it. Raises OSError, see processes_below.
+
+        On v2 the kernel says so of each subtree, however many cgroups a tenant has made in it.
+        """
+        return not self._is_said_empty() and bool(self.processes())
+
+    def _is_said_empty(self) -> bool:
+        """Return whether the kernel says that no process lives in it, but for what is spared."""
+        if self.directory is None:
+            return True
+        if not self.spared:
+            return _is_unpopulated(self.directory)
+        try:
+            return not self.directory.processes() and all(
+                self._is_child_unpopulated(name) for name in self._unspared(self.directory)
+            )
+        except (OSError, ReactorError):
+            return False
+
+    def _is_child_unpopulated(self, name: str) -> bool:
+        if self.directory is None:
+            return True
+        try:
+            with self.directory.child(name) as below:
+                return _is_unpopulated(below)
+        except OSError as error:
+            return error.errno in GONE
+
     async def is_empty(self) -> bool:
         """Return whether no process lives in it; others go first after every few cgroups. Raises OSError."""
-        if self.directory is None or (not self.spared and _is_unpopulated(self.directory)):
+        if self._is_said_empty():
             return True
+        async with aclosing(self._found()) as found:
+            async for _ in found:
+                return False
+        return True
+
+    async def count(self) -> int:
+        """Return how many processes are in it; others go first after every few cgroups. Raises OSError."""
+        async with aclosing(self._found()) as found:
+            return len({pid async for pid in found})
+
+    async def _found(self) -> AsyncGenerator[int]:
+        """Yield the processes in it. Raises OSError once all that can be listed has been."""
+        if self.directory is None:
+            return
         failed: list[OSError] = []
         rounds = walk(self.directory, lambda _, error: failed.append(error), spared=self.spared)
         with closing(rounds) as directories:
             for count, directory in enumerate(directories, 1):
-                if directory.processes():
-                    return False
+                for pid in directory.processes():
+                    yield pid
                 if count % _AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
         if failed:
             raise failed[0]
-        return True
 
     def prepare(self, tree: CgroupTree) -> None:
         """Open what is not open yet, of the cgroups found first. Raises OSError; what is open stays owned."""
@@ -247,7 +290,15 @@ def populated(tree: CgroupTree, pod: Pod) -> bool:
     if pod.cgroup is None:
         return False
     with closing(Target.of(tree, pod)) as target:
-        return bool(target.processes())
+        return target.is_populated()
+
+
+def is_seen_populated(tree: CgroupTree, pod: Pod) -> bool:
+    """Return what `populated` does, False where that can't be told: for a pod that was killed before."""
+    try:
+        return populated(tree, pod)
+    except (ReactorError, OSError):
+        return False
 
 
 def _is_unpopulated(directory: CgroupDirectory) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from reactor.act.target import populated
+from reactor.act.target import is_seen_populated
 from reactor.brake.brake import Brake
 from reactor.brake.braking import Braking
 from reactor.guard.evictor import Evictor
@@ -122,7 +122,7 @@ class Generation:
             usages=self._usages,
             pods=pods,
             reclaims=Reclaims(reclaims),
-            populated=partial(populated, tree),
+            populated=partial(is_seen_populated, tree),
             brake=self._heed_brake,
             arm_memory=self._arm,
             oom_kills=self._oom.take_now,

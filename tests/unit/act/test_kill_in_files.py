@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import trio
 
 from reactor.act.kill import KillPath
+from reactor.act.target import is_seen_populated, populated
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import Pod
@@ -269,3 +271,36 @@ async def test_a_kill_leaves_no_descriptor(cgroups: Cgroups) -> None:
         cgroups.settle()
         await kills.reap(of("/pods/pod"), 20)
     await until(lambda: set(os.listdir("/proc/self/fd")) <= before, "no descriptor more than before")
+
+
+def test_a_pod_is_empty_where_the_kernel_says_so_however_many_cgroups_are_in_it(v2: Cgroups) -> None:
+    v2.add("/pods/pod/a")
+    v2.add("/pods/pod/a/b", 1)  # which is not listed to find that out
+    v2.fake.file("/pods/pod", "cgroup.events", "populated 0\nfrozen 0\n")
+    assert not populated(v2.fake.tree, of("/pods/pod"))
+    v2.fake.file("/pods/pod", "cgroup.events", "populated 1\nfrozen 0\n")
+    assert populated(v2.fake.tree, of("/pods/pod"))
+
+
+def test_a_pod_beside_whose_sandbox_the_kernel_says_that_no_process_lives_is_empty(v2: Cgroups) -> None:
+    pod = of("/pods/pod", spared_cgroups=("/pods/pod/pause",))
+    v2.add("/pods/pod/pause", 1)
+    v2.add("/pods/pod/main/inner", 1)
+    v2.fake.file("/pods/pod/pause", "cgroup.events", "populated 1\nfrozen 0\n")
+    v2.fake.file("/pods/pod/main", "cgroup.events", "populated 0\nfrozen 0\n")
+    assert not populated(v2.fake.tree, pod)
+    v2.fake.file("/pods/pod/main", "cgroup.events", "populated 1\nfrozen 0\n")
+    assert populated(v2.fake.tree, pod)
+
+
+def test_a_pod_that_can_not_be_asked_for_its_processes_is_seen_as_it_was_left(
+    cgroups: Cgroups,
+) -> None:
+    cgroups.add("/pods/pod", 1)
+    assert is_seen_populated(cgroups.fake.tree, of("/pods/pod"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert not is_seen_populated(cgroups.fake.tree, of("/pods/pod"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -200,6 +200,21 @@ async def test_dry_run_decides_and_kills_no_pod(node: NodeInFiles, guard, mock_c
     assert {"small", "hog"} == node.alive()
 
 
+async def test_evicted_pod_that_can_not_be_asked_whether_it_lives_again_keeps_no_other_alive(
+    node: NodeInFiles, guard, mock_clock
+) -> None:
+    guarded = guard(guarding(below(100)))
+    async with guarded.running():
+        node.use(450)
+        await guarded.evicted("hog")
+        node.use(100)
+        await until(lambda: "hog" not in node.alive() and not guarded.known.state.in_flight, "its end")
+        (node.tree.path(f"{NODE}/hog") / "cgroup.procs").write_text("no process id")
+        await guarded.passes(1)
+        node.use(450)
+        await guarded.evicted("hog", "small")
+
+
 async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing_of_it(
     node: NodeInFiles, guard, mock_clock
 ) -> None:
