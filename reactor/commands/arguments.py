@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from reactor.text import printable
+
 if TYPE_CHECKING:
     from reactor.model.settings import Settings
 
@@ -93,14 +95,14 @@ def settings_in(path: Path, config_dir: Path | None = None) -> Settings:
     from reactor.config import load_settings
 
     settings = load_settings(path, config_dir)
-    warn_of(settings, path)
+    warn_of(settings)
     return settings
 
 
-def warn_of(settings: Settings, path: Path) -> None:
-    """Print the warnings of the settings in a file."""
+def warn_of(settings: Settings) -> None:
+    """Print the warnings of settings, each with its file."""
     for warning in settings.warnings:
-        print(f"reactor: {path}: {warning}", file=sys.stderr)
+        print(f"reactor: {printable(warning)}", file=sys.stderr)
 
 
 def positive_seconds(text: str) -> float:

@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from reactor.guard.run import run
     from reactor.tell.log import log_to_stderr
 
-    warn_of(start.settings, options.config)
+    warn_of(start.settings)
     settings = dataclasses.replace(start.settings, stand_by=options.stand_by)
     log = log_to_stderr()
     try:

@@ -12,17 +12,19 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cattrs import BaseValidationError, ClassValidationError, Converter
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, override
 
+from reactor.config.nearest import did_you_mean
 from reactor.config.refused import Refused, join
 from reactor.config.scalars import HOOKS
 from reactor.errors import ConfigError, Problem
 
 T = TypeVar("T")
+UNKNOWN_KEY: Final = "an unknown key"
 
 
 class _Within(Exception):  # noqa: N818
@@ -93,9 +95,10 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
             for inner in error.exceptions:
                 yield from _problems(inner, path)
         case ForbiddenExtraKeysError():
-            known = ", ".join(key_of(field) for field in dataclasses.fields(error.cl))
+            known = [key_of(field) for field in dataclasses.fields(error.cl)]
             for key in sorted(error.extra_fields, key=str):
-                yield Problem(path=join(path, key), got="an unknown key", accepted=f"one of {known}")
+                got = UNKNOWN_KEY + did_you_mean(key, known)
+                yield Problem(path=join(path, key), got=got, accepted=f"one of {', '.join(known)}")
         case Refused():
             where = path + error.at if error.at.startswith("[") or not path else f"{path}.{error.at}"
             yield Problem(

@@ -48,10 +48,14 @@ class Layers:
 
         A mapping may be of several; a problem with it as a whole is the last one's.
         """
-        found = [path for path in self._origins if _is_within(problem.path, path)]
-        found = found or [path for path in self._origins if _is_within(path, problem.path)]
-        name = self._origins[found[-1]] if found else self._main
-        return Problem(path=f"{name}: {problem.path}", got=problem.got, accepted=problem.accepted)
+        at = f"{self.file_of(problem.path)}: {problem.path}"
+        return Problem(path=at, got=problem.got, accepted=problem.accepted)
+
+    def file_of(self, path: str) -> str:
+        """Return the name of the file that the value at a path is from, as `located` has it."""
+        found = [origin for origin in self._origins if _is_within(path, origin)]
+        found = found or [origin for origin in self._origins if _is_within(origin, path)]
+        return self._origins[found[-1]] if found else self._main
 
     def _merged(self, target: Any, patch: Mapping[Any, Any], name: str | None, path: str) -> dict[Any, Any]:
         """Return a mapping with another merged over it; `name` is the latter's file, None: noted already."""

@@ -19,6 +19,7 @@ from reactor.config.eviction import (
     ignored_signals,
     is_dropped,
 )
+from reactor.config.nearest import did_you_mean
 from reactor.config.refused import Refused, join
 from reactor.config.scalars import Percent, Seconds
 from reactor.model.quantity import Quantity
@@ -167,7 +168,8 @@ def _unknown_enforcement(raw: Mapping[str, Any]) -> Iterator[Refused]:
         return
     for index, entry in enumerate(entries):
         if isinstance(entry, str) and entry not in _ENFORCEABLE:
-            yield Refused(entry, f"one of {', '.join(_ENFORCEABLE)}", at=f"enforceNodeAllocatable[{index}]")
+            accepted, hint = f"one of {', '.join(_ENFORCEABLE)}", did_you_mean(entry, _ENFORCEABLE)
+            yield Refused(entry, accepted, at=f"enforceNodeAllocatable[{index}]", hint=hint)
     if "none" in entries and len(entries) > 1:
         yield Refused(entries, "none alone, or others without it", at="enforceNodeAllocatable")
 

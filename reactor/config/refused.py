@@ -10,11 +10,14 @@ _REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 
 
 
 class Refused(ValueError):  # noqa: N818 - it reads as what it is
-    """A value is not of the accepted form. `at` is where, relative to the value being read."""
+    """A value is not of the accepted form. `at` is where, relative to the value being read.
 
-    def __init__(self, got: object, accepted: str, *, at: str = "") -> None:
+    `hint` follows what was got, such as a question after what was meant.
+    """
+
+    def __init__(self, got: object, accepted: str, *, at: str = "", hint: str = "") -> None:
         super().__init__(accepted)
-        self.got = shorten(got)
+        self.got = shorten(got) + hint
         self.accepted = accepted
         self.at = at
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, NewType
 
 from reactor.config import duration
+from reactor.config.nearest import did_you_mean
 from reactor.config.refused import Refused
 from reactor.model import quantity
 from reactor.model.pods import QosClass
@@ -121,7 +122,7 @@ def _enumeration(cls: type[StrEnum]) -> Callable[[Any, Any], StrEnum]:
         try:
             return cls("off" if raw is False else raw)  # what YAML 1.1 makes of off
         except ValueError:
-            raise Refused(raw, f"one of {', '.join(cls)}") from None
+            raise Refused(raw, f"one of {', '.join(cls)}", hint=did_you_mean(raw, cls)) from None
 
     return read
 

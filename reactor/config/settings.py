@@ -9,22 +9,22 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from reactor.config.decode import decode
+from reactor.config.decode import UNKNOWN_KEY, decode
 from reactor.config.documents import load_document
 from reactor.config.drop_ins import Layers, Named, drop_in_paths
+from reactor.config.ineffective import SECTION, ineffective, misplaced
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
 from reactor.model.events import EventKind
 from reactor.model.settings import (
-    BrakeMode,
     EvictionSettings,
     JournalSettings,
     KubernetesSettings,
@@ -36,7 +36,7 @@ from reactor.model.settings import (
     SourceSettings,
     WebhookSettings,
 )
-from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.model.signals import Filesystem, Layout
 
 DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
 KUBEPODS: Final = "kubepods"
@@ -81,7 +81,10 @@ def load_configuration(
     main = read(path)
     drop_ins = [] if config_dir is None else [read(one) for one in _drop_ins(config_dir)]
     if config_dir is None:
-        settings, text = settings_from_text(main.text, str(path)), main.text
+        try:
+            settings, text = settings_from_text(main.text, str(path)), main.text
+        except ConfigError as error:
+            raise ConfigError([_in_file(problem, path) for problem in error.problems]) from error
     else:
         settings, text = _layered(main, drop_ins)
     exposed = None
@@ -161,13 +164,13 @@ def _layered(main: _Text, drop_ins: Sequence[_Text]) -> tuple[Settings, str]:
         raise ConfigError(problems)
     layers = Layers(documents[0], documents[1:])
     try:
-        settings = _settings_of(layers.document)
+        settings = _settings_of(layers.document, layers.file_of)
     except ConfigError as error:
         raise ConfigError([layers.located(problem) for problem in error.problems]) from error
     return settings, json.dumps(layers.document, default=str)
 
 
-def _in_file(problem: Problem, path: Path) -> Problem:
+def _in_file(problem: Problem, path: Path | str) -> Problem:
     if problem.path.startswith(str(path)):
         return problem
     return replace(problem, path=f"{path}: {problem.path}")
@@ -220,10 +223,14 @@ def settings_from_text(text: str, name: str) -> Settings:
         raw = {}
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem(path=name, got=shorten(raw), accepted="a mapping")])
-    return _settings_of(raw)
+    return _settings_of(raw, lambda _: name)
 
 
-def _settings_of(raw: Mapping[str, object]) -> Settings:
+def _settings_of(raw: Mapping[str, object], file_of: Callable[[str], str]) -> Settings:
+    """Return the settings in a document; `file_of` says which file the value at a path is from.
+
+    Raises ConfigError with every problem.
+    """
     problems: list[Problem] = []
     kubelet, section = KubeletConfiguration(), Section()
     try:
@@ -234,11 +241,21 @@ def _settings_of(raw: Mapping[str, object]) -> Settings:
     try:
         section = decode(raw, _File).reactor
     except ConfigError as error:
-        problems.extend(error.problems)
+        problems.extend(map(_placed, error.problems))
     problems.extend(_parent_problems(section))
     if problems:
         raise ConfigError(problems)
-    return _settings(kubelet, section)
+    settings = _settings(kubelet, section)
+    found = (f"{file_of(path)}: {path}: {why}" for path, why in ineffective(raw, settings))
+    return replace(settings, warnings=tuple(found))
+
+
+def _placed(problem: Problem) -> Problem:
+    """Return a problem of the section; a key of the whole document is told its place."""
+    section, _, key = problem.path.partition(".")
+    if section != SECTION or problem.got != UNKNOWN_KEY:
+        return problem
+    return replace(problem, got=problem.got + misplaced(key))
 
 
 def _kind_problems(raw: Mapping[str, object]) -> list[Problem]:
@@ -267,7 +284,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
     node = None if section.node_cgroup in {None, "/"} else section.node_cgroup
     parents: tuple[str, ...] = section.pods.parents or _default_parents(kubelet, section, node)
     host, _, port = section.metrics.rpartition(":")
-    settings = Settings(
+    return Settings(
         eviction=by_layout[section.layout or _layout(section.filesystems)],
         node_cgroup=node,
         reserved_memory_bytes=kubelet.reserved_memory_bytes,
@@ -313,9 +330,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         podman_socket=section.podman.socket,
         brake=section.brake,
         dry_run=section.dry_run,
-        warnings=kubelet.warnings,
     )
-    return replace(settings, warnings=(*settings.warnings, *_brake_warnings(settings)))
 
 
 def _notifications(section: Section) -> NotificationSettings:
@@ -338,20 +353,6 @@ def _notifications(section: Section) -> NotificationSettings:
             ca_path=section.webhook.ca_file,
         ),
     )
-
-
-def _brake_warnings(settings: Settings) -> tuple[str, ...]:
-    """Return why a brake that is asked for could never be engaged."""
-    hard = {threshold.signal for threshold in settings.eviction.thresholds if threshold.is_hard}
-    on_node = Signal.MEMORY_AVAILABLE in hard and settings.node_cgroup is not None
-    on_pods = Signal.ALLOCATABLE_MEMORY_AVAILABLE in hard and any(
-        parent != "/" for parent in settings.pod_parents
-    )
-    if settings.brake is BrakeMode.OFF or on_node or on_pods:
-        return ()
-    why = "no hard memory threshold is on a cgroup below the root"
-    remedy = "set reactor.nodeCgroup, or reactor.pods.parents with enforceNodeAllocatable: [pods]"
-    return (f"reactor.brake: has no effect: {why} ({remedy})",)
 
 
 def _default_parents(

@@ -49,7 +49,9 @@ def test_keys_are_in_camel_case_and_nulls_are_absent() -> None:
 
 def test_upstream_documents_may_hold_more_and_ours_may_not() -> None:
     assert Outer() == decode({"somethingElse": 1}, Outer)
-    assert {"inner.isOf": "an unknown key"} == _problems({"inner": {"whole": 1, "isOf": True}})
+    assert {"inner.isOf": "an unknown key (did you mean isOn?)"} == _problems(
+        {"inner": {"whole": 1, "isOf": True}}
+    )
 
 
 def test_every_problem_is_told_at_once_with_its_path_below_the_root() -> None:

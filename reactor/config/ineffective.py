@@ -1,0 +1,141 @@
+"""What is right in form and has no effect: a key that is not read, a value that nothing goes by.
+
+A KubeletConfiguration has more keys than are read here, so an unknown one is no error. One that is nearly a
+key that is read is a typing error all the same, and what it says would silently not hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from reactor.config.decode import key_of
+from reactor.config.eviction import ignored_signals
+from reactor.config.kubelet import KubeletConfiguration
+from reactor.config.nearest import nearest
+from reactor.config.refused import join
+from reactor.config.section import Section
+from reactor.model.settings import BrakeMode, Settings
+from reactor.model.signals import Signal
+
+SECTION: Final = "reactor"
+_READ: Final = tuple(key_of(field) for field in dataclasses.fields(KubeletConfiguration))
+_OF_SECTION: Final = frozenset(key_of(field) for field in dataclasses.fields(Section))
+# Upstream's keys that resemble one that is read here. Source: kubelet/config/v1beta1/types.go.
+_UPSTREAMS: Final = frozenset(
+    {
+        "cgroupDriver",
+        "cgroupsPerQOS",
+        "enforceNodeAllocatable",
+        "kubeReservedCgroup",
+        "kubeletCgroups",
+        "reservedMemory",
+        "reservedSystemCPUs",
+        "shutdownGracePeriodByPodPriority",
+        "staticPodURL",
+        "staticPodURLHeader",
+        "systemCgroups",
+        "systemReservedCgroup",
+    }
+)
+_RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
+_CONTAINERFS_RULE: Final = (
+    "ignored; containerfs has the thresholds of the filesystem that holds writable layers"
+)
+
+
+def _nested() -> Iterator[tuple[str, str]]:
+    """Yield each key of a part of the section, with its path in the section."""
+    for field in dataclasses.fields(Section):
+        part: Any = field.default_factory
+        if dataclasses.is_dataclass(part):
+            yield from ((key_of(one), f"{key_of(field)}.{key_of(one)}") for one in dataclasses.fields(part))
+
+
+_NESTED: Final = dict(_nested())
+
+
+class Ineffective(NamedTuple):
+    """Where something has no effect, and why."""
+
+    path: str
+    why: str
+
+
+def misplaced(key: str) -> str:
+    """Return where an unknown key of the section belongs, as an addition to a message; "" for nowhere."""
+    if key in _READ:
+        return f" (it belongs beside {SECTION}, not below it)"
+    return f" (did you mean {SECTION}.{_NESTED[key]}?)" if key in _NESTED else ""
+
+
+def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffective]:
+    """Yield what has no effect in a document, which is right in form and gave these settings."""
+    yield from _not_read(raw)
+    yield from _without_counterpart(raw, settings)
+    yield from _reserved(raw)
+    if not settings.eviction.thresholds:
+        yield Ineffective("evictionHard", "there is no threshold, hard or soft: no pod can be evicted")
+    yield from _commands(settings)
+    yield from _brake(settings)
+
+
+def _not_read(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
+    for key in raw:
+        if key in _READ or key in _UPSTREAMS or key in {SECTION, "apiVersion", "kind"}:
+            continue
+        meant = nearest(key, (*_READ, SECTION))
+        if key in _OF_SECTION:
+            yield Ineffective(join("", key), f"ignored: it belongs below {SECTION}")
+        elif meant is not None:
+            yield Ineffective(join("", key), f"ignored: an unknown key (did you mean {meant}?)")
+
+
+def _without_counterpart(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffective]:
+    def given(key: str) -> Mapping[Any, Any]:
+        return {name: value for name, value in (raw.get(key) or {}).items() if value is not None}
+
+    soft, graces, reclaims = map(given, ("evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim"))
+    for key in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
+        for signal in ignored_signals(given(key)):
+            yield Ineffective(join(key, signal), _CONTAINERFS_RULE)
+    for signal in graces:
+        if signal not in soft:
+            yield Ineffective(
+                join("evictionSoftGracePeriod", signal), f"no effect: evictionSoft has no {signal}"
+            )
+    watched = {threshold.signal for threshold in settings.eviction.thresholds}
+    for signal in reclaims:
+        if signal not in watched and not ignored_signals({Signal(signal): None}):
+            yield Ineffective(
+                join("evictionMinimumReclaim", signal), f"no effect: there is no threshold for {signal}"
+            )
+
+
+def _reserved(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
+    for key in ("kubeReserved", "systemReserved"):
+        for name in raw.get(key) or {}:
+            meant = nearest(name, _RESERVABLE)
+            if name not in _RESERVABLE and meant is not None:
+                yield Ineffective(join(key, name), f"ignored: an unknown resource (did you mean {meant}?)")
+
+
+def _commands(settings: Settings) -> Iterator[Ineffective]:
+    of_disks = [one for one in settings.eviction.thresholds if "fs." in one.signal]
+    if settings.reclaim.commands and not of_disks:
+        yield Ineffective("reactor.reclaim", "no effect: no threshold is for a filesystem")
+
+
+def _brake(settings: Settings) -> Iterator[Ineffective]:
+    """Yield why a brake that is asked for could never be engaged."""
+    hard = {threshold.signal for threshold in settings.eviction.thresholds if threshold.is_hard}
+    on_node = Signal.MEMORY_AVAILABLE in hard and settings.node_cgroup is not None
+    on_pods = Signal.ALLOCATABLE_MEMORY_AVAILABLE in hard and any(
+        parent != "/" for parent in settings.pod_parents
+    )
+    if settings.brake is BrakeMode.OFF or on_node or on_pods:
+        return
+    why = "no hard memory threshold is on a cgroup below the root"
+    remedy = "set reactor.nodeCgroup, or reactor.pods.parents with enforceNodeAllocatable: [pods]"
+    yield Ineffective("reactor.brake", f"has no effect: {why} ({remedy})")
