@@ -22,6 +22,7 @@ _READ_BYTES: Final = 64 << 10
 _BETWEEN_READS_SECONDS: Final = 0.01  # a program that floods its errors waits; the loop does not
 _DYING_SECONDS: Final = 5.0
 _LISTENING_SECONDS: Final = 0.1
+_LONGEST_FIRST_LINE: Final = 256  # BINPRM_BUF_SIZE, of which the kernel reads a script's first line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +162,33 @@ async def _keep_last(stream: trio.lowlevel.FdStream, kept: bytearray, all_said: 
 
 def unrunnable_because(command: Command) -> str | None:
     """Return why a command can't be run here as it is configured, None where it can."""
-    try:
-        found = os.stat(command[0])
-    except OSError as error:
-        return f"{command[0]}: {error.strerror}"
-    if not stat.S_ISREG(found.st_mode):
-        return f"{command[0]} is not a regular file"
-    if not os.access(command[0], os.X_OK):
-        return f"{command[0]} has mode {stat.S_IMODE(found.st_mode):04o}: it can't be executed"
+    interpreter = _interpreter(command[0])
+    for program in (command[0], *([] if interpreter is None else [interpreter])):
+        why = _not_executable_because(program)
+        if why is not None:
+            return why if program == command[0] else f"{command[0]}: its interpreter {why}"
     return None
+
+
+def _not_executable_because(program: str) -> str | None:
+    try:
+        found = os.stat(program)
+    except OSError as error:
+        return f"{program}: {error.strerror}"
+    if not stat.S_ISREG(found.st_mode):
+        return f"{program} is not a regular file"
+    if not os.access(program, os.X_OK):
+        return f"{program} has mode {stat.S_IMODE(found.st_mode):04o}: it can't be executed"
+    return None
+
+
+def _interpreter(program: str) -> str | None:
+    """Return what runs a script; None for what is none, or can't be read."""
+    try:
+        # A FIFO of that name does not hold the caller.
+        with open(os.open(program, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            first = file.readline(_LONGEST_FIRST_LINE)
+    except OSError:
+        return None
+    words = first[2:].split(maxsplit=1) if first.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else None

@@ -1,4 +1,4 @@
-"""`reactor config check`."""
+"""`reactor config check`, `show` and `init`."""
 
 from __future__ import annotations
 
@@ -7,83 +7,117 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reactor.commands.arguments import Commands, add_command, add_config_dir, settings_in
-from reactor.errors import ConfigError, ReactorError
+from reactor.commands.arguments import (
+    DEFAULT_CONFIG,
+    Commands,
+    add_command,
+    add_config_dir,
+    add_output,
+    settings_in,
+)
+from reactor.text import printable
 
 if TYPE_CHECKING:
-    from reactor.model.settings import Settings
+    from reactor.kernel.cgroup import CgroupTree
 
 _EXAMPLE = "reactor config check /etc/reactor/config.yaml"
 
 
 def add(commands: Commands) -> None:
-    """Declare it."""
+    """Declare them."""
     command = add_command(commands, "config", None, "work on a configuration", _EXAMPLE)
+    those = command.add_subparsers(metavar="COMMAND", required=True)
     check = add_command(
-        command.add_subparsers(metavar="COMMAND", required=True),
+        those,
         "check",
         _check,
-        "name every error in a configuration, each by its path",
+        "name every error in a configuration, each by its path, and what has no effect or a bad one",
         _EXAMPLE,
     )
     check.add_argument("file", metavar="FILE", type=Path, help="the configuration")
     add_config_dir(check)
+    show = add_command(
+        those,
+        "show",
+        _show,
+        "show what is in force, and who is guarded, spared and never touched",
+        "reactor config show /etc/reactor/config.yaml",
+    )
+    show.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        nargs="?",
+        default=DEFAULT_CONFIG,
+        help=f"the configuration ({DEFAULT_CONFIG})",
+    )
+    add_config_dir(show)
+    add_output(show)
+    init = add_command(
+        those,
+        "init",
+        _init,
+        "write a first configuration for this machine, with the reason of each line",
+        f"sudo reactor config init {DEFAULT_CONFIG}",
+    )
+    init.add_argument("file", metavar="FILE", type=Path, nargs="?", help="where to (standard output)")
+    init.add_argument("--force", action="store_true", help="replace a file that exists")
+    init.add_argument(
+        "--thresholds-from",
+        metavar="FILE",
+        type=Path,
+        help="take the thresholds of this configuration, such as the reactor.yaml of reactor tune",
+    )
 
 
 def _check(options: argparse.Namespace) -> int:
     settings = settings_in(options.file, options.config_dir)
-    _warn_where_commands_are_refused(options.file, options.config_dir)
-    _warn_where_no_pod_can_be_evicted(settings, options.file)
-    count = len(settings.eviction.thresholds)
-    _warn_where_nothing_brakes(settings, options.file)
-    _warn_of_thresholds(settings, options.file)
-    _warn_of_notifications(settings, options.file)
-    print(f"{options.file}: ok, {count} thresholds: {', '.join(map(str, settings.eviction.thresholds))}")
+    from reactor.config.settings import layers_of
+    from reactor.doctor.findings import findings, refusals
+
+    layers = layers_of(options.file, options.config_dir)
+    for finding in (
+        *refusals(options.file, options.config_dir),
+        *findings(settings, layers, _tree()),
+    ):
+        print(f"reactor: {printable(str(finding))}", file=sys.stderr)
+    thresholds = settings.eviction.thresholds
+    print(f"{options.file}: ok, {len(thresholds)} thresholds: {', '.join(map(str, thresholds))}")
+    if not settings.pod_parents:
+        print(f"{options.file}: guards nobody: reactor.pods.parents is empty, so the daemon only observes")
     return 0
 
 
-def _warn_where_commands_are_refused(path: Path, config_dir: Path | None) -> None:
-    """Warn where `run` would refuse the file as it lies here: it may be for another machine."""
-    from reactor.config.settings import load_configuration
-
-    try:
-        load_configuration(path, config_dir, may_run_commands=True)
-    except ConfigError as error:
-        print(f"reactor: {path}: reactor run refuses it here: {error}", file=sys.stderr)
-
-
-def _warn_where_no_pod_can_be_evicted(settings: Settings, path: Path) -> None:
-    if not settings.pod_parents:
-        why = "empty: no pod can be evicted (set it, or reactor.nodeCgroup, or reactor.kubernetes)"
-        print(f"reactor: {path}: reactor.pods.parents: {why}", file=sys.stderr)
-
-
-def _warn_of_thresholds(settings: Settings, path: Path) -> None:
-    from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
-
-    found = (*absurd_on_this_machine(settings).items(), *late_on_this_machine(settings).items())
-    for what, why in found:
-        print(f"reactor: {path}: {what}: on this machine {why}", file=sys.stderr)
-
-
-def _warn_of_notifications(settings: Settings, path: Path) -> None:
-    from reactor.doctor.notifications import notification_problems
-
-    for what, why in notification_problems(settings).items():
-        print(f"reactor: {path}: {what}: on this machine {why}", file=sys.stderr)
-
-
-def _warn_where_nothing_brakes(settings: Settings, path: Path) -> None:
-    from reactor.model.settings import BrakeMode
-
-    if settings.brake is BrakeMode.OFF:
-        return
-    from reactor.brake.brake import unavailable_because
+def _tree() -> CgroupTree | None:
+    from reactor.errors import ReactorError
     from reactor.kernel.cgroup import CgroupTree
 
     try:
-        because = unavailable_because(CgroupTree.discover())
-    except (OSError, ReactorError) as error:
-        because = str(error)
-    if because is not None:
-        print(f"reactor: {path}: reactor.brake: has no effect on this machine: {because}", file=sys.stderr)
+        return CgroupTree.discover()
+    except (OSError, ReactorError):
+        return None
+
+
+def _show(options: argparse.Namespace) -> int:
+    from reactor.doctor.in_force import show
+
+    return show(options.file, options.config_dir, options.output)
+
+
+def _init(options: argparse.Namespace) -> int:
+    from reactor.doctor.first_configuration import first_configuration, this_machine, warnings, write
+
+    machine = this_machine()
+    text = first_configuration(machine, options.thresholds_from)
+    for warning in warnings(text, machine):
+        print(f"reactor: {printable(warning)}", file=sys.stderr)
+    if options.file is None or str(options.file) == "-":
+        print(text, end="")
+        return 0
+    try:
+        write(text, options.file, force=options.force)
+    except FileExistsError:
+        print(f"reactor: {options.file}: exists; --force replaces it", file=sys.stderr)
+        return 1
+    print(f"{options.file}: written; see what it does by: reactor config show {options.file}")
+    return 0

@@ -29,10 +29,12 @@ class Named(NamedTuple):
 
 
 class Layers:
-    """One document made of several; `located` says which file a problem in it is from."""
+    """One document made of several, `names` are their files'; `located` says which one a problem is from."""
 
     def __init__(self, main: Named, drop_ins: Iterable[Named]) -> None:
         """Merge. Raises ConfigError where one is no mapping."""
+        drop_ins = tuple(drop_ins)
+        self.names = (main.name, *(one.name for one in drop_ins))
         self._main = main.name
         self._origins: dict[str, str] = {}
         base = _mapping(main)
@@ -56,6 +58,11 @@ class Layers:
         found = [origin for origin in self._origins if _is_within(path, origin)]
         found = found or [origin for origin in self._origins if _is_within(origin, path)]
         return self._origins[found[-1]] if found else self._main
+
+    def origin(self, path: str) -> str | None:
+        """Return the name of the file that says what is at a path, or below it; None where no file does."""
+        is_given = any(_is_within(one, path) or _is_within(path, one) for one in _leaves(self.document, ""))
+        return self.file_of(path) if is_given else None
 
     def _merged(self, target: Any, patch: Mapping[Any, Any], name: str | None, path: str) -> dict[Any, Any]:
         """Return a mapping with another merged over it; `name` is the latter's file, None: noted already."""
@@ -102,6 +109,16 @@ def _mapping(named: Named) -> Mapping[Any, Any]:
         accepted = "KubeletConfiguration, or no kind at all"
         raise ConfigError([Problem(path=f"{named.name}: kind", got=repr(kind), accepted=accepted)])
     return named.document
+
+
+def _leaves(document: Mapping[Any, Any], path: str) -> Iterator[str]:
+    """Yield the path of each value that is no mapping."""
+    for key, value in document.items():
+        at = join(path, key)
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, at)
+        elif value is not None:
+            yield at
 
 
 def _is_within(path: str, above: str) -> bool:

@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -152,22 +152,38 @@ def _drop_ins(config_dir: Path) -> tuple[Path, ...]:
         raise ConfigError([Problem(path=where, got=got, accepted="a readable directory")]) from error
 
 
+def layers_of(path: Path, config_dir: Path | None = None) -> Layers:
+    """Return a file and its drop-ins as one document that knows which value is from where.
+
+    Raises ConfigError where one can't be read, or is no document.
+    """
+    texts = [_read(one, only_regular=False) for one in (path, *(_drop_ins(config_dir) if config_dir else ()))]
+    main, *drop_ins = _documents(texts)
+    return Layers(main, drop_ins)
+
+
 def _layered(main: _Text, drop_ins: Sequence[_Text]) -> tuple[Settings, str]:
     """Return the settings of a file with its drop-ins, and their text as one."""
+    first, *others = _documents((main, *drop_ins))
+    layers = Layers(first, others)
+    try:
+        settings = _settings_of(layers.document, layers.file_of)
+    except ConfigError as error:
+        raise ConfigError([layers.located(problem) for problem in error.problems]) from error
+    return settings, json.dumps(layers.document, default=str)
+
+
+def _documents(texts: Iterable[_Text]) -> list[Named]:
+    """Return what each file holds. Raises ConfigError with every problem."""
     documents, problems = [], list[Problem]()
-    for one in (main, *drop_ins):
+    for one in texts:
         try:
             documents.append(Named(str(one.path), load_document(one.text, str(one.path))))
         except ConfigError as error:
             problems += [_in_file(problem, one.path) for problem in error.problems]
     if problems:
         raise ConfigError(problems)
-    layers = Layers(documents[0], documents[1:])
-    try:
-        settings = _settings_of(layers.document, layers.file_of)
-    except ConfigError as error:
-        raise ConfigError([layers.located(problem) for problem in error.problems]) from error
-    return settings, json.dumps(layers.document, default=str)
+    return documents
 
 
 def _in_file(problem: Problem, path: Path | str) -> Problem:

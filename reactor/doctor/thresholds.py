@@ -30,8 +30,19 @@ def absurd_on_this_machine(
 
     What can't be observed here and now is not judged. Each filesystem may take two seconds to answer.
     """
-    observed = {**_memory_and_processes(settings, tree, proc), **_filesystems(settings)}
-    return absurd_thresholds(settings.eviction.thresholds, observed)
+    return absurd_thresholds(
+        settings.eviction.thresholds, observed_on_this_machine(settings, tree, proc=proc)
+    )
+
+
+def observed_on_this_machine(
+    settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
+) -> dict[Signal, Observation]:
+    """Return what this machine has of what the signals are about; what can't be observed is absent.
+
+    Each filesystem may take two seconds to answer.
+    """
+    return {**_memory_and_processes(settings, tree, proc), **_filesystems(settings)}
 
 
 def late_on_this_machine(
@@ -62,7 +73,7 @@ def hard_threshold_bytes(
     settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
 ) -> dict[str, int]:
     """Return what hard thresholds keep free of the node's memory and ephemeral-storage, on this machine."""
-    observed = {**_memory_and_processes(settings, tree, proc), **_filesystems(settings)}
+    observed = observed_on_this_machine(settings, tree, proc=proc)
     return {
         RESERVABLE[threshold.signal]: int(threshold.value.of(observed[threshold.signal].capacity))
         for threshold in settings.eviction.thresholds

@@ -9,19 +9,26 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from reactor.text import printable
 
 _PIPE_COLUMNS: Final = 120
+_WIDEST: Final = 10_000
 
 
 class Screen(Console):
     """A console on which names that others chose do no harm."""
 
     def say(self, text: str) -> None:
-        """Print one line, whatever is in it."""
-        self.print(printable(text))
+        """Print one line, whatever is in it; broken at spaces alone, so that a path can be copied."""
+        self.print(printable(text), overflow="ignore", crop=False)
+
+    def show(self, shown: Table) -> None:
+        """Print a table; where the screen is narrower than its whole columns, the table is wider."""
+        least = Measurement.get(self, self.options.update(width=_WIDEST), shown).minimum
+        self.print(shown, width=max(self.width, least), crop=False)
 
 
 def console() -> Screen:

@@ -83,11 +83,12 @@ class CgroupPods:
         settings: Settings,
         *,
         proc: Path = PROC,
+        daemon: str | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tree = tree
         self._clock_seconds = clock_seconds
-        self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc)
+        self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
         self._known: dict[str, Pod] = {}
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}

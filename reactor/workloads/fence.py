@@ -14,13 +14,22 @@ from reactor.kernel.procfs import PROC
 
 
 class Fence:
-    """Knows the parents of pods, and what below them is no pod: `spared`, cgroup to reason."""
+    """Knows the parents of pods, and what below them is no pod: `spared`, cgroup to reason.
+
+    `daemon` is the daemon's cgroup where this is another process: None for this one's own.
+    """
 
     def __init__(
-        self, tree: CgroupTree, parents: Sequence[str], node_cgroup: str | None, proc: Path = PROC
+        self,
+        tree: CgroupTree,
+        parents: Sequence[str],
+        node_cgroup: str | None,
+        proc: Path = PROC,
+        *,
+        daemon: str | None = None,
     ) -> None:
         self.parents = tuple(dict.fromkeys(parents))
-        own = own_cgroup(tree, proc / "self/cgroup")
+        own = daemon or own_cgroup(tree, proc / "self/cgroup")
         init = own_cgroup(tree, proc / "1/cgroup")
         spared: dict[str, str] = {}
         for cgroup, what in (

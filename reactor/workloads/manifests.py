@@ -29,7 +29,7 @@ from reactor.model.pods import Pod, StorageKind, StoragePlace
 
 CGROUP_ANNOTATION: Final = "reactor/cgroup"
 UNIT_ANNOTATION: Final = "reactor/unit"
-_SUFFIXES: Final = (".yaml", ".yml", ".json")
+SUFFIXES: Final = (".yaml", ".yml", ".json")
 _LARGEST_BYTES: Final = 1 << 20
 _ACCEPTED_ANNOTATION: Final = f"one of the annotations {CGROUP_ANNOTATION} and {UNIT_ANNOTATION}"
 
@@ -97,7 +97,7 @@ class ManifestDirectory:
     def _listed(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
         with os.scandir(self._path) as entries:
             for entry in entries:
-                if entry.name.endswith(_SUFFIXES) and not entry.name.startswith("."):
+                if entry.name.endswith(SUFFIXES) and not entry.name.startswith("."):
                     try:
                         found = entry.stat()
                     except FileNotFoundError:

@@ -32,10 +32,11 @@ class Workloads:
         settings: Settings,
         *,
         proc: Path = PROC,
+        daemon: str | None = None,
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         self._tree = tree
-        self._cgroups = CgroupPods(tree, settings, proc=proc)
+        self._cgroups = CgroupPods(tree, settings, proc=proc, daemon=daemon)
         self._directory = _directory(settings.manifests_path)
         self._reading = Bounded(self._read_manifests, timeout_seconds)
         self._manifests: Mapping[str, Manifest] = {}

@@ -25,6 +25,8 @@ COMMANDS = [
     ["top"],
     ["config"],
     ["config", "check"],
+    ["config", "show"],
+    ["config", "init"],
 ]
 
 

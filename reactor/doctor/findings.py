@@ -1,0 +1,278 @@
+"""What is right in form and guards nobody, everybody or too late on this machine, for `reactor config check`.
+
+The configuration may be meant for another machine, or for one that is not set up yet: these are warnings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from reactor.brake.brake import unavailable_because
+from reactor.config.documents import load_documents
+from reactor.config.drop_ins import Layers
+from reactor.config.nearest import nearest
+from reactor.config.refused import join
+from reactor.config.settings import load_configuration
+from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
+from reactor.doctor.notifications import notification_problems
+from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
+from reactor.errors import ConfigError, ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC
+from reactor.model.settings import BrakeMode, Settings
+from reactor.programs import unrunnable_because
+from reactor.workloads.manifests import SUFFIXES
+
+_SHOWN: Final = 5
+# A parent's name is looked for among a few others: a distant likeness is a good guess.
+_LIKENESS: Final = 0.6
+_MOUNTED: Final = ("sys", "fs", "cgroup")
+_V1_CONTROLLERS: Final = frozenset(
+    ("memory", "pids", "cpu", "cpuacct", "cpu,cpuacct", "freezer", "systemd", "unified", "blkio", "devices")
+)
+
+
+class Finding(NamedTuple):
+    """Which file, where in it, and what is to be said of it."""
+
+    file: str
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        return ": ".join(part for part in self if part)
+
+
+def findings(
+    settings: Settings, layers: Layers, tree: CgroupTree | None, *, proc: Path = PROC
+) -> Iterator[Finding]:
+    """Yield what an operator should know of a configuration that is valid; `tree` None: no cgroups here."""
+    for path, why in _found(settings, layers.document, tree, proc):
+        yield Finding(layers.file_of(path), path, why)
+    if tree is not None and settings.kubernetes is None:
+        who = guarded(settings, tree, proc=proc, daemon=daemon_cgroup())
+        for path, why in _essential(settings, layers.document, who):
+            yield Finding(layers.file_of(path), path, why)
+        if settings.manifests_path is not None:
+            yield from _manifests(settings.manifests_path, who.problems)
+
+
+def refusals(path: Path, config_dir: Path | None) -> Iterator[Finding]:
+    """Yield why `reactor run` would refuse the file as it lies here: it may be for another machine."""
+    try:
+        load_configuration(path, config_dir, may_run_commands=True)
+    except ConfigError as error:
+        yield Finding("", "", f"reactor run refuses it here: {error}")
+
+
+def _found(
+    settings: Settings, document: Mapping[Any, Any], tree: CgroupTree | None, proc: Path
+) -> Iterator[tuple[str, str]]:
+    yield from _parents(settings, document, tree)
+    yield from _commands(settings)
+    for path, why in notification_problems(settings).items():
+        yield path, f"on this machine {why}"
+    yield from _files(settings)
+    if settings.brake is not BrakeMode.OFF:
+        because = "no cgroup memory controller is mounted" if tree is None else unavailable_because(tree)
+        if because is not None:
+            yield "reactor.brake", f"has no effect on this machine: {because}"
+    absurd, late = (
+        absurd_on_this_machine(settings, tree, proc=proc),
+        late_on_this_machine(settings, tree, proc=proc),
+    )
+    for what, why in (*absurd.items(), *late.items()):
+        yield what, f"on this machine {why}"
+
+
+def _parents(
+    settings: Settings, document: Mapping[Any, Any], tree: CgroupTree | None
+) -> Iterator[tuple[str, str]]:
+    written = _written_parents(document)
+    if not settings.pod_parents:
+        if written is None:
+            yield (
+                "reactor.pods.parents",
+                "empty: no pod can be evicted (set it, or reactor.nodeCgroup, or reactor.kubernetes)",
+            )
+        return
+    if tree is None:
+        yield (
+            "reactor.pods.parents",
+            "no cgroup memory controller is mounted on this machine: no pod can be evicted",
+        )
+        return
+    named = [] if settings.node_cgroup is None else [("reactor.nodeCgroup", settings.node_cgroup)]
+    parents = [
+        (f"reactor.pods.parents[{index}]", parent)
+        for index, parent in enumerate(settings.pod_parents if written else ())
+    ]
+    for path, cgroup in (*named, *parents):
+        why = _missing_because(tree, cgroup)
+        if why is not None:
+            yield path, why
+    if settings.kubernetes is not None and not written and not _any_is_there(tree, settings.pod_parents):
+        yield (
+            "reactor.kubernetes",
+            f"none of the pods' cgroups is on this machine: {', '.join(settings.pod_parents)}",
+        )
+
+
+def _written_parents(document: Mapping[Any, Any]) -> Sequence[Any] | None:
+    """Return the parents as the configuration names them, None where it doesn't."""
+    found = ((document.get("reactor") or {}).get("pods") or {}).get("parents")
+    return found if isinstance(found, list) else None
+
+
+def _any_is_there(tree: CgroupTree, cgroups: Sequence[str]) -> bool:
+    return any(_missing_because(tree, cgroup) is None for cgroup in cgroups)
+
+
+def _missing_because(tree: CgroupTree, cgroup: str) -> str | None:
+    """Return what to say of a cgroup that is not on this machine, None for one that is."""
+    try:
+        if tree.exists(cgroup):
+            return None
+    except ReactorError as error:
+        return f"never guarded: {error}"
+    inside = _without_mount_point(tree, cgroup)
+    if inside is not None:
+        return (
+            f"{cgroup} begins with the mount point of the cgroups, and is no cgroup: paths start at the "
+            f"hierarchy's root (did you mean {inside}?)"
+        )
+    return f"{cgroup} is not on this machine: no pod is guarded there until it is ({_nearest(tree, cgroup)})"
+
+
+def _without_mount_point(tree: CgroupTree, cgroup: str) -> str | None:
+    """Return the cgroup that a path in the file system means, None where it is none."""
+    parts = cgroup.strip("/").split("/")
+    root = str(tree.memory_root).strip("/").split("/")
+    if parts[: len(root)] == root:
+        return "/" + "/".join(parts[len(root) :])
+    if tuple(parts[:3]) != _MOUNTED:
+        return None
+    rest = parts[4:] if len(parts) > 3 and parts[3] in _V1_CONTROLLERS else parts[3:]
+    return "/" + "/".join(rest)
+
+
+def _nearest(tree: CgroupTree, cgroup: str) -> str:
+    """Return which cgroup that is there was probably meant; else which there are."""
+    there, parts = "", cgroup.strip("/").split("/")
+    for index, part in enumerate(parts):
+        if _is_there(tree, f"{there}/{part}"):
+            there = f"{there}/{part}"
+            continue
+        names = _children(tree, there or "/")
+        meant = nearest(part, names, likeness=_LIKENESS)
+        if meant is not None:
+            rest = "/".join((meant, *parts[index + 1 :]))
+            found = f"{there}/{rest}" if _is_there(tree, f"{there}/{rest}") else f"{there}/{meant}"
+            return f"did you mean {found}?"
+        if there:
+            return f"the nearest that is there: {there}"
+        return f"there are: {_some([f'/{name}' for name in names])}" if names else "there are no cgroups here"
+    return f"the nearest that is there: {there}"
+
+
+def _is_there(tree: CgroupTree, cgroup: str) -> bool:
+    try:
+        return tree.exists(cgroup)
+    except ReactorError:
+        return False
+
+
+def _children(tree: CgroupTree, cgroup: str) -> tuple[str, ...]:
+    try:
+        return tree.children(cgroup)
+    except (OSError, ReactorError):
+        return ()
+
+
+def _essential(settings: Settings, document: Mapping[Any, Any], who: Guarded) -> Iterator[tuple[str, str]]:
+    """Yield the parents whose pods are what an operator can't do without."""
+    for index, parent in enumerate(settings.pod_parents):
+        prefix = parent.rstrip("/")
+        names = [
+            os.path.basename(one.pod.cgroup or "")
+            for one in who.pods
+            if os.path.dirname(one.pod.cgroup or "") == (prefix or "/")
+            and one.is_essential
+            and one.spared_because is None
+        ]
+        if names:
+            path = f"reactor.pods.parents[{index}]" if _written_parents(document) else "reactor.nodeCgroup"
+            remedy = "exempt each by ManagedOOMPreference=omit in its unit, or guard a slice without them"
+            yield path, f"may evict what this machine needs: {_some(names)}; {remedy}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _commands(settings: Settings) -> Iterator[tuple[str, str]]:
+    for filesystem, commands in settings.reclaim.commands.items():
+        path = f"reactor.reclaim.{filesystem}"
+        for index, command in enumerate(commands):
+            why = unrunnable_because(command)
+            if why is not None:
+                yield (
+                    (f"{path}[{index}]" if len(commands) > 1 else path),
+                    f"can't be run on this machine: {why}",
+                )
+
+
+def _files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield what the configuration names and this machine does not have."""
+    named: dict[str, str | None] = {
+        "reactor.pods.manifests": settings.manifests_path,
+        "reactor.runtime.endpoint": settings.runtime_endpoint,
+        "reactor.podman.socket": settings.podman_socket,
+        **{f"reactor.filesystems.{name}": path for name, path in settings.filesystems.items()},
+    }
+    if settings.kubernetes is not None:
+        named["reactor.kubernetes.kubeconfig"] = settings.kubernetes.kubeconfig_path
+        named["reactor.kubernetes.kubelet.caFile"] = settings.kubernetes.kubelet_ca_path
+    for path, file in named.items():
+        try:
+            if file is not None:
+                Path(file).stat()
+        except OSError as error:
+            yield path, f"{file}: {error.strerror} on this machine"
+
+
+def _manifests(directory: str, problems: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what is wrong with manifests, and those whose priority is left to an admission plugin."""
+    for where, why in problems.items():
+        if where.startswith(directory):
+            yield Finding("", "", why if why.startswith(where) else f"{where}: {why}")
+    try:
+        files = sorted(
+            one for one in Path(directory).iterdir() if one.name.endswith(SUFFIXES) and one.is_file()
+        )
+    except OSError:
+        return
+    for file in files:
+        try:
+            documents = load_documents(file.read_text(encoding="utf-8"), str(file))
+        except (OSError, ValueError, ConfigError):
+            continue  # said above
+        for index, document in enumerate(documents):
+            spec = document.get("spec") if isinstance(document, Mapping) else None
+            if not isinstance(spec, Mapping) or spec.get("priority") is not None:
+                continue
+            if spec.get("priorityClassName"):
+                path = f"{join('', index)}.spec.priorityClassName"
+                yield Finding(str(file), path, _unresolved(spec["priorityClassName"]))
+
+
+def _unresolved(name: object) -> str:
+    return (
+        f"{name!r} counts as priority 0: on a plain node nobody resolves the name of a class; write "
+        "spec.priority"
+    )

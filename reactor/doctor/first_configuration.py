@@ -1,0 +1,279 @@
+"""`reactor config init`: a first configuration for this machine, with the reason of each line.
+
+Nothing in it can end what the machine needs: pods are taken only from cgroups that hold containers and
+nothing of the system's, it starts as a dry run, and what else could be guarded stands in comments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.config import settings_from_text
+from reactor.config.decode import key_of
+from reactor.config.documents import load_document
+from reactor.config.drop_ins import Layers, Named
+from reactor.config.kubelet import KubeletConfiguration
+from reactor.config.settings import KUBEPODS
+from reactor.doctor.findings import findings
+from reactor.doctor.guarded import ESSENTIAL_EXAMPLES, daemon_cgroup
+from reactor.doctor.thresholds import observed_on_this_machine
+from reactor.errors import ConfigError, Problem
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC, read_kernel_memory
+from reactor.model.amounts import bytes_text
+from reactor.model.settings import KubernetesSettings, Settings
+from reactor.model.signals import Signal
+
+_MIB: Final = 1 << 20
+_SHARE: Final = 25  # a 25th of the memory, which is 4 %
+_LEAST_BYTES, _MOST_BYTES, _STEP_BYTES = 100 * _MIB, 1024 * _MIB, 10 * _MIB
+# Where runtimes put containers, and nothing else: podman and systemd-nspawn; docker with the cgroupfs driver.
+_OF_CONTAINERS: Final = ("/machine.slice", "/docker", "/libpod_parent", "/lxc", "/lxc.payload")
+_OF_THE_SYSTEM: Final = frozenset(("system.slice", "user.slice", "init.scope", "init", "reactor"))
+_KUBECONFIGS: Final = (
+    "/etc/kubernetes/kubelet.conf",
+    "/var/lib/kubelet/kubeconfig",
+    "/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
+    "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
+)
+_KUBELETS_KEYS: Final = tuple(key_of(field) for field in KubeletConfiguration.__dataclass_fields__.values())
+_EVICTION_KEYS: Final = tuple(key for key in _KUBELETS_KEYS if "eviction" in key.lower())
+
+_HEAD: Final = """\
+# What reactor does on this machine ({found}).
+# Written by `reactor config init`; edit it as you like.
+#
+#   reactor config check FILE    every error, and what guards nobody or everybody
+#   reactor config show FILE     what is in force; who is guarded, spared, never touched
+"""
+_MEMORY: Final = """\
+# When less than this is left, a pod is killed at once. `sudo reactor tune` measures
+# what this machine needs, and writes a file for `config init --thresholds-from`.
+evictionHard:
+  # {share} for what is allocated until the victim's memory is back, and {kernel}
+  # that the kernel itself holds, which counts as available.
+  memory.available: {hard}Mi
+  pid.available: 5%
+
+# Earlier, when less than this is left for 30 s, a pod is asked to end (SIGTERM):
+# evictionSoft: {{memory.available: {soft}Mi}}
+# evictionSoftGracePeriod: {{memory.available: 30s}}
+"""
+_DISKS: Final = """
+# No threshold is for a disk: here a pod has no files that reactor knows of, unless a
+# manifest names them, so ending a pod would give no space back. Commands can: add
+# `nodefs.available: 5%` to evictionHard, and to reactor:
+#   reclaim:
+#     nodefs: [/usr/bin/journalctl, --vacuum-size=500M]
+"""
+_SECTION: Final = """\
+reactor:
+  # Decide and write the journal, evict nobody. When `reactor status` and
+  # `reactor explain` show what you expect, make this false and reload:
+  # systemctl reload reactor
+  dryRun: true
+"""
+_WHO: Final = """\
+  # Guarded: each cgroup directly below the parents named here.
+  # Spared: of these, units with ManagedOOMPreference=omit (user.oomd_omit), and pods
+  #   with a priority of 2000000000 or more.
+  # Never touched: reactor, init, and whatever lies elsewhere, among it
+  #   {examples}."""
+_SLICE: Final = """\
+  # Not /system.slice: sshd and dbus are its children. To have a service guarded, give
+  # it a slice of its own (systemctl edit NAME: [Service], Slice=guarded.slice), and
+  # name that: /guarded.slice"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What there is to write a configuration for; paths are of files that exist.
+
+    `parents` are cgroups that hold containers, `others` those that hold anything else that could be guarded,
+    each with the number of its children.
+    """
+
+    tree: CgroupTree
+    has_systemd: bool
+    memory_bytes: int
+    kernel_bytes: int
+    parents: tuple[str, ...] = ()
+    others: Mapping[str, int]
+    is_kubernetes: bool = False
+    kubelet_config: Path | None = None
+    kubeconfig: str | None = None
+
+
+def first_configuration(machine: Machine, thresholds_from: Path | None = None) -> str:
+    """Return the configuration's text, which is valid and of which nothing is to be warned.
+
+    The thresholds are those of a file (that of `reactor tune`, or a kubelet's), else from the machine's size.
+    Raises ConfigError where that file is none, or has no thresholds.
+    """
+    taken = _taken(machine, thresholds_from)
+    text = "".join(f"{line}\n" for line in _lines(machine, *taken))
+    settings_from_text(text, "the first configuration")
+    return text
+
+
+def this_machine(root: Path = Path("/")) -> Machine:
+    """Return what this machine has. Raises KernelInterfaceError where it has no cgroup memory controller."""
+    tree = CgroupTree.discover()
+    systemd = daemon_cgroup(root / "run/systemd/system") is not None
+    capacity = observed_on_this_machine(Settings(), tree)[Signal.MEMORY_AVAILABLE].capacity
+    kubelets = root / KubernetesSettings().kubelet_config_path.lstrip("/")
+    names = tree.children("/")
+    return Machine(
+        tree=tree,
+        has_systemd=systemd,
+        memory_bytes=capacity,
+        kernel_bytes=read_kernel_memory(PROC),
+        parents=tuple(cgroup for cgroup in _OF_CONTAINERS if tree.exists(cgroup)),
+        others=dict(_others(tree)),
+        is_kubernetes=kubelets.is_file() or any(name in {KUBEPODS, f"{KUBEPODS}.slice"} for name in names),
+        kubelet_config=kubelets if os.access(kubelets, os.R_OK) else None,
+        kubeconfig=next((path for path in _KUBECONFIGS if (root / path.lstrip("/")).is_file()), None),
+    )
+
+
+def write(text: str, path: Path, *, force: bool) -> None:
+    """Write the text to a path that does not exist yet, or with `force` over what is there.
+
+    Raises FileExistsError, OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    if not force:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as file:
+            file.write(text)
+        return
+    fd, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(fd, "w", encoding="utf-8") as file:
+            os.fchmod(fd, 0o644)
+            file.write(text)
+        Path(beside).replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            Path(beside).unlink()
+        raise
+
+
+def warnings(text: str, machine: Machine) -> tuple[str, ...]:
+    """Return what `reactor config check` would warn of: nothing, but for thresholds that are another's."""
+    settings = settings_from_text(text, "the first configuration")
+    layers = Layers(Named("the first configuration", load_document(text, "")), ())
+    return (*settings.warnings, *map(str, findings(settings, layers, machine.tree)))
+
+
+def _others(tree: CgroupTree) -> Iterator[tuple[str, int]]:
+    """Yield cgroups that hold what could be guarded: slices of the operator's, and users' applications."""
+    for name in tree.children("/"):
+        if name not in _OF_THE_SYSTEM and f"/{name}" not in _OF_CONTAINERS and not name.startswith(KUBEPODS):
+            yield f"/{name}", len(tree.children(f"/{name}"))
+    users = "/user.slice"
+    if not tree.exists(users):
+        return
+    for name in tree.children(users):
+        uid = name.removeprefix("user-").removesuffix(".slice")
+        applications = f"{users}/{name}/user@{uid}.service/app.slice"
+        if uid.isdecimal() and uid != "0" and tree.exists(applications):
+            yield applications, len(tree.children(applications))
+
+
+def _taken(machine: Machine, thresholds_from: Path | None) -> tuple[Mapping[str, Any], str]:
+    """Return keys of another document, and where they are from."""
+    if thresholds_from is not None:
+        document = _document(thresholds_from)
+        found = {key: document[key] for key in _EVICTION_KEYS if document.get(key) is not None}
+        if not {"evictionHard", "evictionSoft"} & set(found):
+            accepted = "a configuration with evictionHard or evictionSoft, such as that of reactor tune"
+            raise ConfigError([Problem(path=str(thresholds_from), got="no thresholds", accepted=accepted)])
+        brake = (document.get("reactor") or {}).get("brake")
+        return {**found, **({} if brake is None else {"brake": brake})}, str(thresholds_from)
+    if machine.is_kubernetes and machine.kubelet_config is not None:
+        with suppress(ConfigError, OSError):
+            document = _document(machine.kubelet_config)
+            return (
+                {key: document[key] for key in _KUBELETS_KEYS if document.get(key) is not None},
+                str(machine.kubelet_config),
+            )
+    return {}, ""
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    settings_from_text(text, str(path))
+    document = load_document(text, str(path))
+    return document if isinstance(document, Mapping) else {}
+
+
+def _lines(machine: Machine, taken: Mapping[str, Any], origin: str) -> Iterator[str]:
+    systemd = "systemd" if machine.has_systemd else "no systemd"
+    found = f"{bytes_text(machine.memory_bytes)} of memory, cgroup {machine.tree.version}, {systemd}"
+    yield _HEAD.format(found=found)
+    written = dict(taken)
+    brake = written.pop("brake", None)
+    if written:
+        yield f"# From {origin}."
+    for key, value in written.items():
+        yield from _entry(key, value)
+    if not {"evictionHard", "evictionSoft"} & set(written):
+        yield _thresholds(machine)
+    yield _SECTION
+    if brake is not None:
+        yield f"  brake: {json.dumps(brake)}"
+        yield ""
+    yield from _kubernetes(machine) if machine.is_kubernetes else _pods(machine)
+
+
+def _entry(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping) and value:
+        yield f"{key}:"
+        for name, inner in value.items():
+            yield f"  {json.dumps(name)}: {json.dumps(inner, default=str)}"
+    else:
+        yield f"{key}: {json.dumps(value, default=str)}"
+
+
+def _thresholds(machine: Machine) -> str:
+    share = min(max(machine.memory_bytes // _SHARE, _LEAST_BYTES), _MOST_BYTES)
+    wanted = -(-(share + machine.kernel_bytes) // _STEP_BYTES) * _STEP_BYTES
+    hard_mib = min(wanted, machine.memory_bytes // 2) // _MIB
+    text = _MEMORY.format(
+        share=bytes_text(share), kernel=bytes_text(machine.kernel_bytes), hard=hard_mib, soft=2 * hard_mib
+    )
+    return text if machine.is_kubernetes else text + _DISKS
+
+
+def _kubernetes(machine: Machine) -> Iterator[str]:
+    yield "  # The pods are the kubelet's. The API server says which of them are critical:"
+    yield "  # those are never evicted."
+    if machine.kubeconfig is None:
+        yield "  # Enough in a DaemonSet; elsewhere: {kubeconfig: /path/to/kubeconfig}"
+        yield "  kubernetes: {}"
+    else:
+        yield "  kubernetes:"
+        yield f"    kubeconfig: {machine.kubeconfig}"
+        yield "    role: alongside    # the kubelet evicts, too"
+
+
+def _pods(machine: Machine) -> Iterator[str]:
+    yield _WHO.format(examples=ESSENTIAL_EXAMPLES)
+    if not machine.parents:
+        yield "  # No container was found here: until you name a parent, nobody is guarded and"
+        yield "  # reactor only observes."
+    if machine.others:
+        yield "  # Could be guarded as well:"
+        for cgroup, count in machine.others.items():
+            yield f"  #   {cgroup}    # {count} {'child' if count == 1 else 'children'} now"
+    if machine.has_systemd:
+        yield _SLICE
+    yield "  pods:"
+    yield f"    parents: [{', '.join(machine.parents)}]"

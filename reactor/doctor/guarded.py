@@ -1,0 +1,110 @@
+"""Who is there by a configuration: which pods would be guarded, which are spared, what is never touched."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree, MemoryCounters
+from reactor.kernel.procfs import PROC
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings
+from reactor.workloads.fence import Fence
+from reactor.workloads.kubelet_storage import NodePaths
+from reactor.workloads.kubernetes_pods import KubernetesPods
+from reactor.workloads.pods import Workloads
+
+UNIT: Final = "/system.slice/reactor.service"
+_SYSTEMD: Final = Path("/run/systemd/system")
+# What an operator needs to get in, and what every other unit stands on. Whole slices of them count as well.
+_ESSENTIAL: Final = re.compile(
+    r"(sshd?(@.*)?|dropbear|dbus(-broker)?|systemd-.*|polkit|NetworkManager|networking|wpa_supplicant|"
+    r"iwd|getty@.*|serial-getty@.*|user@0|auditd|rsyslog|chronyd?|ntpd?|cloud-.*|multipathd|lvm2-.*|"
+    r"iscsid|tailscaled|wg-quick@.*|docker|containerd|crio|cri-docker|podman|kubelet|k3s(-agent)?|"
+    r"rke2-(server|agent)|libvirtd|virt.*d|reactor)\.(service|socket)"
+    r"|init\.scope|system\.slice|user\.slice|user-0\.slice|kubepods(\.slice)?"
+)
+ESSENTIAL_EXAMPLES: Final = "sshd, dbus, systemd's own services, container runtimes, the kubelet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedPod:
+    """A pod, and what it uses now, None where that can't be read.
+
+    `spared_because` is why it is never evicted, None for one that may be.
+    """
+
+    pod: Pod
+    used_bytes: int | None
+
+    @property
+    def spared_because(self) -> str | None:
+        """Return why it is never evicted."""
+        return self.pod.critical_because
+
+    @property
+    def is_essential(self) -> bool:
+        """Return whether an operator would lose the machine with it."""
+        return _ESSENTIAL.fullmatch((self.pod.cgroup or "").rpartition("/")[2]) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """The pods there are; `never` are the cgroups that would be pods but for what they are or hold."""
+
+    pods: tuple[GuardedPod, ...] = ()
+    never: Mapping[str, str]
+    problems: Mapping[str, str]
+
+
+def daemon_cgroup(systemd: Path = _SYSTEMD) -> str | None:
+    """Return the cgroup of the daemon's unit, None where no systemd runs: this process's is as good."""
+    return UNIT if systemd.is_dir() else None
+
+
+def guarded(settings: Settings, tree: CgroupTree, *, proc: Path = PROC, daemon: str | None = None) -> Guarded:
+    """Return who is there by these settings. What can't be read is in `problems`.
+
+    On a Kubernetes node nobody is asked for specs: a pod's priority is not known, and its name only if the
+    kubelet's log directory has it.
+    """
+    on_kubernetes = settings.kubernetes is not None
+    listing: Workloads | KubernetesPods = (
+        KubernetesPods(tree, settings, paths=NodePaths(proc=proc))
+        if on_kubernetes
+        else Workloads(tree, settings, proc=proc, daemon=daemon)
+    )
+    pods = trio.run(listing.listed)
+    fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
+    parents = {parent.rstrip("/") for parent in settings.pod_parents}
+    return Guarded(
+        pods=tuple(GuardedPod(pod=pod, used_bytes=_used_bytes(tree, pod)) for pod in pods),
+        never={
+            cgroup: why
+            for cgroup, why in fence.spared.items()
+            if os.path.dirname(cgroup).rstrip("/") in parents
+        },
+        problems={} if on_kubernetes else listing.problems,  # there, that no spec is known
+    )
+
+
+def _used_bytes(tree: CgroupTree, pod: Pod) -> int | None:
+    if pod.cgroup is None:
+        return None
+    try:
+        counters = MemoryCounters(tree, pod.cgroup)
+    except (OSError, ReactorError):
+        return None
+    try:
+        return counters.working_set_bytes()
+    except (OSError, ReactorError):
+        return None
+    finally:
+        counters.close()

@@ -1,0 +1,188 @@
+"""`reactor config show`: what a configuration comes to on this machine, and who is there by it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from reactor.config.drop_ins import Layers
+from reactor.config.effective import effective
+from reactor.config.refused import join
+from reactor.config.settings import layers_of, load_settings
+from reactor.doctor.findings import findings
+from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
+from reactor.doctor.thresholds import observed_on_this_machine
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.procfs import PROC
+from reactor.model.amounts import amount_text, duration_text
+from reactor.model.settings import Settings
+from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
+from reactor.model.thresholds import Threshold
+from reactor.policy import absurd_thresholds
+from reactor.terminal.tables import Screen, console, table
+
+_DEFAULT: Final = "default"
+_NEVER: Final = "everything outside these parents"
+
+
+def show(path: Path, config_dir: Path | None, output: str) -> int:
+    """Print what is in force; the exit status is 0. Raises ConfigError where the configuration is invalid."""
+    layers = layers_of(path, config_dir)
+    document = in_force(load_settings(path, config_dir), layers, _tree())
+    if output == "json":
+        print(json.dumps(document, default=str))
+    else:
+        present(document, config_dir, console())
+    return 0
+
+
+def in_force(
+    settings: Settings, layers: Layers, tree: CgroupTree | None, *, proc: Path = PROC
+) -> Mapping[str, Any]:
+    """Return what a configuration comes to, as plain JSON values; `tree` None: no cgroups here.
+
+    `file` is where a value is from, None for a default.
+    """
+    who = None if tree is None else guarded(settings, tree, proc=proc, daemon=daemon_cgroup())
+    return {
+        "files": list(layers.names),
+        "dry_run": settings.dry_run,
+        "node_cgroup": settings.node_cgroup,
+        "thresholds": list(_thresholds(settings, layers, tree, proc)),
+        "pod_parents": list(settings.pod_parents),
+        "pods": [] if who is None else list(_pods(who)),
+        "never": [] if who is None else [{"cgroup": one, "because": why} for one, why in who.never.items()],
+        "settings": [
+            {"key": one.path, "value": one.value, "file": layers.origin(one.path)}
+            for one in effective(layers.document, settings)
+        ],
+        "warnings": [*settings.warnings, *map(str, findings(settings, layers, tree, proc=proc))],
+    }
+
+
+def _tree() -> CgroupTree | None:
+    try:
+        return CgroupTree.discover()
+    except (OSError, ReactorError):
+        return None
+
+
+def _thresholds(
+    settings: Settings, layers: Layers, tree: CgroupTree | None, proc: Path
+) -> Iterator[Mapping[str, Any]]:
+    observed = observed_on_this_machine(settings, tree, proc=proc)
+    absurd = absurd_thresholds(settings.eviction.thresholds, observed)
+    for one in settings.eviction.thresholds:
+        seen = observed.get(one.signal)
+        yield {
+            "signal": one.signal,
+            "kind": "hard" if one.is_hard else "soft",
+            "value": one.value.text,
+            "amount": None if seen is None else int(one.value.of(seen.capacity)),
+            "unit": UNIT[RESOURCE[one.signal]],
+            "available": None if seen is None else seen.available,
+            "capacity": None if seen is None else seen.capacity,
+            "grace_period_seconds": one.grace_period_seconds,
+            "minimum_reclaim": None if one.minimum_reclaim is None else one.minimum_reclaim.text,
+            "absurd": absurd.get(f"threshold {one}"),
+            "file": _origin(one, layers),
+            "derived": _is_derived(one.signal),
+        }
+
+
+def _origin(threshold: Threshold, layers: Layers) -> str | None:
+    """Return the file that a threshold is from, None for a default and for a derived one."""
+    key = "evictionHard" if threshold.is_hard else "evictionSoft"
+    return None if _is_derived(threshold.signal) else layers.origin(join(key, threshold.signal))
+
+
+def _is_derived(signal: Signal) -> bool:
+    return signal.startswith("containerfs.") or signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
+
+
+def _pods(who: Guarded) -> Iterator[Mapping[str, Any]]:
+    for one in who.pods:
+        yield {
+            "pod": one.pod.key,
+            "cgroup": one.pod.cgroup,
+            "qos_class": one.pod.qos_class,
+            "priority": one.pod.priority,
+            "request_bytes": one.pod.requests.get(Resource.MEMORY, 0),
+            "used_bytes": one.used_bytes,
+            "is_guarded": one.spared_because is None,
+            "because": one.spared_because,
+        }
+
+
+def present(document: Mapping[str, Any], config_dir: Path | None, screen: Screen) -> None:
+    """Print it as tables."""
+    main, *drop_ins = document["files"]
+    labels: dict[str | None, str] = {None: _DEFAULT, main: os.path.basename(main)}
+    labels |= {name: os.path.relpath(name, config_dir) for name in drop_ins}
+    for name in document["files"]:
+        screen.say(f"{labels[name]}: {name}")
+    node = document["node_cgroup"] or "this machine"
+    screen.say(f"node: {node}{', dry run: no pod is evicted' if document['dry_run'] else ''}")
+    screen.show(_threshold_table(document["thresholds"], labels))
+    _print_pods(screen, document)
+    rows = [(one["key"], _text(one["value"]), labels[one["file"]]) for one in document["settings"]]
+    screen.show(table(("KEY", "VALUE", "FROM"), rows, whole="KEY,FROM"))
+    for warning in document["warnings"]:
+        screen.say(f"warning: {warning}")
+
+
+def _threshold_table(thresholds: Iterable[Mapping[str, Any]], labels: Mapping[str | None, str]) -> Any:
+    rows = []
+    for one in thresholds:
+        unit = RESOURCE_IN[one["unit"]]
+        here, free = (amount_text(one[key], unit) for key in ("amount", "available"))
+        kind = one["kind"]
+        if one["grace_period_seconds"]:
+            kind += f" {duration_text(one['grace_period_seconds'])}"
+        where = "derived" if one["derived"] else labels[one["file"]]
+        rows.append(
+            (one["signal"], kind, one["value"], here + (" (ignored)" if one["absurd"] else ""), free, where)
+        )
+    return table(
+        ("SIGNAL", "KIND", "BELOW", "IS HERE", "AVAILABLE", "FROM"),
+        rows,
+        right="BELOW,IS HERE,AVAILABLE",
+        whole="SIGNAL,KIND",
+    )
+
+
+def _print_pods(screen: Screen, document: Mapping[str, Any]) -> None:
+    parents: Sequence[str] = document["pod_parents"]
+    if not parents:
+        screen.say("guarded: nobody, since reactor.pods.parents is empty: the daemon only observes")
+        return
+    pods = sorted(document["pods"], key=lambda one: (not one["is_guarded"], -(one["used_bytes"] or 0)))
+    guarded_pods = [one for one in pods if one["is_guarded"]]
+    screen.say(f"guarded: {len(guarded_pods)} pods now; each child of {', '.join(parents)} is one")
+    if guarded_pods:
+        rows = [
+            (
+                one["cgroup"],
+                amount_text(one["used_bytes"], Resource.MEMORY),
+                amount_text(one["request_bytes"], Resource.MEMORY),
+                one["priority"],
+            )
+            for one in guarded_pods
+        ]
+        columns = ("GUARDED", "USES", "REQUEST", "PRIORITY")
+        screen.show(table(columns, rows, right="USES,REQUEST,PRIORITY", whole="GUARDED"))
+    spared = [(one["cgroup"], one["because"]) for one in pods if not one["is_guarded"]]
+    if spared:
+        screen.show(table(("SPARED", "BECAUSE"), spared, whole="SPARED"))
+    never = [(one["cgroup"], f"is or holds {one['because']}") for one in document["never"]]
+    screen.show(table(("NEVER TOUCHED", "BECAUSE"), [*never, (_NEVER, "no pods")], whole="NEVER TOUCHED"))
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,212 @@
+"""What is right in form and guards nobody, everybody or too late."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reactor.cli import main
+from reactor.config.documents import load_document
+from reactor.config.drop_ins import Layers, Named
+from reactor.config.settings import settings_from_text
+from reactor.doctor.findings import findings
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.programs import unrunnable_because
+
+HARD = "evictionHard: {memory.available: 100Mi}"
+REFUSED = "can't be run on this machine"
+
+
+@pytest.fixture(params=list(CgroupVersion))
+def node(request, make_tree):
+    tree = make_tree(request.param)
+    for cgroup in (
+        "/",
+        "/system.slice",
+        "/machine.slice",
+        "/machine.slice/a.scope",
+        "/jobs",
+        "/jobs/nightly",
+    ):
+        tree.add(cgroup)
+    return tree
+
+
+def found(node, text, tmp_path):
+    """Return what is found of a configuration, by its path; "" for what is of another file."""
+    settings = settings_from_text(text, "f.yaml")
+    layers = Layers(Named("f.yaml", load_document(text, "f.yaml")), ())
+    tree = None if node is None else node.tree
+    said = [
+        one for one in findings(settings, layers, tree, proc=tmp_path) if not one.path.startswith("threshold")
+    ]
+    assert all(one.file in {"f.yaml", ""} or Path(one.file).exists() for one in said)
+    return {one.path: one.why for one in said}
+
+
+def with_parent(parent):
+    return f"{HARD}\nreactor: {{pods: {{parents: [{parent}]}}}}"
+
+
+def test_parents_that_are_there_and_hold_containers_are_nothing_to_speak_of(node, tmp_path):
+    assert {} == found(node, f"{HARD}\nreactor: {{pods: {{parents: [/machine.slice, /jobs]}}}}", tmp_path)
+
+
+def test_no_parents_are_named_and_an_empty_list_was_meant(node, tmp_path):
+    assert "no pod can be evicted" in found(node, HARD, tmp_path)["reactor.pods.parents"]
+    assert {} == found(node, f"{HARD}\nreactor: {{pods: {{parents: []}}}}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parent", "said"),
+    [
+        ("/machines.slice", "did you mean /machine.slice?"),
+        ("/Machine.slice", "did you mean /machine.slice?"),
+        ("/jobs/nighty", "did you mean /jobs/nightly?"),
+        ("/job/nightly", "did you mean /jobs/nightly?"),
+        ("/jobs/weekly/big", "the nearest that is there: /jobs"),
+        ("/kubepods", "there are: /jobs, /machine.slice, /system.slice"),
+    ],
+)
+def test_a_parent_that_is_not_there_is_named_with_the_nearest_that_is(node, tmp_path, parent, said):
+    why = found(node, with_parent(parent), tmp_path)["reactor.pods.parents[0]"]
+    assert why.startswith(f"{parent} is not on this machine")
+    assert said in why
+
+
+@pytest.mark.parametrize("mount", ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", None])
+def test_a_parent_with_the_mount_point_in_it_is_answered_with_the_cgroup(node, tmp_path, mount):
+    parent = f"{mount or node.tree.memory_root}/machine.slice"
+    why = found(node, with_parent(parent), tmp_path)["reactor.pods.parents[0]"]
+    assert "mount point" in why
+    assert "(did you mean /machine.slice?)" in why
+
+
+def test_a_virtual_node_that_is_not_there_is_named_by_its_own_key(node, tmp_path):
+    said = found(node, f"{HARD}\nreactor: {{nodeCgroup: /machne.slice}}", tmp_path)
+    assert list(said) == ["reactor.nodeCgroup"]
+    assert "did you mean /machine.slice?" in said["reactor.nodeCgroup"]
+
+
+def test_a_parent_whose_pods_the_machine_needs_is_named(node, tmp_path):
+    for unit in ("ssh.service", "dbus.service", "systemd-journald.service", "web.service"):
+        node.add(f"/system.slice/{unit}")
+    why = found(node, with_parent("/system.slice"), tmp_path)["reactor.pods.parents[0]"]
+    assert "may evict what this machine needs: dbus.service, ssh.service, systemd-journald.service;" in why
+
+
+def test_the_root_as_a_parent_guards_everybody_which_is_named(node, tmp_path):
+    why = found(node, with_parent("/"), tmp_path)["reactor.pods.parents[0]"]
+    assert "may evict what this machine needs: system.slice;" in why
+
+
+def test_what_the_machine_needs_and_is_exempt_is_not_named(node, tmp_path):
+    node.add("/system.slice/ssh.service")
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    spec = {
+        "metadata": {"name": "ssh", "annotations": {"reactor/unit": "ssh.service"}},
+        "spec": {"priority": 2_000_001_000, "containers": [{"name": "sshd"}]},
+    }
+    (manifests / "ssh.yaml").write_text(json.dumps(spec))
+    text = f"{HARD}\nreactor: {{pods: {{parents: [/system.slice], manifests: {manifests}}}}}"
+    assert {} == found(node, text, tmp_path)
+
+
+def test_on_a_machine_without_cgroups_no_pod_can_be_evicted(tmp_path):
+    assert "no pod can be evicted" in found(None, with_parent("/jobs"), tmp_path)["reactor.pods.parents"]
+
+
+def test_a_kubernetes_node_without_the_pods_cgroups_is_named(node, tmp_path):
+    said = found(node, f"{HARD}\nreactor: {{kubernetes: {{}}}}", tmp_path)
+    assert {
+        "reactor.kubernetes": "none of the pods' cgroups is on this machine: /kubepods, /kubepods.slice"
+    } == said
+    node.add("/kubepods.slice")
+    assert {} == found(node, f"{HARD}\nreactor: {{kubernetes: {{}}}}", tmp_path)
+
+
+def test_commands_that_can_not_be_run_are_named_by_their_place(node, tmp_path):
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    (tmp_path / "plain").chmod(0o644)
+    text = (
+        f"evictionHard: {{nodefs.available: 1Ki}}\nreactor: {{pods: {{parents: [/jobs]}}, reclaim: "
+        f"{{nodefs: [[/bin/true], [{tmp_path}/none], [{tmp_path}/plain]], imagefs: [{tmp_path}]}}}}"
+    )
+    said = found(node, text, tmp_path)
+    assert {
+        "reactor.reclaim.nodefs[1]": f"{REFUSED}: {tmp_path}/none: No such file or directory",
+        "reactor.reclaim.nodefs[2]": f"{REFUSED}: {tmp_path}/plain has mode 0644: it can't be executed",
+        "reactor.reclaim.imagefs": f"{REFUSED}: {tmp_path} is not a regular file",
+    } == said
+
+
+def test_a_script_whose_interpreter_is_missing_can_not_be_run(tmp_path):
+    script = tmp_path / "script"
+    for line, why in (("#!/bin/sh\n", None), ("#! /no/such/shell -e\n", "/no/such/shell"), ("#!\n", None)):
+        script.write_text(line)
+        script.chmod(0o755)
+        said = unrunnable_because((str(script),))
+        assert (said is None) == (why is None)
+        assert why is None or why in str(said)
+
+
+def test_files_that_the_configuration_names_and_the_machine_lacks_are_named(node, tmp_path):
+    text = (
+        f"{HARD}\nreactor: {{pods: {{parents: [/jobs], manifests: {tmp_path}/m}}, "
+        f"podman: {{socket: {tmp_path}/p}}, filesystems: {{nodefs: {tmp_path}}}}}"
+    )
+    said = found(node, text, tmp_path)
+    lacks = "No such file or directory on this machine"
+    assert said["reactor.pods.manifests"] == f"{tmp_path}/m: {lacks}"
+    assert said["reactor.podman.socket"] == f"{tmp_path}/p: {lacks}"
+    assert "reactor.filesystems.nodefs" not in said
+
+
+def test_a_class_of_priority_that_nobody_resolves_is_named_with_its_manifest(node, tmp_path):
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+
+    def manifest(name, **spec):
+        document = {"metadata": {"name": name, "annotations": {"reactor/cgroup": f"/jobs/{name}"}}}
+        (manifests / f"{name}.yaml").write_text(json.dumps({**document, "spec": {"containers": [], **spec}}))
+
+    manifest("nightly", priorityClassName="high")
+    manifest("weekly", priorityClassName="high", priority=1000)
+    text = f"{HARD}\nreactor: {{pods: {{parents: [/jobs], manifests: {manifests}}}}}"
+    settings = settings_from_text(text, "f.yaml")
+    layers = Layers(Named("f.yaml", load_document(text, "f.yaml")), ())
+    (finding,) = [
+        one for one in findings(settings, layers, node.tree, proc=tmp_path) if "threshold" not in one.path
+    ]
+    assert finding.file == str(manifests / "nightly.yaml")
+    assert finding.path == "[0].spec.priorityClassName"
+    assert "'high' counts as priority 0" in finding.why
+
+
+def test_a_manifest_that_is_refused_is_named_once(node, tmp_path):
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "a.yaml").write_text(
+        "{metadata: {name: a, annotations: {reactor/cgroup: /other/a}}, spec: {}}"
+    )
+    (manifests / "b.yaml").write_text("{metadata: {name: b}, spec: {}}")
+    text = f"{HARD}\nreactor: {{pods: {{parents: [/jobs], manifests: {manifests}}}}}"
+    settings = settings_from_text(text, "f.yaml")
+    layers = Layers(Named("f.yaml", load_document(text, "f.yaml")), ())
+    said = [str(one) for one in findings(settings, layers, node.tree, proc=tmp_path)]
+    for name in ("a.yaml", "b.yaml"):
+        (line,) = [line for line in said if name in line]
+        assert line.count(name) == 1
+
+
+def test_check_warns_of_them_and_exits_0(tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(f"{HARD}\nreactor: {{reclaim: {{nodefs: [/no/such/program]}}}}\n")
+    assert main(["config", "check", str(config)]) == 0
+    streams = capsys.readouterr()
+    wanted = f"reactor: {config}: reactor.reclaim.nodefs: can't be run on this machine: /no/such/program"
+    assert wanted in streams.err
+    assert "guards nobody" in streams.out
