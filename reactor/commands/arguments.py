@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from reactor.errors import ConfigError
 from reactor.text import printable
 
 if TYPE_CHECKING:
@@ -71,13 +72,37 @@ def add_socket(command: argparse.ArgumentParser) -> None:
 
 
 def socket_of(options: argparse.Namespace) -> Path:
-    """Return the daemon's socket: the one given, else the configuration's, else the default."""
+    """Return the daemon's socket: the one given, else the configuration's, else the default.
+
+    A configuration that is invalid, as after a refused reload, is no reason not to ask the daemon.
+    """
     if options.socket is not None:
         return Path(options.socket)
-    settings = settings_given(options)
-    if settings is not None:
-        return Path(settings.socket_path)
-    return _DEFAULT_SOCKET
+    try:
+        settings = settings_given(options)
+    except ConfigError as error:
+        path = options.config or DEFAULT_CONFIG
+        socket = _socket_named(path, options.config_dir)
+        count = len(error.problems)
+        print(
+            f"reactor: {path}: invalid, {count} error{'s' * (count != 1)} (reactor config check {path}); "
+            f"asking the daemon at {socket}",
+            file=sys.stderr,
+        )
+        return socket
+    return _DEFAULT_SOCKET if settings is None else Path(settings.socket_path)
+
+
+def _socket_named(path: Path, config_dir: Path | None) -> Path:
+    """Return the socket that an invalid configuration names as far as it can be read, else the default."""
+    from reactor.config.settings import layers_of
+
+    try:
+        section = layers_of(path, config_dir).document.get("reactor")
+    except ConfigError:
+        section = None
+    named = section.get("socket") if isinstance(section, Mapping) else None
+    return Path(named) if isinstance(named, str) and named.startswith("/") else _DEFAULT_SOCKET
 
 
 def settings_given(options: argparse.Namespace) -> Settings | None:

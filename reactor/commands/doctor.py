@@ -27,6 +27,12 @@ def add(commands: Commands) -> None:
     add_config_dir(command)
     add_output(command)
     command.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with 0 if every first choice would be used, 1 if a second one, 2 if this node can't be "
+        "guarded (else 0, and 1 if it can't)",
+    )
+    command.add_argument(
         "-v",
         "--verbose",
         action="store_true",
@@ -37,4 +43,4 @@ def add(commands: Commands) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from reactor.doctor.doctor import examine
 
-    return examine(settings_given(options), options.output, verbose=options.verbose)
+    return examine(settings_given(options), options.output, verbose=options.verbose, strict=options.strict)

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from reactor.doctor.in_a_pod import is_in_a_pod, with_remedy_in_a_pod
 from reactor.doctor.kubernetes import kubernetes_features
+from reactor.doctor.remedies import NONE_IS_NEEDED, each_once, fitting, this_place
 from reactor.doctor.runtime import podman_features, runtime_feature
 from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import BrakeMode, Settings
-from reactor.sources.catalogue import BY_NAME, MEMCG_EVENTFD, MEMORY_HIGH, SOURCES, TICKER, Source, Watched
+from reactor.sources.catalogue import (
+    BY_NAME,
+    MEMCG_EVENTFD,
+    MEMORY_HIGH,
+    SOURCES,
+    TICKER,
+    Source,
+    Watched,
+    steps_of,
+)
 from reactor.terminal.tables import console, table
 
 _CONTROLLER: Final = "cgroup memory controller"
+_MEMORY_HIGH: Final = "memory.high"
+_SWITCHED_OFF: Final = "switched off in the configuration"
+_ON_V1: Final = "the memory controller is on cgroup v1"
+_NO_CHOICE: Final = frozenset({_SWITCHED_OFF, _ON_V1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +44,16 @@ class SourcePlan:
     because: str
 
 
-def examine(settings: Settings | None, output: str, *, verbose: bool = False) -> int:
+def examine(settings: Settings | None, output: str, *, verbose: bool = False, strict: bool = False) -> int:
     """Print what there is; the exit status is 1 where reactor can't guard this node at all.
 
-    With `verbose` the verifier's log of each eBPF program that was refused is printed too.
+    With `strict` it is 2 there, and 1 where something less than the first choice would be used. With
+    `verbose` the verifier's log of each eBPF program that was refused is printed too.
     """
     wanted = settings or Settings()
-    probed = probe(delegated=wanted.kubernetes is None)
+    place = this_place()
     features = (
-        *(map(with_remedy_in_a_pod, probed) if is_in_a_pod() else probed),
+        *(fitting(one, place) for one in probe(delegated=wanted.kubernetes is None)),
         runtime_feature(wanted),
         *podman_features(wanted),
         *kubernetes_features(wanted),
@@ -49,6 +63,8 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     brake = brake_plan(settings or Settings(), by_name)
     absurd, late = absurd_on_this_machine(wanted), late_on_this_machine(wanted)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
+    lacks = second_choices(wanted, plans, by_name)
+    status = exit_status(works=works, lacks=lacks, strict=strict)
     if output == "json":
         found = {
             "features": [asdict(one) for one in features],
@@ -56,9 +72,11 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
             "brake": brake,
             "absurd_thresholds": absurd,
             "late_thresholds": late,
+            "can_guard": works,
+            "second_choices": lacks,
         }
         print(json.dumps(found))
-        return 0 if works else 1
+        return status
     screen = console()
     rows = [(one.name, _yes(used=one.available), one.detail) for one in features]
     screen.print(table(("FEATURE", "THERE", "DETAIL"), rows))
@@ -71,15 +89,59 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False) ->
     screen.print(f"brake: {brake}")
     for what, why in (*absurd.items(), *late.items()):
         screen.print(f"{what}: {why}")
-    for feature in features:
-        if not feature.available and feature.remedy:
-            screen.print(f"remedy: {feature.name}: {feature.remedy}")
+    for what, why in lacks.items():
+        screen.say(f"second choice: {what}: {why}")
+    for remedy, names in each_once(_of_use(features, plans)).items():
+        screen.say(f"remedy: {', '.join(names)}: {remedy}")
     for feature in features:
         if verbose and feature.log:
             screen.print(f"log of {feature.name}:\n{feature.log}")
     if not works:
         screen.print("reactor can't guard this node: the cgroup memory controller is missing")
-    return 0 if works else 1
+    return status
+
+
+def exit_status(*, works: bool, lacks: Mapping[str, str], strict: bool) -> int:
+    """Return the exit status of the command."""
+    if not strict:
+        return 0 if works else 1
+    return (1 if lacks else 0) if works else 2
+
+
+def second_choices(
+    settings: Settings, plans: Iterable[SourcePlan], features: Mapping[str, Feature]
+) -> dict[str, str]:
+    """Return what would be used, or done without, in place of a first choice, each with the reason.
+
+    What the configuration switches off, and what the other cgroup version has, is no choice at all.
+    """
+    found: dict[str, str] = {}
+    for watched in (Watched.MEMORY, Watched.PROCESSES, Watched.OOM_KILLS):
+        names = {source.name for source in steps_of(watched)}
+        chain = [plan for plan in plans if plan.name in names and _is_choice(plan, features)]
+        if chain and not chain[0].used:
+            used = next((plan.name for plan in chain if plan.used), TICKER)
+            found[watched] = f"{used} in place of {chain[0].name}: {chain[0].because}"
+    wanted = ["capabilities"]
+    wanted += ["realtime"] if settings.realtime.fifo_priority else []
+    wanted += ["memory lock"] if settings.realtime.lock_memory else []
+    for name in wanted:
+        feature = features.get(name)
+        if feature is not None and not feature.available:
+            found[name] = feature.detail
+    return found
+
+
+def _is_choice(plan: SourcePlan, features: Mapping[str, Feature]) -> bool:
+    on_v2 = features.get(_MEMORY_HIGH)
+    is_of_v1 = BY_NAME[plan.name].version is CgroupVersion.V1
+    return plan.because not in _NO_CHOICE and not (is_of_v1 and on_v2 is not None and on_v2.available)
+
+
+def _of_use(features: Iterable[Feature], plans: Iterable[SourcePlan]) -> Iterator[Feature]:
+    """Yield the features but for those of the other version of cgroups, and those that nothing needs."""
+    idle = {BY_NAME[plan.name].feature for plan in plans if plan.because == _ON_V1}
+    return (one for one in features if one.name not in idle and not one.remedy.startswith(NONE_IS_NEEDED))
 
 
 def brake_plan(settings: Settings, features: Mapping[str, Feature]) -> str:
@@ -115,9 +177,9 @@ def _plan(source: Source, settings: Settings, features: Mapping[str, Feature]) -
         because = f"every {settings.housekeeping_interval_seconds:g} s"
     eventfd = _feature(BY_NAME[MEMCG_EVENTFD], features)
     if not source.is_allowed(settings.sources):
-        used, because = False, "switched off in the configuration"
+        used, because = False, _SWITCHED_OFF
     elif source.version is CgroupVersion.V2 and eventfd is not None and eventfd.available:
-        used, because = False, "the memory controller is on cgroup v1"
+        used, because = False, _ON_V1
     return SourcePlan(name=source.name, used=used, purpose=source.purpose, because=because)
 
 

@@ -69,14 +69,15 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("reactor.daemon")
 _SILENCE_SECONDS: Final = 5.0
 _NEEDED_IN_A_CLUSTER: Final = ("h2",)  # by the steward
-_AT_START_ONLY: Final = (
-    "metrics_address",
-    "socket_path",
-    "state_path",
-    "journal",
-    "realtime",
-    "kubernetes",
-)
+_AT_START_ONLY: Final = {
+    "metrics_address": "reactor.metrics",
+    "socket_path": "reactor.socket",
+    "state_path": "reactor.stateFile",
+    "journal": "reactor.journal",
+    "realtime": "reactor.realtime",
+    "kubernetes": "reactor.kubernetes",
+}
+_RESTART: Final = "restart"
 _CONFIGURATION: Final = "configuration"
 _LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
 
@@ -200,9 +201,18 @@ class Daemon:
 
     def reload(self, settings: Settings) -> None:
         """Go on with another configuration: what is known and under way stays."""
-        for name in _AT_START_ONLY:
-            if getattr(settings, name) != getattr(self._settings, name):
-                _LOG.warning("reload: %s has changed: that needs a restart", name)
+        waiting = [
+            key
+            for name, key in _AT_START_ONLY.items()
+            if getattr(settings, name) != getattr(self._settings, name)
+        ]
+        for key in waiting:
+            _LOG.warning("reload: %s has changed: that needs a restart", key)
+        self._problems.pop(_RESTART, None)
+        if waiting:
+            self._problems[_RESTART] = (
+                f"changed in the file, in force after a restart only: {', '.join(waiting)}"
+            )
         self._tally.count_reload(taken=True)
         self._problems.pop(_CONFIGURATION, None)
         self._notice.reloading()

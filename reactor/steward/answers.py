@@ -11,6 +11,7 @@ from reactor.steward.recent import RecentRecords, evictions_of
 from reactor.text import printable
 
 _DECISIONS: Final = 10
+_UNIT_SUFFIXES: Final = (".service", ".scope", ".slice")
 _SHORT_EVICTION: Final = (
     *("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns"),
     *("credited_bytes", "returned_bytes"),
@@ -54,15 +55,21 @@ def status(guard: Document, recent: RecentRecords, problems: Mapping[str, str]) 
 
 
 def explanation(guard: Document, recent: RecentRecords, name: str | None) -> dict[str, Any]:
-    """Return why a pod was evicted and where it stands in the ranking now; without a name, for all pods."""
+    """Return why a pod was evicted and where it stands in the ranking now; without a name, for all pods.
+
+    A unit also goes by its name without the suffix, where no pod has just that name.
+    """
     evictions = [one for document in reversed(recent.decisions()) for one in _eviction(document)]
-    return {
-        **guard,
-        "pod": name,
-        "ranking": [one for one in guard["ranking"] if _is_called(one, name)],
-        "evictions": [one for one in evictions if _is_called(one, name)],
-        "oom_kills": recent.oom_kills(name),
-    }
+    names = [name] if name is None else [name, *(f"{name}{suffix}" for suffix in _UNIT_SUFFIXES)]
+    for called in names:
+        found = {
+            "ranking": [one for one in guard["ranking"] if _is_called(one, called)],
+            "evictions": [one for one in evictions if _is_called(one, called)],
+            "oom_kills": recent.oom_kills(called),
+        }
+        if any(found.values()):
+            break
+    return {**guard, "pod": name, **found}
 
 
 def _short(document: Mapping[str, Any]) -> dict[str, Any]:

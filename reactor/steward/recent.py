@@ -39,8 +39,11 @@ class RecentRecords:
             del self._decisions[next(iter(self._decisions))]
 
     def decisions(self) -> list[Document]:
-        """Return the last decisions that were news, oldest first, with the head of each ranking."""
-        return list(self._decisions.values())
+        """Return the last decisions that were news, oldest first, with the head of each ranking.
+
+        A line that the guard had to send again comes after younger ones.
+        """
+        return sorted(self._decisions.values(), key=lambda one: str(one.get("time")))
 
     def oom_kills(self, name: str | None = None) -> list[Document]:
         """Return the last kills, oldest first; those of one pod by its name, namespace/name or uid.

@@ -133,3 +133,24 @@ def test_commands_that_do_not_need_it_import_neither_trio_nor_the_daemon():
 )
 def test_where_results_go_may_stand_before_the_race_or_after_it(arguments: list[str]) -> None:
     assert Path("/there") == _parser().parse_args(arguments).results
+
+
+def test_an_invalid_configuration_is_no_reason_not_to_ask_the_daemon(tmp_path, capsys):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(f"evictionHard: {{memory.available: 100Xi}}\nreactor: {{socket: {tmp_path}/s.sock}}\n")
+
+    assert main(["status", "--config", str(wrong)]) == 1  # no daemon answers there
+
+    told = capsys.readouterr().err
+    assert f"{wrong}: invalid, 1 error (reactor config check {wrong})" in told
+    assert f"asking the daemon at {tmp_path}/s.sock" in told
+
+
+@pytest.mark.parametrize("content", ["a: [\n", "- 1\n", "reactor: {socket: 7}\n", "reactor: 1\n"])
+def test_a_configuration_that_names_no_socket_leaves_the_default_one(tmp_path, capsys, content):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(content)
+
+    main(["status", "--config", str(wrong)])
+
+    assert "asking the daemon at /run/reactor/reactor.sock" in capsys.readouterr().err

@@ -3,13 +3,20 @@ from __future__ import annotations
 import json
 import socket
 
-from reactor.doctor.doctor import brake_plan, examine, source_plans
+from reactor.doctor.doctor import brake_plan, examine, exit_status, second_choices, source_plans
 from reactor.doctor.runtime import runtime_feature
 from reactor.kernel.features import Feature
-from reactor.model.settings import BrakeMode, KubernetesSettings, Settings, SourceSettings
+from reactor.model.settings import (
+    BrakeMode,
+    KubernetesSettings,
+    RealtimeSettings,
+    Settings,
+    SourceSettings,
+)
 from reactor.sources.catalogue import SOURCES
 
 EVERYTHING = ("memcg eventfd", "memory.high", "pressure stall information", "process events")
+OF_EBPF = ("eBPF process counts", "eBPF OOM kills")
 ALWAYS = ("oom-counters", "filesystems", "ticker")
 
 
@@ -102,3 +109,50 @@ def test_a_socket_on_which_no_runtime_answers_is_no_runtime(tmp_path):
         found = runtime_feature(Settings(runtime_endpoint=path))
     assert not found.available
     assert "Connection refused" in found.detail
+
+
+def lacking(settings: Settings, *there: str) -> dict[str, str]:
+    found = features(*there, "capabilities", "realtime", "memory lock")
+    return second_choices(settings, source_plans(settings, found), found)
+
+
+def test_first_choices_are_those_of_the_machines_cgroup_version():
+    on_v2 = ("eBPF watches", "eBPF process counts", "eBPF OOM kills", "memory.high")
+    assert {} == lacking(Settings(), *EVERYTHING)
+    assert {} == lacking(Settings(), *on_v2)
+
+
+def test_a_source_that_stands_in_for_the_first_is_a_second_choice_with_the_reason():
+    found = features("memory.high", "eBPF watches", "process events", "capabilities")
+    found |= {name: Feature(name=name, available=False, detail="missing") for name in OF_EBPF}
+    lacks = second_choices(Settings(), source_plans(Settings(), found), found)
+    assert {
+        "processes": "processes in place of ebpf-pids: missing",
+        "oom-kills": "oom-counters in place of ebpf-oom: missing",
+    } == lacks
+
+
+def test_what_is_switched_off_is_no_second_choice():
+    settings = Settings(sources=SourceSettings(ebpf=False))
+    assert {} == lacking(settings, "memory.high", "process events")
+
+
+def test_what_keeps_the_daemon_awake_counts_where_it_is_wanted():
+    found = features(*EVERYTHING, "capabilities")
+    found |= {
+        name: Feature(name=name, available=False, detail="refused") for name in ("realtime", "memory lock")
+    }
+    plans = source_plans(Settings(), found)
+    assert {"realtime": "refused", "memory lock": "refused"} == second_choices(Settings(), plans, found)
+    without = Settings(realtime=RealtimeSettings(fifo_priority=0, lock_memory=False))
+    assert {} == second_choices(without, plans, found)
+
+
+def test_the_exit_status_is_as_ever_and_has_three_values_if_strict():
+    lacks = {"memory": "ticker in place of ebpf"}
+    as_ever = [exit_status(works=works, lacks=lacks, strict=False) for works in (True, False)]
+    assert [0, 1] == as_ever
+    strict = [
+        exit_status(works=works, lacks=one, strict=True) for works, one in ((1, {}), (1, lacks), (0, {}))
+    ]
+    assert [0, 1, 2] == strict

@@ -96,7 +96,7 @@ def test_kills_of_a_pod_are_found_by_name_key_and_uid_and_no_others():
 
 def test_status_has_the_last_ten_and_the_problems_of_both_processes():
     guard = {"oom_kills": {"counted": {"node": 3}}, "problems": {"brake": "stuck"}, "passes": 7}
-    recent = taken(*(decision(n, str(n), evictions=[EVICTION]) for n in range(12)), *[kill()] * 12)
+    recent = taken(*(decision(n, f"{n:02}", evictions=[EVICTION]) for n in range(12)), *[kill()] * 12)
 
     document = status(guard, recent, {"journal": "full\x1b[31m"})
 
@@ -129,6 +129,22 @@ def test_pod_is_found_by_its_name_as_it_is_printed():
     place = {"place": 1, "pod": "cgroup/a\x1b[m", "uid": "u"}
 
     assert explanation({"ranking": [place]}, RecentRecords(), "a\\x1b[m")["ranking"] == [place]
+
+
+def test_unit_is_found_by_its_name_without_the_suffix_unless_a_pod_has_just_that_name():
+    unit, scope, exact = (
+        {"place": place, "pod": f"cgroup/{name}", "uid": name}
+        for place, name in enumerate(("web.service", "db.scope", "web"), 1)
+    )
+    named = [explanation({"ranking": [unit, scope]}, RecentRecords(), one) for one in ("web", "db", "we")]
+    assert [[unit], [scope], []] == [one["ranking"] for one in named]
+    assert ["web", "db", "we"] == [one["pod"] for one in named]
+    assert [exact] == explanation({"ranking": [unit, exact]}, RecentRecords(), "web")["ranking"]
+
+
+def test_decisions_are_told_in_the_order_of_their_times_whenever_they_came():
+    late, early = (decision(number) | {"time": f"2026-01-01T00:00:0{number}.000Z"} for number in (2, 1))
+    assert [1, 2] == [one["id"] for one in taken(late, early).decisions()]
 
 
 @pytest.mark.parametrize("places", ["many", -1, None, True, 2.5])
