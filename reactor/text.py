@@ -23,3 +23,12 @@ def _escape(character: str) -> str:
     if number <= 0xFF:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+
+
+def wrapped(text: str, columns: int) -> str:
+    """Return the text in lines of that many columns, broken at spaces alone: a longer word stays whole."""
+    # Only what people read is wrapped, so no daemon loads it.
+    import textwrap  # noqa: PLC0415
+
+    lines = textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from reactor.errors import ConfigError
 from reactor.simulate.replay import replay
 from reactor.simulate.scenario import Scenario, scenario_in, warn, without_cycle_collection
 from reactor.text import printable
+
+_WHAT_COLUMNS: Final = 13
 
 
 def run_scenario_file(path: str, output: str) -> int:
@@ -38,24 +40,32 @@ def _run(path: str, output: str) -> int:
 
 
 def _print_table(scenario: Scenario, lines: Iterable[dict[str, Any]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only a person's terminal needs it
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(title=scenario.name or None, title_justify="left")
-    for column in ("at", "conditions", "thresholds met", "reclaimed", "evicted", "ranking", "images removed"):
-        table.add_column(column, overflow="fold")
+    """Print what happens in each step, a line each: names stay whole however narrow the screen is."""
+    if scenario.name:
+        print(printable(scenario.name))
+    print(f"{'AT':>10}  {'WHAT':<{_WHAT_COLUMNS}}  WHO")
     for line in lines:
-        evicted = [
-            f"{pod['pod']} ({pod['signal']}, {pod['gracePeriodSeconds']} s)" for pod in line["evicted"]
-        ]
-        refused = [f"{key} not admitted" for key, answer in line["admit"].items() if not answer["admitted"]]
-        cells = (
-            line["conditions"],
-            line["thresholdsMet"],
-            line["reclaimed"],
-            [*evicted, *refused, *([line["error"]] if line["error"] else [])],
-            line["ranking"],
-            line["imagesRemoved"],
-        )
-        table.add_row(f"{line['at']:g} s", *("\n".join(map(printable, cell)) for cell in cells))
-    Console(highlight=False, markup=False, emoji=False).print(table)
+        at = f"{line['at']:g} s"
+        for what, who in _happened(line) or [("nothing", "")]:
+            print(f"{at:>10}  {what:<{_WHAT_COLUMNS}}  {printable(who)}".rstrip())
+            at = ""
+
+
+def _happened(line: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        *(("condition", one) for one in line["conditions"]),
+        *(("met", one) for one in line["thresholdsMet"]),
+        *(("reclaimed", one) for one in line["reclaimed"]),
+        *(
+            happened
+            for pod in line["evicted"]
+            for happened in (
+                ("evicted", pod["pod"]),
+                ("", f"for {pod['signal']}, within {pod['gracePeriodSeconds']} s"),
+            )
+        ),
+        *((f"{place}. in order", one) for place, one in enumerate(line["ranking"], 1)),
+        *(("image removed", one) for one in line["imagesRemoved"]),
+        *(("not admitted", key) for key, answer in line["admit"].items() if not answer["admitted"]),
+        *([("error", line["error"])] if line["error"] else []),
+    ]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from reactor.text import printable
+from reactor.text import printable, wrapped
 
 _PIPE_COLUMNS: Final = 120
 _WIDEST: Final = 10_000
@@ -23,7 +23,7 @@ class Screen(Console):
 
     def say(self, text: str) -> None:
         """Print one line, whatever is in it; broken at spaces alone, so that a path can be copied."""
-        self.print(printable(text), overflow="ignore", crop=False)
+        self.print(wrapped(printable(text), self.width), overflow="ignore", crop=False)
 
     def show(self, shown: Table) -> None:
         """Print a table; where the screen is narrower than its whole columns, the table is wider."""

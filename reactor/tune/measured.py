@@ -44,7 +44,9 @@ class NodeFacts:
     """The node that thresholds are for. `huge_pages` is the kernel's word: always, madvise, never.
 
     `largest_pod_bytes` is the working set of the largest pod there is now, None where pods are not known.
-    `can_brake` says whether memory.high can slow allocators down on it.
+    `can_brake` says whether memory.high can slow allocators down on it. `available_bytes` is
+    memory.available before the measurement, None where that was not stored; `swap_bytes` and
+    `swap_free_bytes` are the machine's swap, which memory.available does not count.
     """
 
     capacity_bytes: int
@@ -53,6 +55,9 @@ class NodeFacts:
     reserve: Reserve
     largest_pod_bytes: int | None = None
     can_brake: bool = False
+    available_bytes: int | None = None
+    swap_bytes: int = 0
+    swap_free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

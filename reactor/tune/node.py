@@ -31,12 +31,16 @@ _HUGE_PAGES: Final = Path("sys/kernel/mm/transparent_hugepage/enabled")
 def facts(tree: CgroupTree, settings: Settings, root: Path = Path("/")) -> NodeFacts:
     """Return the facts of the node that the settings are for. Raises OSError, ReactorError."""
     with closing(NodeMemory(tree, settings, root / "proc")) as memory:
-        capacity_bytes = memory.node().capacity_bytes
+        seen = memory.node().observation()
     cpus = len(os.sched_getaffinity(0))
     is_machine = settings.node_cgroup is None
     watermark_bytes = watermarks_bytes(read_file(root / "proc/zoneinfo")) if is_machine else 0
+    swap_bytes, swap_free_bytes = swap(read_file(root / "proc/meminfo")) if is_machine else (0, 0)
     return NodeFacts(
-        capacity_bytes=capacity_bytes,
+        capacity_bytes=seen.capacity,
+        available_bytes=seen.available,
+        swap_bytes=swap_bytes,
+        swap_free_bytes=swap_free_bytes,
         cpus=cpus,
         huge_pages=huge_pages(root),
         reserve=Reserve(
@@ -63,6 +67,12 @@ def watermarks_bytes(zoneinfo: bytes) -> int:
         for name in (b"high", b"boost")
     }
     return max(0, pages[b"high"] - pages[b"boost"]) * _PAGE_BYTES
+
+
+def swap(meminfo: bytes) -> tuple[int, int]:
+    """Return a machine's swap and what is free of it, in bytes; 0 and 0 where the kernel has none."""
+    kib = dict(re.findall(rb"^(SwapTotal|SwapFree): +([0-9]+) kB$", meminfo, re.MULTILINE))
+    return int(kib.get(b"SwapTotal", 0)) << 10, int(kib.get(b"SwapFree", 0)) << 10
 
 
 def huge_pages(root: Path = Path("/")) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Collection, Iterable
+from typing import Final, Literal
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from reactor.report import Table
 from reactor.report.page import numeric_columns
+from reactor.text import wrapped
 from reactor.tune.history import History
 from reactor.tune.measured import Measured
 from reactor.tune.missed import Verdict
@@ -22,6 +25,13 @@ from reactor.tune.tables import (
     trust_lines,
 )
 
+# Of the latencies' columns; the first ones say of which row they are.
+_OF = ("way", "load")
+_LATENCY_PARTS: Final = (
+    (*_OF, "woken by", "n", "to wake, ms", "overshoot"),
+    (*_OF, "to kill, ms", "p99.9 at most", "kill to memory back, ms"),
+)
+
 
 def show(
     measured: Measured,
@@ -33,8 +43,12 @@ def show(
     """Print measurements, recommendation and verdict."""
     if console is None:
         console = Console(highlight=False)
-        console.width = console.width if console.is_terminal else max(console.width, 132)
-    for table in (growth_table(measured.growths), latency_table(found), case_table(found)):
+    latencies = latency_table(found)
+    for table in (
+        growth_table(measured.growths),
+        *(_part(latencies, names) for names in _LATENCY_PARTS),
+        case_table(found),
+    ):
         console.print(_rich(table))
         console.print()
     _say(console, "Recommended", threshold_lines(found))
@@ -45,17 +59,28 @@ def show(
     _say(console, "How reliable this is", trust_lines(measured, found))
 
 
+def _part(table: Table, names: Collection[str]) -> Table:
+    """Return some columns of a table: all of them are wider than a screen."""
+    kept = [index for index, name in enumerate(table.columns) if name in names]
+    return dataclasses.replace(
+        table,
+        columns=tuple(table.columns[index] for index in kept),
+        rows=[[row[index] for index in kept] for row in table.rows],
+    )
+
+
 def _say(console: Console, heading: str, lines: Iterable[str]) -> None:
     console.print(f"[bold]{heading}[/]")
     for line in lines:
-        console.print(f"- {line}", markup=False)
+        console.print(wrapped(f"- {line}", console.width), markup=False, overflow="ignore", crop=False)
     console.print()
 
 
 def _rich(table: Table) -> RichTable:
     shown = RichTable(title=table.caption, title_justify="left", box=None, pad_edge=False)
-    for name, is_numeric in zip(table.columns, numeric_columns(table), strict=True):
-        shown.add_column(name, justify="right" if is_numeric else "left", overflow="fold")
+    for index, (name, is_numeric) in enumerate(zip(table.columns, numeric_columns(table), strict=True)):
+        justify: Literal["right", "left"] = "right" if is_numeric else "left"
+        shown.add_column(name, justify=justify, overflow="fold", no_wrap=index == 0)
     for row in table.rows:
         shown.add_row(*row)
     return shown

@@ -25,6 +25,23 @@ def snippet(measured: Measured, found: Recommendation, existing: Mapping[str, An
     return text
 
 
+def headline(found: Recommendation) -> str:
+    """Return the hard threshold with what it is for and its sum: what is asked for may be more."""
+    if found.is_enough:
+        hard = f"{quantity(found.hard_bytes)} for {found.chosen.name}"
+        return f"{hard}; {reasoning(found)}, rounded up to 10Mi."
+    asked = f"{quantity(_asked_bytes(found))} for {found.chosen.name} ({reasoning(found)})"
+    is_half = 2 * found.hard_bytes <= found.node.capacity_bytes
+    share = "half of this node" if is_half else "the reserve alone"
+    most = f"{quantity(found.hard_bytes)}, {share}, serves up to {rate(found.covered_rate_bytes)}"
+    return f"{most}. It would take {asked}: limit what pods may use, or how fast."
+
+
+def _asked_bytes(found: Recommendation) -> int:
+    braked_bytes = found.chosen.braked_bytes
+    return braked_bytes if found.brake and braked_bytes is not None else found.chosen.needed_bytes
+
+
 def reasoning(found: Recommendation) -> str:
     """Return the hard threshold's sum in one line."""
     terms = found.terms
@@ -46,9 +63,7 @@ def _lines(measured: Measured, found: Recommendation, existing: Mapping[str, Any
     about, soft = measured.about, found.soft
     where = f"{about['kernel']}, {about['cpus']} CPUs"
     yield f"# By reactor tune, {about['date']}, measured for {measured.seconds:.0f} s on {where}."
-    yield f"# Hard, for {found.chosen.name}: {reasoning(found)}."
-    if not found.is_enough:
-        yield f"# Not enough for that: half of the node at the most. Covers {rate(found.covered_rate_bytes)}."
+    yield f"# Hard: {headline(found)}"
     kept = existing.get("evictionHard")
     yield from _mapping("evictionHard", {**_of(kept), _SIGNAL: quantity(found.hard_bytes)})
     if not kept or existing.get("mergeDefaultEvictionSettings"):

@@ -8,7 +8,7 @@ from reactor.report import Table
 from reactor.tune.history import History
 from reactor.tune.measured import Growth, Measured
 from reactor.tune.model import Recommendation
-from reactor.tune.snippet import reasoning
+from reactor.tune.snippet import headline
 from reactor.tune.tail import Tail
 from reactor.tune.words import amount, duration, milliseconds, quantity, rate
 
@@ -82,7 +82,7 @@ def case_table(found: Recommendation) -> Table:
         for one in found.cases
     ]
     return Table(
-        columns=("allocator", "rate", "memory.available", "with the brake", "if it is the victim"),
+        columns=("allocator", "rate", "threshold", "with the brake", "if it is the victim"),
         rows=rows,
         caption="The hard threshold by allocator (* chosen)",
     )
@@ -91,7 +91,8 @@ def case_table(found: Recommendation) -> Table:
 def threshold_lines(found: Recommendation) -> Iterator[str]:
     """Yield the recommendation in sentences, each number with where it comes from."""
     terms, soft = found.terms, found.soft
-    yield f"evictionHard memory.available: {quantity(found.hard_bytes)}, rounded to 10Mi; {reasoning(found)}."
+    yield f"evictionHard memory.available: {headline(found)}"
+    yield from _above_what_is_available(found)
     yield f"Reaction {duration(terms.reaction_seconds)}, bound of the p99.9; {found.reaction_why}."
     yield (
         f"Freeing {duration(terms.freeing_seconds)}, for a victim of {amount(found.victim_bytes)} "
@@ -99,17 +100,24 @@ def threshold_lines(found: Recommendation) -> Iterator[str]:
         f"1 of 1000 takes up to {found.freeing.ratio.bound:.1f} times as long."
     )
     yield from _reserve(found)
-    if not found.is_enough:
-        yield (
-            f"That is more than half of the node: {quantity(found.hard_bytes)} answers allocators of up to "
-            f"{rate(found.covered_rate_bytes)} in time. Limit what pods may use, or how fast."
-        )
     yield (
         f"evictionSoft memory.available: {quantity(soft.threshold_bytes)}, for {soft.grace_seconds} s "
         f"({soft.grace_why}); evictionMaxPodGracePeriod: {soft.pod_grace_seconds} ({soft.pod_grace_why}); "
         f"serves allocators of up to {rate(soft.rate_bytes)} ({soft.rate_why})."
     )
     yield f"brake: {'hard' if found.brake else 'off'}; {found.brake_why}."
+
+
+def _above_what_is_available(found: Recommendation) -> Iterator[str]:
+    """Yield a warning for each threshold that would be crossed as soon as it is in force."""
+    available_bytes = found.node.available_bytes
+    for key, bytes_ in (("evictionHard", found.hard_bytes), ("evictionSoft", found.soft.threshold_bytes)):
+        if available_bytes is not None and bytes_ >= available_bytes:
+            before = f"the {amount(available_bytes)} that were available before the measurement"
+            yield (
+                f"Warning: {key} is not below {before}: pods would be evicted at once. Make room on "
+                "the node first, or ask for less (--assume seen, --victim, --reserve)."
+            )
 
 
 def history_lines(history: History) -> Iterator[str]:
@@ -144,6 +152,13 @@ def trust_lines(measured: Measured, found: Recommendation) -> Iterator[str]:
         "All of it was measured in a virtual node below the root, with a daemon of its own. On the machine "
         "itself cgroup v2 has no counter, and what kernel threads and the page cache do comes on top."
     )
+    if measured.node.swap_bytes:
+        size, free = amount(measured.node.swap_bytes), amount(measured.node.swap_free_bytes)
+        yield (
+            f"The machine has {size} of swap, {free} of it free. memory.available does not count it: while "
+            "the kernel swaps, a threshold is crossed later than by these rates, and a victim's swapped "
+            "memory brings nothing back."
+        )
     load, cpus = measured.about.get("load average before", 0), measured.node.cpus
     if load > cpus:
         yield (

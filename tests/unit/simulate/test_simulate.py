@@ -234,15 +234,32 @@ def test_a_reader_that_leaves_early_causes_no_traceback(steps: int, tmp_path: Pa
 def test_the_table_shows_what_the_json_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "80")
     steps = [
         {"at": "0s", "summary": MEMORY, "admit": [{"metadata": {"name": "late"}}]},
         {"at": "1s", "statsError": True},
+        {"at": "9s", "summary": {}},
     ]
     status, out, _ = _run(json.dumps(_with(name="a story", steps=steps)), tmp_path, capsys, "table")
     assert 0 == status
-    for words in ("a story", "MemoryPressure", "default/late not admitted", "statistics can't be read"):
+    for words in ("a story", "MemoryPressure", "not admitted   default/late", "statistics can't be read"):
         assert words in out
+
+
+def test_the_table_breaks_no_name_and_fits_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "payments-worker-of-the-night-7d8f9c6b5-x2vq9"
+    pods = [{"metadata": {"name": name, "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}]
+    document = _with(pods=pods, steps=[{"at": "0s", "summary": MEMORY}])
+    _, json_text, _ = _run(json.dumps(document), tmp_path, capsys)
+    evicted = json.loads(json_text)["evicted"]
+    _, out, _ = _run(json.dumps(document), tmp_path, capsys, "table")
+    lines = out.splitlines()
+    assert [one["pod"] for one in evicted] == [f"default/{name}"]
+    assert f"            evicted        default/{name}" in lines
+    assert max(map(len, lines)) <= 80
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:

@@ -65,6 +65,21 @@ def test_what_is_assumed_can_be_changed_afterwards(
     assert "Reserve 200 MiB, as asked for" in shown
 
 
+def test_what_is_printed_fits_80_columns_and_breaks_no_path(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    config = tmp_path / "config.yaml"
+    config.write_text("evictionHard: {memory.available: 120Mi}\n")
+    results = tmp_path / "a-directory-with-a-name-that-alone-is-longer-than-most-screens-are-wide-by-far"
+    main(["tune", "--from", str(stored), "--config", str(config), "--results", str(results)])
+    tables, _, files = capsys.readouterr().out.partition(f"{results}")
+    assert "one allocator with huge pages" in tables
+    assert max(map(len, tables.splitlines())) <= 80
+    (directory,) = results.iterdir()
+    assert str(directory / "report.html") in files
+
+
 def test_what_can_not_be_told_is_an_error_and_the_measurements_are_kept(
     tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.calm import memory_pressure_percent
 from reactor.model.settings import Settings
-from reactor.tune.node import check_calm, facts, huge_pages, watermarks_bytes
+from reactor.tune.node import check_calm, facts, huge_pages, swap, watermarks_bytes
 
 MIB = 1 << 20
 ZONES = b"""Node 0, zone      DMA
@@ -44,6 +44,17 @@ def a_node(root: Path, *, available_mib: int, pressure: float) -> CgroupTree:
 def test_the_reserve_is_every_zones_high_watermark_without_boost_and_no_cpus_list() -> None:
     assert 250 * 4096 == watermarks_bytes(ZONES)
     assert 0 == watermarks_bytes(b"")
+
+
+def test_swap_is_the_machines_and_none_where_the_kernel_has_none(tmp_path: Path) -> None:
+    assert (2 << 30, 1 << 20) == swap(b"MemTotal: 9 kB\nSwapTotal:       2097152 kB\nSwapFree: 1024 kB\n")
+    assert (0, 0) == swap(b"MemTotal: 9 kB\n")
+    tree = a_node(tmp_path, available_mib=4096, pressure=0)
+    (tmp_path / "proc/zoneinfo").write_bytes(ZONES)
+    with (tmp_path / "proc/meminfo").open("a") as file:
+        file.write("SUnreclaim: 0 kB\nSwapTotal: 1024 kB\nSwapFree: 512 kB\n")
+    found = facts(tree, Settings(), tmp_path)
+    assert (4096 * MIB, MIB, MIB // 2) == (found.available_bytes, found.swap_bytes, found.swap_free_bytes)
 
 
 def test_reserve_of_a_machine_has_what_the_kernel_itself_holds_of_it(tmp_path: Path) -> None:

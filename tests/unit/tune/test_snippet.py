@@ -8,7 +8,8 @@ from reactor.model.settings import BrakeMode, Settings
 from reactor.tune.history import History
 from reactor.tune.measured import Measured
 from reactor.tune.model import Assumptions, Recommendation, recommend
-from reactor.tune.snippet import snippet
+from reactor.tune.snippet import headline, snippet
+from reactor.tune.tables import threshold_lines, trust_lines
 
 MIB = 1 << 20
 
@@ -58,5 +59,33 @@ def test_a_brake_that_is_recommended_is_in_it(measured: Measured, found: Recomme
 
 
 def test_a_threshold_that_is_not_enough_says_so(measured: Measured, found: Recommendation) -> None:
-    assert "Not enough" in snippet(measured, dataclasses.replace(found, is_enough=False), {})
-    assert "Not enough" not in snippet(measured, found, {})
+    short = dataclasses.replace(found, is_enough=False, hard_bytes=100 * MIB, covered_rate_bytes=640 * MIB)
+    said = headline(short)
+    assert said.startswith(
+        "100Mi, half of this node, serves up to 640 MiB/s. It would take 162Mi for one allocator"
+    )
+    assert f"# Hard: {said}" in snippet(measured, short, {})
+    assert headline(found).startswith("170Mi for one allocator at full speed; 1000 MiB/s x (")
+    alone = dataclasses.replace(short, hard_bytes=5000 * MIB)
+    assert "5000Mi, the reserve alone, serves" in headline(alone)
+
+
+def test_a_threshold_above_what_is_available_is_warned_of(measured: Measured, found: Recommendation) -> None:
+    def warned(available_mib: int | None) -> list[str]:
+        bytes_ = None if available_mib is None else available_mib * MIB
+        node = dataclasses.replace(found.node, available_bytes=bytes_)
+        lines = threshold_lines(dataclasses.replace(found, node=node))
+        return [line.split(" is ")[0] for line in lines if line.startswith("Warning")]
+
+    assert ["Warning: evictionHard", "Warning: evictionSoft"] == warned(170)
+    assert ["Warning: evictionSoft"] == warned(200)
+    assert [] == warned(4096) == warned(None)
+
+
+def test_swap_is_named_since_memory_available_does_not_count_it(
+    measured: Measured, found: Recommendation
+) -> None:
+    node = dataclasses.replace(measured.node, swap_bytes=2048 * MIB, swap_free_bytes=512 * MIB)
+    said = " ".join(trust_lines(dataclasses.replace(measured, node=node), found))
+    assert "2 GiB of swap, 512 MiB of it free" in said
+    assert "swap" not in " ".join(trust_lines(measured, found))
