@@ -16,6 +16,7 @@ from typing import Final
 
 from reactor.brake.braking import Braking
 from reactor.errors import ReactorError
+from reactor.model.amounts import bytes_text
 
 _LOG: Final = logging.getLogger("reactor.brake")
 _AGAIN_SECONDS: Final = 0.5
@@ -100,9 +101,9 @@ class BrakeRelease:
 def _log(braking: Braking, released_ns: int) -> None:
     if braking.engaged_ns is not None:
         _LOG.info(
-            "brake on %s: memory.high=%d for %.1f ms; released: %s",
+            "brake on %s: memory.high=%s for %.1f ms; released: %s",
             braking.cgroup,
-            braking.high_bytes,
+            bytes_text(braking.high_bytes),
             (released_ns - braking.engaged_ns) / 1e6,
             braking.released_because,
         )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from reactor.config.drop_ins import Layers
 from reactor.config.effective import effective
+from reactor.config.ineffective import SECTION
 from reactor.config.refused import join
 from reactor.config.settings import layers_of, load_settings
 from reactor.doctor.findings import findings
@@ -129,8 +130,14 @@ def present(document: Mapping[str, Any], config_dir: Path | None, screen: Screen
     screen.say(f"node: {node}{', dry run: no pod is evicted' if document['dry_run'] else ''}")
     screen.show(_threshold_table(document["thresholds"], labels))
     _print_pods(screen, document)
-    rows = [(one["key"], _text(one["value"]), labels[one["file"]]) for one in document["settings"]]
-    screen.show(table(("KEY", "VALUE", "FROM"), rows, whole="KEY,FROM"))
+    # In two tables: a key of 36 columns beside a path of 30 leaves a screen no room for the file's name.
+    for heading, prefix in (("KEY", ""), ("KEY OF reactor", f"{SECTION}.")):
+        rows = [
+            (one["key"].removeprefix(prefix), _text(one["value"]), labels[one["file"]])
+            for one in document["settings"]
+            if one["key"].startswith(f"{SECTION}.") == bool(prefix)
+        ]
+        screen.show(table((heading, "VALUE", "FROM"), rows, whole=f"{heading},FROM"))
     for warning in document["warnings"]:
         screen.say(f"warning: {warning}")
 

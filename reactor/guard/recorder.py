@@ -21,7 +21,9 @@ from reactor.guard.record import (
 )
 from reactor.guard.record_queue import Make, Ranking
 from reactor.guard.wording import standing
+from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision
+from reactor.model.signals import RESOURCE
 from reactor.supervisor import Faults, Nursery
 
 _LOG: Final = logging.getLogger("reactor.decision")
@@ -188,6 +190,7 @@ def _log(record: PassRecord) -> None:
     decision = record.decision
     threshold = decision.acted_on
     seen = None if threshold is None else record.snapshot.signals.get(threshold.signal)
+    unit = None if threshold is None else RESOURCE[threshold.signal]
     prefix = "dry run: would evict" if record.dry_run else "evict"
     for attempt in record.attempts:
         place = next((one for one in decision.ranking if one.pod.uid == attempt.eviction.pod.uid), None)
@@ -198,8 +201,8 @@ def _log(record: PassRecord) -> None:
             attempt.eviction.pod.key,
             attempt.eviction.signal,
             threshold,
-            None if seen is None else seen.available,
-            None if seen is None else seen.capacity,
+            amount_text(None if seen is None else seen.available, unit),
+            amount_text(None if seen is None else seen.capacity, unit),
             attempt.eviction.grace_period_seconds,
             "" if place is None else f"({standing(place, record.resource)})",
             attempt.outcome,

@@ -43,7 +43,7 @@ def show_status(socket_path: Path, output: str) -> int:
     screen.print(signals_table(document["signals"], screen.width))
     if document.get("memory") is not None:
         screen.say(f"memory: {document['memory']['message']}")
-    screen.print(filesystems_table(document))
+    screen.show(filesystems_table(document, whole="PATH"))
     if document["reclaimed"]:
         screen.print(reclaimed_table(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
@@ -235,8 +235,8 @@ def signals_table(signals: Iterable[Mapping[str, Any]], columns: int) -> Table:
     )
 
 
-def filesystems_table(document: Mapping[str, Any]) -> Table:
-    """Return a row for each path, by all the names that it goes by."""
+def filesystems_table(document: Mapping[str, Any], *, whole: str = "") -> Table:
+    """Return a row for each path, by all the names that it goes by; columns in `whole` are never broken."""
     by_place: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
     for one in document["filesystems"]:
         by_place.setdefault((one["path"], one["device"]), []).append(one)
@@ -251,7 +251,7 @@ def filesystems_table(document: Mapping[str, Any]) -> Table:
         for same in by_place.values()
     ]
     columns = (f"FILESYSTEM ({document['layout']})", "PATH", "LIES ON", "FILLS BY", "THRESHOLD IN")
-    return table(columns, rows, right="FILLS BY,THRESHOLD IN")
+    return table(columns, rows, right="FILLS BY,THRESHOLD IN", whole=whole)
 
 
 def reclaimed_table(reclaimed: Iterable[Mapping[str, Any]]) -> Table:

@@ -28,7 +28,12 @@ class Screen(Console):
     def show(self, shown: Table) -> None:
         """Print a table; where the screen is narrower than its whole columns, the table is wider."""
         least = Measurement.get(self, self.options.update(width=_WIDEST), shown).minimum
-        self.print(shown, width=max(self.width, least), crop=False)
+        width = self.width
+        self.width = max(width, least)  # a print's own width is no more than the screen's
+        try:
+            self.print(shown)
+        finally:
+            self.width = width
 
 
 def console() -> Screen:

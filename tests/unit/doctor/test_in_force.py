@@ -128,7 +128,7 @@ def test_the_tables_fit_80_columns_and_never_break_a_path(document, config, drop
         assert any(line.split()[:1] == [cgroup] for line in lines)
     if columns == 80:
         assert max(len(line) for line in lines if str(config.parent) not in line) <= 80
-        assert any(line.split() == ["reactor.dryRun", "true", "site/20.conf"] for line in lines)
+        assert any(line.split() == ["dryRun", "true", "site/20.conf"] for line in lines)
         assert any(line.split()[:4] == ["memory.available", "hard", "10%", "102.4Mi"] for line in lines)
 
 

@@ -12,6 +12,7 @@ from reactor.errors import RefusedError
 from reactor.guard.record import PassRecord, attempt_document
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.kernel.memory_high import BorrowedHigh
+from reactor.model.amounts import bytes_text
 from reactor.model.decisions import InFlight
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -109,6 +110,23 @@ async def test_decision_is_one_line_written_when_its_pod_is_gone(
     (line,) = journal.of("decision")
     assert line["timing"]["freed_ns"] == line["evictions"][0]["freed_ns"] > line["timing"]["killed_ns"]
     assert line["ranking"][0]["because"].startswith("uses 50Mi, above its request of 0")
+
+
+async def test_the_log_has_amounts_for_people_and_the_journal_exact_ones(
+    nursery, make_loop, make_pod, observation, journal, make_recorder, caplog
+):
+    loop, recorder = make_loop(), make_recorder()
+    loop.have(make_pod("hog"))
+    seen = observation(99 * MIB + 1)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: seen}
+    with caplog.at_level("WARNING"):
+        recorder.record(loop.passes.make([WAKE]), nursery)
+    loop.kills.reaped.set()
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert f" available=99.0Mi capacity={bytes_text(seen.capacity)} " in caplog.text
+    (line,) = journal.of("decision")
+    assert (line["threshold"]["available"], line["threshold"]["capacity"]) == (99 * MIB + 1, seen.capacity)
 
 
 async def test_pod_that_does_not_go_is_written_after_a_while_and_its_end_is_another_line(

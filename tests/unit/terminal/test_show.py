@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reactor.terminal.show import filesystems_table, reclaimed_table, signals_table, stewards_memory
-from reactor.terminal.tables import moment
+from reactor.terminal.tables import Screen, moment
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -151,3 +151,18 @@ def test_bound_of_the_stewards_memory_is_named_with_why_it_is_the_rlimit(
     memory: dict[str, Any], expected: str
 ) -> None:
     assert expected == stewards_memory(memory)
+
+
+def test_a_path_is_never_broken_however_narrow_the_screen_is() -> None:
+    path = "/srv/containers/storage/of-a-tenant-with-a-long-name/overlay-images/and-then-some-more/data"
+    document = {"layout": "single", "filesystems": [filesystem("nodefs", path), filesystem("imagefs", "/")]}
+    paper = io.StringIO()
+    screen = Screen(file=paper, width=40, highlight=False, markup=False, emoji=False)
+    screen.show(filesystems_table(document, whole="PATH"))
+    screen.say(
+        f"problem: manifests: {path}/web.yaml: got nothing; accepted: a pod, and nothing else than a pod"
+    )
+    table, _, said = paper.getvalue().partition("problem")
+    assert path in table
+    assert f"{path}/web.yaml" in said
+    assert [line for line in said.splitlines() if len(line) > 40] == [f"{path}/web.yaml:"]
