@@ -1,7 +1,7 @@
 """What a reactor that is gone has left on nodes: its taints, its annotation, its conditions.
 
-Taints stay when a daemon ends, for its successor. Where there will be none they are taken away by this, for
-one node or for all; so are the conditions, which nothing else renews or removes.
+They stay when a daemon ends, for its successor. Where there will be none they are removed by this: by the
+daemon itself where it can tell (leaving.py), else by `reactor cluster clean`, for one node or for all.
 """
 
 from __future__ import annotations
@@ -47,21 +47,22 @@ async def clean(client: ApiClient, nodes: Sequence[str] | None) -> AsyncIterator
     """
     if nodes is not None:
         for name in nodes:
-            yield await _clean(client, name)
+            yield await clean_node(client, name)
         return
     going_on = ""
     for _ in range(_MOST_PAGES):
         query = {"limit": _PAGE} | ({"continue": going_on} if going_on else {})
         answer = await client.get("/api/v1/nodes", **query)
         for name in _names(answer):
-            yield await _clean(client, name)
+            yield await clean_node(client, name)
         going_on = (answer.get("metadata") or {}).get("continue") or ""
         if not going_on:
             return
     raise UnreachableError("GET /api/v1/nodes", "the list of nodes has no end")
 
 
-async def _clean(client: ApiClient, name: str) -> Cleaned:
+async def clean_node(client: ApiClient, name: str) -> Cleaned:
+    """Clean a node; why something is left stands in what is returned."""
     path, taints, conditions = node_path(name), 0, 0
     for attempts_left in range(_ATTEMPTS - 1, -1, -1):
         try:

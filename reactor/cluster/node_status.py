@@ -16,6 +16,7 @@ from typing import Any, Final
 import trio
 
 from reactor.backoff import Backoff
+from reactor.cluster.cleaning import Cleaned, clean_node
 from reactor.errors import ConfigError
 from reactor.kube.client import MERGE_PATCH, ApiClient
 from reactor.kube.documents import node_path
@@ -63,6 +64,8 @@ class NodeStatus:
         self._taken = False
         self._changed = trio.Event()
         self._beat_at = -math.inf
+        self._writing = trio.Lock()
+        self._is_withdrawn = False
         self.problem: str | None = None
         self.missing: str | None = None
 
@@ -72,6 +75,12 @@ class NodeStatus:
         if wanted != (self._wanted, self._unknown):
             self._wanted, self._unknown = wanted
             self._changed.set()
+
+    async def withdraw(self) -> Cleaned:
+        """Remove from the node what is the reactor's, and write no more: there is no successor."""
+        self._is_withdrawn = True
+        async with self._writing:
+            return await clean_node(self._client, self._node_name)
 
     @property
     def uid(self) -> str:
@@ -119,7 +128,8 @@ class NodeStatus:
             if trio.current_time() - quiet_since > _QUIET_SECONDS:
                 backoff.reset()
             try:
-                has_written = await self._write()
+                async with self._writing:
+                    has_written = await self._write()
             except ApiError as error:
                 await self._failed(error, backoff)
                 self._changed.set()
@@ -137,7 +147,7 @@ class NodeStatus:
         answer may be older than what the watch has told meanwhile.
         """
         wanted, node = self._wanted, self._node
-        if node is None or wanted is None:
+        if node is None or wanted is None or self._is_withdrawn:
             return False
         patch = taints_patch(node, wanted, self._role, self._clock_unix_seconds())
         if patch is not None:

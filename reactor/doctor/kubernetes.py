@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ RULES: Final = "RBAC rules"
 EVICTION: Final = "sole eviction"
 _SECONDS: Final = 10.0
 _LARGEST_BYTES: Final = 4 << 20
+_GROUPS: Final = {"leases": "coordination.k8s.io", "daemonsets": "apps"}
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _OWN: Final = frozenset(
     {
@@ -184,16 +186,20 @@ async def _missing_rules(client: Any, settings: KubernetesSettings) -> list[str]
     ]
     if settings.pods_from is PodOrigin.KUBELET:
         needed.append(("nodes", "proxy", "get"))
-    from reactor.cluster.node_lease import lease_namespace  # noqa: PLC0415 - as in `_asked`
+    from reactor.cluster.leaving import POD_NAMESPACE  # noqa: PLC0415 - as in `_asked`
+    from reactor.cluster.node_lease import lease_namespace  # noqa: PLC0415
 
     namespace, missing = lease_namespace(settings), []
     if namespace is not None:
         needed.append(("leases", "", "create patch"))
+    namespaces = {"leases": namespace, "daemonsets": os.environ.get(POD_NAMESPACE)}
+    if namespaces["daemonsets"]:
+        needed.append(("daemonsets", "", "get"))
     for resource, subresource, verbs in needed:
         for verb in verbs.split():
             attributes = {"resource": resource, "subresource": subresource, "verb": verb}
-            if resource == "leases":
-                attributes |= {"group": "coordination.k8s.io", "namespace": namespace or ""}
+            if resource in namespaces:
+                attributes |= {"group": _GROUPS[resource], "namespace": namespaces[resource] or ""}
             review = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",

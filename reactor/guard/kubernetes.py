@@ -7,6 +7,7 @@ without a steward it keeps the pods that it knows, and ranks new ones by what th
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.runtime_kills import RuntimeKills
 from reactor.guard.steward_link import StewardLink
+from reactor.guard.steward_process import StewardError
 from reactor.guard.told_pods import ToldPods
 from reactor.guard.unobserved import Unobserved
 from reactor.kernel.cgroup import CgroupTree
@@ -34,8 +36,10 @@ from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.unspecified import UNKNOWN_NAMESPACE
 
+_LOG: Final = logging.getLogger("reactor.node")
 _FIRST_PODS_SECONDS: Final = 2.0  # better known pods than estimates; but memory waits for no API server
 _KNOWN_PODS_SECONDS: Final = 1.0
+_LEAVING_SECONDS: Final = 3.0
 _NOT_REPORTED: Final = frozenset({"failed", "dry-run", "gone"})
 _LIVES_ON: Final = "called off"
 _OVER, _ORDERED = "over", "ordered"
@@ -57,6 +61,7 @@ class KubernetesNode:
         self._thresholds = settings.eviction.thresholds
         self._unobserved = Unobserved(patience_seconds=3 * settings.housekeeping_interval_seconds)
         self._tree = tree
+        self._link = link
         self._supervisor = supervisor
         self.told = ToldPods(settings)
         self.told.load()
@@ -158,6 +163,23 @@ class KubernetesNode:
         """Report that evictions don't help, or are too many."""
         if not self._is_dry:
             self.reports.event(SLOWED_DOWN, message=slowdown.message)
+
+    async def leave(self, *, stands_by: bool) -> None:
+        """Have the steward remove what is set on the node unless a successor comes; wait for 3 s at most."""
+        if self._is_dry:
+            return
+        with trio.move_on_after(_LEAVING_SECONDS) as scope:
+            try:
+                over = await self._link.leave(stands_by=stands_by)
+            except StewardError as error:
+                _LOG.warning("conditions and taints stay on the node: %s", error)
+                return
+            for line in over.did or ():
+                _LOG.info("%s", line)
+            for line in over.problems:
+                _LOG.warning("%s", line)
+        if scope.cancelled_caught:
+            _LOG.warning("conditions and taints stay on the node: no answer of the steward")
 
     def close(self) -> None:
         """Save what the next guard is to know."""

@@ -46,6 +46,7 @@ from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.single_instance_lock import is_stood_by
 from reactor.guard.slowdowns import Slowdowns
 from reactor.guard.source_losses import SourceLosses
 from reactor.guard.state import StateFile, restore
@@ -248,6 +249,16 @@ class Daemon:
         self._problems[_CONFIGURATION] = f"the file is refused: {first}{more}; {instead}"
         if self._is_started:
             self._say_ready()
+
+    async def leave(self) -> None:
+        """Have removed what is set on the cluster's node, unless a successor is expected. Never raises.
+
+        The guard goes on meanwhile.
+        """
+        if self._cluster is None or not self._is_started:
+            return
+        with self._ends.guard():
+            await self._cluster.leave(stands_by=is_stood_by(Path(self._settings.state_path)))
 
     async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
         """Guard the node until cancelled."""

@@ -68,13 +68,17 @@ async def run(
         if start is not None and start.refused is not None:
             daemon.refuse_at_start(start.refused)
         async with trio.open_nursery() as nursery:
-            ending = nursery.cancel_scope.cancel
+
+            async def end() -> None:
+                await daemon.leave()
+                nursery.cancel_scope.cancel()
+
             obeying = partial(
                 obey,
                 received,
                 daemon,
                 config_path,
-                ending,
+                partial(nursery.start_soon, end),
                 config_dir=None if start is None else start.config_dir,
                 dry_run=dry_run,
                 keep=last_good.show,
@@ -85,7 +89,7 @@ async def run(
                     await daemon.run(task_status)
             except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
                 refused = error
-                ending()
+                nursery.cancel_scope.cancel()
     if refused is not None:
         raise refused
 

@@ -2,6 +2,7 @@
 
 The guarding daemon holds a lock beside the state file, which the kernel takes away with the process however
 that ends. A successor has everything imported by then, and the state file is its predecessor's last word.
+While it stands by it holds a second lock, shared, by which its predecessor sees that there is one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from reactor.guard.listening import AnotherDaemonError
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @asynccontextmanager
@@ -31,10 +33,10 @@ async def single_instance_lock(
     Where the lock can't be made the block is entered all the same: a node without a guard is worse than one
     with two. Raises AnotherDaemonError where another daemon holds it and `stand_by` is not set.
     """
-    path = state_path.with_name(f"{state_path.name}.lock")
+    path = _lock_path(state_path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(path, _FLAGS, 0o600)
     except OSError as error:
         _LOG.warning("a second daemon would not be noticed: %s", error)
         yield
@@ -59,7 +61,47 @@ async def _take(fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None
         )
     _LOG.info("standing by: another daemon guards this node")
     waits()
-    # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting without
-    # a descriptor to hold what it may get.
-    await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
+    with _standing_by(path):
+        # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting
+        # without a descriptor to hold what it may get.
+        await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
     _LOG.info("the other daemon has ended: taking over")
+
+
+@contextmanager
+def _standing_by(lock: Path) -> Iterator[None]:
+    """Be seen by `is_stood_by` inside the block, where a file for it can be made."""
+    fd = None
+    with suppress(OSError):  # those that wait share it
+        fd = os.open(_stand_by_path(lock), _FLAGS, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    try:
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def is_stood_by(state_path: Path) -> bool:
+    """Return whether another daemon waits for the end of the one with this state file. Never waits."""
+    try:
+        fd = os.open(_stand_by_path(_lock_path(state_path)), _FLAGS, 0o600)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+def _lock_path(state_path: Path) -> Path:
+    return state_path.with_name(f"{state_path.name}.lock")
+
+
+def _stand_by_path(lock: Path) -> Path:
+    return lock.with_name(f"{lock.name}.stand-by")

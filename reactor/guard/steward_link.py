@@ -257,6 +257,10 @@ class StewardLink:
         """Have the runtime stop a pod's containers. Raises StewardError where the steward ends meanwhile."""
         return await self._ask_until_over(FrameKind.STOP, {"uid": pod_uid, "grace_seconds": grace_seconds})
 
+    async def leave(self, *, stands_by: bool) -> ReclaimOver:
+        """Have what is set on the node removed unless a successor comes. Raises StewardError."""
+        return await self._ask_until_over(FrameKind.LEAVE, {"stands_by": stands_by})
+
     async def _ask_until_over(self, kind: FrameKind, document: Mapping[str, Any]) -> ReclaimOver:
         over = await self._ask(kind, document)
         if not isinstance(over, ReclaimOver):

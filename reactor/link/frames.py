@@ -47,6 +47,9 @@ class FrameKind(IntEnum):
     """The runtime is to stop the containers of the pod `uid`, `grace_seconds` at the most; so answered."""
     REPORT = 11
     """What the API server is to hear (`reactor.guard.cluster_reports`); answered by REPORTED, `number`."""
+    LEAVE = 12
+    """The guard is about to end: what was set on the node is to be removed unless there is a successor. One
+    waits for the guard's end where `stands_by`. Answered as RECLAIM is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,8 @@ class Assembly:
         version, kind, is_last, reserved, number = _HEADER.unpack_from(raw)
         if version != VERSION or reserved:
             raise FrameError(f"got version {version}; accepted: {VERSION}")
-        if not FrameKind.ORDERS <= kind <= FrameKind.REPORT:
-            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.REPORT:d}")
+        if not FrameKind.ORDERS <= kind <= FrameKind.LEAVE:
+            raise FrameError(f"got kind {kind}; accepted: {FrameKind.ORDERS:d} to {FrameKind.LEAVE:d}")
         of = (FrameKind(kind), number)
         if self._of not in {None, of}:
             raise FrameError(f"got a frame of {of} within {self._of}")

@@ -25,6 +25,7 @@ from reactor.cluster.announce import Announcer
 from reactor.cluster.announcements import Announcement, AnnouncementFile
 from reactor.cluster.cleanup import Cleanup
 from reactor.cluster.image_watch import Observed, Told
+from reactor.cluster.leaving import successor
 from reactor.cluster.node_events import NodeEvents
 from reactor.cluster.node_files import NodeFilesWatch
 from reactor.cluster.node_lease import NodeLease, lease_namespace
@@ -51,6 +52,7 @@ from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubepods import may_be_api_uid
 
 _ANNOUNCEMENTS: Final = "announcements.json"
+_LEAVING_SECONDS: Final = 2.5  # less than the guard waits
 _RUNTIME_SECONDS: Final = 3.0  # less than the guard waits for an observation of the filesystems
 
 
@@ -212,6 +214,24 @@ class Kubernetes:
     async def stop(self, pod_uid: str, grace_seconds: float) -> None:
         """Have the runtime stop a pod's containers. Raises ReactorError."""
         await stop_containers(self._runtime.client, pod_uid, grace_seconds)
+
+    async def leave(self, *, stands_by: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Remove what was set on the node where no successor is expected; return what was done, and problems.
+
+        Not for longer than the guard waits, whose node has a grace period of its own.
+        """
+        if not self._is_telling.is_set():
+            return (), ()
+        with trio.move_on_after(_LEAVING_SECONDS):
+            expected = await successor(self._client, self.node_name, stands_by=stands_by)
+            if expected is not None:
+                return (f"node {self.node_name}: conditions and taints stay: {expected} is expected",), ()
+            cleaned = await self._node.withdraw()
+            line = f"node {cleaned}: no successor is expected"
+            return ((), (line,)) if cleaned.problem is not None else ((line,), ())
+        return (), (
+            f"node {self.node_name}: conditions and taints stay: no answer within {_LEAVING_SECONDS:g} s",
+        )
 
     def close(self) -> None:
         """Save what is not told yet."""

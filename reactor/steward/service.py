@@ -52,7 +52,14 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("reactor.steward")
 _ASKED: Final = frozenset(
-    {FrameKind.LOOK, FrameKind.RECLAIM, FrameKind.EMPTY, FrameKind.COUNT, FrameKind.STOP}
+    {
+        FrameKind.LOOK,
+        FrameKind.RECLAIM,
+        FrameKind.EMPTY,
+        FrameKind.COUNT,
+        FrameKind.STOP,
+        FrameKind.LEAVE,
+    }
 )
 _REMEMBERED: Final = 100
 _REMEMBERING_SECONDS: Final = 3.0
@@ -224,11 +231,14 @@ class _Steward:
         async with trio.open_nursery() as nursery:
             jobs = self._supervisor.jobs(nursery, "disks")
             stops = self._supervisor.jobs(nursery, "runtime")
+            leaving = self._supervisor.jobs(nursery, "kubernetes leaving")
             async for message in self._asked:
                 if message.kind is FrameKind.COUNT:
                     jobs.start_soon(self._count, message.number)
                 elif message.kind is FrameKind.STOP:
                     stops.start_soon(self._stop, message)
+                elif message.kind is FrameKind.LEAVE:
+                    leaving.start_soon(self._leave, message)
                 else:
                     jobs.start_soon(disks.do, message)
 
@@ -271,6 +281,16 @@ class _Steward:
         except ReactorError as error:
             problems = (str(error),)
         await self._guard.say(ReclaimOver(number=message.number, did=(), problems=problems))
+
+    async def _leave(self, message: Message) -> None:
+        """Have the node's object as it is to be after the guard's end, and say what was done."""
+        over = ReclaimOver(number=message.number)
+        if self._kubernetes is not None:
+            did, problems = await self._kubernetes.leave(
+                stands_by=bool(json.loads(message.content)["stands_by"])
+            )
+            over = ReclaimOver(number=message.number, did=did, problems=problems)
+        await self._guard.say(over)
 
     def _take_record(self, message: Message) -> None:
         if message.kind is FrameKind.LINE:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, Pods, namespaced
 from machine import LostError
+from own_pod import OwnPod
 from reactor_daemon import HARD, Reactor, grant_rights
 from sandboxes import Runtime
 
@@ -70,6 +71,14 @@ def reactor(cluster: Cluster, tmp_path: Path) -> Iterator[Reactor]:
     made.keep_log()
     cluster.come_back()
     cluster.node.calm()
+
+
+@pytest.fixture
+def own_pod(cluster: Cluster) -> Iterator[OwnPod]:
+    """Return the daemon's own pod, to be told to it by its environment."""
+    made = OwnPod(cluster)
+    yield made
+    made.remove()
 
 
 @pytest.fixture

@@ -18,6 +18,12 @@ from machine import Program, wait_until
 
 # The pods may use 640 MiB: 512 of them until this is met.
 HARD: Final[Mapping[str, str]] = {"memory.available": "128Mi"}
+# Met by any pod, for longer than a test takes.
+PRESSED: Final[Mapping[str, Any]] = {
+    "evictionSoft": {"memory.available": "600Mi"},
+    "evictionSoftGracePeriod": {"memory.available": "1h"},
+    "evictionHard": {"memory.available": "64Mi"},
+}
 _READY_SECONDS: Final = 30.0
 
 
@@ -43,6 +49,7 @@ class Reactor:
         self.directory = directory
         self.journal_path = directory / "journal.jsonl"
         self.config_path = directory / "reactor.json"
+        self.environment: dict[str, str] = {}
         self.program: Program | None = None
         path = cluster.machine.logs / "reactor.log"
         self._log_before = len(path.read_text(errors="replace")) if path.exists() else 0
@@ -73,10 +80,16 @@ class Reactor:
 
     def start(self, *arguments: str) -> None:
         """Start the daemon and wait until it answers, its sources armed."""
-        self.program = self.cluster.machine.start(
-            "reactor",
-            [sys.executable, "-P", "-m", "reactor", "run", "--config", self.config_path, *arguments],
-        )
+        self._run(*arguments)
+        self.wait_guards()
+
+    def stand_by(self) -> None:
+        """Start it as the successor of the one that guards the node now."""
+        self._run("--stand-by")
+
+    def wait_guards(self) -> None:
+        """Wait until it answers, its sources armed."""
+        assert self.program is not None
         self.program.wait_ready(self._guards, _READY_SECONDS)
 
     def stop(self) -> int:
@@ -122,6 +135,13 @@ class Reactor:
     def explain(self, pod: str) -> dict[str, Any]:
         """Return what `reactor explain` says of a pod."""
         return self._ask("explain", pod)
+
+    def _run(self, *arguments: str) -> None:
+        self.program = self.cluster.machine.start(
+            "reactor",
+            [sys.executable, "-P", "-m", "reactor", "run", "--config", self.config_path, *arguments],
+            self.environment,
+        )
 
     def _ask(self, *question: str) -> dict[str, Any]:
         socket = str(self.directory / "reactor.sock")

@@ -12,15 +12,9 @@ from collections.abc import Iterator
 import pytest
 from cluster import REACTOR_USER, Cluster, Pods
 from machine import PATIENCE, wait_until
-from reactor_daemon import Reactor
+from reactor_daemon import PRESSED, Reactor
 
 TAINT = "node.kubernetes.io/memory-pressure"
-# Met by any pod, for longer than the test takes.
-PRESSED = {
-    "evictionSoft": {"memory.available": "600Mi"},
-    "evictionSoftGracePeriod": {"memory.available": "1h"},
-    "evictionHard": {"memory.available": "64Mi"},
-}
 WATCHED_SECONDS = 25.0
 
 

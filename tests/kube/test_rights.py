@@ -12,6 +12,7 @@ import pytest
 from cluster import REACTOR_USER, Cluster, Pods, is_evicted
 from deployed import NAMESPACE, manifests
 from machine import wait_until
+from own_pod import OwnPod
 from reactor_daemon import HARD, Reactor, grant_rights
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -58,10 +59,11 @@ def may_delete(cluster: Cluster) -> Iterator[None]:
 
 
 def test_every_right_that_is_granted_is_used_and_none_is_missed(
-    cluster: Cluster, pods: Pods, reactor: Reactor
+    cluster: Cluster, pods: Pods, reactor: Reactor, own_pod: OwnPod
 ) -> None:
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{cluster.node.name}"
     cluster.api.delete(lease)  # another test's: it is to be made here
+    reactor.environment = own_pod.environment
     before = len(cluster.plane.audited(REACTOR_USER))
     reactor.configure({"evictionHard": HARD}, {"kubernetes": {"leaseNamespace": NAMESPACE}})
     doctor(reactor)

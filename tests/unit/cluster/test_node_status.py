@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
+import trio.testing
 
 from reactor.cluster.node_status import NodeStatus
 from reactor.model.settings import Role
@@ -56,6 +57,9 @@ class _Server:
                 return refusal(409, "the object has been modified")
             if asked.path.endswith("/status"):
                 for one in asked.body["status"]["conditions"]:
+                    if one.get("$patch") == "delete":
+                        self.conditions.pop(one["type"], None)
+                        continue
                     self.conditions[one["type"]] = {**self.conditions.get(one["type"], {}), **one}
             else:
                 self.taints = asked.body["spec"]["taints"] or []
@@ -263,3 +267,37 @@ async def test_a_condition_that_is_unknown_is_shown_so_and_brings_no_taint() -> 
         status.want([_MEMORY])
         await until(lambda: "NodeHasNoDiskPressure" in events)
         assert "False" == server.conditions["DiskPressure"]["status"]
+
+
+async def test_without_a_successor_what_was_set_is_removed_and_nothing_is_set_again() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        status.want([_MEMORY])
+        await until(lambda: server.is_true("reactor/MemoryPressure") and server.is_tainted())
+        cleaned = await status.withdraw()
+        assert ("one: removed 2 taints, 3 conditions", False) == (str(cleaned), server.is_tainted())
+        assert {} == server.conditions
+        writes = list(server.writes)
+        status.want([_MEMORY, _DISK])
+        server.changed()
+        for _ in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+        assert writes == server.writes
+        assert {} == server.annotations
+
+
+async def test_a_write_that_is_under_way_comes_before_the_removal() -> None:
+    server = _Server()
+    async with keeping(server) as status:
+        taken_up = trio.Event()
+
+        def slow(_: Asked) -> Reply | None:
+            taken_up.set()
+            return refusal(503, "busy")
+
+        server.faults.append(slow)
+        status.want([_MEMORY])
+        await taken_up.wait()
+        await status.withdraw()
+        assert not server.is_tainted()
+        assert not server.is_true("reactor/MemoryPressure")

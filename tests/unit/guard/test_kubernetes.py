@@ -19,8 +19,10 @@ from reactor.guard.loop import kubernetes_node_of
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
+from reactor.guard.steward_process import StewardError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.link.requests import ReclaimOver
 from reactor.model.decisions import Decision, Eviction, Slowdown, SlowReason, Snapshot
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
@@ -219,3 +221,59 @@ def test_without_the_extra_the_configuration_is_refused_with_what_to_install(mon
     with pytest.raises(ConfigError, match=r"pip install '\.\[kubernetes\]'"):
         kubernetes_node_of(settings, *of)
     assert kubernetes_node_of(Settings(), *of) is None
+
+
+class LeavingLink:
+    """A steward that answers LEAVE with this, after a while; None: without a steward."""
+
+    def __init__(self, answer: ReclaimOver | None, seconds: float = 0.0) -> None:
+        self.answer = answer
+        self.seconds = seconds
+        self.asked: list[bool] = []
+
+    def attend_cluster(self, pods, reports) -> None:
+        pass
+
+    async def leave(self, *, stands_by: bool) -> ReclaimOver:
+        self.asked.append(stands_by)
+        await trio.sleep(self.seconds)
+        if self.answer is None:
+            raise StewardError("steward: there is none at present")
+        return self.answer
+
+
+def leaving_node(directory, link: LeavingLink, **changes) -> KubernetesNode:
+    settings = settings_in(directory, **changes)
+    tree = CgroupTree(version=CgroupVersion.V2, memory_root=directory)
+    return KubernetesNode(settings, tree, KillPath(tree, ()), link, Supervisor(), lambda: ())
+
+
+async def test_what_becomes_of_the_nodes_conditions_is_logged_as_the_steward_tells(tmp_path, caplog):
+    caplog.set_level("INFO")
+    link = LeavingLink(ReclaimOver(number=1, did=("node one: removed 2 taints",), problems=("not all",)))
+    await leaving_node(tmp_path, link).leave(stands_by=True)
+    assert link.asked == [True]
+    assert [("INFO", "node one: removed 2 taints"), ("WARNING", "not all")] == [
+        (one.levelname, one.message) for one in caplog.records
+    ]
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        (LeavingLink(None), "steward: there is none at present"),
+        (LeavingLink(ReclaimOver(number=1), seconds=60.0), "no answer of the steward"),
+    ],
+)
+async def test_the_end_waits_for_no_steward_that_is_not_there_or_does_not_answer(
+    tmp_path, caplog, autojump_clock, link, said
+):
+    await leaving_node(tmp_path, link).leave(stands_by=False)
+    assert f"conditions and taints stay on the node: {said}" in caplog.text
+    assert trio.current_time() < 4
+
+
+async def test_a_dry_run_has_set_nothing_and_removes_nothing(tmp_path):
+    link = LeavingLink(None)
+    await leaving_node(tmp_path, link, dry_run=True).leave(stands_by=False)
+    assert link.asked == []

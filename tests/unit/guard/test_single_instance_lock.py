@@ -4,9 +4,11 @@ import stat
 
 import pytest
 import trio
+import trio.testing
 
 from reactor.guard.listening import AnotherDaemonError
-from reactor.guard.single_instance_lock import single_instance_lock
+from reactor.guard.single_instance_lock import is_stood_by, single_instance_lock
+from tests.support.waiting import until
 
 
 async def test_second_daemon_is_refused_while_the_first_guards_and_not_afterwards(tmp_path):
@@ -54,3 +56,47 @@ async def test_node_is_guarded_although_no_lock_can_be_made(tmp_path, caplog):
     (tmp_path / "run").write_text("a file where the directory would be")
     async with single_instance_lock(tmp_path / "run" / "state.json", stand_by=False):
         assert "a second daemon would not be noticed" in caplog.text
+
+
+async def test_a_daemon_sees_that_a_successor_stands_by_and_that_it_does_so_no_more(tmp_path, nursery):
+    state = tmp_path / "state.json"
+    scopes = [trio.CancelScope(), trio.CancelScope()]
+
+    async def successor(scope):
+        with scope:
+            async with single_instance_lock(state, stand_by=True):
+                await trio.sleep_forever()
+
+    async with single_instance_lock(state, stand_by=True):
+        assert not is_stood_by(state)
+        for scope in scopes:
+            nursery.start_soon(successor, scope)
+        await until(lambda: is_stood_by(state))
+        for scope in scopes:
+            assert is_stood_by(state)
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+        assert not is_stood_by(state)
+
+
+async def test_a_successor_that_has_taken_over_stands_by_no_more(tmp_path, nursery):
+    state = tmp_path / "state.json"
+    guards = trio.Event()
+
+    async def successor():
+        async with single_instance_lock(state, stand_by=True):
+            guards.set()
+            await trio.sleep_forever()
+
+    async with single_instance_lock(state, stand_by=True):
+        nursery.start_soon(successor)
+        await until(lambda: is_stood_by(state))
+    with trio.fail_after(10):
+        await guards.wait()
+    assert not is_stood_by(state)
+    nursery.cancel_scope.cancel()
+
+
+def test_where_no_file_can_be_made_no_successor_is_seen(tmp_path):
+    (tmp_path / "run").write_text("a file where the directory would be")
+    assert not is_stood_by(tmp_path / "run" / "state.json")

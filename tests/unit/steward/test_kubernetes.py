@@ -352,3 +352,26 @@ async def test_a_runtime_that_refuses_was_asked_and_one_that_never_answers_is_wa
     began = trio.current_time()
     await _kubernetes(tmp_path, "http://127.0.0.1:1", _Guard()).wait_placed()
     assert 2.9 < trio.current_time() - began
+
+
+async def test_at_the_guards_end_what_was_set_stays_for_a_successor_and_is_removed_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "POD_NAME", "INVOCATION_ID"):
+        monkeypatch.delenv(name, raising=False)
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.report("conditions", conditions=["MemoryPressure"]))
+        await until(lambda: len(server.node_patches) >= 2)
+        stays = "node one: conditions and taints stay: the daemon that stands by is expected"
+        assert ((stays,), ()) == await kubernetes.leave(stands_by=True)
+        assert (("node one: nothing to remove: no successor is expected",), ()) == await kubernetes.leave(
+            stands_by=False
+        )
+
+
+async def test_a_steward_that_has_told_nothing_removes_nothing(tmp_path: Path) -> None:
+    server = _Server()
+    async with _running(tmp_path, server, dry_run=True) as (kubernetes, _):
+        assert ((), ()) == await kubernetes.leave(stands_by=False)
+        assert [] == server.node_patches
