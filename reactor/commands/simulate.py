@@ -10,6 +10,7 @@ from reactor.commands.arguments import (
     Commands,
     add_command,
     add_config,
+    add_config_dir,
     add_output,
     positive_seconds,
 )
@@ -85,6 +86,7 @@ def add_record(commands: Commands) -> None:
     )
     command.add_argument("output_file", metavar="SCENARIO", help="the file to write, - for standard output")
     add_config(command, default=DEFAULT_CONFIG)
+    add_config_dir(command)
     command.add_argument(
         "--interval-seconds", type=positive_seconds, default=10.0, help="how often the kubelet is asked (10)"
     )
@@ -100,6 +102,7 @@ def _record(options: argparse.Namespace) -> int:
     return record(
         RecordOptions(
             config=options.config,
+            config_dir=options.config_dir,
             output=options.output_file,
             interval_seconds=options.interval_seconds,
             seconds=options.seconds,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from reactor.commands.arguments import Commands, add_command, add_config, positive_seconds
+from reactor.commands.arguments import (
+    DEFAULT_CONFIG,
+    Commands,
+    add_command,
+    add_config,
+    add_config_dir,
+    positive_seconds,
+)
 
 
 def add(commands: Commands) -> None:
@@ -18,6 +25,7 @@ def add(commands: Commands) -> None:
         "sudo reactor tune --config /etc/reactor/config.yaml --journal /var/log/reactor/journal.jsonl",
     )
     add_config(command, default=None)
+    add_config_dir(command)
     command.add_argument(
         "--journal",
         metavar="FILE",
@@ -87,7 +95,8 @@ def _tune(options: argparse.Namespace) -> int:
 
     return tune(
         TuneOptions(
-            config=options.config,
+            config=options.config or (None if options.config_dir is None else DEFAULT_CONFIG),
+            config_dir=options.config_dir,
             journals=tuple(options.journal),
             results=options.results,
             minutes=options.minutes,

@@ -16,20 +16,18 @@ from typing import Any, BinaryIO, Final
 
 import trio
 
-from reactor.config import load_settings
 from reactor.config.documents import load_document
 from reactor.config.pod import MIRROR_ANNOTATION, SOURCE_ANNOTATION
+from reactor.config.settings import Configuration, load_configuration
 from reactor.errors import ConfigError, Problem
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials
 from reactor.kube.errors import ApiError
 from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH, kubelet_access
-from reactor.model.settings import KubernetesSettings, Settings
+from reactor.model.settings import KubernetesSettings
 from reactor.model.signals import Layout
 from reactor.simulate.from_journal import steps_of_journal
 from reactor.simulate.scenario_file import ScenarioFile, at
-
-_LARGEST_CONFIG_BYTES: Final = 4 << 20
 
 _TERMINAL: Final = frozenset({"Failed", "Succeeded"})
 
@@ -39,6 +37,7 @@ class RecordOptions:
     """What to record and for how long; `seconds` None is until SIGINT or SIGTERM. `output` `-` is stdout."""
 
     config: Path
+    config_dir: Path | None = None
     output: str = "-"
     interval_seconds: float = 10.0
     seconds: float | None = None
@@ -47,8 +46,8 @@ class RecordOptions:
 
 def record(options: RecordOptions) -> int:
     """Record and return the exit status. Raises ConfigError, ApiError where nothing can be had, OSError."""
-    settings = load_settings(options.config)
-    header = _header(options.config, settings)
+    configuration = load_configuration(options.config, options.config_dir)
+    settings, header = configuration.settings, _header(configuration, options.config)
     with _opened(options.output) as file:
         if options.journal is not None:
             scenario = ScenarioFile(file, f"recorded from {options.journal.name}", header)
@@ -121,11 +120,10 @@ async def _stop_at_signal(scope: trio.CancelScope) -> None:
             scope.cancel()
 
 
-def _header(path: Path, settings: Settings) -> dict[str, Any]:
+def _header(configuration: Configuration, path: Path) -> dict[str, Any]:
     """Return what stands before the steps: the thresholds in force, and how the filesystems lie."""
-    with path.open("rb") as file:
-        raw = load_document(file.read(_LARGEST_CONFIG_BYTES).decode(), str(path)) or {}
-    layout = settings.eviction.layout
+    raw = load_document(configuration.text, str(path)) or {}
+    layout = configuration.settings.eviction.layout
     return {
         "kubeletConfiguration": {key: value for key, value in raw.items() if key != "reactor"},
         "filesystems": {

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reactor.config import load_settings
 from reactor.config.documents import load_document
+from reactor.config.settings import load_configuration
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.lab.tool import compiled_tool
@@ -41,10 +41,12 @@ _LINE_SECONDS: Final = 15.0
 class TuneOptions:
     """What to measure and what to go by. `stored` takes an earlier run's file instead of measuring.
 
-    `config` None is a node without thresholds of its own, as the kubelet's defaults have it.
+    `config` None is a node without thresholds of its own, as the kubelet's defaults have it; `config_dir`
+    holds its drop-ins.
     """
 
     config: Path | None
+    config_dir: Path | None
     journals: tuple[Path, ...]
     results: Path
     minutes: float
@@ -60,7 +62,7 @@ def tune(options: TuneOptions) -> int:
     0 done, 1 too little was measured or it can't be written, 2 where nothing may or can be measured, 130
     when interrupted: then what was measured is printed all the same. Raises ConfigError.
     """
-    settings, existing = _configuration(options.config)
+    settings, existing = _configuration(options.config, options.config_dir)
     history = history_in(options.journals, settings.eviction.pressure_transition_period_seconds)
     if options.stored is not None:
         measured, stored_history = stored_in(options.stored)
@@ -79,12 +81,12 @@ def tune(options: TuneOptions) -> int:
     return EXIT_INTERRUPTED if measured.interrupted else status
 
 
-def _configuration(path: Path | None) -> tuple[Settings, Mapping[str, Any]]:
-    """Return the settings, and the document that they are from."""
+def _configuration(path: Path | None, config_dir: Path | None) -> tuple[Settings, Mapping[str, Any]]:
+    """Return the settings, and the document that they are from, its drop-ins in it."""
     if path is None:
         return Settings(), {}
-    settings = load_settings(path)
-    return settings, load_document(path.read_text(encoding="utf-8"), str(path)) or {}
+    configuration = load_configuration(path, config_dir)
+    return configuration.settings, load_document(configuration.text, str(path)) or {}
 
 
 def _measured(options: TuneOptions, settings: Settings, existing: Mapping[str, Any]) -> Measured:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.cli import main
 from reactor.errors import ConfigError
 from reactor.kube.kubeconfig import Access
 from reactor.model.settings import KubernetesSettings
@@ -243,6 +244,21 @@ def test_a_recording_of_the_journal_needs_no_cluster(tmp_path: Path) -> None:
     document = json.loads(out.read_text())
     assert {"evictionHard": {"memory.available": "1Gi"}} == document["kubeletConfiguration"]
     assert 1 == len(document["steps"])
+
+
+def test_a_recording_has_the_thresholds_of_the_drop_ins(tmp_path: Path) -> None:
+    drop_ins = tmp_path / "config.d"
+    drop_ins.mkdir()
+    (tmp_path / "config.yaml").write_text(_CONFIG)
+    (drop_ins / "10.conf").write_text("evictionHard: {memory.available: 3Gi, pid.available: 5%}\n")
+    (tmp_path / "journal.jsonl").write_text(json.dumps(_decision(0, 4 * _GIB)) + "\n")
+    out = tmp_path / "out.json"
+    words = ["--config", "config.yaml", "--config-dir", "config.d", "--journal", "journal.jsonl"]
+    paths = [word if word.startswith("--") else str(tmp_path / word) for word in words]
+    assert 0 == main(["record", str(out), *paths])
+    kept = json.loads(out.read_text())["kubeletConfiguration"]
+    assert {"memory.available": "3Gi", "pid.available": "5%"} == kept["evictionHard"]
+    assert "reactor" not in kept
 
 
 @pytest.mark.parametrize("line", ["nothing\n", '{"kind": "decision"}\n', '{"kind": "decision", "time": 3}\n'])

@@ -44,6 +44,22 @@ def test_a_stored_run_gives_a_configuration_a_report_and_the_reasons(
     assert 2 == stored_again["history"]["decisions"]
 
 
+def test_what_the_drop_ins_say_of_other_signals_is_in_the_recommended_configuration(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, drop_ins = tmp_path / "config.yaml", tmp_path / "config.d"
+    drop_ins.mkdir()
+    config.write_text("evictionHard: {memory.available: 4Gi, pid.available: 7%}\n")
+    (drop_ins / "10.conf").write_text("evictionHard: {memory.available: 100Mi, nodefs.available: 3Gi}\n")
+    arguments = ["--config", str(config), "--config-dir", str(drop_ins), "--results", str(tmp_path / "out")]
+    assert 0 == main(["tune", "--from", str(stored), *arguments])
+    (recommended,) = (tmp_path / "out").glob("*/reactor.yaml")
+    said = recommended.read_text()
+    assert '"pid.available": "7%"' in said
+    assert '"nodefs.available": "3Gi"' in said
+    assert "It misses" in capsys.readouterr().out  # by the drop-in's threshold
+
+
 def test_without_the_extra_the_report_is_missing_and_the_rest_is_there(
     tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
