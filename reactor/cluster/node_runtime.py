@@ -80,6 +80,12 @@ class NodeRuntime:
         """Return the settings with the paths of filesystems that the runtime tells; configured ones hold."""
         return replace(settings, filesystems={**self.watch.filesystems, **settings.filesystems})
 
+    def unplaced(self, settings: Settings) -> frozenset[Filesystem]:
+        """Return the filesystems of which only the runtime, which has never answered, says where they lie."""
+        if self.watch.has_told or Filesystem.IMAGEFS in settings.filesystems:
+            return frozenset()
+        return frozenset({Filesystem.IMAGEFS, Filesystem.CONTAINERFS} - settings.filesystems.keys())
+
     def reclaims(self, settings: Settings) -> Mapping[Reclaim, NodeReclaim]:
         """Return what the runtime can give back, as these settings have it."""
         images = ImageReclaim(

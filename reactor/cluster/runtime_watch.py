@@ -52,7 +52,7 @@ class RuntimeWatch:
     asked again with a growing pause, found again where its endpoint is not configured; that is logged when it
     begins and when it ends. `on_change` is called when the inventory has changed, `on_filesystems` when
     `filesystems` has: paths on those that hold images and writable layers, as far as they are seen from here.
-    `was_asked` is set after the first try, whatever came of it.
+    `was_asked` is set after the first try, whatever came of it; `has_told` is whether it has ever answered.
     """
 
     endpoint: str | None
@@ -63,6 +63,7 @@ class RuntimeWatch:
     filesystems: Mapping[Filesystem, str] = field(default_factory=dict)
     state: RuntimeState = field(default_factory=RuntimeState)
     was_asked: trio.Event = field(default_factory=trio.Event)
+    has_told: bool = False
     _client: RuntimeClient | None = None
     _due: trio.Event = field(default_factory=trio.Event)
 
@@ -119,8 +120,8 @@ class RuntimeWatch:
             self.inventory = found
             self.on_change()
         paths = await in_thread(following(_paths), told, abandon_on_cancel=True)
-        if paths != self.filesystems:
-            self.filesystems = paths
+        if paths != self.filesystems or not self.has_told:
+            self.filesystems, self.has_told = paths, True
             self.on_filesystems()
         return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,11 +39,19 @@ class Survey:
 
 
 class FilesystemObserver:
-    """Looks at the filesystems at `paths`; one path may stand for several of them."""
+    """Looks at the filesystems at `paths`; one path may stand for several of them.
 
-    def __init__(self, settings: Settings, *, proc: Path = PROC) -> None:
+    Of the `unplaced` ones it is not known where they lie: they are not looked at.
+    """
+
+    def __init__(
+        self, settings: Settings, *, unplaced: Collection[Filesystem] = (), proc: Path = PROC
+    ) -> None:
         self._proc = proc
-        self.paths: Mapping[Filesystem, str] = filesystem_paths(settings)
+        paths = filesystem_paths(settings)
+        self.paths: Mapping[Filesystem, str] = {
+            filesystem: path for filesystem, path in paths.items() if filesystem not in unplaced
+        }
 
     @staticmethod
     def look(path: str) -> Look:

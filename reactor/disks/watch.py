@@ -121,7 +121,7 @@ class FilesystemWatch:
         self._watched = tuple(
             _Watched(
                 path,
-                tuple(filesystem for filesystem in Filesystem if observer.paths[filesystem] == path),
+                tuple(filesystem for filesystem in Filesystem if observer.paths.get(filesystem) == path),
                 Bounded(partial(observer.look, path), timeout_seconds),
                 settings,
             )

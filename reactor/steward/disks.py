@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("reactor.filesystems")
 _TIMEOUT_SECONDS: Final = 5.0
+_UNPLACED: Final = (
+    "not observed: the container runtime has not answered yet, and says where it lies; "
+    "accepted: reactor.filesystems.imagefs"
+)
 
 
 class Disks:
@@ -62,7 +66,8 @@ class Disks:
     @property
     def problems(self) -> dict[str, str]:
         """Return what is wrong at present, each in one line."""
-        return {**self._watch.problems, **({} if self._podman is None else self._podman.problems)}
+        unplaced = {str(one): _UNPLACED for one in sorted(self._unplaced())}
+        return {**unplaced, **self._watch.problems, **({} if self._podman is None else self._podman.problems)}
 
     @property
     def removed_images(self) -> RemovedImages:
@@ -154,9 +159,10 @@ class Disks:
         }
 
     async def _wait_placed(self) -> None:
-        """Wait for the runtime's first word: until then images would be taken to lie with the pods' files.
+        """Wait for the runtime's first word, for some seconds: until then it is not known where images lie.
 
-        What is left there may be less than a threshold of imagefs, by which images were removed for nothing.
+        With the pods' files there may be less left than a threshold of imagefs wants, and images would be
+        removed, or pods evicted, for nothing. A runtime that is down leaves them unobserved.
         """
         if self._kubernetes is not None:
             await self._kubernetes.wait_placed()
@@ -168,12 +174,17 @@ class Disks:
         except (ReactorError, OSError) as error:
             return str(error)
 
+    def _unplaced(self) -> frozenset[Filesystem]:
+        if self._kubernetes is None:
+            return frozenset()
+        return self._kubernetes.unplaced(self._orders.settings)
+
     def _watched(self) -> FilesystemWatch:
         settings = self._orders.settings
         if self._kubernetes is not None:
             settings = self._kubernetes.placed(settings)
         return FilesystemWatch(
-            FilesystemObserver(settings),
+            FilesystemObserver(settings, unplaced=self._unplaced()),
             settings,
             self._told,
             timeout_seconds=_TIMEOUT_SECONDS,

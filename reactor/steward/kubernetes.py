@@ -124,7 +124,7 @@ class Kubernetes:
             settings.static_pods_path, NodePaths().logs, settings.housekeeping_interval_seconds, self._due
         )
         self._listings = PodListings(guard, self._specs, self._runtime.watch, self._files)
-        self.placed = self._runtime.placed
+        self.placed, self.unplaced = self._runtime.placed, self._runtime.unplaced
         self.order(settings)
 
     def order(self, settings: Settings) -> None:

@@ -17,6 +17,7 @@ from reactor.cri.messages import (
     Sandbox,
     SandboxMetadata,
     SandboxState,
+    Version,
 )
 from reactor.errors import RuntimeUnavailableError
 from reactor.model.node_pods import RuntimePod
@@ -53,6 +54,38 @@ async def test_a_runtime_that_was_never_there_is_a_problem_that_names_its_endpoi
     assert (watch.inventory, watch.state.description) == ({}, None)
     await trio.sleep(300)
     assert watch.state.problem is not None
+
+
+class _Answering:
+    """A runtime that answers, and names no filesystem that is seen from here."""
+
+    api_version, endpoint = "v1", "/run/none.sock"
+
+    async def version(self) -> Version:
+        return Version(runtime_name="test", runtime_version="1")
+
+    async def sandboxes(self) -> tuple[Sandbox, ...]:
+        return ()
+
+    async def containers(self) -> tuple[Container, ...]:
+        return ()
+
+    async def image_filesystems(self) -> ImageFilesystems:
+        return ImageFilesystems(image_filesystems=(usage("/not/seen/here"),))
+
+
+async def test_the_first_answer_tells_where_filesystems_lie_though_they_are_not_seen_from_here(
+    tmp_path: Path,
+) -> None:
+    calls: list[bool] = []
+    watch = RuntimeWatch(endpoint=str(tmp_path / "none.sock"), interval_seconds=10)
+    watch.on_filesystems = lambda: calls.append(watch.has_told)
+    assert not await watch.ask()
+    assert ([], False) == (calls, watch.has_told)
+    watch._client = _Answering()  # type: ignore[assignment] - as far as it is asked
+    assert await watch.ask()
+    assert await watch.ask()
+    assert [True] == calls
 
 
 def test_without_any_known_socket_the_key_that_would_name_one_is_told(

@@ -43,6 +43,10 @@ class Runtime:
     def __init__(self, path: str) -> None:
         self.path = path
         self.was_asked = trio.Event()
+        self.not_told: frozenset[Filesystem] = frozenset()
+
+    def unplaced(self, _: Settings) -> frozenset[Filesystem]:
+        return self.not_told
 
     def placed(self, settings: Settings) -> Settings:
         return replace(settings, filesystems={Filesystem.NODEFS: self.path, Filesystem.IMAGEFS: self.path})
@@ -72,4 +76,32 @@ async def test_filesystem_is_observed_only_when_the_runtime_was_asked_where_its_
     capacities = {one.capacity_bytes for one in heard.said if isinstance(one, Space)}
     found = os.statvfs(tmp_path)
     assert {found.f_blocks * found.f_frsize} == capacities
+    nursery.cancel_scope.cancel()
+
+
+async def test_where_the_runtime_is_down_from_the_start_its_filesystems_are_not_observed_until_it_answers(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    """Before, images were taken to lie with the pods' files, by whose space pods were evicted for imagefs."""
+    heard, runtime = Heard(), Runtime(str(tmp_path))
+    runtime.not_told = frozenset({Filesystem.IMAGEFS, Filesystem.CONTAINERFS})
+    runtime.was_asked.set()
+    orders = Orders(start="now", number=1, settings=Settings())
+    disks = Disks(cast(Guard, heard), Supervisor(), orders, cast(Kubernetes, runtime))
+    nursery.start_soon(disks.run)
+
+    def spaces() -> set[Filesystem]:
+        return {each for one in heard.said if isinstance(one, Space) for each in one.filesystems}
+
+    for number in (1, 2, 3):
+        await disks.do(Message(FrameKind.LOOK, number, b""))
+    assert {Filesystem.NODEFS} == spaces()
+    assert "has not answered yet" in disks.problems["imagefs"]
+    assert "containerfs" in disks.problems
+
+    runtime.not_told = frozenset()
+    disks.renew()
+    await disks.do(Message(FrameKind.LOOK, 4, b""))
+    assert set(Filesystem) == spaces()
+    assert {"imagefs", "containerfs"}.isdisjoint(disks.problems)
     nursery.cancel_scope.cancel()
