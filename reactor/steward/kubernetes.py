@@ -227,8 +227,9 @@ class Kubernetes:
             if expected is not None:
                 return (f"node {self.node_name}: conditions and taints stay: {expected} is expected",), ()
             cleaned = await self._node.withdraw()
-            line = f"node {cleaned}: no successor is expected"
-            return ((), (line,)) if cleaned.problem is not None else ((line,), ())
+            if cleaned.problem is None:
+                return (f"node {cleaned}: no successor is expected",), ()
+            return (), (f"no successor is expected, but something stays: node {cleaned}",)
         return (), (
             f"node {self.node_name}: conditions and taints stay: no answer within {_LEAVING_SECONDS:g} s",
         )
