@@ -6,55 +6,15 @@ import copy
 import json
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api import Object
 from cluster import Cluster
-from deployed import BASE, CHECKOUT, NAMESPACE, collection, manifests
+from deployed import BASE, NAMESPACE, collection, manifests
+from rendering import CHART, render, rendered
 from ruamel.yaml import YAML
-
-CHART = CHECKOUT / "deploy/helm/reactor"
-SOURCE = Path(__file__).resolve().parent / "chart/main.go"
-GO = Path(os.environ.get("GO", "/usr/lib/go-1.19/bin")) / "go"
-LIBRARIES = Path("/usr/share/gocode/src/github.com/Masterminds/sprig")
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the program that renders a chart."""
-    if not LIBRARIES.is_dir() or not GO.exists():
-        pytest.skip("no Go with sprig; run tests/kube/install-packages.sh as root")
-    program = tmp_path_factory.mktemp("chart") / "chart"
-    environment = {
-        **os.environ,
-        "GO111MODULE": "off",
-        "GOFLAGS": "",
-        "GOPATH": "/usr/share/gocode",
-        "GOCACHE": str(program.parent / "cache"),
-    }
-    command = [GO, "build", "-o", program, SOURCE]
-    subprocess.run(command, check=True, env=environment, timeout=240, capture_output=True)
-    return program
-
-
-def render(renderer: Path, values: Mapping[str, Any], *apis: str) -> list[Object]:
-    done = rendered(renderer, values, *apis)
-    assert done.returncode == 0, done.stderr
-    return [dict(document) for document in YAML(typ="safe").load_all(done.stdout) if document]
-
-
-def rendered(renderer: Path, values: Mapping[str, Any], *apis: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [renderer, CHART, NAMESPACE, "reactor", *apis],
-        input=json.dumps(values),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
 
 
 def of_kind(kind: str, documents: list[Object], *, in_hook: bool = False) -> Object:
@@ -102,6 +62,13 @@ def test_pod_update_strategy_rights_and_configuration_are_those_of_the_kustomize
     assert configurations[0] == configurations[1]
 
 
+def test_before_maxsurge_the_update_strategy_is_that_of_the_kustomize_overlay(renderer: Path) -> None:
+    old, overlay = render(renderer, {}, "v1.21.14"), manifests(BASE.parent / "overlays/before-1.22")
+    ours, theirs = (of_kind("DaemonSet", each)["spec"]["updateStrategy"] for each in (old, overlay))
+    assert {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}} == ours
+    assert theirs["rollingUpdate"] == ours["rollingUpdate"]
+
+
 def test_the_variants_are_those_of_the_kustomize_components(renderer: Path, tmp_path: Path) -> None:
     if kubectl_version() < (1, 21):
         pytest.skip("kubectl knows no kustomize components; install one of 1.21 or newer")
@@ -120,8 +87,7 @@ def test_the_variants_are_those_of_the_kustomize_components(renderer: Path, tmp_
 
 
 def test_the_server_takes_what_the_chart_makes(cluster: Cluster, renderer: Path) -> None:
-    documents = render(renderer, {})
-    of_kind("DaemonSet", documents)["spec"]["updateStrategy"]["rollingUpdate"] = {"maxUnavailable": 1}
+    documents = render(renderer, {}, cluster.api.get("/version")["gitVersion"])
     cluster.api.create_unless_there("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     for document in documents:
         cluster.api.create_unless_there(f"{collection(document)}?dryRun=All", document)

@@ -3,9 +3,10 @@
 // Render a chart as `helm template` does, with the template functions that Helm adds to Go's: sprig's, include,
 // toYaml and fail. Enough for a chart without dependencies, where Helm itself can't be had from a distribution.
 //
-//	chart CHART NAMESPACE RELEASE [API...] < values.json
+//	chart CHART NAMESPACE RELEASE [VERSION] [API...] < values.json
 //
-// Each API is one that the server has, such as admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy.
+// VERSION is the server's, v1.33.0 where none is given; each API is one that the server has, such as
+// admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy.
 // Values given on standard input replace the chart's own, key by key. Prints the documents; exit status 1 with a
 // line on standard error where the chart refuses.
 package main
@@ -97,10 +98,17 @@ func main() {
 		_, err = root.New(path).Parse(string(content))
 		check(err)
 	}
+	version, apis := "v1.33.0", apiVersions(os.Args[4:])
+	if len(apis) > 0 && !strings.Contains(apis[0], "/") {
+		version, apis = apis[0], apis[1:]
+	}
 	data := map[string]interface{}{
 		"Values":       values,
 		"Chart":        map[string]interface{}{"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
-		"Capabilities": map[string]interface{}{"APIVersions": apiVersions(os.Args[4:])},
+		"Capabilities": map[string]interface{}{
+			"APIVersions": apis,
+			"KubeVersion": map[string]interface{}{"Version": version},
+		},
 		"Release":      map[string]interface{}{"Name": release, "Namespace": namespace, "Service": "Helm"},
 	}
 	for _, path := range paths {
