@@ -1,5 +1,5 @@
 # Tests on a real Kubernetes node: etcd, kube-apiserver, containerd and a kubelet on this machine. See README.md.
-.PHONY: test-kube race-kube
+.PHONY: test-kube race-kube delays-kube
 test-kube: setup ## Run tests/kube, or what PYTEST="…" says of them (root; Error 3: the cluster was lost)
 	tests/kube/install-packages.sh
 	tests/kube/build-kubernetes.sh >/dev/null
@@ -9,3 +9,8 @@ race-kube: setup ## The same hog evicted by the kubelet, twice, and by the react
 	tests/kube/install-packages.sh
 	tests/kube/build-kubernetes.sh >/dev/null
 	$(BIN)/python tests/kube/race.py $(RACE)
+
+delays-kube: setup ## How late the cluster hears after an outage, and of a reason that a kubelet drops (root)
+	tests/kube/install-packages.sh
+	tests/kube/build-kubernetes.sh >/dev/null
+	$(BIN)/python tests/kube/delays.py $(DELAYS)
