@@ -131,6 +131,29 @@ def test_an_eviction_is_written_to_the_terminals_of_those_who_are_logged_in(
     assert "evicted cgroup/hog (killed) for memory.available<64Mi" in " ".join(written.split())
 
 
+def test_a_source_that_is_lost_runs_its_command_once_though_it_is_tried_again_and_again(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    # Outside the first network namespace the kernel gives no process events.
+    daemon.inside = ["unshare", "--net"]
+    section = {"onSourceLost": keeping(told), "housekeepingInterval": "200ms"}
+    daemon.configure({"evictionHard": {"memory.available": "64Mi", "pid.available": "5%"}}, section)
+    daemon.start()
+    eventually(lambda: kept(told), "the command has run")
+    daemon.signal(signal.SIGHUP)
+    after_passes(daemon, 10)
+
+    names = {one["name"] for one in daemon.status()["sources"] if one["health"] in {"degraded", "failed"}}
+    assert names == {event["source"] for event in kept(told)}
+    assert len(names) == len(kept(told)) == channel(daemon, "command")["sent"]
+    [line] = [line for line in daemon.lines() if line["kind"] == "source-lost"]
+    assert (line["source"], line["health"], line["detail"]) == tuple(
+        kept(told)[0][key] for key in ("source", "health", "detail")
+    )
+    assert f"source {line['source']} (" in kept(told)[0]["text"]
+
+
 def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
     node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
