@@ -15,6 +15,8 @@
 - `part_faults`  failures of the daemon's parts, at the moment that a test wants
 - `failures`     failures of a long suite, shown when they happen
 - `api_faults`   an API server that answers as a test says
+- `journald`     a systemd-journald of a test's own
+- `monitoring`   what deploy/monitoring asks Prometheus for
 
 The virtual machines get this package beside their own tests, without the source tree: `waiting`, `daemon`,
 `failures`, `processes` and `mounting` need the standard library, Trio and pytest alone.
