@@ -21,7 +21,7 @@ from reactor.policy.messages import node_message
 from reactor.policy.oom_victims import still_dying
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
-from reactor.policy.storm import is_hard_memory, with_slowdowns
+from reactor.policy.storm import hopeless, is_hard_memory, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
     in_eviction_order,
@@ -161,9 +161,12 @@ def _act(
         if reclaim is not None:
             state = replace(state, memory_reclaim=reclaim)
             decision = replace(decision, memory_reclaim=reclaim)
-        reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds) or reclaim_awaited(
-            state, threshold, seen, decision.at_seconds
+        given_up = (
+            hopeless(state, threshold, seen, pods, snapshot.pods, decision.at_seconds) if evicting else ()
         )
+        reason = deferral(
+            settings, state, threshold, seen, evicting, decision.at_seconds, given_up
+        ) or reclaim_awaited(state, threshold, seen, decision.at_seconds)
         if reason is None:
             reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
             if reclaims:

@@ -6,7 +6,7 @@ Here a dying pod's usage is credited to the node, until the pod is gone or its d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.amounts import amount_text
@@ -99,13 +99,15 @@ def deferral(
     observation: Observation,
     evicting: Mapping[str, tuple[Pod, PodUsage | None]],
     now_seconds: float,
+    given_up: Collection[str] = (),
 ) -> str | None:
     """Return why no pod is to be evicted for this threshold now, None where one is.
 
-    `evicting` holds the pods in flight, by uid, with their present usage.
+    `evicting` holds the pods in flight, by uid, with their present usage; those in `given_up` are waited for
+    no longer.
     """
     return (
-        _awaited(settings, state, threshold, observation, evicting, now_seconds)
+        _awaited(settings, state, threshold, observation, evicting, now_seconds, given_up)
         or slowed(state, threshold, now_seconds)
         or _rate(settings, state, threshold, now_seconds)
     )
@@ -118,6 +120,7 @@ def _awaited(
     observation: Observation,
     evicting: Mapping[str, tuple[Pod, PodUsage | None]],
     now_seconds: float,
+    given_up: Collection[str],
 ) -> str | None:
     credit = left = 0
     names = []
@@ -132,6 +135,8 @@ def _awaited(
         if flight.left_bytes is not None:
             left += flight.left_bytes
             names.append(f"{flight.uid} (its files in memory are not removed yet)")
+            continue
+        if flight.uid in given_up:
             continue
         pod, used = evicting[flight.uid]
         credit += usage(pod, used, threshold.signal, settings.layout) or 0

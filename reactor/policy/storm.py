@@ -46,6 +46,9 @@ _NOISE_BYTES = 6 << 20
 _NOISE_SHARE = 4096  # of the capacity: 16 MiB of 64 GiB
 _CLEARLY_SHARE = 8  # of the threshold: the node and its pods are not read at one instant
 _GROWN_SHARE = 4  # of the threshold
+_NEED_SHARE = 2  # of the threshold
+# A process that waits for a CPU, or for its quota's next period, gives back nothing for some 100 ms.
+_STUCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +191,46 @@ def with_kill(
         others = replace(node, dying=dying | {eviction.pod.uid})
         kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes())
     return replace(state, hard_memory_kills=(*recent, kill))
+
+
+def hopeless(
+    state: PolicyState,
+    threshold: Threshold,
+    seen: Observation,
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+    now_seconds: float,
+) -> frozenset[str]:
+    """Return the victims whose memory a hard memory threshold is not to wait for, though they are not dead.
+
+    A process that the kernel can't end (in a filesystem that hangs, frozen from above) keeps what is shared
+    or locked for good. That spares the other pods, but for a hog among them: where less than half of the
+    threshold is left, and they have grown by a quarter of it since the victim was first killed.
+    """
+    wanted_bytes = int(threshold.value.of(seen.capacity))
+    if not is_hard_memory(threshold) or seen.available >= wanted_bytes // _NEED_SHARE:
+        return frozenset()
+    kills = {kill.uid: kill for kill in state.hard_memory_kills}
+    stuck = {
+        uid
+        for flight in state.in_flight
+        if (kill := kills.get(uid := flight.uid)) is not None
+        and now_seconds - kill.at_seconds >= _STUCK_SECONDS
+        and 4 * (_held_bytes(used, uid) or 0) > 3 * (kill.credited_bytes or 0)
+    }
+    if not stuck:
+        return frozenset()
+    dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
+    living_bytes = _Node(threshold=threshold, seen=seen, pods=pods, used=used, dying=dying).living_bytes()
+    if living_bytes is None:
+        return frozenset()
+    first = {kill.uid: kill for kill in reversed(state.hard_memory_kills)}
+    return frozenset(
+        uid
+        for uid in stuck
+        if (before_bytes := first[uid].pods_bytes) is not None
+        and living_bytes - before_bytes > wanted_bytes // _GROWN_SHARE
+    )
 
 
 def with_left(state: PolicyState, uid: str, left_bytes: int) -> PolicyState:

@@ -186,6 +186,80 @@ def test_kill_is_judged_by_what_its_pod_held_when_it_was_killed(held, reasons):
     assert (1 if reasons else 2) == len(node.killed)
 
 
+def stuck_node(**pods):
+    """A node whose victim of 300 MiB can't die."""
+    node = Node(outside=60, stuck=300, **pods)
+    node.slow = {"stuck"}
+    node.step()
+    assert ["stuck"] == node.killed
+    return node
+
+
+def test_victim_that_can_not_die_spares_no_hog_that_takes_what_is_left():
+    node = stuck_node(hog=40, calm=20)
+    node.pods["hog"] = 85  # 47 MiB are left
+    node.step(0.9)
+    assert ["stuck"] == node.killed
+    assert "in flight: 300Mi still to be freed" in node.decision.deferred_because
+
+    node.step(0.1)
+    assert ["stuck", "hog"] == node.killed
+    node.step()
+    assert 2 == len(node.killed)
+
+
+def test_victim_that_can_not_die_is_killed_again_and_spares_no_hog_that_grows_slowly():
+    node = stuck_node(hog=40, calm=20)
+    for _ in range(300):
+        node.pods["hog"] = min(node.pods["hog"] + 0.2, 120)
+        node.step(0.1)
+        if "hog" in node.killed:
+            break
+
+    assert ["stuck", "stuck", "stuck", "hog"] == node.killed
+
+
+@pytest.mark.parametrize(
+    ("hog", "outside", "held"),
+    [(80, 60, 300), (64, 90, 300), (140, 60, 225)],
+    ids=["half is left", "the others have not grown", "a quarter is back"],
+)
+def test_victim_that_is_dying_spares_the_others(hog, outside, held):
+    node = stuck_node(hog=40, calm=20)
+    node.pods |= {"hog": hog, "stuck": held}
+    node.outside = outside
+    for _ in range(20):
+        node.step(0.1)
+
+    assert ["stuck"] == node.killed
+
+
+def test_no_hog_is_seen_while_a_pods_memory_is_unobserved_or_was_when_the_victim_was_killed():
+    node = stuck_node(hog=40, calm=20)
+    node.pods["hog"] = 100
+    node.unobserved = {"calm"}
+    node.step(2.0)
+    assert ["stuck"] == node.killed
+
+    node.unobserved = set()
+    kills = tuple(replace(kill, pods_bytes=None) for kill in node.state.hard_memory_kills)
+    node.state = replace(node.state, hard_memory_kills=kills)
+    node.step()
+    assert ["stuck"] == node.killed
+
+
+def test_victim_of_a_soft_eviction_is_awaited_until_its_deadline():
+    soft = replace(HARD, value=draw.amount(150 * MIB), grace_period_seconds=1.0)
+    node = Node(outside=60, settings=replace(SETTINGS, thresholds=(HARD, soft)), stuck=300, hog=40)
+    node.slow = {"stuck"}
+    node.step()
+    node.step(1.1)
+    assert ["stuck"] == node.killed
+    node.pods["hog"] = 140
+    node.step(5.0)
+    assert ["stuck"] == node.killed
+
+
 @pytest.fixture
 def node_of_two_victims():
     """The second of two victims has brought back its 75 MiB; the first still dies, and will leave 60 MiB."""
