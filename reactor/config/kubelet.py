@@ -21,9 +21,10 @@ from reactor.config.eviction import (
 )
 from reactor.config.nearest import did_you_mean
 from reactor.config.refused import Refused, join
-from reactor.config.scalars import Percent, Seconds
+from reactor.config.scalars import Int32, Percent, Seconds
+from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY
 from reactor.model.quantity import Quantity
-from reactor.model.settings import EvictionSettings, ImageGcSettings
+from reactor.model.settings import EvictionSettings, ImageGcSettings, ShutdownGroup
 from reactor.model.signals import Layout, Signal
 from reactor.model.thresholds import ThresholdValue
 
@@ -38,6 +39,18 @@ _ENFORCEABLE: Final = (
 _UNSET = Seconds(0.0)  # upstream's defaulting takes a span of zero for one that was not given
 _DEFAULT_TRANSITION_SECONDS = 300.0
 _DEFAULT_MINIMUM_IMAGE_AGE_SECONDS = 120.0
+
+
+_NORMAL = Int32(0)
+_LONGEST_SHUTDOWN_SECONDS = 24 * 3600  # of a group; a shutdown is not held up for longer by any node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownGracePeriod:
+    """An item of shutdownGracePeriodByPodPriority; upstream takes any 64-bit number of seconds."""
+
+    priority: Int32 = _NORMAL
+    shutdown_grace_period_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,7 @@ class KubeletConfiguration:
     system_reserved: Mapping[str, Quantity] = field(default_factory=dict)
     shutdown_grace_period: Seconds = _UNSET
     shutdown_grace_period_critical_pods: Seconds = _UNSET
+    shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriod, ...] = ()
 
     @property
     def reserved_memory_bytes(self) -> int:
@@ -79,6 +93,22 @@ class KubeletConfiguration:
         )
 
     @property
+    def shutdown_groups(self) -> tuple[ShutdownGroup, ...]:
+        """Return the groups of pods for which a shutdown is held up; none where that is switched off.
+
+        A group's seconds below 0 count as 0, which is what upstream's timers make of them.
+        """
+        by_priority = self.shutdown_grace_period_by_pod_priority
+        groups = tuple(
+            ShutdownGroup(
+                priority=one.priority,
+                seconds=min(max(0, one.shutdown_grace_period_seconds), _LONGEST_SHUTDOWN_SECONDS),
+            )
+            for one in by_priority
+        ) or _groups_of(self.shutdown_grace_period, self.shutdown_grace_period_critical_pods)
+        return groups if any(group.seconds for group in groups) else ()
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Return what is accepted but has no effect."""
         return tuple(
@@ -86,7 +116,21 @@ class KubeletConfiguration:
             for signal in ignored_signals(
                 self.eviction_hard, self.eviction_soft, self.eviction_minimum_reclaim
             )
-        )
+        ) + tuple(self._shutdown_warnings())
+
+    def _shutdown_warnings(self) -> Iterator[str]:
+        """Yield what of the graceful shutdown is taken as something else than what is written."""
+        items = self.shutdown_grace_period_by_pod_priority
+        at = "shutdownGracePeriodByPodPriority"
+        for index, one in enumerate(items):
+            seconds = one.shutdown_grace_period_seconds
+            if not 0 <= seconds <= _LONGEST_SHUTDOWN_SECONDS:
+                counts_as = 0 if seconds < 0 else _LONGEST_SHUTDOWN_SECONDS
+                yield f"{at}[{index}].shutdownGracePeriodSeconds: {seconds} counts as {counts_as}"
+            if any(one.priority == other.priority for other in items[:index]):
+                yield f"{at}[{index}]: has no pods; an earlier item has the priority {one.priority} too"
+        if items and not self.shutdown_groups:
+            yield f"{at}: no effect; the seconds of all items are 0"
 
     def eviction_settings(
         self,
@@ -128,12 +172,23 @@ class KubeletConfiguration:
         )
 
 
+def _groups_of(whole_seconds: float, critical_seconds: float) -> tuple[ShutdownGroup, ...]:
+    """Return the groups that the two plain keys stand for, in whole seconds. Source: migrateConfig."""
+    whole_seconds = min(whole_seconds, _LONGEST_SHUTDOWN_SECONDS)
+    critical_seconds = min(critical_seconds, whole_seconds)
+    return (
+        ShutdownGroup(priority=0, seconds=int(whole_seconds - critical_seconds)),
+        ShutdownGroup(priority=SYSTEM_CRITICAL_PRIORITY, seconds=int(critical_seconds)),
+    )
+
+
 _read_fields: Callable[[Any, Any], KubeletConfiguration] = CONVERTER.get_structure_hook(KubeletConfiguration)
 
 
 def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
     yield from _soft_without_grace(raw)
     yield from _unknown_enforcement(raw)
+    yield from _both_kinds_of_shutdown(raw)
     for check, keys in _BETWEEN_KEYS:
         # Checked on these keys alone, so that it is reported even if other keys are wrong as well.
         try:
@@ -203,6 +258,23 @@ def _shutdown(part: KubeletConfiguration) -> Iterator[Refused]:
     for at, seconds in (("shutdownGracePeriod", whole), ("shutdownGracePeriodCriticalPods", critical)):
         if 0 < seconds < 1:
             yield Refused(seconds, "0, or at least 1s", at=at)
+
+
+def _both_kinds_of_shutdown(raw: Mapping[str, Any]) -> Iterator[Refused]:
+    """Yield that both kinds of keys are given, in upstream's words. Source: ValidateKubeletConfiguration."""
+    items = raw.get("shutdownGracePeriodByPodPriority")
+    plain = (raw.get("shutdownGracePeriod"), raw.get("shutdownGracePeriodCriticalPods"))
+    if isinstance(items, list) and items and any(_is_span(one) for one in plain):
+        why = "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time"
+        yield Refused(items, f"nothing here, or no other key: {why}", at="shutdownGracePeriodByPodPriority")
+
+
+def _is_span(raw: object) -> bool:
+    """Return whether this is a span above 0; one of no accepted form is reported by itself."""
+    try:
+        return bool(CONVERTER.structure(raw, Seconds) > 0)
+    except Refused:
+        return False
 
 
 _BETWEEN_KEYS: Final = (

@@ -30,6 +30,8 @@ GracePeriod = NewType("GracePeriod", int)
 """A pod's seconds to end in; what is negative counts as 1, as upstream has it."""
 Priority = NewType("Priority", int)
 """A pod's priority; what does not fit into 32 bits counts as the nearest number that does."""
+Int32 = NewType("Int32", int)
+"""A whole number of 32 bits, as the kubelet's own documents have it."""
 
 
 def _string(raw: Any, _: type) -> str:
@@ -59,6 +61,12 @@ def _grace_period(raw: Any, cls: type) -> GracePeriod:
 
 def _priority(raw: Any, cls: type) -> Priority:
     return Priority(min(max(_integer(raw, cls), -(2**31)), 2**31 - 1))
+
+
+def _int32(raw: Any, _: type) -> Int32:
+    if isinstance(raw, bool) or not isinstance(raw, int) or not -(2**31) <= raw < 2**31:
+        raise Refused(raw, "a whole number of 32 bits")
+    return Int32(raw)
 
 
 def _count(raw: Any, _: type) -> Count:
@@ -150,6 +158,7 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     (Percent, _percent),
     (GracePeriod, _grace_period),
     (Priority, _priority),
+    (Int32, _int32),
     (Seconds, _seconds),
     (Instant, _instant),
     (Timestamp, _timestamp),

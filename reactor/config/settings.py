@@ -345,6 +345,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         podman=section.podman.images,
         podman_socket=section.podman.socket,
         brake=section.brake,
+        shutdown_groups=kubelet.shutdown_groups,
         dry_run=section.dry_run,
     )
 

@@ -190,6 +190,14 @@ class KubernetesSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownGroup:
+    """Pods of this priority and above, up to the next group's, end within so many seconds at a shutdown."""
+
+    priority: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that `reactor run` goes by.
 
@@ -203,7 +211,8 @@ class Settings:
     plain Linux node. `runtime_endpoint` None looks for the container runtime's socket; of each container of
     a pod that is still to run `dead_containers_kept` dead ones are kept when space is reclaimed;
     `static_pods_path` is where the kubelet finds its static pods. On a plain node podman's images are given
-    back where `podman`; `podman_socket` None is its own unit's, if that is there.
+    back where `podman`; `podman_socket` None is its own unit's, if that is there. `shutdown_groups` are empty
+    where a shutdown of the node is not held up for its pods.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
@@ -231,6 +240,7 @@ class Settings:
     podman_socket: str | None = None
     restart_loop: RestartLoopSettings = field(default_factory=RestartLoopSettings)
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
+    shutdown_groups: tuple[ShutdownGroup, ...] = ()
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()

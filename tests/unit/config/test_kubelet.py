@@ -155,6 +155,27 @@ def test_a_minimum_reclaim_is_not_negative_and_a_share_not_zero(value: str) -> N
         ({"imageMaximumGCAge": "1h", "imageMinimumGCAge": "1h"}, "imageMaximumGCAge"),
         ({"shutdownGracePeriodCriticalPods": "10s"}, "shutdownGracePeriodCriticalPods"),
         ({"shutdownGracePeriod": "500ms"}, "shutdownGracePeriod"),
+        (
+            {"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "999ms"},
+            "shutdownGracePeriodCriticalPods",
+        ),
+        ({"shutdownGracePeriod": "-1s"}, "shutdownGracePeriod"),
+        (
+            {
+                "shutdownGracePeriod": "30s",
+                "shutdownGracePeriodByPodPriority": [{"priority": 0, "shutdownGracePeriodSeconds": 10}],
+            },
+            "shutdownGracePeriodByPodPriority",
+        ),
+        (
+            {"shutdownGracePeriodByPodPriority": [{"priority": 2**31, "shutdownGracePeriodSeconds": 1}]},
+            "shutdownGracePeriodByPodPriority[0].priority",
+        ),
+        (
+            {"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": "10s"}]},
+            "shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds",
+        ),
+        ({"shutdownGracePeriodByPodPriority": {"priority": 0}}, "shutdownGracePeriodByPodPriority"),
         ({"enforceNodeAllocatable": ["pod"]}, "enforceNodeAllocatable[0]"),
         ({"enforceNodeAllocatable": ["none", "pods"]}, "enforceNodeAllocatable"),
         ({"evictionHard": {"nodefs.inodes": "5%"}}, 'evictionHard["nodefs.inodes"]'),
@@ -187,3 +208,77 @@ def test_reservations_are_what_pods_may_not_use() -> None:
     keys = {"kubeReserved": {"memory": "1Gi", "cpu": "500m"}, "systemReserved": {"memory": "512Mi"}}
     assert 1536 << 20 == decode(keys, KubeletConfiguration).reserved_memory_bytes
     assert 0 == decode({}, KubeletConfiguration).reserved_memory_bytes
+
+
+def _groups(**keys: Any) -> list[tuple[int, int]]:
+    groups = decode(keys, KubeletConfiguration).shutdown_groups
+    return [(group.priority, group.seconds) for group in groups]
+
+
+def _item(priority: int, seconds: int) -> dict[str, int]:
+    return {"priority": priority, "shutdownGracePeriodSeconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, []),
+        ({"shutdownGracePeriod": "0s", "shutdownGracePeriodByPodPriority": []}, []),
+        ({"shutdownGracePeriod": "30s"}, [(0, 30), (2_000_000_000, 0)]),
+        (
+            {"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s"},
+            [(0, 20), (2_000_000_000, 10)],
+        ),
+        # Cut to whole seconds, each for itself.
+        (
+            {"shutdownGracePeriod": "30500ms", "shutdownGracePeriodCriticalPods": "10s"},
+            [(0, 20), (2_000_000_000, 10)],
+        ),
+        (
+            {"shutdownGracePeriodByPodPriority": [_item(1000, 20), _item(0, 10)]},
+            [(1000, 20), (0, 10)],
+        ),
+        ({"shutdownGracePeriodByPodPriority": [_item(0, 0), _item(1000, 0)]}, []),
+        ({"shutdownGracePeriodByPodPriority": [_item(0, -7), _item(1, 1)]}, [(0, 0), (1, 1)]),
+        ({"shutdownGracePeriod": "9999h"}, [(0, 86_400), (2_000_000_000, 0)]),
+        (
+            {
+                "shutdownGracePeriod": "0s",
+                "shutdownGracePeriodByPodPriority": [_item(0, 5)],
+            },
+            [(0, 5)],
+        ),
+    ],
+)
+def test_both_kinds_of_shutdown_keys_come_down_to_groups(
+    keys: dict[str, Any], expected: list[tuple[int, int]]
+) -> None:
+    assert expected == _groups(**keys)
+
+
+def test_both_kinds_of_shutdown_keys_at_once_are_refused_in_upstreams_words() -> None:
+    found = _problems(shutdownGracePeriod="1m", shutdownGracePeriodByPodPriority=[_item(0, 5)])
+    assert (
+        "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time"
+        in found["shutdownGracePeriodByPodPriority"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("items", "warning"),
+    [
+        ([_item(0, 0)], "no effect"),
+        ([_item(0, -1), _item(1, 5)], "-1 counts as 0"),
+        ([_item(0, 10**12)], "counts as 86400"),
+        ([_item(7, 1), _item(7, 2)], "has no pods"),
+    ],
+)
+def test_what_of_a_shutdown_is_taken_otherwise_than_written_is_a_warning(
+    items: list[dict[str, int]], warning: str
+) -> None:
+    (found,) = decode({"shutdownGracePeriodByPodPriority": items}, KubeletConfiguration).warnings
+    assert warning in found
+
+
+def test_usual_shutdown_keys_bring_no_warning() -> None:
+    assert () == decode({"shutdownGracePeriod": "30s"}, KubeletConfiguration).warnings
