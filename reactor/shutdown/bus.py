@@ -1,0 +1,158 @@
+"""One connection to the system bus: calls with a time limit, and signals of known senders.
+
+Any local user may send a signal straight to this connection, whatever was subscribed to: only what comes from
+the unique name that the caller has asked the bus for is passed on. A message of more than 64 KiB is dropped
+unread; none that is waited for is as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call
+from jeepney.bus_messages import message_bus
+from jeepney.fds import FileDescriptor
+from jeepney.io.trio import DBusConnection, open_dbus_connection
+from jeepney.low_level import Parser
+from jeepney.wrappers import DBusErrorResponse, unwrap_msg
+
+from reactor.errors import ReactorError, failure_text
+
+_CALL_SECONDS: Final = 10.0
+_LONGEST_MESSAGE_BYTES: Final = 64 << 10
+_MOST_SIGNALS: Final = 16
+
+
+class BusError(ReactorError):
+    """The bus, or a service on it, can't be reached, refuses a call, or answers with something else."""
+
+
+class Bus:
+    """A connection. `signals` has those of the sender that `listen` named, oldest first."""
+
+    def __init__(self, connection: DBusConnection) -> None:
+        self._connection = connection
+        self._awaited: dict[int, trio.MemorySendChannel[Message]] = {}
+        self._senders: set[str] = {"org.freedesktop.DBus"}
+        self._pass_on, self.signals = trio.open_memory_channel[Message](_MOST_SIGNALS)
+
+    async def call(self, address: DBusAddress, method: str, signature: str = "", *arguments: Any) -> Any:
+        """Return what a call answers: its values as a tuple. Raises BusError."""
+        return await self._ask(new_method_call(address, method, signature or None, arguments), method)
+
+    async def property(self, address: DBusAddress, name: str, kind: type) -> Any:
+        """Return a property's value. Raises BusError, also where it is not of this type."""
+        answer = await self._ask(Properties(address).get(name), name)
+        value = answer[0][1] if answer and isinstance(answer[0], tuple) and len(answer[0]) == 2 else None
+        if not isinstance(value, kind):
+            raise BusError(f"{address.bus_name}: {name}: got {value!r:.80}; accepted: {kind.__name__}")
+        return value
+
+    async def subscribe(self, *rules: str) -> None:
+        """Have the bus pass on what these rules match. Raises BusError."""
+        for rule in rules:
+            await self._ask(message_bus.AddMatch(rule), "AddMatch")
+
+    async def listen(self, service: str) -> str:
+        """Have the signals of this service passed on; return its unique name. Raises BusError."""
+        answer = await self._ask(message_bus.GetNameOwner(service), f"GetNameOwner {service}")
+        owner = str(answer[0])
+        self._senders.add(owner)
+        return owner
+
+    async def run(self) -> None:
+        """Receive until cancelled. Raises BusError where the connection is lost."""
+        while True:
+            try:
+                message = await self._connection.receive()
+            except trio.EndOfChannel:
+                raise BusError("system bus: has closed the connection") from None
+            except (OSError, trio.BrokenResourceError) as error:
+                raise BusError(f"system bus: {failure_text(error)}") from error
+            self._dispatch(message)
+
+    def _dispatch(self, message: Message) -> None:
+        fields = message.header.fields
+        if message.header.message_type is MessageType.signal:
+            if fields.get(HeaderFields.sender) in self._senders:
+                try:
+                    self._pass_on.send_nowait(message)
+                except trio.WouldBlock:
+                    raise BusError("system bus: more signals than can be read") from None
+            return
+        awaited = self._awaited.pop(fields.get(HeaderFields.reply_serial, -1), None)
+        if awaited is not None:
+            awaited.send_nowait(message)
+
+    async def _ask(self, message: Message, what: str) -> Any:
+        send, receive = trio.open_memory_channel[Message](1)
+        serial = next(self._connection.outgoing_serial)
+        self._awaited[serial] = send
+        where = message.header.fields.get(HeaderFields.destination, "system bus")
+        try:
+            with trio.fail_after(_CALL_SECONDS):
+                await self._connection.send(message, serial=serial)
+                return unwrap_msg(await receive.receive())
+        except trio.TooSlowError:
+            raise BusError(f"{where}: {what}: no answer within {_CALL_SECONDS:g} s") from None
+        except DBusErrorResponse as error:
+            raise BusError(f"{where}: {what}: {error.name}: {_text(error.data)}") from error
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise BusError(f"{where}: {what}: {failure_text(error)}") from error
+        finally:
+            self._awaited.pop(serial, None)
+
+
+class _BoundedParser(Parser):  # type: ignore[misc]
+    """Drops what is too long for any message that is waited for, with the descriptors that came along."""
+
+    next_msg_size: int | None
+    fds: list[FileDescriptor]
+
+    def __init__(self, begun: Parser) -> None:
+        super().__init__()
+        # The next message may have begun already.
+        self.buf, self.fds, self.next_msg_size = begun.buf, begun.fds, begun.next_msg_size
+
+    def get_next_message(self) -> Message | None:
+        """Return the next message, None where it is not there as a whole."""
+        size = self.next_msg_size
+        if size is not None and size > _LONGEST_MESSAGE_BYTES:
+            if self.buf.bytes_buffered < size:
+                return None
+            self.buf.read(size)
+            self.next_msg_size = None
+            for fd in self.fds:
+                fd.close()
+            self.fds = []
+        found: Message | None = super().get_next_message()
+        return found
+
+
+@asynccontextmanager
+async def open_bus(address: str = "SYSTEM") -> AsyncIterator[Bus]:
+    """Connect for the length of the block. Raises BusError where that can't be done.
+
+    `address` is a bus's in D-Bus's own form; SYSTEM stands for that of the environment, or the usual one.
+    What is wrong with the connection later is raised in the block, in a group.
+    """
+    try:
+        with trio.fail_after(_CALL_SECONDS):
+            connection = await open_dbus_connection(address, enable_fds=True)
+    except trio.TooSlowError:
+        raise BusError(f"system bus: does not answer within {_CALL_SECONDS:g} s") from None
+    except Exception as error:  # what the other end says while it lets us in, jeepney may not understand
+        raise BusError(f"system bus: {failure_text(error)}") from error
+    connection.parser = _BoundedParser(connection.parser)
+    async with connection, trio.open_nursery() as nursery:
+        bus = Bus(connection)
+        nursery.start_soon(bus.run)
+        yield bus
+        nursery.cancel_scope.cancel()
+
+
+def _text(data: Any) -> str:
+    return " ".join(str(one) for one in data)[:200] if isinstance(data, (tuple, list)) else str(data)[:200]

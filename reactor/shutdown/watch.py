@@ -1,0 +1,195 @@
+"""Watches logind for the guard: a delay lock, what logind says, and what is wrong, one thing at a time.
+
+The lock is a descriptor, which outlives the connection to the bus: a bus that goes away does not let a
+shutdown go on before the guard is done, and another lock is there before the old one is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from reactor.backoff import Backoff
+from reactor.errors import ReactorError, failure_text, split_failure
+from reactor.link.shutdown import (
+    GO_ON,
+    LONGEST_BYTES,
+    MOST_SECONDS,
+    ShutdownNews,
+    ShutdownNewsKind,
+    write_news,
+)
+from reactor.shutdown.bus import open_bus
+from reactor.shutdown.drop_in import DIRECTORY, NAME, write
+from reactor.shutdown.logind import Logind
+
+_LOG: Final = logging.getLogger("reactor.shutdown")
+_PAUSE_SECONDS: Final = (1.0, 30.0)
+# After the last SIGKILL: pods are waited for, their statuses and the state file are written.
+_MARGIN_SECONDS: Final = 5
+_READ_SECONDS: Final = (0.05, 0.8)
+_READ_TIMES: Final = 8
+
+
+class DelayError(ReactorError):
+    """logind does not wait for as long as it should."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lock:
+    """The present lock, as a descriptor; None without one."""
+
+    fd: int | None = None
+
+    def replace(self, fd: int | None) -> None:
+        before, self.fd = self.fd, fd
+        if before is not None:
+            os.close(before)
+
+
+class Watch:
+    """Watches until cancelled, or until the guard closes its end.
+
+    `wanted_seconds` is how long a shutdown may have to be held up. `directory` is that of logind's drop-ins,
+    `address` the bus's; `pause_seconds` the shortest and longest pause before it is asked again.
+    """
+
+    def __init__(
+        self,
+        guard: trio.socket.SocketType,
+        wanted_seconds: int,
+        *,
+        directory: Path = DIRECTORY,
+        address: str = "SYSTEM",
+        pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
+    ) -> None:
+        self._guard = guard
+        self._wanted_seconds = wanted_seconds
+        self._directory = directory
+        self._address = address
+        self._backoff = Backoff(*pause_seconds)
+        self._lock = _Lock()
+        self._is_preparing = False
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Watch, and begin again with a growing pause where the bus or logind is lost."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._obey, nursery.cancel_scope.cancel)
+                while True:
+                    await self._attempt()
+                    await self._backoff.pause()
+        finally:
+            self._lock.replace(None)
+
+    async def _obey(self, end: Callable[[], None]) -> None:
+        """Let a shutdown go on when the guard says so; end where it has ended."""
+        with suppress(OSError):
+            while raw := await self._guard.recv(LONGEST_BYTES):
+                if raw == GO_ON:
+                    self._lock.replace(None)
+        end()
+
+    async def _attempt(self) -> None:
+        """Watch over one connection until that is lost; say why."""
+        try:
+            async with open_bus(self._address) as bus:
+                await self._watch(Logind(bus))
+        except BaseException as raised:  # what is no failure is raised again
+            failure, rest = split_failure(raised)
+            if rest is not None:
+                raise
+            await self._say_problem(failure_text(failure) if failure is not None else "")
+            if self._lock.fd is None:
+                await self._say(ShutdownNewsKind.NOT_INHIBITED)
+
+    async def _watch(self, logind: Logind) -> None:
+        await logind.attend()
+        problem = await self._raised(logind)
+        await self._inhibit(logind)
+        await self._say_problem(problem)
+        self._backoff.reset()
+        await self._heed(logind, is_preparing=await logind.is_preparing())
+        while True:
+            await self._heed(logind, is_preparing=await logind.next_preparing())
+
+    async def _heed(self, logind: Logind, *, is_preparing: bool) -> None:
+        """Tell the guard of a shutdown that begins, once, and of its cancellation; take a new lock then."""
+        if is_preparing == self._is_preparing:
+            return
+        self._is_preparing = is_preparing
+        if is_preparing:
+            _LOG.warning("logind: the node shuts down")
+            await self._say(ShutdownNewsKind.PREPARING)
+        else:
+            _LOG.warning("logind: the shutdown was cancelled")
+            await self._say(ShutdownNewsKind.CANCELLED)
+            await self._inhibit(logind)
+
+    async def _inhibit(self, logind: Logind) -> None:
+        """Take a lock in the old one's place. Raises BusError."""
+        # While a shutdown is being prepared it waits for those that held a lock at its beginning.
+        if self._is_preparing and self._lock.fd is not None:
+            return
+        seconds = await logind.max_delay_seconds()
+        self._lock.replace(await logind.inhibit())
+        await self._say(ShutdownNewsKind.INHIBITED, seconds=min(seconds, MOST_SECONDS))
+
+    async def _raised(self, logind: Logind) -> str:
+        """Have logind wait for as long as is wanted, if need be by a drop-in; return what is wrong then.
+
+        What it waits for at the most is its operator's to say: a value that is enough is left alone.
+        """
+        seconds = await logind.max_delay_seconds()
+        if seconds >= self._wanted_seconds:
+            return ""
+        wanted_seconds = self._wanted_seconds + _MARGIN_SECONDS
+        try:
+            await trio.to_thread.run_sync(  # noqa: TID251 - this process may wait for a thread, and end
+                partial(write, self._directory, wanted_seconds), abandon_on_cancel=True
+            )
+        except OSError as error:
+            return self._short(seconds, f"{error.filename or self._directory}: {error.strerror}")
+        await logind.read_configuration()
+        again = Backoff(*_READ_SECONDS, jitter=None)
+        for _ in range(_READ_TIMES):
+            await again.pause()
+            seconds = await logind.max_delay_seconds()
+            if seconds >= self._wanted_seconds:
+                _LOG.info("logind: waits for %d s at the most, by %s", seconds, self._directory / NAME)
+                return ""
+        return self._short(
+            seconds,
+            f"{self._directory / NAME} says {wanted_seconds}, and another drop-in or logind.conf less: "
+            "systemd-analyze cat-config systemd/logind.conf",
+        )
+
+    def _short(self, seconds: int, why: str) -> str:
+        return (
+            f"logind waits for {seconds} s at the most (InhibitDelayMaxSec), where the shutdown of all pods "
+            f"may take {self._wanted_seconds} s: {why}"
+        )
+
+    async def _say_problem(self, problem: str) -> None:
+        """Say what is wrong, once; nothing: all is well again."""
+        if problem == self._problem:
+            return
+        self._problem = problem
+        if problem:
+            _LOG.warning("%s", problem)
+        else:
+            _LOG.info("recovered")
+        await self._say(ShutdownNewsKind.PROBLEM, text=problem)
+
+    async def _say(self, kind: ShutdownNewsKind, *, seconds: int = 0, text: str = "") -> None:
+        with suppress(OSError):  # the guard has ended, which is found out by reading
+            await self._guard.send(write_news(ShutdownNews(kind=kind, seconds=seconds, text=text)))
