@@ -24,7 +24,7 @@ from reactor.cluster.announcements import Announcement, AnnouncementFile, event_
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import events_path, pod_path
 from reactor.kube.errors import ApiError, ConflictError, NotFoundError
-from reactor.kube.pods import KnownPod, PodStore
+from reactor.kube.pods import SUCCEEDED, TERMINATED, KnownPod, PodStore
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.announce")
@@ -285,8 +285,11 @@ class Announcer:
         return uid in self._told_of or age_seconds >= _UNTOLD_SECONDS
 
     def _is_evicted(self, uid: str) -> bool:
-        known = self._pods.known.get(uid)
-        return known is not None and known.is_evicted
+        """Return whether the status says what it is to say; a pod ended for a shutdown may have succeeded."""
+        known, reason = self._pods.known.get(uid), self._announcements[uid].reason
+        if known is None:
+            return False
+        return known.has_failed_for(reason) or (reason == TERMINATED and known.phase == SUCCEEDED)
 
     def _named(self, uid: str) -> Announcement | None:
         """Return the announcement with the pod's name, None where that is not known (yet)."""

@@ -40,8 +40,9 @@ class Announcement:
 
     `uid` is the API server's. `name` and `namespace` are empty where they were not known yet. `disrupted`:
     it ran, and was killed on the node's behalf, not for a limit of its own. `refused`: it was not admitted,
-    which its status says before the message, and its event does not. `is_over`: it is ended, not just told
-    to end within its grace period, so its status may be written.
+    which its status says before the message, and its event does not. `reason` is that of the status
+    and the event: a pod that is ended for a shutdown of the node is Terminated, and has no event. `is_over`:
+    it is ended, not just told to end within its grace period, so its status may be written.
     """
 
     uid: str
@@ -53,6 +54,7 @@ class Announcement:
     annotations: Mapping[str, str] = field(default_factory=dict)
     disrupted: bool = True
     refused: bool = False
+    reason: str = EVICTED
     is_over: bool = True
     event_written: bool = False
     status_written: bool = False
@@ -64,9 +66,9 @@ def event_of(announcement: Announcement, node_name: str) -> dict[str, Any]:
         kind="Pod", name=announcement.name, uid=announcement.uid, namespace=announcement.namespace
     )
     occurrence = Occurrence(
-        name=event_name(announcement.name, announcement.uid, EVICTED),
+        name=event_name(announcement.name, announcement.uid, announcement.reason),
         about=about,
-        reason=EVICTED,
+        reason=announcement.reason,
         message=announcement.message,
         annotations=announcement.annotations,
     )
@@ -81,6 +83,7 @@ def status_of(announcement: Announcement, generation: int = 0) -> dict[str, Any]
         f"{_REFUSED}{message}" if announcement.refused else message,
         announcement.at_unix_seconds,
         disrupted=announcement.disrupted,
+        reason=announcement.reason,
         generation=generation,
     )
 

@@ -74,6 +74,11 @@ class NodeEvents:
         """Tell that image garbage collection found too little. Source: image_gc_manager.go."""
         self._tell("FreeDiskSpaceFailed", message)
 
+    def shutdown(self, *, is_under_way: bool) -> None:
+        """Report that the node shuts down, or not after all. Source: nodeshutdown, managerImpl.start."""
+        what = "event" if is_under_way else "cancellation"
+        self._tell("Shutdown", f"Shutdown manager detected shutdown {what}", NORMAL)
+
     def condition_changed(self, reason: str) -> None:
         """Report a condition that the node has from now on. Source: Kubelet.recordNodeStatusEvent."""
         self._tell(reason, f"Node {self._node_name} status is now: {reason}", NORMAL)

@@ -60,6 +60,7 @@ class NodeStatus:
         self._heartbeat_seconds = heartbeat_seconds
         self._wanted: frozenset[NodeCondition] | None = None
         self._unknown: frozenset[NodeCondition] = frozenset()
+        self._is_shutting_down = False
         self._node: NodeObject | None = None
         self._taken = False
         self._changed = trio.Event()
@@ -81,6 +82,12 @@ class NodeStatus:
         self._is_withdrawn = True
         async with self._writing:
             return await clean_node(self._client, self._node_name)
+
+    def shut_down(self, *, is_under_way: bool) -> None:
+        """Have the node show that it shuts down, or not any more."""
+        if is_under_way != self._is_shutting_down:
+            self._is_shutting_down = is_under_way
+            self._changed.set()
 
     @property
     def uid(self) -> str:
@@ -149,12 +156,20 @@ class NodeStatus:
         wanted, node = self._wanted, self._node
         if node is None or wanted is None or self._is_withdrawn:
             return False
-        patch = taints_patch(node, wanted, self._role, self._clock_unix_seconds())
+        shuts_down = self._is_shutting_down
+        now = self._clock_unix_seconds()
+        patch = taints_patch(node, wanted, self._role, now, is_shutting_down=shuts_down)
         if patch is not None:
             await self._client.patch(self._path, patch, MERGE_PATCH)
         is_due = trio.current_time() - self._beat_at >= self._heartbeat_seconds
         status = conditions_patch(
-            node, wanted, self._role, self._clock_unix_seconds(), heartbeat=is_due, unknown=self._unknown
+            node,
+            wanted,
+            self._role,
+            now,
+            heartbeat=is_due,
+            unknown=self._unknown,
+            is_shutting_down=shuts_down,
         )
         if status is not None:
             await self._client.patch(f"{self._path}/status", status)

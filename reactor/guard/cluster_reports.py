@@ -3,6 +3,7 @@
     eviction        a pod was evicted, or is told to end within its grace period; its uid is the key, by which
                     the latest report stands for those before it
     conditions      those of the node that are in force; told to each new steward
+    shutdown        whether the node shuts down; told to each new steward while it does
     events          about the node: a threshold was met, the kernel killed, evictions are slowed down
 
 A steward that ends takes nothing along: what it has not said to be safe is sent to the next, which may hear
@@ -24,7 +25,7 @@ from reactor.model.signals import NodeCondition
 
 _LOG: Final = logging.getLogger("reactor.announce")
 _MOST: Final = 256
-EVICTION, CONDITIONS = "eviction", "conditions"
+EVICTION, CONDITIONS, SHUTDOWN = "eviction", "conditions", "shutdown"
 THRESHOLD_MET, SYSTEM_OOM, SLOWED_DOWN = "threshold met", "system OOM", "evictions slowed down"
 
 
@@ -37,6 +38,7 @@ class ClusterReports:
         self._sent = 0
         self._kept: dict[Hashable, Message] = {}  # in the order of their numbers
         self._conditions: tuple[tuple[NodeCondition, ...], tuple[NodeCondition, ...]] | None = None
+        self._is_shutting_down = False
         self._changed = trio.Event()
 
     def __len__(self) -> int:
@@ -56,6 +58,11 @@ class ClusterReports:
             self._conditions = told
             self._report_conditions(*told)
 
+    def shutdown(self, *, is_under_way: bool) -> None:
+        """Report that the node shuts down, or not any more."""
+        self._is_shutting_down = is_under_way
+        self._report(SHUTDOWN, {"report": SHUTDOWN, "is_under_way": is_under_way})
+
     def event(self, kind: str, **about: object) -> None:
         """Report something about the node."""
         self._report((kind, self._number), {"report": kind, **about})
@@ -65,6 +72,8 @@ class ClusterReports:
         self._sent = 0
         if self._conditions is not None and CONDITIONS not in self._kept:
             self._report_conditions(*self._conditions)
+        if self._is_shutting_down and SHUTDOWN not in self._kept:
+            self.shutdown(is_under_way=True)
         self._wake()
 
     def reported(self, number: int) -> None:

@@ -19,6 +19,7 @@ from reactor.act.kill import KillPath
 from reactor.guard.candidates import Candidates
 from reactor.guard.cluster_reports import SLOWED_DOWN, SYSTEM_OOM, THRESHOLD_MET, ClusterReports
 from reactor.guard.held_down import HeldDown
+from reactor.guard.node_shutdown import Ending
 from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.runtime_kills import RuntimeKills
@@ -43,6 +44,8 @@ _LEAVING_SECONDS: Final = 3.0
 _NOT_REPORTED: Final = frozenset({"failed", "dry-run", "gone"})
 _LIVES_ON: Final = "called off"
 _OVER, _ORDERED = "over", "ordered"
+_SHUT_DOWN: Final = frozenset({"terminated", "killed", "gone"})
+_SHUTDOWN_MESSAGE: Final = "Pod was terminated in response to imminent node shutdown."
 
 
 class KubernetesNode:
@@ -181,6 +184,33 @@ class KubernetesNode:
         if scope.cancelled_caught:
             _LOG.warning("conditions and taints stay on the node: no answer of the steward")
 
+    def shutdown_began(self) -> None:
+        """Report that the node shuts down."""
+        self.reports.shutdown(is_under_way=True)
+
+    def shutdown_cancelled(self) -> None:
+        """Report that it does not after all. Pods that were ended stay so."""
+        self.reports.shutdown(is_under_way=False)
+
+    def shutdown_ends(self, ending: Ending, nursery: Nursery) -> None:
+        """Report a pod that is ended for a shutdown, in upstream's words, and keep it down."""
+        pod = ending.pod
+        document = _named(pod) | {
+            "message": _SHUTDOWN_MESSAGE,
+            "annotations": {},
+            "disrupted": True,
+            "for_shutdown": True,
+            "at_unix_seconds": time.time(),
+            "grace_period_seconds": ending.grace_seconds,
+        }
+        nursery.start_soon(self._when_shut_down, ending, document, nursery)
+
+    async def _when_shut_down(self, ending: Ending, report: Mapping[str, Any], nursery: Nursery) -> None:
+        await ending.ended.wait()
+        if ending.outcome in _SHUT_DOWN:
+            self.reports.evicted(ending.pod.uid, {**report, "state": _OVER})
+            self._held_down.hold(ending.pod, nursery)
+
     def close(self) -> None:
         """Save what the next guard is to know."""
         self.told.remembered.flush()
@@ -208,14 +238,15 @@ class KubernetesNode:
 def _report_of(attempt: EvictionAttempt) -> dict[str, Any]:
     """Return what is reported of an eviction; without the pod's name where the server's list will tell it."""
     eviction = attempt.eviction
-    pod = eviction.pod
-    is_named = pod.namespace != UNKNOWN_NAMESPACE
-    return {
-        "name": pod.name if is_named else "",
-        "namespace": pod.namespace if is_named else "",
+    return _named(eviction.pod) | {
         "message": eviction.message,
         "annotations": dict(eviction.annotations),
         "disrupted": eviction.threshold is not None,  # a pod that broke its own limit was not, as upstream
         "at_unix_seconds": time.time(),
         "grace_period_seconds": eviction.grace_period_seconds,
     }
+
+
+def _named(pod: Pod) -> dict[str, Any]:
+    is_named = pod.namespace != UNKNOWN_NAMESPACE
+    return {"name": pod.name if is_named else "", "namespace": pod.namespace if is_named else ""}

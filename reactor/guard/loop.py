@@ -7,6 +7,7 @@ run
   signals            SIGHUP reloads, SIGTERM and SIGINT end
   steward            the process that tells (journal, status, metrics), restarted where it ends
   state, watchdog    keep the state file true; tell the service manager
+  node shutdown      ends the pods in their order while logind waits
   a generation       one for each configuration: sources, housekeeping, the loop
 evictions under way and journal lines that wait for them outlive a generation, and so does what is known
 """
@@ -29,6 +30,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
+from reactor.act.target import populated
 from reactor.brake.brake import Brake, put_back_abandoned
 from reactor.errors import ConfigError, Problem, extra_remedy, failure_text
 from reactor.guard.gc_paused import gc_paused
@@ -36,6 +38,7 @@ from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import NoDaemonError, listen, remove
 from reactor.guard.memory_holders import memory_held
+from reactor.guard.node_shutdown import NodeShutdown, Surroundings
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
@@ -46,6 +49,7 @@ from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.recorder import Hooks, Recorder
+from reactor.guard.shutdown_file import ShutdownFile
 from reactor.guard.single_instance_lock import is_stood_by
 from reactor.guard.slowdowns import Slowdowns
 from reactor.guard.source_losses import SourceLosses
@@ -152,6 +156,18 @@ class Daemon:
             on_refused=self.refuse_reload,
             on_source=self._source_changed,
         )
+        self._shutdown = NodeShutdown(
+            settings,
+            Surroundings(
+                kills=self._kills if self._cluster is None else self._cluster.kills,
+                pods=self._present_pods,
+                is_populated=partial(populated, tree),
+                write=self._lines.write,
+                wait_written=self._lines.wait_empty,
+                audience=self._cluster,
+            ),
+            ShutdownFile(Path(settings.journal.path)),
+        )
         self._oom = OomKills(
             self._known,
             self._lines.write,
@@ -172,6 +188,7 @@ class Daemon:
             raise NoDaemonError("the daemon is starting: ask again")
         problems = {**self._problems, **generation.problems}
         problems |= {} if self._cluster is None else self._cluster.problems
+        problems |= self._shutdown.problems
         brake = self._brake.reading()
         kept = {
             "journal": self._lines.problem,
@@ -198,6 +215,7 @@ class Daemon:
             filesystems=generation.filesystems,
             cluster=None if self._cluster is None else self._cluster.document(),
             processes={"guard": {"pid": os.getpid()}, "steward": self._steward.document()},
+            shutdown=self._shutdown.document(),
         )
 
     def reload(self, settings: Settings) -> None:
@@ -253,9 +271,9 @@ class Daemon:
     async def leave(self) -> None:
         """Have removed what is set on the cluster's node, unless a successor is expected. Never raises.
 
-        The guard goes on meanwhile.
+        The guard goes on meanwhile. At a shutdown of the node the next start is the successor.
         """
-        if self._cluster is None or not self._is_started:
+        if self._cluster is None or not self._is_started or self._shutdown.is_under_way:
             return
         with self._ends.guard():
             await self._cluster.leave(stands_by=is_stood_by(Path(self._settings.state_path)))
@@ -285,7 +303,7 @@ class Daemon:
         """Close everything and save what is to survive; one that fails does not keep the others from it."""
         ends: list[Callable[[], object]] = [self._notice.stopping, self._notice.close, self._kills.close]
         ends += [self._known.oom_victims.close, self._brake.close]
-        ends += [self._keeper.flush, self._own_cgroups.remove]
+        ends += [self._keeper.flush, self._own_cgroups.remove, self._shutdown.file.flush]
         if self._last_good is not None:
             ends.append(self._last_good.flush)
         if self._cluster is not None:
@@ -322,6 +340,8 @@ class Daemon:
 
         keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
         keep("state file", self._keeper.run)
+        keep("shutdown times", self._shutdown.file.run)
+        keep("node shutdown", partial(self._shutdown.run, self.supervisor.jobs(nursery, "pods at shutdown")))
         if self._last_good is not None:
             keep("last good configuration", self._last_good.run)
         keep("watchdog", partial(self._notice.watchdog, self._is_alive), ends=True)
@@ -349,7 +369,13 @@ class Daemon:
         if not self._is_started:
             self._is_started = True
             task_status.started(self)
+        self._shutdown.order(self._settings)
         self._say_ready()
+
+    def _present_pods(self) -> Sequence[Pod]:
+        """Return the pods that exist now."""
+        self._generations.glance_at_pods()
+        return self._known.pods
 
     def _oom_killed(self, kill: OomKill) -> None:
         """Take note of a kill by the kernel. Nothing here fails the source that tells of it."""
@@ -471,6 +497,7 @@ class Daemon:
             parts=self.supervisor.states,
             cluster=None if self._cluster is None else self._cluster.document(),
             problems=() if generation is None else self.view.problems.keys(),
+            shutdown=self._shutdown.times(),
         ).document()
 
 

@@ -21,7 +21,8 @@ class Reading:
     """What a scrape reads off the daemon. `observations` with their times on the clock of `now_seconds`.
 
     `tally` is what was counted since `started_unix_seconds`, `refused_requests` how many of the steward's
-    requests were none. `cluster` is how the daemon takes part in one, `problems` what `status` calls them.
+    requests were none. `cluster` is how the daemon takes part in one, `problems` what `status` calls them,
+    `shutdown` when the node's last graceful shutdown began and ended.
     """
 
     now_seconds: float
@@ -40,6 +41,7 @@ class Reading:
     parts: tuple[PartState, ...] = ()
     cluster: Mapping[str, Any] | None = None
     problems: Collection[str] = ()
+    shutdown: Mapping[str, float] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -63,6 +65,7 @@ class Reading:
             "refused_requests": self.refused_requests,
             "cluster": self.cluster,
             "problems": list(self.problems),
+            "shutdown": dict(self.shutdown),
             "tally": self.tally,
         }
 

@@ -45,7 +45,7 @@ class View:
     """What there is to be told of; `problems` is what is not as it should be, and why.
 
     `parts` are those that the supervisor restarts. `cluster` is how the guard takes part in one; None
-    without. `processes` are the guard and the steward.
+    without. `processes` are the guard and the steward, `shutdown` how the node's graceful shutdown stands.
     """
 
     settings: Settings
@@ -61,6 +61,7 @@ class View:
     cluster: Mapping[str, Any] | None = None
     parts: tuple[PartState, ...] = ()
     processes: Mapping[str, Any] = field(default_factory=dict)
+    shutdown: Mapping[str, Any] = field(default_factory=dict)
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -112,6 +113,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
         "parts": [part_document(part) for part in view.parts],
         "processes": dict(view.processes),
+        "shutdown": dict(view.shutdown),
     }
 
 

@@ -57,9 +57,15 @@ def events_path(namespace: str) -> str:
 
 
 def failed_status(
-    api_uid: str, message: str, at_unix_seconds: float, *, disrupted: bool, generation: int = 0
+    api_uid: str,
+    message: str,
+    at_unix_seconds: float,
+    *,
+    disrupted: bool,
+    reason: str = EVICTED,
+    generation: int = 0,
 ) -> dict[str, Any]:
-    """Return the patch of a pod's status that makes it an evicted one.
+    """Return the patch of a pod's status that makes it a failed one, evicted or for another reason.
 
     The uid makes the server refuse it (409) where another pod has the name by now. `disrupted`: the pod
     was killed on the node's behalf, which upstream reports by a condition; a pod that was never admitted was
@@ -85,7 +91,7 @@ def failed_status(
         conditions = [{**condition, "observedGeneration": generation} for condition in conditions]
     return {
         "metadata": {"uid": api_uid},
-        "status": {"phase": FAILED, "reason": EVICTED, "message": message, "conditions": conditions},
+        "status": {"phase": FAILED, "reason": reason, "message": message, "conditions": conditions},
     }
 
 

@@ -56,6 +56,11 @@ _NOT_OBSERVED: Final = {
 }
 
 
+SHUTDOWN_TYPE: Final = f"{OWN_PREFIX}NodeShutdown"
+_SHUTDOWN_TAINT: Final = "reactor/node-shutdown"
+_SHUTDOWN_REASON: Final = "ReactorNodeShutdown"
+
+
 class TaintId(NamedTuple):
     """What tells a node's taints apart."""
 
@@ -174,11 +179,13 @@ def conditions_patch(
     *,
     heartbeat: bool = False,
     unknown: Collection[NodeCondition] = (),
+    is_shutting_down: bool = False,
 ) -> dict[str, Any] | None:
     """Return the patch of the node's status after which its conditions are as wanted; None where they are.
 
     Of the `unknown` ones it can't be said whether they are in force. With `heartbeat` all of them are written
     in any case, with a new lastHeartbeatTime. Conditions are merged by their type: others stay as they are.
+    A node that shuts down has one more: Ready, which says so beside upstream's manager, is the kubelet's.
     """
     at = instant(now_unix_seconds)
     before = {condition.type: condition for condition in node.conditions}
@@ -202,7 +209,26 @@ def conditions_patch(
         if was is None or was.status != told.status:
             document["lastTransitionTime"] = at
         changed.append(document)
+    changed += _shutdown_condition(before.get(SHUTDOWN_TYPE), at, is_shutting_down=is_shutting_down)
     return {"status": {"conditions": changed}} if changed else None
+
+
+def _shutdown_condition(was: Condition | None, at: str, *, is_shutting_down: bool) -> list[dict[str, str]]:
+    """Return what is to be changed of the condition that says so; without a shutdown there is none."""
+    if not is_shutting_down:
+        return [] if was is None else [{"type": SHUTDOWN_TYPE, "$patch": "delete"}]
+    if was is not None and was.status == "True":
+        return []
+    return [
+        {
+            "type": SHUTDOWN_TYPE,
+            "status": "True",
+            "reason": _SHUTDOWN_REASON,
+            "message": "node is shutting down",  # upstream's, of Ready
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": at,
+        }
+    ]
 
 
 def clean_status_patch(node: NodeObject) -> dict[str, Any] | None:
@@ -217,7 +243,12 @@ def clean_status_patch(node: NodeObject) -> dict[str, Any] | None:
 
 
 def taints_patch(
-    node: NodeObject, wanted: Collection[NodeCondition], role: Role, now_unix_seconds: float
+    node: NodeObject,
+    wanted: Collection[NodeCondition],
+    role: Role,
+    now_unix_seconds: float,
+    *,
+    is_shutting_down: bool = False,
 ) -> dict[str, Any] | None:
     """Return the merge patch after which the node's taints are as wanted; None where nothing is to change.
 
@@ -226,6 +257,8 @@ def taints_patch(
     server refuse it (409).
     """
     due = {TaintId(TAINT_KEYS[condition], effect) for condition in wanted for effect in _EFFECTS[role]}
+    if is_shutting_down:
+        due.add(TaintId(_SHUTDOWN_TAINT, _NO_SCHEDULE))
     present = {taint.id for taint in node.taints}
     missing = due - present
     ours = node.own_taints

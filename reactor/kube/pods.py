@@ -23,10 +23,12 @@ from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import PodOrigin
 
 EVICTED: Final = "Evicted"
+TERMINATED: Final = "Terminated"  # upstream's word for a pod that is ended for a shutdown of the node
 FAILED: Final = "Failed"
 PENDING: Final = "Pending"
+SUCCEEDED: Final = "Succeeded"
 _SHOWN: Final = 5
-_TERMINAL: Final = frozenset({FAILED, "Succeeded"})
+_TERMINAL: Final = frozenset({FAILED, SUCCEEDED})
 _DISRUPTED: Final = "DisruptionTarget"
 
 
@@ -61,7 +63,11 @@ class KnownPod:
     @property
     def is_evicted(self) -> bool:
         """Return whether its status says so."""
-        return self.phase == FAILED and self.reason == EVICTED
+        return self.has_failed_for(EVICTED)
+
+    def has_failed_for(self, reason: str) -> bool:
+        """Return whether its status says that it has failed, and for this reason."""
+        return self.phase == FAILED and self.reason == reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whether a pod may start on a node under pressure."""
+"""Whether a pod may start on a node under pressure, or on one that shuts down."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from reactor.model.pods import Pod, QosClass, Toleration
 from reactor.model.signals import NodeCondition
 
 REASON = "Evicted"
+SHUTDOWN_REASON = "NodeShutdown"
+_SHUTDOWN_MESSAGE = "Pod was rejected as the node is shutting down."
 _TAINT_KEY = "node.kubernetes.io/memory-pressure"
 _TAINT_EFFECT = "NoSchedule"
 
@@ -22,13 +24,16 @@ class Admission:
     message: str | None = None
 
 
-def admit(pod: Pod, conditions: Sequence[NodeCondition]) -> Admission:
+def admit(pod: Pod, conditions: Sequence[NodeCondition], *, is_shutting_down: bool = False) -> Admission:
     """Return whether the pod may start under these conditions.
 
-    Critical pods always may. Memory pressure alone keeps out only BestEffort pods that don't tolerate its
-    taint; any other condition keeps out every pod. The message ends with a blank, as upstream's do.
+    No pod may on a node that shuts down (nodeshutdown, managerImpl.Admit), whatever it is. Else critical pods
+    always may. Memory pressure alone keeps out only BestEffort pods that don't tolerate its taint; any other
+    condition keeps out every pod. The message ends with a blank, as upstream's do.
     Source: managerImpl.Admit.
     """
+    if is_shutting_down:
+        return Admission(admitted=False, reason=SHUTDOWN_REASON, message=_SHUTDOWN_MESSAGE)
     if not conditions or pod.critical_because is not None:
         return Admission(admitted=True)
     if tuple(conditions) == (NodeCondition.MEMORY_PRESSURE,) and (

@@ -8,7 +8,7 @@ unread; none that is waited for is as long.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import trio
@@ -77,14 +77,18 @@ class Bus:
     def _dispatch(self, message: Message) -> None:
         fields = message.header.fields
         if message.header.message_type is MessageType.signal:
-            if fields.get(HeaderFields.sender) in self._senders:
-                try:
-                    self._pass_on.send_nowait(message)
-                except trio.WouldBlock:
-                    raise BusError("system bus: more signals than can be read") from None
+            if fields.get(HeaderFields.sender) not in self._senders:
+                _discard(message)
+                return
+            try:
+                self._pass_on.send_nowait(message)
+            except trio.WouldBlock:
+                raise BusError("system bus: more signals than can be read") from None
             return
         awaited = self._awaited.pop(fields.get(HeaderFields.reply_serial, -1), None)
-        if awaited is not None:
+        if awaited is None:
+            _discard(message)
+        else:
             awaited.send_nowait(message)
 
     async def _ask(self, message: Message, what: str) -> Any:
@@ -104,6 +108,8 @@ class Bus:
             raise BusError(f"{where}: {what}: {failure_text(error)}") from error
         finally:
             self._awaited.pop(serial, None)
+            with suppress(trio.WouldBlock):  # came, and is not waited for any more
+                _discard(receive.receive_nowait())
 
 
 class _BoundedParser(Parser):  # type: ignore[misc]
@@ -152,6 +158,13 @@ async def open_bus(address: str = "SYSTEM") -> AsyncIterator[Bus]:
         nursery.start_soon(bus.run)
         yield bus
         nursery.cancel_scope.cancel()
+
+
+def _discard(message: Message) -> None:
+    """Close the descriptors that came with a message."""
+    for one in message.body:
+        if isinstance(one, FileDescriptor):
+            one.close()
 
 
 def _text(data: Any) -> str:

@@ -38,6 +38,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import credentials_of
 from reactor.kube.node import node_name
+from reactor.kube.pods import EVICTED, TERMINATED
 from reactor.kube.watch import Watch
 from reactor.link.frames import Message
 from reactor.link.requests import Request, RequestKind
@@ -78,6 +79,7 @@ class Kubernetes:
         self._settings = settings
         self._kubernetes = settings.kubernetes or KubernetesSettings()
         self._conditions: tuple[NodeCondition, ...] = ()
+        self._is_shutting_down = False
         self._is_telling = trio.Event()
         self._safe: list[int] = []
         self._has_safe = trio.Event()
@@ -201,6 +203,8 @@ class Kubernetes:
                 self._events.threshold_met(Resource(document["resource"]))
             case "system OOM":
                 self._events.system_oom(document["comm"], document["pid"])
+            case "shutdown":
+                self._shutdown(is_under_way=document["is_under_way"])
             case "evictions slowed down":
                 self._events.evictions_slowed_down(document["message"])
         self._safe.append(message.number)
@@ -297,8 +301,16 @@ class Kubernetes:
                 at_unix_seconds=document["at_unix_seconds"],
                 grace_period_seconds=document["grace_period_seconds"],
                 is_over=document["state"] == "over",
+                reason=TERMINATED if document.get("for_shutdown") else EVICTED,
+                event_written=bool(document.get("for_shutdown")),
             )
         )
+
+    def _shutdown(self, *, is_under_way: bool) -> None:
+        if is_under_way != self._is_shutting_down:
+            self._is_shutting_down = is_under_way
+            self._events.shutdown(is_under_way=is_under_way)
+            self._node.shut_down(is_under_way=is_under_way)
 
     async def _is_guarded(self) -> bool:
         """Return whether the guard says that its passes go on."""
@@ -323,5 +335,5 @@ class Kubernetes:
     def _pods_changed(self) -> None:
         self._runtime.watch.due()
         if not self._settings.dry_run:
-            self._admission.look(self._conditions)
+            self._admission.look(self._conditions, is_shutting_down=self._is_shutting_down)
         self._due()

@@ -141,6 +141,12 @@ class _Scrape(Collector):
         )
         yield _notifications(steward.notifications)
         yield from _as_the_kubelet(reading["tally"], steward.removed_images)
+        for edge in ("start", "end"):
+            yield GaugeMetricFamily(
+                f"kubelet_graceful_shutdown_{edge}_time_seconds",
+                f"Last graceful shutdown {edge} time since unix epoch in seconds",
+                reading["shutdown"].get(edge, 0.0),
+            )
         if reading["cluster"] is not None:
             yield from _cluster(reading["cluster"])
 

@@ -49,6 +49,7 @@ def show_status(socket_path: Path, output: str) -> int:
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
     screen.say(_brake(document["brake"]))
+    _say_shutdown(screen, document.get("shutdown") or {"state": "off"})  # none of an earlier version
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
     screen.print(_decisions(document["decisions"]))
@@ -139,6 +140,22 @@ def _brake(brake: Mapping[str, Any]) -> str:
         return "brake: switched off"
     on = ", ".join(f"on {one['cgroup']}" for one in brake["on"]) or "released"
     return f"brake: {on}; engaged {brake['times']} times, {brake['seconds']:.1f} s in all"
+
+
+def _say_shutdown(screen: Screen, shutdown: Mapping[str, Any]) -> None:
+    """Print how the graceful shutdown stands where it is configured, and that the last one was cut off."""
+    if shutdown["state"] == "off":
+        return
+    seconds = sum(group["seconds"] for group in shutdown["groups"])
+    text = {
+        "waiting": f"held up for {seconds} s at the most",
+        "not held up": "NOT held up: logind does not wait for reactor",
+        "ending pods": f"under way, ending pods of priority {shutdown['ending_priority']} and above",
+        "pods ended": "under way, pods have had their time",
+    }[shutdown["state"]]
+    if shutdown["last_was_cut_off"]:
+        text += f"; the last one, of {moment(shutdown['last']['startTime'])}, was cut off"
+    screen.say(f"node shutdown: {text}")
 
 
 def _in_flight(flights: Iterable[Mapping[str, Any]]) -> Table:

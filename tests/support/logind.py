@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -67,7 +69,11 @@ class PrivateBus:
     def start(self) -> None:
         command = ["dbus-daemon", f"--config-file={self._config}", "--nofork", "--nopidfile"]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        eventually(self._socket.exists, "the bus listens")
+        eventually(self._listens, "the bus listens")
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self._socket)) == 0
 
     def stop(self) -> None:
         if self._process is not None:
@@ -193,6 +199,47 @@ async def logind_double(bus: PrivateBus, drop_ins: Path) -> AsyncIterator[Logind
         finally:
             double.close()
             nursery.cancel_scope.cancel()
+
+
+class LogindInThread:
+    """The double, for tests that are not asynchronous."""
+
+    def __init__(self, double: LogindDouble, token: trio.lowlevel.TrioToken) -> None:
+        self._double = double
+        self._token = token
+
+    def begin_shutdown(self) -> None:
+        trio.from_thread.run(self._double.begin_shutdown, trio_token=self._token)
+
+    def cancel_shutdown(self) -> None:
+        trio.from_thread.run(self._double.cancel_shutdown, trio_token=self._token)
+
+    def locks(self) -> int:
+        return trio.from_thread.run_sync(lambda: self._double.locks, trio_token=self._token)
+
+
+@contextmanager
+def logind_in_thread(bus: PrivateBus, drop_ins: Path, max_delay_seconds: int) -> Iterator[LogindInThread]:
+    """Run the double beside the block."""
+    made: list[LogindInThread] = []
+    over: list[trio.Event] = []
+
+    async def run() -> None:
+        async with logind_double(bus, drop_ins) as double:
+            double.max_delay_seconds = max_delay_seconds
+            over.append(trio.Event())
+            made.append(LogindInThread(double, trio.lowlevel.current_trio_token()))
+            await over[0].wait()
+
+    thread = threading.Thread(target=trio.run, args=(run,))
+    thread.start()
+    try:
+        eventually(lambda: made, "the double has its names")
+        yield made[0]
+    finally:
+        if made:
+            trio.from_thread.run_sync(over[0].set, trio_token=made[0]._token)
+        thread.join()
 
 
 async def until_locked(double: LogindDouble, count: int = 1) -> None:

@@ -25,6 +25,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Annotations and conditions of pods and nodes; "reactor" is their prefix.
 NOT_PATHS = {f"reactor/{name}" for name in ("cgroup", "unit", "volumes", "rootfs", "logs", "taints")}
 NOT_PATHS |= {f"reactor/{name}Pressure" for name in ("Memory", "Disk", "PID")}
+NOT_PATHS |= {"reactor/NodeShutdown", "reactor/node-shutdown"}
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
 _PATH = re.compile(r"`((?:reactor|tests|docs|deploy|bpf|vagrant)/[\w./-]+)`")

@@ -147,3 +147,15 @@ async def test_a_deletion_that_is_refused_is_a_problem_and_a_pod_that_is_gone_is
         assert 'verbs: ["delete"]' in (cleanup.problem or "")
         await cleanup._look()
         assert cleanup.problem is None
+
+
+def test_a_pod_that_arrives_while_the_node_shuts_down_is_refused_even_a_critical_one() -> None:
+    node = _Node()
+    node.arrivals.look([])
+    node.arrive("new", spec={**_BEST_EFFORT, "priority": 2_000_000_000})
+    node.arrivals.look([], is_shutting_down=True)
+    [refused] = node.refused
+    message = "Pod was rejected as the node is shutting down."
+    assert "NodeShutdown" == event_of(refused, "one")["reason"] == status_of(refused)["status"]["reason"]
+    assert message == event_of(refused, "one")["message"]
+    assert f"Pod was rejected: {message}" == status_of(refused)["status"]["message"]

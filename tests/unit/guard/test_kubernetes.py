@@ -16,6 +16,7 @@ from reactor.errors import ConfigError
 from reactor.guard import loop
 from reactor.guard.kubernetes import KubernetesNode
 from reactor.guard.loop import kubernetes_node_of
+from reactor.guard.node_shutdown import Ending
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
@@ -277,3 +278,36 @@ async def test_a_dry_run_has_set_nothing_and_removes_nothing(tmp_path):
     link = LeavingLink(None)
     await leaving_node(tmp_path, link, dry_run=True).leave(stands_by=False)
     assert link.asked == []
+
+
+async def test_a_pod_that_is_ended_for_a_shutdown_is_reported_at_its_end(node, nursery):
+    ending = Ending(pod=POD, grace_seconds=20)
+    node.shutdown_began()
+    node.shutdown_ends(ending, nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    assert [{"report": "shutdown", "is_under_way": True}] == await reported(node)
+    ending.outcome = "killed"
+    ending.ended.set()
+    await until(lambda: node.reports._number == 2)
+    (report,) = await reported(node)
+    assert ("over", True, True) == (report["state"], report["for_shutdown"], report["disrupted"])
+    assert "Pod was terminated in response to imminent node shutdown." == report["message"]
+
+
+@pytest.mark.parametrize("outcome", ["called off", "spared", "failed"])
+async def test_a_pod_that_a_shutdown_did_not_end_is_not_reported(node, nursery, outcome):
+    ending = Ending(pod=POD, grace_seconds=20, outcome=outcome)
+    node.shutdown_ends(ending, nursery)
+    ending.ended.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert [] == await reported(node)
+
+
+async def test_each_new_steward_is_told_that_the_node_shuts_down(node):
+    node.shutdown_began()
+    (first,) = await reported(node)
+    node.reports.reported(1)
+    node.reports.restart()
+    assert [first] == await reported(node)
+    node.shutdown_cancelled()
+    assert [{"report": "shutdown", "is_under_way": False}] == await reported(node)

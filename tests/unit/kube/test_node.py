@@ -156,3 +156,30 @@ def test_only_what_was_set_is_ever_removed(
 def test_what_is_no_node_is_refused(document: Any) -> None:
     with pytest.raises(ConfigError):
         read_node(document)
+
+
+def test_a_node_that_shuts_down_has_a_condition_and_a_taint_of_our_own_and_then_neither() -> None:
+    calm = _node()
+    patch = conditions_patch(calm, [], Role.ALONGSIDE, 60.0, is_shutting_down=True)
+    assert patch is not None
+    told = {one["type"]: (one["status"], one["message"]) for one in patch["status"]["conditions"]}
+    assert ("True", "node is shutting down") == told["reactor/NodeShutdown"]
+    tainted = _applied(calm, taints_patch(calm, [], Role.ALONGSIDE, 60.0, is_shutting_down=True))
+    assert ["reactor/node-shutdown"] == [taint.key for taint in tainted.taints]
+
+    left = _node(
+        "reactor/node-shutdown:NoSchedule",
+        _taint("reactor/node-shutdown"),
+        conditions=[{"type": "reactor/NodeShutdown", "status": "True"}],
+    )
+    undone = conditions_patch(left, [], Role.ALONGSIDE, 60.0)
+    assert undone is not None
+    assert {"type": "reactor/NodeShutdown", "$patch": "delete"} in undone["status"]["conditions"]
+    assert () == _applied(left, taints_patch(left, [], Role.ALONGSIDE, 60.0)).taints
+
+
+def test_a_shutdown_that_is_shown_already_is_not_written_again() -> None:
+    shown = _node(conditions=[{"type": "reactor/NodeShutdown", "status": "True"}])
+    patch = conditions_patch(shown, [], Role.ALONGSIDE, 60.0, is_shutting_down=True)
+    assert patch is not None
+    assert "reactor/NodeShutdown" not in [one["type"] for one in patch["status"]["conditions"]]

@@ -71,3 +71,11 @@ def test_a_best_effort_pod_may_where_it_tolerates_the_taint(
     toleration: Toleration, *, tolerates: bool
 ) -> None:
     assert tolerates is admit(_pod(QosClass.BEST_EFFORT, toleration), MEMORY).admitted
+
+
+@pytest.mark.parametrize("pod", [_pod(), _pod(critical="static pod")])
+def test_a_node_that_shuts_down_admits_no_pod_in_upstreams_words(pod: Pod) -> None:
+    answer = admit(pod, (), is_shutting_down=True)
+    assert not answer.admitted
+    assert "NodeShutdown" == answer.reason
+    assert "Pod was rejected as the node is shutting down." == answer.message

@@ -375,3 +375,50 @@ async def test_a_steward_that_has_told_nothing_removes_nothing(tmp_path: Path) -
     async with _running(tmp_path, server, dry_run=True) as (kubernetes, _):
         assert ((), ()) == await kubernetes.leave(stands_by=False)
         assert [] == server.node_patches
+
+
+async def test_a_shutdown_is_an_event_a_condition_and_a_taint_and_a_cancelled_one_is_undone(
+    tmp_path: Path,
+) -> None:
+    server = _Server()
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.report("conditions", conditions=[]))
+        kubernetes.take(guard.report("shutdown", is_under_way=True))
+        kubernetes.take(guard.report("shutdown", is_under_way=True))  # to another steward, or heard twice
+        await until(lambda: server.events and any("spec" in one for one in server.node_patches))
+        assert [("Normal", "Shutdown", "Shutdown manager detected shutdown event", 1)] == [
+            (one["type"], one["reason"], one["message"], one["count"]) for one in server.events
+        ]
+        assert ["reactor/node-shutdown"] == [
+            taint["key"] for one in server.node_patches if "spec" in one for taint in one["spec"]["taints"]
+        ][:1]
+        kubernetes.take(guard.report("shutdown", is_under_way=False))
+        await until(lambda: len(server.events) == 2)
+        assert "Shutdown manager detected shutdown cancellation" == server.events[1]["message"]
+
+
+async def test_a_pod_that_is_ended_for_a_shutdown_has_upstreams_status_and_no_event(tmp_path: Path) -> None:
+    server = _Server()
+    message = "Pod was terminated in response to imminent node shutdown."
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted("over", message=message, for_shutdown=True))
+        await until(lambda: server.pod["status"]["phase"] == "Failed")
+        status = server.pod["status"]
+        assert ("Terminated", message) == (status["reason"], status["message"])
+        disruption = next(one for one in status["conditions"] if one["type"] == "DisruptionTarget")
+        assert ("True", "TerminationByKubelet", message) == (
+            disruption["status"],
+            disruption["reason"],
+            disruption["message"],
+        )
+        await until(lambda: kubernetes.pending == 0)
+    assert [] == server.events
+
+
+async def test_a_pod_that_succeeds_at_a_shutdown_stays_so(tmp_path: Path) -> None:
+    server = _Server()
+    server.pod["status"] = {"phase": "Succeeded"}
+    async with _running(tmp_path, server) as (kubernetes, guard):
+        kubernetes.take(guard.evicted("over", for_shutdown=True))
+        await until(lambda: kubernetes.pending == 0)
+    assert "Succeeded" == server.pod["status"]["phase"]

@@ -1,0 +1,424 @@
+"""Graceful node shutdown: pods end by their priority while logind waits, and then the shutdown goes on.
+
+    watch     the process that holds logind's lock says that a shutdown begins, or was cancelled
+    decide    policy/shutdown.py: group after group, each with the pods that are there when its turn comes
+    act       SIGTERM to all pods of a group, SIGKILL when the group's time or the pod's own is over
+    record    a journal line for the beginning, each group and the end; a file that outlives the boot
+
+Nothing of it is on the way of a pass: what runs out meanwhile is defended as ever. The guard alone ends pods,
+and no word of the steward begins a shutdown.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import trio
+
+from reactor.act.kill import KillReport
+from reactor.errors import ReactorError, RefusedError
+from reactor.guard.parts import Kills
+from reactor.guard.record_queue import Document, Make
+from reactor.guard.shutdown_file import ShutdownFile, ShutdownTimes
+from reactor.guard.shutdown_watch import ShutdownWatch
+from reactor.guard.wording import instant
+from reactor.kernel.scheduling import following
+from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind
+from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod
+from reactor.model.settings import Settings, ShutdownGroup
+from reactor.policy.shutdown import ShutdownStep, next_step, shutdown_seconds, shutdown_steps
+from reactor.supervisor import Nursery
+from reactor.text import printable
+from reactor.threads import in_thread
+from reactor.workloads.cgroups import NAMESPACE as CGROUPS
+
+_LOG: Final = logging.getLogger("reactor.shutdown")
+KIND: Final = "shutdown"
+_AT_ONCE: Final = 8
+_SAVED_SECONDS: Final = 2.0
+_KILLED_SECONDS: Final = 1.0  # for the memory and mounts of what was killed, once its group's time is over
+# What a shutdown itself goes through: systemd ends these after everything else.
+_NEEDED: Final = frozenset(
+    {
+        "dbus.service",
+        "dbus-broker.service",
+        "systemd-logind.service",
+        "systemd-journald.service",
+        "init.scope",
+    }
+)
+_CALLED_OFF: Final = "called off"
+
+
+class Pods(Protocol):
+    """Knows the pods."""
+
+    def __call__(self) -> Sequence[Pod]:
+        """Return those that exist now."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ending:
+    """What becomes of a pod at a shutdown; `ended` is set when nothing more will.
+
+    `outcome` is `ordered`, `terminated` (by itself), `killed`, `called off` (the shutdown was cancelled in
+    its time, after SIGTERM), `gone`, `spared` (reactor's own, init's), `failed` or `dry-run`.
+    """
+
+    pod: Pod
+    grace_seconds: int
+    began_ns: int = field(default_factory=time.monotonic_ns)
+    outcome: str = "ordered"
+    ended_ns: int | None = None
+    problems: tuple[str, ...] = ()
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        took_seconds = None if self.ended_ns is None else round((self.ended_ns - self.began_ns) / 1e9, 3)
+        return {
+            "pod": self.pod.key,
+            "uid": self.pod.uid,
+            "priority": self.pod.priority,
+            "grace_period_seconds": self.grace_seconds,
+            "outcome": self.outcome,
+            "took_seconds": took_seconds,
+            "problems": [printable(problem) for problem in self.problems],
+        }
+
+
+class Audience(Protocol):
+    """Has the cluster hear of a shutdown."""
+
+    def shutdown_began(self) -> None:
+        """Report that the node shuts down."""
+
+    def shutdown_cancelled(self) -> None:
+        """Report that it does not."""
+
+    def shutdown_ends(self, ending: Ending, nursery: Nursery) -> None:
+        """Report a pod that has ended for it, or is told to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a shutdown works with.
+
+    `pods` lists them as they are; `is_populated` says whether a process is left in one. `write` queues a line
+    of the journal, and `wait_written` returns when all are safe.
+    """
+
+    kills: Kills
+    pods: Pods
+    is_populated: Callable[[Pod], bool]
+    write: Callable[[Make], object]
+    wait_written: Callable[[], Awaitable[None]]
+    audience: Audience | None = None
+
+
+class NodeShutdown:
+    """Holds shutdowns up and ends the pods. `run` is a part of the daemon, and so is `file.run`.
+
+    What it does meanwhile runs in `nursery`, which outlives every configuration.
+    """
+
+    def __init__(
+        self, settings: Settings, around: Surroundings, file: ShutdownFile, watch: ShutdownWatch | None = None
+    ) -> None:
+        self.file = file
+        self._around = around
+        self._watch = watch or ShutdownWatch(self.heed)
+        self._settings = settings
+        self._reordered = trio.Event()
+        self._scope = trio.CancelScope()
+        self._shutting_down: trio.CancelScope | None = None
+        self._nursery: Nursery | None = None
+        self._times: ShutdownTimes | None = None
+        self._was_cut_off = False
+        self._has_loaded = False
+        self._priority: int | None = None
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong at present, each in one line."""
+        found = {
+            "node shutdown": self._watch.problem if self._groups else None,
+            "shutdown file": self.file.problem,
+        }
+        return {name: why for name, why in found.items() if why is not None}
+
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether pods are being ended, or have been, for a shutdown that was not cancelled."""
+        return self._shutting_down is not None
+
+    def document(self) -> dict[str, Any]:
+        """Return how it stands, as plain JSON values."""
+        return {
+            "groups": [{"priority": one.priority, "seconds": one.seconds} for one in self._groups],
+            "state": self._state(),
+            "ending_priority": self._priority,
+            "delayed_seconds": self._watch.inhibited_seconds,
+            "pid": self._watch.pid,
+            "last": None if self._times is None else self._times.document(),
+            "last_was_cut_off": self._was_cut_off,
+        }
+
+    def times(self) -> dict[str, float]:
+        """Return when the last shutdown began and ended, in seconds since 1970; 0 where that is not known."""
+        times = self._times
+        return {
+            "start": 0.0 if times is None else times.start_unix_seconds,
+            "end": 0.0 if times is None or times.end_unix_seconds is None else times.end_unix_seconds,
+        }
+
+    def order(self, settings: Settings) -> None:
+        """Go by these settings from now on; a shutdown that is under way ends by those it began with."""
+        before, self._settings = self._settings, settings
+        if before.shutdown_groups != settings.shutdown_groups:
+            self._reordered.set()
+            if not self.is_under_way:
+                self._scope.cancel()
+
+    async def run(self, nursery: Nursery) -> None:
+        """Hold shutdowns up, until cancelled. Raises ShutdownWatchError, OSError where that fails."""
+        self._nursery = nursery
+        while True:
+            self._reordered = trio.Event()
+            groups = self._groups
+            if not groups:
+                await self._reordered.wait()
+                continue
+            await self._load()
+            with trio.CancelScope() as self._scope:
+                await self._watch.run(shutdown_seconds(groups), self._kubelet_config_path)
+
+    def heed(self, news: ShutdownNews) -> None:
+        """Take note of what the process says of logind."""
+        if news.kind is ShutdownNewsKind.PREPARING:
+            if self.is_under_way or self._nursery is None or not self._groups:
+                return
+            self._shutting_down = trio.CancelScope()
+            self._nursery.start_soon(self._shut_down, self._shutting_down, self._nursery)
+        elif news.kind is ShutdownNewsKind.CANCELLED and self._shutting_down is not None:
+            self._shutting_down.cancel()
+            self._cancelled()
+
+    @property
+    def _groups(self) -> tuple[ShutdownGroup, ...]:
+        return self._settings.shutdown_groups
+
+    @property
+    def _kubelet_config_path(self) -> str | None:
+        kubernetes = self._settings.kubernetes
+        return None if kubernetes is None else kubernetes.kubelet_config_path
+
+    def _state(self) -> str:
+        if not self._groups:
+            return "off"
+        if self._shutting_down is not None:
+            return "ending pods" if self._priority is not None else "pods ended"
+        return "waiting" if self._watch.inhibited_seconds is not None else "not held up"
+
+    async def _load(self) -> None:
+        """Look once whether the last shutdown was cut off."""
+        if self._has_loaded:
+            return
+        self._has_loaded = True
+        times = await in_thread(following(self.file.load))
+        if times is None or self._times is not None:
+            return
+        self._times = times
+        self._was_cut_off = times.end_unix_seconds is None
+        if self._was_cut_off:
+            began = instant(times.start_unix_seconds)
+            _LOG.warning("the shutdown of %s was cut off before all pods had ended", began)
+            self._journal("cut off", began=began)
+
+    async def _shut_down(self, scope: trio.CancelScope, nursery: Nursery) -> None:
+        """End all pods in their order, and let the shutdown go on, whatever went wrong."""
+        groups, is_dry = self._groups, self._settings.dry_run
+        try:
+            self._begin(groups, is_dry=is_dry)
+            with scope:
+                place = -1
+                while step := next_step(groups, await self._present(), place):
+                    place = step.place
+                    await self._end_group(step, nursery, scope, is_dry=is_dry)
+            if scope.cancel_called:
+                return
+            self._finish()
+            with trio.move_on_after(_SAVED_SECONDS):
+                await self.file.wait_saved()
+                await self._around.wait_written()
+        finally:
+            if not scope.cancel_called:
+                await self._watch.go_on()
+
+    async def _present(self) -> list[Pod]:
+        """Return the pods in which there is a process, and that a shutdown can do without."""
+        found = []
+        for number, pod in enumerate(self._around.pods()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
+            if not _is_left_to_systemd(pod) and self._is_populated(pod):
+                found.append(pod)
+        return found
+
+    def _is_populated(self, pod: Pod) -> bool:
+        try:
+            return self._around.is_populated(pod)
+        except (ReactorError, OSError):
+            return True  # ending it says why it can't be
+
+    async def _end_group(
+        self, step: ShutdownStep, nursery: Nursery, scope: trio.CancelScope, *, is_dry: bool
+    ) -> None:
+        """End the pods of a group, and return when they have ended or the group's time is over."""
+        self._priority = step.group.priority
+        _LOG.warning(
+            "shutdown: %s pods of priority %d and above: %d, %d s at the most",
+            "would end" if is_dry else "ending",
+            step.group.priority,
+            len(step.pods),
+            step.group.seconds,
+        )
+        began_ns = time.monotonic_ns()
+        endings = [Ending(pod=pod, grace_seconds=step.grace_seconds[pod.uid]) for pod in step.pods]
+        try:
+            for ending in endings:
+                if is_dry:
+                    ending.outcome = "dry-run"
+                    ending.ended.set()
+                else:
+                    nursery.start_soon(self._end, ending, scope, nursery)
+            with trio.move_on_after(step.group.seconds):
+                for ending in endings:
+                    await ending.ended.wait()
+            # Their time is over, and they are being killed: the next group has its own time from here on.
+            with trio.move_on_after(_KILLED_SECONDS):
+                for ending in endings:
+                    await ending.ended.wait()
+        finally:
+            self._journal(
+                "group",
+                priority=step.group.priority,
+                seconds=step.group.seconds,
+                took_seconds=round((time.monotonic_ns() - began_ns) / 1e9, 3),
+                pods=[ending.document() for ending in endings],
+            )
+
+    async def _end(self, ending: Ending, scope: trio.CancelScope, nursery: Nursery) -> None:
+        """Ask a pod to end, and kill it when its time is over, unless the shutdown was cancelled by then."""
+        pod, kills = ending.pod, self._around.kills
+        if self._around.audience is not None:
+            self._around.audience.shutdown_ends(ending, nursery)
+
+        def still_wanted() -> bool:
+            if scope.cancel_called:
+                ending.outcome = _CALLED_OFF
+            return not scope.cancel_called
+
+        try:
+            report = await kills.terminate(pod, ending.grace_seconds, still_wanted)
+            if ending.outcome != _CALLED_OFF:
+                ending.outcome = _outcome(report)
+            if report is not None:
+                ending.problems += report.problems
+                reaped = await kills.reap(pod)
+                ending.problems += reaped.problems
+            ending.ended_ns = time.monotonic_ns()
+        except (ReactorError, OSError) as error:
+            ending.outcome = "spared" if isinstance(error, RefusedError) else "failed"
+            ending.problems += (str(error),)
+        finally:
+            _log_ending(ending)
+            ending.ended.set()
+
+    def _begin(self, groups: Sequence[ShutdownGroup], *, is_dry: bool) -> None:
+        self._was_cut_off = False
+        _LOG.warning(
+            "the node shuts down: its pods have %d s to end%s",
+            shutdown_seconds(groups),
+            " (dry run: none is ended)" if is_dry else "",
+        )
+        self._take(ShutdownTimes(start_unix_seconds=time.time()))
+        self._journal(
+            "began",
+            delayed_seconds=self._watch.inhibited_seconds,
+            dry_run=is_dry,
+            groups=[
+                {
+                    "priority": step.group.priority,
+                    "seconds": step.group.seconds,
+                    "pods": [pod.key for pod in step.pods],
+                }
+                for step in shutdown_steps(groups, self._around.pods())
+            ],
+        )
+        if self._around.audience is not None and not is_dry:
+            self._around.audience.shutdown_began()
+
+    def _finish(self) -> None:
+        self._priority = None
+        start = 0.0 if self._times is None else self._times.start_unix_seconds
+        self._take(ShutdownTimes(start_unix_seconds=start, end_unix_seconds=time.time()))
+        _LOG.warning("shutdown: all groups have had their time; it goes on")
+        self._journal("ended", delayed_seconds=self._watch.inhibited_seconds)
+
+    def _cancelled(self) -> None:
+        start = time.time() if self._times is None else self._times.start_unix_seconds
+        self._take(ShutdownTimes(start_unix_seconds=start, end_unix_seconds=time.time(), is_cancelled=True))
+        self._shutting_down = self._priority = None
+        _LOG.warning("shutdown: cancelled; no further pod is ended for it")
+        self._journal("cancelled")
+        if self._around.audience is not None and not self._settings.dry_run:
+            self._around.audience.shutdown_cancelled()
+        if self._reordered.is_set():
+            self._scope.cancel()
+
+    def _take(self, times: ShutdownTimes) -> None:
+        self._times = times
+        self.file.show(times)
+
+    def _journal(self, phase: str, **about: object) -> None:
+        line: Document = {"kind": KIND, "phase": phase, "time": instant(time.time()), **about}
+        self._around.write(_making(line))
+
+
+def _is_left_to_systemd(pod: Pod) -> bool:
+    """Return whether a unit ends when systemd stops it: the shutdown needs it, or it is never evicted.
+
+    What is critical by its priority has a group. What is so because it was marked (user.oomd_omit), or can't
+    be read, has no place in the order.
+    """
+    if pod.name in _NEEDED:
+        return True
+    is_critical = pod.critical_because is not None and pod.priority < SYSTEM_CRITICAL_PRIORITY
+    return is_critical and pod.namespace == CGROUPS
+
+
+def _making(line: Mapping[str, Any]) -> Make:
+    return lambda: line
+
+
+def _outcome(report: KillReport | None) -> str:
+    if report is None:
+        return "terminated"
+    return "gone" if report.is_gone else "killed"
+
+
+def _log_ending(ending: Ending) -> None:
+    _LOG.log(
+        logging.INFO if ending.outcome == "terminated" else logging.WARNING,
+        "shutdown: %s %s priority=%d grace_period_seconds=%d%s",
+        ending.outcome,
+        ending.pod.key,
+        ending.pod.priority,
+        ending.grace_seconds,
+        "".join(f"; {problem}" for problem in ending.problems),
+    )

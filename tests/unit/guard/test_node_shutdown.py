@@ -1,0 +1,380 @@
+import json
+from collections.abc import Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.act.kill import KillReport
+from reactor.act.reap import ReapReport
+from reactor.errors import RefusedError
+from reactor.guard.node_shutdown import Ending, NodeShutdown, Surroundings
+from reactor.guard.shutdown_file import NAME, ShutdownFile, ShutdownTimes
+from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind
+from reactor.model.pods import Pod
+from reactor.model.settings import Settings, ShutdownGroup
+from reactor.supervisor import Nursery, Supervisor
+from tests.support.waiting import until
+
+INHIBITED, NOT_INHIBITED, PREPARING, CANCELLED, PROBLEM = ShutdownNewsKind
+GROUPS = (
+    ShutdownGroup(priority=0, seconds=20),
+    ShutdownGroup(priority=1000, seconds=10),
+    ShutdownGroup(priority=2_000_000_000, seconds=5),
+)
+
+
+def _pod(name: str, priority: int = 0, *, grace_seconds: int = 30, critical: str | None = None) -> Pod:
+    return Pod(
+        name=name,
+        namespace="cgroup",
+        uid=name,
+        priority=priority,
+        termination_grace_period_seconds=grace_seconds,
+        critical_because=critical,
+        cgroup=f"/{name}",
+    )
+
+
+class Kills:
+    """Pods that end by themselves after their time in `ends_in`, and else when they are killed."""
+
+    def __init__(self) -> None:
+        self.ends_in: dict[str, float] = {}
+        self.refuses: set[str] = set()
+        self.asked: list[tuple[float, str]] = []
+        self.killed: list[tuple[float, str]] = []
+        self.dead: set[str] = set()
+
+    def prepare(self, pods: Sequence[Pod]) -> None:
+        raise AssertionError(pods)
+
+    def kill_now(self, pod: Pod) -> KillReport:
+        raise AssertionError(pod)
+
+    async def reap(self, pod: Pod, deadline_seconds: float = 10.0) -> ReapReport:  # noqa: ARG002 - as Kills has it
+        return ReapReport(cgroup=pod.name, freed_ns=1, problems=())
+
+    async def terminate(
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
+    ) -> KillReport | None:
+        if pod.name in self.refuses:
+            raise RefusedError(f"cgroup {pod.name!r} holds process 1, init")
+        self.asked.append((trio.current_time(), pod.name))
+        own_seconds = self.ends_in.get(pod.name, float("inf"))
+        await trio.sleep(min(own_seconds, grace_period_seconds))
+        if own_seconds <= grace_period_seconds or not still_wanted():
+            self.dead.add(pod.name)
+            return None
+        self.killed.append((trio.current_time(), pod.name))
+        self.dead.add(pod.name)
+        return KillReport(cgroup=pod.name, started_ns=0, killed_ns=1, processes=1)
+
+
+class Watch:
+    """The process that watches logind, as it is seen from here."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = 7
+        self.inhibited_seconds: int | None = 35
+        self.problem: str | None = None
+        self.wanted: list[tuple[int, str | None]] = []
+        self.went_on_at: list[float] = []
+
+    async def run(self, wanted_seconds: int, kubelet_config_path: str | None) -> None:
+        self.wanted.append((wanted_seconds, kubelet_config_path))
+        await trio.sleep_forever()
+
+    async def go_on(self) -> None:
+        self.went_on_at.append(trio.current_time())
+
+
+class Audience:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def shutdown_began(self) -> None:
+        self.heard.append("began")
+
+    def shutdown_cancelled(self) -> None:
+        self.heard.append("cancelled")
+
+    def shutdown_ends(self, ending: Ending, nursery: Nursery) -> None:  # noqa: ARG002 - as Audience has it
+        self.heard.append(ending.pod.name)
+
+
+class Node:
+    def __init__(self, directory: Path, pods: Sequence[Pod], settings: Settings | None = None) -> None:
+        self.pods = list(pods)
+        self.kills = Kills()
+        self.watch = Watch()
+        self.audience = Audience()
+        self.lines: list[dict] = []
+        self.file = ShutdownFile(directory / "journal.jsonl")
+        around = Surroundings(
+            kills=self.kills,
+            pods=lambda: tuple(self.pods),
+            is_populated=lambda pod: pod.name not in self.kills.dead,
+            write=lambda make: self.lines.append(dict(make())),
+            wait_written=self._written,
+            audience=self.audience,
+        )
+        self.settings = settings or Settings(shutdown_groups=GROUPS)
+        self.shutdown = NodeShutdown(self.settings, around, self.file, self.watch)
+
+    async def _written(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def running(self):
+        supervisor = Supervisor()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.file.run)
+            nursery.start_soon(self.shutdown.run, supervisor.jobs(nursery, "pods at shutdown"))
+            await until(lambda: self.watch.wanted or not self.settings.shutdown_groups, "logind is watched")
+            yield self
+            assert not supervisor.problems
+            nursery.cancel_scope.cancel()
+
+    def say(self, kind: ShutdownNewsKind) -> None:
+        self.shutdown.heed(ShutdownNews(kind=kind))
+
+    async def until_over(self) -> None:
+        await until(lambda: self.watch.went_on_at, "the shutdown goes on", seconds=120.0)
+
+    def phases(self) -> list[str]:
+        return [line["phase"] for line in self.lines]
+
+    def outcomes(self) -> dict[str, str]:
+        groups = [line for line in self.lines if line["phase"] == "group"]
+        return {one["pod"].rpartition("/")[2]: one["outcome"] for group in groups for one in group["pods"]}
+
+
+async def test_groups_end_in_order_and_each_waits_no_longer_than_its_pods(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("critical", 2_000_000_000), _pod("low"), _pod("high", 1000)])
+    node.kills.ends_in = {"low": 3.0, "high": 1.0, "critical": 0.5}
+    async with node.running():
+        node.say(PREPARING)
+        await node.until_over()
+    at = {name: seconds for seconds, name in node.kills.asked}
+    assert ["low", "high", "critical"] == [name for _, name in node.kills.asked]
+    assert at["high"] - at["low"] == pytest.approx(3.0, abs=0.1)
+    assert at["critical"] - at["high"] == pytest.approx(1.0, abs=0.1)
+    assert dict.fromkeys(("low", "high", "critical"), "terminated") == node.outcomes()
+    assert ["began", "group", "group", "group", "ended"] == node.phases()
+
+
+async def test_a_pod_that_does_not_end_is_killed_when_its_groups_time_is_over_and_no_sooner(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(
+        tmp_path, [_pod("stubborn", grace_seconds=100), _pod("short", grace_seconds=4), _pod("high", 1000)]
+    )
+    node.kills.ends_in = {"high": 1.0}
+    async with node.running():
+        node.say(PREPARING)
+        await node.until_over()
+    began = node.kills.asked[0][0]
+    killed = {name: seconds - began for seconds, name in node.kills.killed}
+    assert {"stubborn", "short"} == killed.keys()
+    assert killed["short"] == pytest.approx(4.0, abs=0.1)
+    assert killed["stubborn"] == pytest.approx(20.0, abs=0.1)
+    assert {"stubborn": "killed", "short": "killed", "high": "terminated"} == node.outcomes()
+    high = next(seconds for seconds, name in node.kills.asked if name == "high") - began
+    assert high == pytest.approx(20.0, abs=0.2)
+
+
+async def test_without_a_pod_a_shutdown_goes_on_at_once(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [])
+    async with node.running():
+        began = trio.current_time()
+        node.say(PREPARING)
+        await node.until_over()
+        assert node.watch.went_on_at[0] - began < 5.0
+
+
+async def test_a_pod_that_came_meanwhile_ends_with_its_group_if_that_is_to_come(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("low")])
+    node.kills.ends_in = {"low": 3.0, "late low": 1.0, "late high": 1.0}
+    async with node.running():
+        node.say(PREPARING)
+        await trio.sleep(1.0)
+        node.pods += [_pod("late low"), _pod("late high", 1000)]
+        await node.until_over()
+    assert ["low", "late high"] == [name for _, name in node.kills.asked]
+
+
+async def test_a_cancelled_shutdown_kills_no_pod_any_more_and_the_next_one_does(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("low"), _pod("high", 1000)])
+    async with node.running():
+        node.say(PREPARING)
+        await trio.sleep(5.0)
+        node.say(CANCELLED)
+        assert not node.shutdown.is_under_way
+        await trio.sleep(60.0)
+        assert [] == node.kills.killed
+        assert [] == node.watch.went_on_at
+        assert ["low"] == [name for _, name in node.kills.asked]
+        assert ["began", "cancelled", "group"] == node.phases()
+        assert "waiting" == node.shutdown.document()["state"]
+        assert node.shutdown.document()["last"]["cancelled"]
+        node.kills.dead.clear()
+        node.say(PREPARING)
+        await node.until_over()
+        assert {"low", "high"} == {name for _, name in node.kills.killed}
+    assert ["began", "low", "cancelled", "began", "low", "high"] == node.audience.heard
+
+
+async def test_a_shutdown_that_is_told_twice_is_one(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("low")])
+    node.kills.ends_in = {"low": 1.0}
+    async with node.running():
+        node.say(PREPARING)
+        node.say(PREPARING)
+        await node.until_over()
+        node.say(PREPARING)
+        await trio.sleep(1.0)
+    assert 1 == len(node.kills.asked)
+    assert 1 == node.phases().count("began")
+
+
+async def test_a_dry_run_ends_no_pod_and_holds_nothing_up(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("low")], Settings(shutdown_groups=GROUPS, dry_run=True))
+    async with node.running():
+        began = trio.current_time()
+        node.say(PREPARING)
+        await node.until_over()
+        assert node.watch.went_on_at[0] - began < 5.0
+    assert [] == node.kills.asked
+    assert {"low": "dry-run"} == node.outcomes()
+    assert [] == node.audience.heard
+
+
+async def test_what_the_shutdown_itself_needs_and_what_is_never_evicted_is_left_to_systemd(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    pods = [
+        _pod("dbus.service"),
+        _pod("systemd-logind.service"),
+        _pod("systemd-journald.service", 2_000_000_000),
+        _pod("omitted.service", critical="user.oomd_omit"),
+        _pod("critical.service", 2_000_000_000, critical="priority 2000000000"),
+        _pod("web.service"),
+    ]
+    node = Node(tmp_path, pods)
+    async with node.running():
+        node.say(PREPARING)
+        await node.until_over()
+    assert {"critical.service", "web.service"} == {name for _, name in node.kills.asked}
+
+
+async def test_a_pod_that_reactor_must_not_touch_is_spared_and_the_others_end(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("own"), _pod("other")])
+    node.kills.refuses = {"own"}
+    async with node.running():
+        node.say(PREPARING)
+        await node.until_over()
+    assert {"own": "spared", "other": "killed"} == node.outcomes()
+
+
+async def test_the_times_of_a_shutdown_are_on_the_disk_before_it_goes_on(tmp_path: Path) -> None:
+    node = Node(tmp_path, [])
+    async with node.running():
+        node.say(PREPARING)
+        await node.until_over()
+        document = json.loads((tmp_path / NAME).read_text())
+    assert document["startTime"] <= document["endTime"]
+    assert document["cancelled"] is False
+
+
+async def test_a_shutdown_that_was_cut_off_is_told_at_the_next_start(tmp_path: Path) -> None:
+    first = Node(tmp_path, [_pod("low")])
+    async with first.running():
+        first.say(PREPARING)
+        await until((tmp_path / NAME).exists, "the times are saved")
+    next_one = Node(tmp_path, [])
+    async with next_one.running():
+        document = next_one.shutdown.document()
+        assert document["last_was_cut_off"]
+        assert next_one.shutdown.times()["start"] > 0.0
+        assert 0.0 == next_one.shutdown.times()["end"]
+        assert ["cut off"] == next_one.phases()
+        next_one.say(PREPARING)
+        await next_one.until_over()
+        assert not next_one.shutdown.document()["last_was_cut_off"]
+
+
+async def test_a_shutdown_that_came_to_its_end_is_not_told_as_cut_off(tmp_path: Path) -> None:
+    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0, end_unix_seconds=1020.5))
+    node = Node(tmp_path, [])
+    async with node.running():
+        assert not node.shutdown.document()["last_was_cut_off"]
+        assert {"start": 1000.0, "end": 1020.5} == node.shutdown.times()
+        assert [] == node.phases()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b'{"version": 1, "startTime": 5, "endTime": null, "cancelled": false}',
+        b'{"version": 1, "startTime": "2026-01-01T00:00:00", "endTime": null, "cancelled": false}',
+        b'{"version": 1, "startTime": "2026-01-01T00:00:00Z"}',
+        b"x" * 10_000,
+    ],
+)
+async def test_a_file_that_can_not_be_read_is_a_problem_and_no_more(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    node = Node(tmp_path, [])
+    async with node.running():
+        assert "started without it" in node.shutdown.problems["shutdown file"]
+        assert not node.shutdown.document()["last_was_cut_off"]
+
+
+async def test_other_groups_have_logind_asked_again_but_not_while_pods_end(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [_pod("low")])
+    async with node.running():
+        assert [(35, None)] == node.watch.wanted
+        node.shutdown.order(Settings(shutdown_groups=GROUPS[:1]))
+        await trio.sleep(1.0)
+        assert [(35, None), (20, None)] == node.watch.wanted
+        node.say(PREPARING)
+        await trio.sleep(1.0)
+        node.shutdown.order(Settings())
+        await trio.sleep(1.0)
+        assert "off" == node.shutdown.document()["state"]
+        assert node.shutdown.is_under_way
+        node.say(CANCELLED)
+        await trio.sleep(1.0)
+        assert not node.shutdown.is_under_way
+    assert [(35, None), (20, None)] == node.watch.wanted
+
+
+async def test_without_groups_logind_is_not_asked(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node(tmp_path, [], Settings())
+    async with node.running():
+        await trio.sleep(5.0)
+        node.say(PREPARING)
+    assert [] == node.watch.wanted
+    assert "off" == node.shutdown.document()["state"]
