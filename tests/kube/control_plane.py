@@ -53,6 +53,8 @@ class ControlPlane:
         self._etcd_peer_url = f"http://127.0.0.1:{etcd_peer}"
         self.url = f"https://127.0.0.1:{self._port}"
         self.api = self.client(_ADMIN)
+        # Whether pods get tokens of their accounts, as on any cluster: that takes controllers.
+        self.gives_tokens = False
         self.etcd: Program | None = None
         self.server: Program | None = None
 
@@ -88,8 +90,7 @@ class ControlPlane:
                 f"--tls-private-key-file={directory}/server.key",
                 f"--token-auth-file={directory}/tokens.csv",
                 "--authorization-mode=Node,RBAC",
-                # No controller would make the accounts' tokens, nor take away a new node's first taint.
-                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+                f"--disable-admission-plugins={','.join(self._admission_without())}",
                 "--service-account-issuer=https://reactor.test",
                 f"--service-account-key-file={directory}/accounts.pub",
                 f"--service-account-signing-key-file={directory}/accounts.key",
@@ -102,6 +103,10 @@ class ControlPlane:
             ],
         )
         self.server.wait_ready(self._is_ready, seconds=120)
+
+    def _admission_without(self) -> list[str]:
+        """Return the plugins that wait for what a controller makes: tokens, a new node without taints."""
+        return ["TaintNodesByCondition", *(() if self.gives_tokens else ("ServiceAccount",))]
 
     @property
     def has_controllers(self) -> bool:
@@ -122,6 +127,7 @@ class ControlPlane:
                 f"--secure-port={port}",
                 "--port=0",
                 f"--root-ca-file={self.authority}",
+                f"--service-account-private-key-file={self.directory}/accounts.key",
                 f"--cert-dir={self.directory}",
             ],
         )

@@ -114,7 +114,7 @@ class Deployment:
         ]
         # What this machine itself is not allowed it can't give; the reactor reports it and goes on.
         granted = container["securityContext"]["capabilities"]
-        granted["add"] = [name for name in granted["add"] if _have_capability(name)]
+        granted["add"] = [name for name in granted["add"] if have_capability(name)]
         metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         self._uids[name] = self.cluster.api.create(self.pods_path, body)["metadata"]["uid"]
@@ -190,7 +190,7 @@ class Deployment:
         self.cluster.api.create_unless_there(collection(body), body)
 
 
-def _have_capability(name: str) -> bool:
+def have_capability(name: str) -> bool:
     effective = Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0]
     return bool(int(effective, 16) >> _CAPABILITIES[name] & 1)
 

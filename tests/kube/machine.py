@@ -110,7 +110,8 @@ class Machine:
         sweep()
         shutil.rmtree(self.logs, ignore_errors=True)
         self.logs.mkdir(parents=True)
-        self.state = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+        # The node is called so, its underscores as hyphens, and no node's name ends with one.
+        self.state = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix="0", dir="/tmp"))
         self.state.chmod(0o755)
         self._lock = _locked(self.state)
         self._name = self.state.name.replace("_", "-")
