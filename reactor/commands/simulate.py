@@ -88,11 +88,14 @@ def add_record(commands: Commands) -> None:
     add_config(command, default=DEFAULT_CONFIG)
     add_config_dir(command)
     command.add_argument(
-        "--interval-seconds", type=positive_seconds, default=10.0, help="how often the kubelet is asked (10)"
+        "--interval-seconds",
+        type=positive_seconds,
+        default=10.0,
+        help="how often the node is observed, or its kubelet asked (10)",
     )
     command.add_argument("--seconds", type=positive_seconds, help="for how long (until Ctrl-C)")
     command.add_argument(
-        "--journal", metavar="FILE", type=Path, help="take the reactor's own journal instead of the kubelet"
+        "--journal", metavar="FILE", type=Path, help="take the reactor's own journal instead"
     )
 
 

@@ -1,4 +1,7 @@
-"""`reactor record`: a node's Summary API and pods, polled into a scenario that `reactor simulate` replays.
+"""`reactor record`: a node's statistics and pods, polled into a scenario that `reactor simulate` replays.
+
+On a Kubernetes node the kubelet is asked for its Summary API and pods; a plain node is observed as the daemon
+observes it (plain_node.py).
 
 The file has the fields of pods and statistics that a decision depends on, and nothing else: no environment,
 no image, no label of a pod.
@@ -9,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -19,14 +22,16 @@ import trio
 from reactor.config.documents import load_document
 from reactor.config.pod import MIRROR_ANNOTATION, SOURCE_ANNOTATION
 from reactor.config.settings import Configuration, load_configuration
-from reactor.errors import ConfigError, Problem
+from reactor.errors import first_failure
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials
 from reactor.kube.errors import ApiError
 from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH, kubelet_access
-from reactor.model.settings import KubernetesSettings
+from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Layout
 from reactor.simulate.from_journal import steps_of_journal
+from reactor.simulate.plain_node import PlainNode, Worth, pod_document, summary_of
 from reactor.simulate.scenario_file import ScenarioFile, at
 
 _TERMINAL: Final = frozenset({"Failed", "Succeeded"})
@@ -53,22 +58,23 @@ def record(options: RecordOptions) -> int:
             scenario = ScenarioFile(file, f"recorded from {options.journal.name}", header)
             for step in steps_of_journal(options.journal):
                 scenario.add(step)
+        elif settings.kubernetes is None:
+            scenario = ScenarioFile(file, "recorded on a plain node", header)
+            _run(_look, CgroupTree.discover(), settings, scenario, options)
         else:
-            if settings.kubernetes is None:
-                raise ConfigError(
-                    [
-                        Problem(
-                            path="reactor.kubernetes",
-                            got="nothing",
-                            accepted="the section, or --journal for a recording of the reactor's own",
-                        )
-                    ]
-                )
             scenario = ScenarioFile(file, "recorded from the kubelet", header)
-            trio.run(_poll, settings.kubernetes, scenario, options)
+            _run(_poll, settings.kubernetes, scenario, options)
         scenario.close()
     print(f"reactor: {scenario.steps} steps recorded", file=sys.stderr)
     return 0 if scenario.steps else 1
+
+
+def _run(record_until_told: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    """Run it; what it raises is raised by itself, and not in the group that a nursery makes of it."""
+    try:
+        trio.run(record_until_told, *arguments)
+    except BaseExceptionGroup as group:
+        raise first_failure(group) from None
 
 
 def step_of(
@@ -97,6 +103,27 @@ async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: R
                 pods_before = pods if pods is not None else pods_before
                 await trio.sleep_until(now + options.interval_seconds)
         client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, options: RecordOptions) -> None:
+    """Record a plain node, as the daemon would observe it."""
+    worth = Worth(settings.eviction.thresholds)
+    pods_before: list[Any] | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
+        began = trio.current_time()
+        with closing(PlainNode(tree, settings)) as node:
+            with trio.move_on_after(float("inf") if options.seconds is None else options.seconds):
+                while True:
+                    now = trio.current_time()
+                    seen, pods, usages = await node.look()
+                    if worth.is_step(now - began, seen, usages, pods):
+                        listed = [pod_document(pod) for pod in pods]
+                        summary = summary_of(seen, pods, usages)
+                        scenario.add(step_of(now - began, summary, listed, pods_before))
+                        pods_before = listed
+                    await trio.sleep_until(now + options.interval_seconds)
         nursery.cancel_scope.cancel()
 
 

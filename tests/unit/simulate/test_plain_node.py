@@ -1,0 +1,144 @@
+"""A plain node recorded into a scenario: what is in it, how much of it, and that it replays."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+import trio
+
+from reactor.config import settings_from_text
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
+from reactor.simulate import recording
+from reactor.simulate.plain_node import PlainNode, Worth, pod_document, summary_of
+from reactor.simulate.recording import RecordOptions, record
+from reactor.simulate.replay import replay
+from reactor.simulate.scenario import scenario_from_text
+
+MIB = 1 << 20
+CONFIG = (
+    "evictionHard: {memory.available: 100Mi}\n"
+    "reactor: {nodeCgroup: /node, pods: {parents: [/node]}, filesystems: {nodefs: PATH}}\n"
+)
+
+
+@pytest.fixture(params=list(CgroupVersion))
+def node(request, make_tree):
+    tree = make_tree(request.param)
+    for cgroup, mib in {"/": 0, "/node": 950, "/node/web": 200, "/node/hog": 700}.items():
+        tree.add(cgroup, usage_bytes=mib * MIB)
+        tree.file(cgroup, "pids.current", "3\n", "pids")
+    tree.tree.set_memory_limit("/node", 1024 * MIB)
+    tree.tree.set_memory_request("/node/web", 256 * MIB)
+    return tree
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return settings_from_text(CONFIG.replace("PATH", str(tmp_path)), "f")
+
+
+def looked(node, settings, proc):
+    plain = PlainNode(node.tree, settings, proc=proc)
+    try:
+        return trio.run(plain.look)
+    finally:
+        plain.close()
+
+
+@pytest.fixture
+def proc(tmp_path):
+    path = tmp_path / "proc"
+    (path / "sys/kernel").mkdir(parents=True)
+    names = ("MemTotal", "MemFree", "Buffers", "Cached", "AnonPages", "Inactive(file)", "SReclaimable")
+    path.joinpath("meminfo").write_text("".join(f"{name}: 4194304 kB\n" for name in (*names, "SUnreclaim")))
+    return path
+
+
+def test_what_is_recorded_replays_to_the_decision_that_the_daemon_would_make(node, settings, proc):
+    seen, pods, usages = looked(node, settings, proc)
+    step = {
+        "at": "0s",
+        "pods": [pod_document(pod) for pod in pods],
+        "summary": summary_of(seen, pods, usages),
+    }
+    document = {
+        "apiVersion": "reactor/v1alpha1",
+        "kind": "Scenario",
+        "kubeletConfiguration": {"evictionHard": {"memory.available": "100Mi"}},
+        "steps": [step],
+    }
+    (line,) = replay(scenario_from_text(json.dumps(document), "recorded"))
+    assert [one["pod"] for one in line["evicted"]] == ["cgroup/hog"]
+    assert line["ranking"] == ["cgroup/hog", "cgroup/web"]
+    assert seen[Signal.NODEFS_AVAILABLE].capacity > 0
+    assert Signal.ALLOCATABLE_MEMORY_AVAILABLE not in seen
+
+
+def test_a_pod_that_is_exempt_is_exempt_in_the_scenario():
+    exempt = Pod(name="a", namespace="cgroup", uid="u", critical_because="user.oomd_omit")
+    critical = Pod(name="b", namespace="cgroup", uid="v", critical_because="priority", priority=2_000_000_000)
+    steps = [{"at": "0s", "pods": [pod_document(exempt), pod_document(critical)]}]
+    document = {"apiVersion": "reactor/v1alpha1", "kind": "Scenario", "steps": steps}
+    scenario = scenario_from_text(json.dumps(document), "recorded")
+    (step,) = scenario.steps
+    assert all(pod.critical_because for pod in step.pods or ())
+
+
+def memory(mib):
+    return {Signal.MEMORY_AVAILABLE: Observation(available=mib * MIB, capacity=10_000 * MIB)}
+
+
+@pytest.fixture
+def is_step(settings):
+    worth = Worth(settings.eviction.thresholds)
+    pods = (Pod(name="a", namespace="cgroup", uid="u"),)
+
+    def ask(at, mib, used_mib=0, pods=pods):
+        return worth.is_step(at, memory(mib), {"u": PodUsage(memory_working_set_bytes=used_mib * MIB)}, pods)
+
+    assert ask(0, 5000)
+    return ask
+
+
+def test_a_quiet_node_has_a_step_in_ten_minutes(is_step):
+    assert [600, 1200] == [at for at in range(10, 1300, 10) if is_step(at, 5000)]
+
+
+def test_slight_changes_far_from_every_threshold_have_a_step_a_minute(is_step):
+    assert [60, 120, 180] == [at for at in range(10, 200, 10) if is_step(at, 5000 + at)]
+
+
+def test_what_moves_clearly_has_a_step_at_once_and_so_has_a_pod_that_grows_while_another_shrinks(is_step):
+    assert not is_step(10, 5100)
+    assert is_step(20, 5200)
+    assert is_step(30, 5200, used_mib=200)
+    assert not is_step(40, 5200, used_mib=210)
+
+
+def test_near_a_threshold_every_change_has_a_step(is_step):
+    assert is_step(10, 190)
+    assert is_step(20, 179)
+    assert not is_step(30, 179)
+
+
+def test_pods_that_come_or_go_have_a_step(is_step):
+    assert is_step(10, 5000, pods=())
+    assert not is_step(20, 5000, pods=())
+
+
+def test_record_writes_a_plain_nodes_scenario(node, settings, proc, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(recording, "PlainNode", partial(PlainNode, proc=proc))
+    monkeypatch.setattr(recording.CgroupTree, "discover", lambda: node.tree)
+    config, out = tmp_path / "config.yaml", tmp_path / "node.json"
+    config.write_text(CONFIG.replace("PATH", str(tmp_path)))
+    options = RecordOptions(config=config, output=str(out), interval_seconds=0.01, seconds=0.2)
+    assert record(options) == 0
+    scenario = scenario_from_text(out.read_text(), "recorded")
+    assert [pod.name for pod in scenario.steps[0].pods or ()] == ["hog", "web"]
+    assert len(scenario.steps) == 1  # nothing has changed since
+    assert "1 steps recorded" in capsys.readouterr().err
