@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup wheel demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup wheel deb test-deb demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -24,6 +24,19 @@ setup: .venv/ready ## Make .venv with .venv/bin/reactor and everything the tests
 wheel: setup bpf ## Build the wheel, with the eBPF objects, into dist
 	$(BIN)/pip wheel --quiet --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/node_reactor-*.whl
+
+DEB_STAGE := .cache/deb/reactor
+deb: setup ## Build the Debian package into dist (DEB_VERSION=…); says what the machine lacks for it
+	@command -v dpkg-buildpackage >/dev/null || { echo "make deb: needs Debian's tools: apt-get install dpkg-dev" >&2; exit 1; }
+	@$(BIN)/python deploy/debian/stage.py $(DEB_STAGE) $(if $(DEB_VERSION),--version $(DEB_VERSION))
+	@dpkg-checkbuilddeps $(DEB_STAGE)/debian/control || \
+	  { echo "make deb: install what is missing: apt-get build-dep ./$(DEB_STAGE)" >&2; exit 1; }
+	cd $(DEB_STAGE) && dpkg-buildpackage --build=binary --no-sign
+	@mkdir -p dist && cp .cache/deb/reactor_$$(dpkg-parsechangelog -l $(DEB_STAGE)/debian/changelog -S Version)_*.deb dist/
+	@ls -t dist/reactor_*.deb | head -n 1
+
+test-deb: deb ## Look at the Debian package, install and purge it in roots of Debian 12 and 13 (root; lintian, mmdebstrap)
+	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
 
 demo: setup ## Watch a memory hog being evicted (root)
 	$(BIN)/reactor demo

@@ -1,5 +1,5 @@
 # The machines of vagrant/machines.json; VM names one or several of them, none means all. See vagrant/README.md.
-.PHONY: vm-race vm-up vm-test vm-test-hostile vm-test-kube vm-bench vm-count vm-destroy
+.PHONY: vm-race vm-up vm-test vm-test-package vm-test-hostile vm-test-kube vm-bench vm-count vm-destroy
 VM ?=
 # Those that depend on where the pods' cgroups lie.
 VM_KUBE_TESTS ?= test_cri.py -k 'not OldRuntime and (uses_is_told or found or spares or given_by)'
@@ -13,6 +13,9 @@ vm-up: setup bpf ## Boot VM=… (vagrant/machines.json) and install the wheel in
 
 vm-test: setup bpf ## Run tests/vm in VM=…, or in every machine (Error 3: a machine was lost)
 	$(PYTHON) tests/vm/run.py test $(VM) $(if $(PYTEST),--pytest="$(PYTEST)")
+
+vm-test-package: deb ## Follow docs/install.md in VM=… (trixie) with the Debian package: install, upgrade, purge
+	$(PYTHON) tests/vm/run.py package --direct $(or $(VM),trixie) $(if $(PYTEST),--pytest="$(PYTEST)")
 
 vm-test-hostile: setup bpf ## Run tests/hostile, or PYTEST="…", in VM=… (trixie): cgroup v2, hours without KVM
 	$(PYTHON) tests/vm/run.py suites --direct $(or $(VM),trixie) --pytest="$(or $(PYTEST),$(VM_HOSTILE_TESTS))"

@@ -22,15 +22,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Final
 
 from oci import Image, write_archive
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
+sys.path.append(str(CHECKOUT / "deploy"))
+from pins import DISTRIBUTION, EXTRA, closure, pins, target  # noqa: E402 - beside the image's directory
+
 DEFAULT_TAG: Final = "reactor.example/reactor:dev"
 SUITE: Final = "bookworm"
 PYTHON: Final = "3.11"
@@ -59,10 +59,6 @@ LEFT_OUT: Final = (
 PROGRAMS: Final = ("python3", "python3.11")
 APPLICATION: Final = "opt/reactor"
 ENTRYPOINT: Final = ("/usr/bin/python3", "-I", "-m", "reactor")
-# Debian 12's glibc is 2.36: a wheel that was built for this or an older one runs in the image.
-_GLIBCS: Final = ("_2_36", "_2_34", "_2_28", "_2_17", "2014")
-DISTRIBUTION: Final = "node-reactor"
-_EXTRA: Final = "kubernetes"
 
 
 class BuildError(Exception):
@@ -122,13 +118,11 @@ def make_root(root: Path, mirror: str) -> None:
 def _install(root: Path) -> None:
     """Install the wheel of this checkout and what it needs."""
     application = root / APPLICATION
-    platforms = [f"--platform=manylinux{glibc}_x86_64" for glibc in _GLIBCS]
-    target = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}", *platforms]
     common = ["--no-deps", "--no-compile", f"--target={application}"]
     with tempfile.TemporaryDirectory(prefix="reactor-wheel-") as directory:
-        pins = Path(directory) / "requirements.txt"
-        pins.write_text(_pins((CHECKOUT / "constraints.txt").read_text()))
-        _pip("install", "--require-hashes", *common, *target, f"--requirement={pins}")
+        requirements = Path(directory) / "requirements.txt"
+        requirements.write_text(_pinned((CHECKOUT / "constraints.txt").read_text()))
+        _pip("install", "--require-hashes", *common, *target(PYTHON), f"--requirement={requirements}")
         _pip("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={directory}", str(CHECKOUT))
         wheel = next(Path(directory).glob("node_reactor-*.whl"))
         _pip("install", "--no-index", *common, str(wheel))
@@ -137,40 +131,12 @@ def _install(root: Path) -> None:
     (root / "usr/lib/python3/dist-packages/reactor.pth").write_text(f"/{APPLICATION}\n")
 
 
-def _pins(constraints: str) -> str:
-    """Return the part of the constraints, hashes included, that the daemon needs."""
-    names = _closure(DISTRIBUTION, _EXTRA) - {DISTRIBUTION}
-    kept, keeping = [], False
-    for line in constraints.splitlines(keepends=True):
-        if line[0].isalnum():
-            name = line.partition("==")[0]
-            keeping = name in names
-            names.discard(name)
-        if keeping:
-            kept.append(line)
-    if names:
-        raise BuildError(f"constraints.txt has no pin for {', '.join(sorted(names))}: run `make lock`")
-    return "".join(kept)
-
-
-def _closure(name: str, extra: str) -> set[str]:
-    """Return the names of all that a package needs, as the installed packages' own metadata says it."""
-    found: set[str] = set()
-    wanted = [(name, extra)]
-    while wanted:
-        name, extra = wanted.pop()
-        if (key := canonicalize_name(name)) in found and not extra:
-            continue
-        found.add(key)
-        for line in requires(name) or ():
-            needed = Requirement(line)
-            environment = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
-            extras = [extra, ""] if extra else [""]
-            if needed.marker is None or any(
-                needed.marker.evaluate({**environment, "extra": each}) for each in extras
-            ):
-                wanted += [(needed.name, each) for each in needed.extras] or [(needed.name, "")]
-    return {str(each) for each in found}
+def _pinned(constraints: str) -> str:
+    """Return the part of the constraints that the daemon needs on a Kubernetes node."""
+    try:
+        return pins(constraints, closure(DISTRIBUTION, EXTRA, PYTHON) - {DISTRIBUTION})
+    except LookupError as error:
+        raise BuildError(str(error)) from None
 
 
 def _epoch() -> int:

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import host
 import kube_programs
@@ -25,7 +28,7 @@ import wheelhouse
 from definitions import MACHINES
 from direct_qemu import DirectQemu
 from figures import tables
-from host import CACHE, ROOT, GuestLostError, HostError, InstallError, say
+from host import CACHE, HOST_SECONDS, ROOT, GuestLostError, HostError, InstallError, say
 from machine import Hypervisor, Machine, Result
 from vagrant_libvirt import VagrantLibvirt
 
@@ -116,6 +119,36 @@ def suites(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Nam
     return in_each(names, hypervisor, lambda machine: machine.test_suites(words), keep=arguments.keep)
 
 
+def package(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Follow docs/install.md in the machines with the newest package of dist, upgraded on the way."""
+    packages = _two_versions()
+    words = ["--capture=no", *shlex.split(arguments.pytest), "test_package.py"]
+
+    def follow(machine: Machine) -> Result:
+        machine.provide(packages, "packages")
+        machine.provide(ROOT / "docs", "docs")
+        return machine.test(words)
+
+    return in_each(names, hypervisor, follow, keep=arguments.keep)
+
+
+def _two_versions() -> Path:
+    """Return a directory with the newest package of dist and a later version of it. Raises HostError."""
+    built = sorted((ROOT / "dist").glob("reactor_*.deb"), key=lambda path: path.stat().st_mtime)
+    if not built:
+        raise HostError("no package in dist: make deb")
+    directory, later = CACHE / "packages", CACHE / "package-later"
+    for old in (directory, later):
+        shutil.rmtree(old, ignore_errors=True)
+    directory.mkdir(parents=True)
+    shutil.copy(built[-1], directory)
+    host.run(["dpkg-deb", "--raw-extract", built[-1], later], limit_seconds=HOST_SECONDS)
+    control = later / "DEBIAN/control"
+    control.write_text(re.sub(r"^(Version: .*)$", r"\1+later", control.read_text(), flags=re.MULTILINE))
+    host.run(["dpkg-deb", "--root-owner-group", "--build", later, directory], limit_seconds=HOST_SECONDS)
+    return directory
+
+
 def bench(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Measure in the machines, keep the figures and print them as tables."""
     wanted = ["--by-source", "--rounds", str(arguments.rounds), "--skip", arguments.skip]
@@ -160,7 +193,9 @@ def destroy(names: Sequence[str], hypervisor: Hypervisor) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("verb", choices=["up", "test", "suites", "kube", "bench", "race", "destroy"])
+    parser.add_argument(
+        "verb", choices=["up", "test", "suites", "kube", "package", "bench", "race", "destroy"]
+    )
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
@@ -191,6 +226,7 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         "test": test,
         "suites": suites,
         "kube": kube,
+        "package": package,
         "bench": bench,
         "race": race,
     }

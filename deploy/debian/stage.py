@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Make the folder that dpkg-buildpackage builds the package in: the checkout, debian/, and the wheels, by hash.
+
+usage: .venv/bin/python deploy/debian/stage.py DIRECTORY [--version VERSION]
+
+The build itself fetches nothing. A checkout that is not tagged with its version becomes a version before it
+(0.1.0~20261122190000), a later commit a later one. Prints the version. Exit status 0, or 1 and a line on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import time
+from email.utils import formatdate
+from pathlib import Path
+from typing import Final
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "deploy")]
+import reactor  # noqa: E402
+from pins import DISTRIBUTION, EXTRA, closure, download, pins, target  # noqa: E402
+
+PYTHONS: Final = ("3.11", "3.12", "3.13")  # those of debian/rules
+MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
+TOOLS: Final = ("hatchling", "shtab", "pip")  # what the build itself needs
+PARTS: Final = ("bpf", "deploy", "docs", "reactor", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml")
+CACHE: Final = CHECKOUT / ".cache/deb"
+
+
+def main() -> int:
+    """Make it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--version", help="the package's version (the checkout's)")
+    arguments = parser.parse_args()
+    try:
+        seconds = _commit_seconds()
+        version = arguments.version or _version(seconds)
+        stage(arguments.directory, version, seconds)
+    except (OSError, LookupError, subprocess.SubprocessError) as error:
+        print(f"deb: {error}", file=sys.stderr)
+        return 1
+    print(version)
+    return 0
+
+
+def stage(directory: Path, version: str, seconds: int) -> None:
+    """Make the folder afresh."""
+    shutil.rmtree(directory, ignore_errors=True)
+    for name in _files():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, directory / name)
+    debian = directory / "debian"
+    shutil.copytree(directory / "deploy/debian", debian)
+    (debian / "changelog").write_text(
+        f"reactor ({version}) unstable; urgency=medium\n\n"
+        "  * See /usr/share/doc/reactor/changelog.gz.\n\n"
+        f" -- The reactor developers <reactor@reactor.invalid>  {formatdate(seconds)}\n"
+    )
+    shutil.copytree(_wheels(), debian / "wheels")
+
+
+def _files() -> list[str]:
+    """Return what is of the checkout's: what git knows, or would add."""
+    command = ["git", "-C", str(CHECKOUT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *PARTS]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sorted(name for name in listed.split("\0") if name and (CHECKOUT / name).exists())
+
+
+def _wheels() -> Path:
+    """Return the directory of the wheels for this machine, downloaded once for each set of pins."""
+    machine = MACHINES[_architecture()]
+    constraints = (CHECKOUT / "constraints.txt").read_text()
+    wanted = {
+        "runtime": closure(DISTRIBUTION, EXTRA, PYTHONS[0]) - {DISTRIBUTION},
+        "tools": {one for tool in TOOLS for one in closure(tool, "", PYTHONS[0])},
+    }
+    pinned = {name: pins(constraints, names) for name, names in wanted.items()}
+    digest = hashlib.sha256(repr((pinned, PYTHONS, machine)).encode()).hexdigest()
+    directory = CACHE / f"wheels-{machine}"
+    stamp = directory / "digest"
+    if not (stamp.exists() and stamp.read_text() == digest):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        for name, text in pinned.items():
+            (directory / f"{name}.txt").write_text(text)
+        for python in PYTHONS:
+            download(directory, directory / "runtime.txt", target(python, machine))
+        download(directory, directory / "tools.txt", target(PYTHONS[0], machine))
+        platforms = (option for option in target(PYTHONS[0], machine) if option.startswith("--platform"))
+        (directory / "platforms").write_text("\n".join(platforms))
+        stamp.write_text(digest)
+    return directory
+
+
+def _architecture() -> str:
+    shown = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
+    if shown not in MACHINES:
+        raise LookupError(f"no wheels for {shown}; accepted: {', '.join(MACHINES)}")
+    return shown
+
+
+def _version(seconds: int) -> str:
+    """Return the version of a tagged checkout, else one before it that grows with the commits."""
+    command = ["git", "-C", str(CHECKOUT), "describe", "--exact-match", "--tags", "HEAD"]
+    tagged = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    if tagged == f"v{reactor.__version__}":
+        return reactor.__version__
+    return f"{reactor.__version__}~{time.strftime('%Y%m%d%H%M%S', time.gmtime(seconds))}"
+
+
+def _commit_seconds() -> int:
+    command = ["git", "-C", str(CHECKOUT), "log", "-1", "--format=%ct"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

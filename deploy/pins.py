@@ -1,0 +1,70 @@
+"""The pinned part of constraints.txt that something needs, hashes included, and the wheels it names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+DISTRIBUTION: Final = "node-reactor"
+EXTRA: Final = "kubernetes"
+# Debian 12's glibc is 2.36: a wheel that was built for this or an older one runs there and on later ones.
+_GLIBCS: Final = ("_2_36", "_2_34", "_2_28", "_2_17", "2014")
+
+
+def pins(constraints: str, wanted: Iterable[str]) -> str:
+    """Return the part of the constraints that has these names.
+
+    Raises LookupError where a name has no pin.
+    """
+    names = set(wanted)
+    kept, keeping = [], False
+    for line in constraints.splitlines(keepends=True):
+        if line[0].isalnum():
+            name = line.partition("==")[0]
+            keeping = name in names
+            names.discard(name)
+        if keeping:
+            kept.append(line)
+    if names:
+        raise LookupError(f"constraints.txt has no pin for {', '.join(sorted(names))}: run `make lock`")
+    return "".join(kept)
+
+
+def closure(name: str, extra: str, python: str) -> set[str]:
+    """Return the names of all that a package needs, as the installed packages' own metadata says it."""
+    found: set[str] = set()
+    wanted = [(name, extra)]
+    while wanted:
+        name, extra = wanted.pop()
+        if (key := canonicalize_name(name)) in found and not extra:
+            continue
+        found.add(key)
+        for line in requires(name) or ():
+            needed = Requirement(line)
+            environment = {"python_version": python, "python_full_version": f"{python}.0"}
+            extras = [extra, ""] if extra else [""]
+            if needed.marker is None or any(
+                needed.marker.evaluate({**environment, "extra": each}) for each in extras
+            ):
+                wanted += [(needed.name, each) for each in needed.extras] or [(needed.name, "")]
+    return {str(each) for each in found}
+
+
+def target(python: str, machine: str = "x86_64") -> tuple[str, ...]:
+    """Return pip's options for wheels that run on Debian 12 and later with this Python."""
+    platforms = [f"--platform=manylinux{glibc}_{machine}" for glibc in _GLIBCS]
+    return ("--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms)
+
+
+def download(directory: Path, requirements: Path, options: Sequence[str]) -> None:
+    """Fetch the wheels that the requirements name by hash. Raises CalledProcessError."""
+    command = ["download", "--quiet", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+    place = [f"--dest={directory}", f"--requirement={requirements}"]
+    subprocess.run([sys.executable, "-m", "pip", *command, *options, *place], check=True, timeout=900)

@@ -1,0 +1,146 @@
+"""The Install page, followed literally: each command of the blocks that name this file is run as printed.
+
+Needs the Debian package, the same as a later version, and the page: `make vm-test-package`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from guarded import HERE, SECONDS, V2, eventually, prop, run
+
+PAGE: Final = HERE.parent / "docs/install.md"
+PACKAGES: Final = HERE.parent / "packages"
+SERVICE: Final = "reactor.service"
+CONFIG: Final = Path("/etc/reactor/config.yaml")
+# What apt, dpkg and systemd keep for themselves, and what these tests are installed in.
+_NOT_COMPARED: Final = (
+    "/opt/reactor", "/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log/apt", "/var/log/journal",
+    "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/lib/systemd", "/root", "/home",
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    not (PAGE.exists() and PACKAGES.is_dir()), reason="no package in this machine: make vm-test-package"
+)
+
+
+@pytest.fixture
+def package_directory(tmp_path: Path) -> Iterator[Path]:
+    """Yield an empty directory to install from, on a machine that has no package of reactor."""
+    run("systemctl", "stop", SERVICE, check=False)
+    try:
+        yield tmp_path
+    finally:
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["dpkg", "--purge", "reactor"], env=environment, capture_output=True, check=False)
+        subprocess.run(["systemctl", "stop", "hog.service"], capture_output=True, check=False)
+
+
+def commands(name: str) -> list[str]:
+    """Return the commands of one block of the page."""
+    marked = f"<!-- followed by tests/vm/guest/test_package.py: {name} -->\n```console\n"
+    block = PAGE.read_text(encoding="utf-8").partition(marked)[2].partition("```")[0]
+    found = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
+    assert found, f"the page has no block {name}"
+    return found
+
+
+def follow(command: str, directory: Path) -> str:
+    """Run a command as it is printed, the answer to apt's question being yes; return what it printed."""
+    if command.startswith("sudo apt "):
+        command = command.replace("sudo apt ", "sudo DEBIAN_FRONTEND=noninteractive apt --yes ")
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=directory, capture_output=True, text=True, check=False, timeout=4 * SECONDS
+    )
+    print(f"$ {command}\n{done.stdout}{done.stderr}", flush=True)
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def files() -> set[str]:
+    """Return every path of the root filesystem that is compared."""
+    prune = [word for path in _NOT_COMPARED for word in ("-path", path, "-prune", "-o")]
+    return set(run("find", "/", "-xdev", *prune, "-print").splitlines())
+
+
+def status() -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    def is_answered() -> bool:
+        shown = run("reactor", "status", "--output", "json", check=False)
+        found.extend([json.loads(shown)] if shown else [])
+        return bool(found)
+
+    eventually(is_answered, "reactor status")
+    return found[-1]
+
+
+def test_the_install_page_is_true_from_the_installation_to_the_purge(package_directory: Path) -> None:
+    (newer,) = PACKAGES.glob("reactor_*+later_*.deb")
+    (older,) = set(PACKAGES.glob("reactor_*.deb")) - {newer}
+    before = files()
+
+    # Install: it runs, and says what it would do and what to do next.
+    shutil.copy(older, package_directory)
+    shown = [follow(command, package_directory) for command in commands("install")]
+    text = prop(SERVICE, "StatusText")
+    assert text.startswith("dry run: ")
+    assert "would evict from /guarded.slice at memory.available<200Mi, pid.available<5%" in text
+    assert "To evict: reactor.dryRun: false in /etc/reactor/config.yaml" in text
+    assert text in shown[-1]
+    assert prop(SERVICE, "UnitFileState") == "enabled"
+    for command in commands("look"):
+        assert follow(command, package_directory)
+    if V2:
+        eventually(
+            lambda: "armed" in [one["health"] for one in status()["sources"] if one["name"] == "ebpf"], "eBPF"
+        )
+
+    # Let it evict: the hog goes, and nothing else.
+    for command in commands("evict"):
+        follow(command, package_directory)
+    eventually(lambda: not prop(SERVICE, "StatusText").startswith("dry run"), "the reload")
+    hog, *after = commands("hog")
+    follow(hog, package_directory)
+    eventually(lambda: prop("hog.service", "ActiveState") == "failed", "the hog's end")
+    assert "was evicted" in follow(after[0], package_directory)
+    assert "hog.service" in follow(after[1], package_directory)
+    decisions = [json.loads(line) for line in Path("/var/log/reactor/journal.jsonl").read_text().splitlines()]
+    evicted = {one["pod"] for decision in decisions for one in decision.get("evictions", ())}
+    assert evicted == {"cgroup/hog.service"}
+
+    # Upgrade: the new daemon takes over, with the operator's configuration.
+    pid = prop(SERVICE, "MainPID")
+    (package_directory / older.name).unlink()
+    shutil.copy(newer, package_directory)
+    (command,) = commands("upgrade")
+    gaps = re.search(r"not guarded for (\d+) ms and for (\d+) ms", follow(command, package_directory))
+    assert gaps is not None, run("journalctl", "-u", "reactor*", "-n", "60", "--no-pager")
+    print(f"gaps at the upgrade: {gaps[1]} ms, {gaps[2]} ms", flush=True)
+    assert (prop(SERVICE, "ActiveState"), prop(SERVICE, "NRestarts")) == ("active", "0")
+    assert prop(SERVICE, "MainPID") != pid
+    assert prop("reactor-stand-by.service", "ActiveState") == "inactive"
+    assert "dryRun: false" in CONFIG.read_text()
+    assert not prop(SERVICE, "StatusText").startswith("dry run")
+
+    # Remove, and purge: nothing is left.
+    remove, purge = commands("remove")
+    follow(remove, package_directory)
+    assert prop(SERVICE, "ActiveState") == "inactive"
+    assert CONFIG.exists()
+    follow(purge, package_directory)
+    run("systemctl", "reset-failed", check=False)
+    assert files() - before == set()
+    cgroups = Path("/sys/fs/cgroup") if V2 else Path("/sys/fs/cgroup/memory")
+    left = [Path("/run/reactor"), Path("/sys/fs/bpf/reactor"), *cgroups.glob("system.slice/reactor*")]
+    left.append(cgroups / "guarded.slice")
+    assert [path for path in left if path.exists()] == []
+    assert "reactor" not in run("systemctl", "list-units", "--all", "--plain", "--no-legend", "reactor*")
