@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NewType
 
 from reactor.config.decode import CONVERTER, check_document, register_scalar, strict
+from reactor.config.pod_lists import BuiltIn, Name, PodPriority, PreferringRule, ProtectingRule
 from reactor.config.refused import Refused
 from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.model.settings import (
@@ -160,6 +161,12 @@ class _Pods:
     parents: tuple[CgroupPath, ...] = ()
     manifests: AbsolutePath | None = None
     oom_score_adj: bool = True
+    never: tuple[ProtectingRule, ...] = ()
+    avoid: tuple[ProtectingRule, ...] = ()
+    prefer: tuple[PreferringRule, ...] = ()
+    priorities: Mapping[Name, PodPriority] = field(default_factory=dict)
+    may_evict: tuple[BuiltIn, ...] = ()
+    managed_oom_preference: bool = field(default=True, metadata={"key": "managedOOMPreference"})
 
 
 @strict

@@ -24,6 +24,7 @@ from reactor.config.refused import shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
 from reactor.model.events import EventKind
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists
 from reactor.model.settings import (
     EvictionSettings,
     JournalSettings,
@@ -305,6 +306,14 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         node_cgroup=node,
         reserved_memory_bytes=kubelet.reserved_memory_bytes,
         pod_parents=parents,
+        pod_lists=PodLists(
+            never=section.pods.never,
+            avoid=section.pods.avoid,
+            prefer=section.pods.prefer,
+            priorities=tuple(section.pods.priorities.items()),
+            built_in_never=tuple(one for one in BUILT_IN_NEVER if one not in section.pods.may_evict),
+            honours_oomd=section.pods.managed_oom_preference,
+        ),
         manifests_path=section.pods.manifests,
         pod_oom_scores=section.pods.oom_score_adj,
         filesystems=section.filesystems,

@@ -206,7 +206,7 @@ def _essential(settings: Settings, document: Mapping[Any, Any], who: Guarded) ->
         ]
         if names:
             path = f"reactor.pods.parents[{index}]" if _written_parents(document) else "reactor.nodeCgroup"
-            remedy = "exempt each by ManagedOOMPreference=omit in its unit, or guard a slice without them"
+            remedy = "name each in reactor.pods.never, or guard a slice without them"
             yield path, f"may evict what this machine needs: {_some(names)}; {remedy}"
 
 

@@ -82,7 +82,7 @@ reactor:
 """
 _WHO: Final = """\
   # Guarded: each cgroup directly below the parents named here.
-  # Spared: of these, units with ManagedOOMPreference=omit (user.oomd_omit), and pods
+  # Spared: of these, units in the never lists (pods.never and a built-in one), and pods
   #   with a priority of 2000000000 or more.
   # Never touched: reactor, init, and whatever lies elsewhere, among it
   #   {examples}."""

@@ -57,6 +57,7 @@ def in_force(
         "pod_parents": list(settings.pod_parents),
         "pods": [] if who is None else list(_pods(who)),
         "never": [] if who is None else [{"cgroup": one, "because": why} for one, why in who.never.items()],
+        "built_in_never": [] if settings.kubernetes is not None else list(settings.pod_lists.built_in_never),
         "settings": [
             {"key": one.path, "value": one.value, "file": layers.origin(one.path)}
             for one in effective(layers.document, settings)
@@ -130,6 +131,8 @@ def present(document: Mapping[str, Any], config_dir: Path | None, screen: Screen
     screen.say(f"node: {node}{', dry run: no pod is evicted' if document['dry_run'] else ''}")
     screen.show(_threshold_table(document["thresholds"], labels))
     _print_pods(screen, document)
+    if document["built_in_never"]:
+        screen.say(f"never evicted, by unit: {', '.join(document['built_in_never'])}")
     # In two tables: a key of 36 columns beside a path of 30 leaves a screen no room for the file's name.
     for heading, prefix in (("KEY", ""), ("KEY OF reactor", f"{SECTION}.")):
         rows = [

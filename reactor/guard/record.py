@@ -301,6 +301,7 @@ def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, An
         "request": place.request,
         "exceeds_request": place.exceeds_request,
         "critical_because": place.pod.critical_because,
+        "preference": place.pod.preference.name.lower(),
         "because": standing(place, resource),
     }
 

@@ -144,6 +144,7 @@ async def explain(view: View) -> dict[str, Any]:
                 "uid": place.pod.uid,
                 "qos_class": place.pod.qos_class,
                 "priority": place.pod.priority,
+                "preference": place.pod.preference.name.lower(),
                 "usage": place.usage,
                 "request": place.request,
                 "because": standing(place, resource),

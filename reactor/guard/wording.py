@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import RankedPod
+from reactor.model.pod_lists import Preference
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.text import printable
+
+_PREFERRED: Final = {
+    Preference.PREFER: "preferred as a victim; ",
+    Preference.NONE: "",
+    Preference.AVOID: "avoided, so after the others; ",
+}
 
 
 def instant(unix_seconds: float) -> str:
@@ -30,7 +37,7 @@ def standing(place: RankedPod, resource: Resource | None) -> str:
     """Return why a pod stands where it does in the ranking, as one clause."""
     if place.pod.critical_because is not None:
         return f"never evicted: {printable(place.pod.critical_because)}"
-    tail = f"priority {place.pod.priority}, {place.pod.qos_class}"
+    tail = f"{_PREFERRED[place.pod.preference]}priority {place.pod.priority}, {place.pod.qos_class}"
     if place.unreadable:
         return f"its usage can't be read, so last; {tail}"
     if place.is_passed_over:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from reactor.model.events import EventKind
+from reactor.model.pod_lists import PodLists
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -203,6 +204,7 @@ class Settings:
 
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
     cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever killed.
+    On a plain node `pod_lists` say who of them is never evicted, who first, who last.
     Of pods in manifests the kernel's OOM killer is told where `pod_oom_scores`.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
     `by_layout` holds the policy's settings for every layout where the devices are to tell which one it is;
@@ -218,6 +220,7 @@ class Settings:
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
     node_cgroup: str | None = None
     pod_parents: tuple[str, ...] = ()
+    pod_lists: PodLists = field(default_factory=PodLists)
     reserved_memory_bytes: int = 0
     manifests_path: str | None = None
     pod_oom_scores: bool = True

@@ -22,8 +22,9 @@ def rank(
     a number that its statistics lack counts as none used. Ties keep the order given. `used` is by uid.
     Source: rankMemoryPressure, rankDiskPressureFunc, rankPIDPressure.
 
-    Not upstream's: a pod whose number could not be read comes last of those that may be evicted. A victim is
-    never chosen for a fault of the observer's.
+    Not upstream's: a pod whose number could not be read comes last of those that may be evicted, since a
+    victim is never chosen for a fault of the observer's. Before all that, the pods that the operator prefers
+    come first and those to be avoided last.
     """
     resource = RESOURCE[signal]
     is_requested = resource is not Resource.PIDS
@@ -46,12 +47,13 @@ def rank(
     return tuple(sorted(places, key=order))
 
 
-def _order_by_request(place: RankedPod) -> tuple[bool, bool, bool, bool, int, int]:
+def _order_by_request(place: RankedPod) -> tuple[bool, bool, int, bool, bool, int, int]:
     """Return the sort key for what can be requested: least first."""
     pod, amount = place.pod, place.usage
     return (
         pod.critical_because is not None,
         place.unreadable,
+        pod.preference,
         amount is not None,
         place.exceeds_request is False,
         pod.priority,
@@ -59,12 +61,13 @@ def _order_by_request(place: RankedPod) -> tuple[bool, bool, bool, bool, int, in
     )
 
 
-def _order_by_processes(place: RankedPod) -> tuple[bool, bool, int, bool, int]:
+def _order_by_processes(place: RankedPod) -> tuple[bool, bool, int, int, bool, int]:
     """Return the sort key for processes: least first."""
     pod, amount = place.pod, place.usage
     return (
         pod.critical_because is not None,
         place.unreadable,
+        pod.preference,
         pod.priority,
         amount is not None,
         0 if amount is None else -amount,

@@ -2,8 +2,8 @@
 
 `user.reactor.priority` is a whole number as in a PodSpec. `user.oomd_omit` and `user.oomd_avoid` are what
 systemd sets for ManagedOOMPreference=; as systemd-oomd does, the `trusted.` twin is taken where the `user.`
-one is missing, and attributes count only where the cgroup belongs to root or to its parent's owner: a user
-with a delegated cgroup must not be able to exempt it (systemd, src/oom/oomd-util.c).
+one is missing. Attributes count only where no user but root may write the cgroup: one with a delegated cgroup
+must not be able to exempt it, nor what lies in it (systemd, src/oom/oomd-util.c).
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from reactor.workloads.trusted_names import is_roots
 
 _TRUE: Final = frozenset({b"1", b"yes", b"y", b"true", b"t", b"on"})
 _FALSE: Final = frozenset({b"0", b"no", b"n", b"false", b"f", b"off"})
@@ -32,10 +35,10 @@ class Attributes:
     problems: tuple[str, ...] = ()
 
 
-def read_attributes(directory: str, parent: str) -> Attributes:
+def read_attributes(directory: str, *, honours_oomd: bool = True) -> Attributes:
     """Return the attributes of a cgroup's directory; wrong ones count as absent and are named.
 
-    `parent` is the directory above. Raises OSError where the cgroup is gone.
+    Without `honours_oomd` those that are systemd's are left out. Raises OSError where the cgroup is gone.
     """
     # One call for most cgroups, which have none. trusted.* is listed to CAP_SYS_ADMIN only.
     try:
@@ -47,20 +50,20 @@ def read_attributes(directory: str, parent: str) -> Attributes:
     if not names:
         return Attributes()
     problems: list[str] = []
+    of_oomd = names if honours_oomd else ()
     found = Attributes(
         priority=_read(directory, names, "reactor.priority", parse_priority, problems) or 0,
-        avoid=_read(directory, names, "oomd_avoid", parse_flag, problems) or False,
-        omit=_read(directory, names, "oomd_omit", parse_flag, problems) or False,
+        avoid=_read(directory, of_oomd, "oomd_avoid", parse_flag, problems) or False,
+        omit=_read(directory, of_oomd, "oomd_omit", parse_flag, problems) or False,
         problems=tuple(problems),
     )
     if found == Attributes():
         return found
-    owner, parent_owner = os.stat(directory).st_uid, os.stat(parent).st_uid
-    if owner not in {0, parent_owner}:
+    status = os.stat(directory)
+    if not is_roots(status):
+        whose = f"user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
         return Attributes(
-            problems=(
-                f"attributes of a cgroup owned by user {owner} don't count; accepted: root or {parent_owner}",
-            )
+            problems=(f"attributes of a cgroup owned by {whose} don't count; accepted: root's alone",)
         )
     return found
 

@@ -15,16 +15,18 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryRequest
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
+from reactor.policy.lists import Listed, Lists, Named
 from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.fence import Fence
+from reactor.workloads.main_process import NEVER_KILLED, UNKNOWN, MainProcess, read_main_process
+from reactor.workloads.trusted_names import held_in_slices, names_are_trusted
 from reactor.workloads.unchanged import Unchanged
 
 NAMESPACE: Final = "cgroup"
-# Far above what operators give by hand, below what counts as critical.
-_AVOID_PRIORITY: Final = 1_000_000
 # How long a new cgroup may still be written to by who made it: what was read until then is read once more at
 # the next glance. How many of them a glance reads again: who can make thousands is not to make it long.
 _SETTLES_SECONDS: Final = 1.0
@@ -33,7 +35,7 @@ _MOST_READ_AGAIN: Final = 8
 # last time is this long ago: not twice on the way to a kill.
 _BEING_MADE_SECONDS: Final = 0.1
 _READ_AGAIN_SECONDS: Final = 0.01
-_AT_A_TURN: Final = 4
+_AT_A_TURN: Final = 3
 
 
 class _Found(NamedTuple):
@@ -46,6 +48,7 @@ class _Found(NamedTuple):
     cgroup: str
     inode: int
     parent_directory: str
+    is_trusted: bool  # root chose its name
 
 
 class _Young:
@@ -88,7 +91,12 @@ class CgroupPods:
     ) -> None:
         self._tree = tree
         self._clock_seconds = clock_seconds
+        self._proc = proc
         self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
+        self._lists = Lists(settings.pod_lists)
+        self._wants_names = settings.pod_lists.wants_processes
+        self._honours_oomd = settings.pod_lists.honours_oomd
+        self._main: dict[str, MainProcess] = {}  # by uid, as of the last `list`
         self._known: dict[str, Pod] = {}
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
@@ -110,7 +118,7 @@ class CgroupPods:
                 return pods
 
     def turns(self) -> Generator[None, None, tuple[Pod, ...]]:
-        """Return every pod, as `list` does; yield after every few, of which each takes 70 us.
+        """Return every pod, as `list` does; yield after every few, of which each takes 100 us.
 
         Between two turns there may be glances: what they have found is not lost.
         """
@@ -121,6 +129,9 @@ class CgroupPods:
             if len(read) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield
             before = self._known.get(found.uid)
+            self._main[found.uid] = read_main_process(
+                _directory(found), self._proc, with_name=self._wants_names
+            )
             read[found.uid] = self._pod(found, before, problems, None)
         for uid, young in self._young.items():
             if young.read_seconds > began_seconds:  # by a glance, and maybe after it was read here
@@ -187,6 +198,8 @@ class CgroupPods:
                     pods[child.uid] = pod
                     if before is None:
                         came.append(child.uid)
+        for uid in self._main.keys() - pods.keys():
+            del self._main[uid]
         for uid in [uid for uid, one in self._young.items() if one.has_settled or uid not in pods]:
             self._young.pop(uid).close()
         for uid in came:
@@ -214,8 +227,9 @@ class CgroupPods:
                 (entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)
             )
         found = ((f"{prefix}/{name}", inode) for name, inode in names)
+        is_trusted = names_are_trusted(parent, directory)
         return [
-            _Found(f"{cgroup}#{inode}", cgroup, inode, directory)
+            _Found(f"{cgroup}#{inode}", cgroup, inode, directory, is_trusted)
             for cgroup, inode in found
             if cgroup not in self.fence.spared
         ]
@@ -229,18 +243,30 @@ class CgroupPods:
         asked for and whether it may be evicted are not known.
         """
         try:
-            directory = f"{found.parent_directory}/{os.path.basename(found.cgroup)}"
-            attributes = read_attributes(directory, found.parent_directory)
+            directory = _directory(found)
+            attributes = read_attributes(directory, honours_oomd=self._honours_oomd)
             if attributes.problems:
                 problems[found.cgroup] = "; ".join(attributes.problems)
             request_bytes, limit_bytes = self._request_and_limit(found, young)
-            return _pod(found, attributes, request_bytes=request_bytes, limit_bytes=limit_bytes)
+            main = self._main.get(found.uid, UNKNOWN)
+            listed = self._listed_as(found, directory, main)
+            return _pod(found, attributes, listed, main, request_bytes=request_bytes, limit_bytes=limit_bytes)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
             problems[found.cgroup] = str(error)
-            unread = _pod(found, Attributes(), request_bytes=0, limit_bytes=None)
+            unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
+
+    def _listed_as(self, found: _Found, directory: str, main: MainProcess) -> Listed:
+        """Return what the operator's lists say of the pod; a slice is spared for a unit in it."""
+        listed = self._lists.of(Named(found.cgroup, found.is_trusted, main.name))
+        if listed.never_because is None and found.is_trusted:
+            for inner in held_in_slices(found.cgroup, directory):
+                because = self._lists.never_because(Named(inner, is_trusted=True))
+                if because is not None:
+                    return listed._replace(never_because=f"holds {inner}: {because}")
+        return listed
 
     def _request_and_limit(self, found: _Found, young: _Young | None) -> tuple[int, int | None]:
         """Return what the cgroup asks for and may have; of one that is read again by files held open.
@@ -256,16 +282,30 @@ class CgroupPods:
         return young.request.request_bytes(), young.request.limit_bytes()
 
 
-def _pod(found: _Found, attributes: Attributes, *, request_bytes: int, limit_bytes: int | None) -> Pod:
+def _directory(found: _Found) -> str:
+    return f"{found.parent_directory}/{os.path.basename(found.cgroup)}"
+
+
+def _pod(
+    found: _Found,
+    attributes: Attributes,
+    listed: Listed,
+    main: MainProcess,
+    *,
+    request_bytes: int,
+    limit_bytes: int | None,
+) -> Pod:
     # More than the limit can't be used, so it can't be asked for; v2 knows memory.low=max.
     request_bytes = request_bytes if limit_bytes is None else min(request_bytes, limit_bytes)
+    priority = attributes.priority if listed.priority is None else listed.priority
     return Pod(
         name=os.path.basename(found.cgroup),
         namespace=NAMESPACE,
         uid=found.uid,
-        priority=attributes.priority + (_AVOID_PRIORITY if attributes.avoid else 0),
+        priority=priority,
         qos_class=_qos_class(request_bytes, limit_bytes),
-        critical_because=_critical_because(attributes),
+        critical_because=_critical_because(attributes, listed, main, priority),
+        preference=Preference.AVOID if attributes.avoid else listed.preference,
         requests={Resource.MEMORY: request_bytes} if request_bytes else {},
         cgroup=found.cgroup,
         cgroup_inode=found.inode,
@@ -278,9 +318,13 @@ def _qos_class(request_bytes: int, limit_bytes: int | None) -> QosClass:
     return QosClass.BURSTABLE if request_bytes > 0 or limit_bytes is not None else QosClass.BEST_EFFORT
 
 
-def _critical_because(attributes: Attributes) -> str | None:
+def _critical_because(attributes: Attributes, listed: Listed, main: MainProcess, priority: int) -> str | None:
+    if listed.never_because is not None:
+        return listed.never_because
     if attributes.omit:
         return "user.oomd_omit"
-    if attributes.priority >= SYSTEM_CRITICAL_PRIORITY:
-        return f"priority {attributes.priority}"
+    if priority >= SYSTEM_CRITICAL_PRIORITY:
+        return f"priority {priority}"
+    if main.is_unkillable:
+        return f"oom_score_adj {NEVER_KILLED} of its main process"
     return None

@@ -8,6 +8,7 @@ from reactor.config import load_settings, settings_from_text
 from reactor.config.settings import kubepods_cgroups
 from reactor.errors import ConfigError
 from reactor.model.events import EventKind
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule
 from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
@@ -129,6 +130,21 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
     assert _read("reactor: {nodeCgroup: /}").node_cgroup is None
 
 
+def test_lists_of_pods_are_names_paths_and_mappings() -> None:
+    lists = _read(
+        "reactor: {pods: {never: [db.service, /s//x-*], avoid: [{unit: 'app-*', trusting: true}], "
+        "prefer: [{process: chrome}], priorities: {db.service: 5, 'batch-*': -1}, "
+        "mayEvict: [docker.service], managedOOMPreference: false}}"
+    ).pod_lists
+    assert (PodRule(unit="db.service"), PodRule(cgroup="/s/x-*")) == lists.never
+    assert (PodRule(unit="app-*", is_trusting=True),) == lists.avoid
+    assert (PodRule(process="chrome"),) == lists.prefer
+    assert ((PodRule(unit="db.service"), 5), (PodRule(unit="batch-*"), -1)) == lists.priorities
+    assert set(BUILT_IN_NEVER) - {"docker.service"} == set(lists.built_in_never)
+    assert not lists.honours_oomd
+    assert PodLists() == _read("reactor: {}").pod_lists
+
+
 @pytest.mark.parametrize(
     ("section", "path"),
     [
@@ -137,6 +153,23 @@ def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> N
         ("{pods: {parents: [/ok, ../x]}}", "reactor.pods.parents[1]"),
         ("{nodeCgroup: /demo, pods: {parents: [/demo2]}}", "reactor.pods.parents[0]"),
         ("{pods: {manifests: etc}}", "reactor.pods.manifests"),
+        ("{pods: {never: [5]}}", "reactor.pods.never[0]"),
+        ("{pods: {never: [ok, '']}}", "reactor.pods.never[1]"),
+        ("{pods: {never: [a/b]}}", "reactor.pods.never[0]"),
+        ("{pods: {never: [/a/../b]}}", "reactor.pods.never[0]"),
+        ("{pods: {never: [{process: sshd}]}}", "reactor.pods.never[0]"),
+        ("{pods: {avoid: [{process: sshd, trusting: true}]}}", "reactor.pods.avoid[0]"),
+        ("{pods: {avoid: [{unit: a, cgroup: a}]}}", "reactor.pods.avoid[0].cgroup"),
+        ("{pods: {avoid: [{unit: a, name: a}]}}", "reactor.pods.avoid[0]"),
+        ("{pods: {avoid: [{unit: a, trusting: 'yes'}]}}", "reactor.pods.avoid[0].trusting"),
+        ("{pods: {avoid: [{trusting: true}]}}", "reactor.pods.avoid[0]"),
+        ("{pods: {prefer: [{unit: a, trusting: true}]}}", "reactor.pods.prefer[0]"),
+        ("{pods: {prefer: [{process: more-than-15-long}]}}", "reactor.pods.prefer[0].process"),
+        ("{pods: {priorities: {a.service: high}}}", 'reactor.pods.priorities["a.service"]'),
+        ("{pods: {priorities: {a.service: 2147483648}}}", 'reactor.pods.priorities["a.service"]'),
+        ("{pods: {priorities: {a/b: 1}}}", "reactor.pods.priorities.a/b"),
+        ("{pods: {mayEvict: [sshd]}}", "reactor.pods.mayEvict[0]"),
+        ("{pods: {managedOOMPreference: 1}}", "reactor.pods.managedOOMPreference"),
         ("{housekeepingInterval: 9ms}", "reactor.housekeepingInterval"),
         ("{evictionsPerMinute: 0}", "reactor.evictionsPerMinute"),
         ("{hardMemoryEvictionsPerMinute: 0}", "reactor.hardMemoryEvictionsPerMinute"),

@@ -91,10 +91,16 @@ def test_a_virtual_node_that_is_not_there_is_named_by_its_own_key(node, tmp_path
 
 
 def test_a_parent_whose_pods_the_machine_needs_is_named(node, tmp_path):
-    for unit in ("ssh.service", "dbus.service", "systemd-journald.service", "web.service"):
+    for unit in ("ssh.service", "systemd-networkd.service", "NetworkManager.service", "web.service"):
         node.add(f"/system.slice/{unit}")
     why = found(node, with_parent("/system.slice"), tmp_path)["reactor.pods.parents[0]"]
-    assert "may evict what this machine needs: dbus.service, ssh.service, systemd-journald.service;" in why
+    assert "may evict what this machine needs: NetworkManager.service, systemd-networkd.service;" in why
+    assert "pods.never" in why
+    lists = "never: [systemd-*, NetworkManager.service]"
+    text = f"{HARD}\nreactor: {{pods: {{parents: [/system.slice], {lists}}}}}"
+    assert {} == found(node, text, tmp_path)
+    text = f"{HARD}\nreactor: {{pods: {{parents: [/system.slice], {lists}, mayEvict: [ssh.service]}}}}"
+    assert "ssh.service" in found(node, text, tmp_path)["reactor.pods.parents[0]"]
 
 
 def test_the_root_as_a_parent_guards_everybody_which_is_named(node, tmp_path):

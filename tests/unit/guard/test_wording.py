@@ -1,9 +1,13 @@
-"""What a dry run says to `systemctl status`."""
+"""What a dry run says to `systemctl status`, and a ranking of each pod."""
 
 from __future__ import annotations
 
 from reactor.config.settings import settings_from_text
-from reactor.guard.wording import in_dry_run
+from reactor.guard.wording import in_dry_run, standing
+from reactor.model.decisions import RankedPod
+from reactor.model.pod_lists import Preference
+from reactor.model.pods import Pod
+from reactor.model.signals import Resource
 
 TEXT = """
 evictionHard: {memory.available: 200Mi, pid.available: 5%}
@@ -23,3 +27,13 @@ def test_dry_run_without_parents_says_that_no_pod_could_be_evicted() -> None:
     said = in_dry_run(settings_from_text("evictionHard: {memory.available: 1Gi}", "x.yaml"), "…")
 
     assert "would evict from nowhere (pods.parents is empty) at memory.available<1Gi" in said
+
+
+def test_ranking_says_who_is_preferred_and_who_avoided() -> None:
+    def said(preference: Preference) -> str:
+        pod = Pod(name="a", namespace="cgroup", uid="a", preference=preference)
+        return standing(RankedPod(pod=pod, usage=5, request=0, exceeds_request=True), Resource.MEMORY)
+
+    assert "avoided, so after the others; priority 0" in said(Preference.AVOID)
+    assert "preferred as a victim; priority 0" in said(Preference.PREFER)
+    assert "request of 0; priority 0" in said(Preference.NONE)

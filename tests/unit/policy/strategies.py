@@ -5,6 +5,7 @@ from fractions import Fraction
 from hypothesis import strategies as st
 
 from reactor.model.decisions import Snapshot
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, QosClass, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.settings import EvictionSettings
@@ -60,7 +61,7 @@ pod_usages = st.builds(
 
 
 @st.composite
-def pods(draw: st.DrawFn) -> tuple[Pod, ...]:
+def pods(draw: st.DrawFn, *, with_preferences: bool = False) -> tuple[Pod, ...]:
     return tuple(
         Pod(
             name=f"pod-{index}",
@@ -69,6 +70,7 @@ def pods(draw: st.DrawFn) -> tuple[Pod, ...]:
             priority=draw(st.integers(-2, 2)),
             qos_class=draw(st.sampled_from(QosClass)),
             critical_because=draw(st.sampled_from([None, None, None, "static pod"])),
+            preference=draw(st.sampled_from(Preference)) if with_preferences else Preference.NONE,
             termination_grace_period_seconds=draw(SMALL),
             requests=draw(
                 st.dictionaries(st.sampled_from([Resource.MEMORY, Resource.EPHEMERAL_STORAGE]), SMALL)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.model.decisions import RankedPod
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import ContainerUsage, FilesystemUsage, Pod, PodUsage, Volume
 from reactor.model.signals import Layout, Resource, Signal
 from reactor.policy import rank
@@ -82,6 +83,34 @@ def test_a_number_that_cannot_be_read_never_makes_its_pod_an_earlier_victim(
         assert [one for one in after if one != uid] == [one for one in before if one != uid]
         if uid in before:
             assert before.index(uid) <= after.index(uid)
+
+
+@given(draw.pods(with_preferences=True), USED, SIGNALS, LAYOUTS)
+def test_preferred_pods_come_before_the_others_and_avoided_ones_after_them_in_upstreams_order_each(
+    pods: tuple[Pod, ...], used: dict[str, PodUsage], signal: Signal, layout: Layout
+) -> None:
+    ranking = rank(pods, used, signal, layout)
+    plain = rank([replace(pod, preference=Preference.NONE) for pod in pods], used, signal, layout)
+
+    groups = [(not place.evictable, place.unreadable, place.pod.preference) for place in ranking]
+    assert sorted(groups) == groups
+    order = [place.pod.uid for place in plain]
+    for group in set(groups):
+        uids = [place.pod.uid for place, of in zip(ranking, groups, strict=True) if of == group]
+        assert sorted(uids, key=order.index) == uids
+
+
+def test_avoided_hog_goes_after_a_small_pod_within_its_request_and_a_preferred_one_before_it() -> None:
+    pods = [
+        replace(_pod("hog"), preference=Preference.AVOID),
+        _pod("within", memory=100),
+        replace(_pod("preferred", memory=100, priority=9), preference=Preference.PREFER),
+        replace(_pod("never", critical="never list"), preference=Preference.PREFER),
+    ]
+    used = {pod.name: PodUsage(memory_working_set_bytes=50) for pod in pods}
+    used["hog"] = PodUsage(memory_working_set_bytes=9999)
+    ranking = rank(pods, used, Signal.MEMORY_AVAILABLE, Layout.SINGLE)
+    assert ["preferred", "within", "hog", "never"] == _names(ranking)
 
 
 def test_memory_goes_by_request_exceeded_then_priority_then_excess() -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pod_lists import PodLists, PodRule, Preference
 from reactor.model.pods import Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
@@ -110,7 +111,10 @@ def test_attributes_decide_priority_and_protection(fake: FakeTree, proc: Path) -
     set_attribute(fake, "/pods/omitted", "user.oomd_omit", b"1")
     set_attribute(fake, "/pods/ranked", "user.reactor.priority", b"7")
     pods = {pod.name: pod for pod in pods_of(fake, proc, "/pods").list()}
-    assert {"avoided": 1_000_003, "critical": 2_000_000_000, "omitted": 0, "plain": 0, "ranked": 7} == {
+    assert {"avoided": Preference.AVOID} == {
+        name: pod.preference for name, pod in pods.items() if pod.preference is not Preference.NONE
+    }
+    assert {"avoided": 3, "critical": 2_000_000_000, "omitted": 0, "plain": 0, "ranked": 7} == {
         name: pod.priority for name, pod in pods.items()
     }
     assert {"critical": "priority 2000000000", "omitted": "user.oomd_omit"} == {
@@ -396,3 +400,114 @@ def test_climbing_parent_is_refused_and_named(fake: FakeTree, proc: Path) -> Non
     listing = pods_of(fake, proc, "/../etc")
     assert () == listing.list() == listing.glance()
     assert "/../etc" in listing.problems
+
+
+def listed_pods(fake: FakeTree, proc: Path, *parents: str, **lists: object) -> CgroupPods:
+    settings = Settings(pod_parents=parents, pod_lists=PodLists(**lists))  # type: ignore[arg-type]
+    return CgroupPods(fake.tree, settings, proc=proc)
+
+
+def runs(fake: FakeTree, proc: Path, cgroup: str, name: str, score: int = 0, pid: int = 7) -> None:
+    """Have one process in a cgroup."""
+    fake.file(cgroup, "cgroup.procs", f"{pid}\n")
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "comm").write_text(f"{name}\n")
+    (proc / str(pid) / "oom_score_adj").write_text(f"{score}\n")
+
+
+def test_what_an_operator_needs_to_get_in_is_never_evicted(fake: FakeTree, proc: Path) -> None:
+    """The natural configuration of a server: everything below /system.slice."""
+    for unit in ("ssh.service", "web.service", "system-ssh.slice"):
+        fake.add(f"/system.slice/{unit}")
+    for pods in ((listing := listed_pods(fake, proc, "/system.slice")).glance(), listing.list()):
+        assert {
+            "ssh.service": "ssh.service is in the built-in never list",
+            "system-ssh.slice": "system-ssh.slice is in the built-in never list",
+        } == {pod.name: pod.critical_because for pod in pods if pod.critical_because}
+
+
+def test_a_slice_that_holds_sshd_is_never_evicted_and_one_that_does_not_may_be(
+    fake: FakeTree, proc: Path
+) -> None:
+    for cgroup in ("/system.slice/sshd.service", "/batch.slice/job.service", "/user.slice/sshd.service"):
+        fake.add(cgroup)
+    if os.geteuid() == 0:
+        os.chown(fake.directory("/user.slice"), 1000, 1000)
+    pods = {pod.name: pod.critical_because for pod in listed_pods(fake, proc, "/").list()}
+    why = "holds /system.slice/sshd.service: sshd.service is in the built-in never list"
+    assert why == pods["system.slice"]
+    assert pods["batch.slice"] is None
+    if os.geteuid() == 0:
+        assert pods["user.slice"] is None
+
+
+def test_a_user_does_not_protect_his_cgroup_by_its_name(fake: FakeTree, proc: Path) -> None:
+    app = "/user.slice/user-1000.slice/user@1000.service/app.slice"
+    for unit in ("sshd.service", "db.service", "hog.scope"):
+        fake.add(f"{app}/{unit}")
+    rule = PodRule(unit="db.service")
+    pods = listed_pods(fake, proc, app, never=(rule,), avoid=(rule,), priorities=((rule, 9),)).list()
+    assert {(None, Preference.NONE, 0)} == {
+        (pod.critical_because, pod.preference, pod.priority) for pod in pods
+    }
+
+
+def test_lists_place_a_pod_and_name_the_rule(fake: FakeTree, proc: Path) -> None:
+    for unit in ("db.service", "web.service", "batch.service", "other.service"):
+        fake.add(f"/s/{unit}")
+    listing = listed_pods(
+        fake,
+        proc,
+        "/s",
+        never=(PodRule(unit="db*"),),
+        avoid=(PodRule(cgroup="/s/web.*"),),
+        prefer=(PodRule(unit="batch.service"),),
+        priorities=((PodRule(unit="web*"), 5), (PodRule(unit="db.service"), 2_000_000_000)),
+    )
+    for pods in (listing.glance(), listing.list()):
+        assert {
+            "db.service": ("never list: unit db*", Preference.NONE, 2_000_000_000),
+            "web.service": (None, Preference.AVOID, 5),
+            "batch.service": (None, Preference.PREFER, 0),
+            "other.service": (None, Preference.NONE, 0),
+        } == {pod.name: (pod.critical_because, pod.preference, pod.priority) for pod in pods}
+
+
+def test_a_priority_of_the_configuration_can_make_critical(fake: FakeTree, proc: Path) -> None:
+    fake.add("/s/db.service")
+    rule = PodRule(unit="db.service")
+    (pod,) = listed_pods(fake, proc, "/s", priorities=((rule, 2_000_000_000),)).list()
+    assert "priority 2000000000" == pod.critical_because
+
+
+def test_pod_whose_main_process_the_kernel_may_not_kill_is_never_evicted(fake: FakeTree, proc: Path) -> None:
+    fake.add("/pods/a")
+    runs(fake, proc, "/pods/a", "vital", -1000)
+    listing = pods_of(fake, proc, "/pods")
+    expected = "oom_score_adj -1000 of its main process"
+    assert [expected] == [pod.critical_because for pod in listing.list()]
+    assert [expected] == [pod.critical_because for pod in listing.glance()]
+    (proc / "7/oom_score_adj").write_text("-999\n")
+    assert [None] == [pod.critical_because for pod in listing.list()]
+
+
+def test_process_of_a_rule_counts_once_all_is_read_and_protects_until_then(
+    fake: FakeTree, proc: Path
+) -> None:
+    fake.add("/s/db.service")
+    runs(fake, proc, "/s/db.service", "backup")
+    listing = listed_pods(fake, proc, "/s", never=(PodRule(unit="db*", process="postgres"),))
+    assert [True] == [pod.critical_because is not None for pod in listing.glance()]
+    assert [None] == [pod.critical_because for pod in listing.list()]
+    (proc / "7/comm").write_text("postgres\n")
+    assert [True] == [pod.critical_because is not None for pod in listing.list()]
+
+
+def test_what_systemd_says_of_a_unit_does_not_count_where_the_operator_says_so(
+    fake: FakeTree, proc: Path
+) -> None:
+    fake.add("/s/a")
+    set_attribute(fake, "/s/a", "user.oomd_omit", b"1")
+    set_attribute(fake, "/s/a", "user.reactor.priority", b"3")
+    (pod,) = listed_pods(fake, proc, "/s", honours_oomd=False).list()
+    assert (None, 3) == (pod.critical_because, pod.priority)

@@ -1,0 +1,119 @@
+"""The lists of pods as they are written: names, globs and paths, and what each of them may say.
+
+A rule is a text, the name of a unit or the path of a cgroup, or a mapping of `unit`, `cgroup`, `process` and
+`trusting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NewType
+
+from reactor.config.decode import CONVERTER, register_scalar
+from reactor.config.refused import Refused
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodRule
+
+ProtectingRule = NewType("ProtectingRule", PodRule)
+PreferringRule = NewType("PreferringRule", PodRule)
+Name = NewType("Name", PodRule)
+BuiltIn = NewType("BuiltIn", str)
+PodPriority = NewType("PodPriority", int)
+
+_KEYS: Final = ("unit", "cgroup", "process", "trusting")
+_ACCEPTED: Final = (
+    "a unit's name such as postgresql.service, a cgroup's path such as /system.slice/db-*, or a mapping of "
+    "unit, cgroup, process and trusting"
+)
+_LONGEST_PROCESS: Final = 15  # TASK_COMM_LEN without its end
+_PRIORITIES: Final = range(-(2**31), 2**31)
+
+
+def _protecting(raw: Any, _: type) -> ProtectingRule:
+    rule = _rule(raw)
+    if rule.unit is None and rule.cgroup is None:
+        raise Refused(
+            raw, "a unit or a cgroup beside the process: every process can take any name, and so hide"
+        )
+    return ProtectingRule(rule)
+
+
+def _preferring(raw: Any, _: type) -> PreferringRule:
+    rule = _rule(raw)
+    if rule.is_trusting:
+        raise Refused(raw, "no trusting: this list counts by any name")
+    return PreferringRule(rule)
+
+
+def _name(raw: Any, _: type) -> Name:
+    if not isinstance(raw, str):
+        raise Refused(raw, _ACCEPTED)
+    return Name(_of_text(raw))
+
+
+def _built_in(raw: Any, _: type) -> BuiltIn:
+    if raw not in BUILT_IN_NEVER:
+        raise Refused(raw, f"one of {', '.join(BUILT_IN_NEVER)}")
+    return BuiltIn(raw)
+
+
+def _priority(raw: Any, _: type) -> PodPriority:
+    if isinstance(raw, bool) or not isinstance(raw, int) or raw not in _PRIORITIES:
+        raise Refused(raw, "a whole number of 32 bits such as 1000")
+    return PodPriority(raw)
+
+
+def _rule(raw: Any) -> PodRule:
+    if isinstance(raw, str):
+        return _of_text(raw)
+    if not isinstance(raw, Mapping):
+        raise Refused(raw, _ACCEPTED)
+    given = {key: value for key, value in raw.items() if value is not None}
+    for key in given:
+        if key not in _KEYS:
+            raise Refused(key, f"one of {', '.join(_KEYS)}")
+    trusting = given.pop("trusting", False)
+    if not isinstance(trusting, bool):
+        raise Refused(trusting, "true or false", at="trusting")
+    if not given:
+        raise Refused(raw, _ACCEPTED)
+    return PodRule(
+        unit=_unit(given["unit"], "unit") if "unit" in given else None,
+        cgroup=_path(given["cgroup"], "cgroup") if "cgroup" in given else None,
+        process=_process(given["process"]) if "process" in given else None,
+        is_trusting=trusting,
+    )
+
+
+def _of_text(text: str) -> PodRule:
+    return PodRule(cgroup=_path(text)) if text.startswith("/") else PodRule(unit=_unit(text))
+
+
+def _unit(raw: Any, at: str = "") -> str:
+    if not isinstance(raw, str) or not raw or "/" in raw or not raw.isprintable() or raw.startswith("~"):
+        raise Refused(raw, "a unit's name or a glob such as nginx*.service, without /", at=at)
+    return raw
+
+
+def _path(raw: Any, at: str = "") -> str:
+    if not isinstance(raw, str) or not raw.startswith("/") or not raw.isprintable() or ".." in raw.split("/"):
+        accepted = "a cgroup's path from the hierarchy's root, such as /system.slice/db-*, without .."
+        raise Refused(raw, accepted, at=at)
+    return "/" + "/".join(part for part in raw.split("/") if part not in {"", "."})
+
+
+def _process(raw: Any) -> str:
+    is_name = isinstance(raw, str) and raw and raw.isprintable() and not raw.startswith("~")
+    if not is_name or (len(raw) > _LONGEST_PROCESS and not set("*?[") & set(raw)):
+        accepted = "a process's name of 15 characters at most, as /proc/PID/comm has it, or a glob"
+        raise Refused(raw, accepted, at="process")
+    return str(raw)
+
+
+for _scalar, _hook in (
+    (ProtectingRule, _protecting),
+    (PreferringRule, _preferring),
+    (Name, _name),
+    (BuiltIn, _built_in),
+    (PodPriority, _priority),
+):
+    register_scalar(CONVERTER, _scalar, _hook)

@@ -1,0 +1,75 @@
+"""The operator's lists of pods on a plain node: who is never evicted, who first, who last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+# Names of units, as patterns: without these the operator does not get in, or all other units suffer. With
+# systemd's names for the instances of sshd, one a connection, and for the slices that hold them.
+BUILT_IN_NEVER: Final = (
+    "init.scope",
+    "reactor.service",
+    "ssh.service",
+    "sshd.service",
+    "ssh@*.service",
+    "sshd@*.service",
+    "sshd-*@*.service",
+    "system-ssh*.slice",
+    "dbus.service",
+    "dbus-broker.service",
+    "systemd-journald.service",
+    "systemd-logind.service",
+    "systemd-udevd.service",
+    "containerd.service",
+    "crio.service",
+    "docker.service",
+    "podman.service",
+    "kubelet.service",
+)
+
+
+class Preference(IntEnum):
+    """Whether a pod goes before all others, or after them: the smaller one first."""
+
+    PREFER = -1
+    NONE = 0
+    AVOID = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRule:
+    """Pods by what they are called; each pattern that is given has to match (`*`, `?`, `[a-z]`, `[!a-z]`).
+
+    `unit` is the name of the pod's cgroup; `cgroup` is its path, in which `*` matches within one component;
+    `process` is the name of its main process. `is_trusting`: the rule counts also where an unprivileged user
+    chose the name.
+    """
+
+    unit: str | None = None
+    cgroup: str | None = None
+    process: str | None = None
+    is_trusting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLists:
+    """Who is never evicted (`built_in_never`, by unit, and `never`), who last, and who first.
+
+    `priorities` are asked in their order, the first that matches counts. `honours_oomd`: what systemd's
+    ManagedOOMPreference says of a unit counts, too.
+    """
+
+    never: tuple[PodRule, ...] = ()
+    avoid: tuple[PodRule, ...] = ()
+    prefer: tuple[PodRule, ...] = ()
+    priorities: tuple[tuple[PodRule, int], ...] = ()
+    built_in_never: tuple[str, ...] = BUILT_IN_NEVER
+    honours_oomd: bool = True
+
+    @property
+    def wants_processes(self) -> bool:
+        """Return whether a rule goes by the name of a process."""
+        rules = (*self.never, *self.avoid, *self.prefer, *(rule for rule, _ in self.priorities))
+        return any(rule.process is not None for rule in rules)

@@ -1,0 +1,135 @@
+"""What the operator's lists say of a pod, by what it is called.
+
+Who chose a name decides what it counts for. The name of a unit in /system.slice is root's; below a cgroup
+that was given to a user, or that is a unit's own, its owner makes cgroups and calls them what he likes, and
+every process chooses its own name. So
+
+    never, avoid, priorities   by names that root chose; by others only where the rule `is_trusting`. The name
+                               of a process alone is never enough
+    prefer                     by any name: who calls itself so harms itself alone
+
+The lists are read when a pod is listed, not at a crossing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from typing import NamedTuple
+
+from reactor.model.pod_lists import PodLists, PodRule, Preference
+
+
+class Named(NamedTuple):
+    """What a pod is called: `is_trusted` says whether root chose the cgroup's name.
+
+    `process` is the name of its main process, empty where there is none, None where it is not known (yet).
+    """
+
+    cgroup: str
+    is_trusted: bool
+    process: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return the name of the pod's cgroup."""
+        return self.cgroup.rpartition("/")[2]
+
+
+class Listed(NamedTuple):
+    """What the lists say of a pod: why it is never evicted (None: it may be), its preference and priority."""
+
+    never_because: str | None = None
+    preference: Preference = Preference.NONE
+    priority: int | None = None
+
+
+class _Rule:
+    """A rule, its patterns compiled."""
+
+    def __init__(self, rule: PodRule) -> None:
+        self._unit = _optional(rule.unit)
+        self._cgroup = None if rule.cgroup is None else [_compiled(part) for part in rule.cgroup.split("/")]
+        self._process = _optional(rule.process)
+        self._is_trusting = rule.is_trusting
+        self.text = ", ".join(
+            f"{what} {pattern}"
+            for what, pattern in (("unit", rule.unit), ("cgroup", rule.cgroup), ("process", rule.process))
+            if pattern is not None
+        )
+
+    def protects(self, pod: Named) -> bool:
+        """Return whether the rule matches, by names that its pod could not give to itself.
+
+        A process that is not known yet counts as the one that is meant: to protect a pod for one listing more
+        is the smaller mistake.
+        """
+        if not (pod.is_trusted or self._is_trusting) or not self._is_placed(pod):
+            return False
+        return pod.process is None or self._process is None or _matches(self._process, pod.process)
+
+    def matches(self, pod: Named) -> bool:
+        """Return whether the rule matches by any names."""
+        if not self._is_placed(pod):
+            return False
+        return self._process is None or (pod.process is not None and _matches(self._process, pod.process))
+
+    def _is_placed(self, pod: Named) -> bool:
+        if self._unit is not None and not _matches(self._unit, pod.unit):
+            return False
+        if self._cgroup is None:
+            return True
+        parts = pod.cgroup.split("/")
+        return len(parts) == len(self._cgroup) and all(map(_matches, self._cgroup, parts))
+
+
+class Lists:
+    """The lists, compiled: what they say of a pod takes microseconds."""
+
+    def __init__(self, lists: PodLists) -> None:
+        self._built_in = frozenset(lists.built_in_never)
+        self._built_in_patterns = [_compiled(one) for one in lists.built_in_never if "*" in one]
+        self._never = [_Rule(rule) for rule in lists.never]
+        self._avoid = [_Rule(rule) for rule in lists.avoid]
+        self._prefer = [_Rule(rule) for rule in lists.prefer]
+        self._priorities = [(_Rule(rule), priority) for rule, priority in lists.priorities]
+
+    def of(self, pod: Named) -> Listed:
+        """Return what the lists say of a pod."""
+        return Listed(self.never_because(pod), self._preference(pod), self._priority(pod))
+
+    def never_because(self, pod: Named) -> str | None:
+        """Return why a pod is never evicted, None where it may be."""
+        if pod.is_trusted and self._is_built_in(pod.unit):
+            return f"{pod.unit} is in the built-in never list"
+        rule = _first(self._never, pod)
+        return None if rule is None else f"never list: {rule.text}"
+
+    def _is_built_in(self, unit: str) -> bool:
+        return unit in self._built_in or any(_matches(pattern, unit) for pattern in self._built_in_patterns)
+
+    def _preference(self, pod: Named) -> Preference:
+        if _first(self._avoid, pod) is not None:
+            return Preference.AVOID
+        return Preference.PREFER if any(rule.matches(pod) for rule in self._prefer) else Preference.NONE
+
+    def _priority(self, pod: Named) -> int | None:
+        return next((priority for rule, priority in self._priorities if rule.protects(pod)), None)
+
+
+def _first(rules: Sequence[_Rule], pod: Named) -> _Rule | None:
+    return next((rule for rule in rules if rule.protects(pod)), None)
+
+
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.fullmatch(name) is not None
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return a pattern compiled: fnmatch's expressions never go back over what an earlier star has taken."""
+    return re.compile(translate(pattern))
+
+
+def _optional(pattern: str | None) -> re.Pattern[str] | None:
+    return None if pattern is None else _compiled(pattern)

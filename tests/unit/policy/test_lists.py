@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule, Preference
+from reactor.policy.lists import Listed, Lists, Named
+
+WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
+NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
+RULES = st.builds(
+    PodRule,
+    unit=st.none() | NAMES,
+    cgroup=st.none() | st.lists(NAMES, min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts)),
+    process=st.none() | NAMES,
+)
+LISTS = st.builds(
+    PodLists,
+    never=st.lists(RULES, max_size=3).map(tuple),
+    avoid=st.lists(RULES, max_size=3).map(tuple),
+    prefer=st.lists(RULES, max_size=3).map(tuple),
+    priorities=st.lists(st.tuples(RULES, st.integers(-5, 5)), max_size=3).map(tuple),
+)
+PODS = st.builds(
+    Named,
+    cgroup=st.lists(NAMES, min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts)),
+    is_trusted=st.booleans(),
+    process=st.none() | NAMES,
+)
+
+
+def never(*rules: PodRule) -> Lists:
+    return Lists(PodLists(never=rules))
+
+
+@given(PODS)
+def test_lists_that_are_not_set_say_nothing_of_a_pod_that_the_built_in_one_does_not_name(pod: Named) -> None:
+    assert Listed() == Lists(PodLists()).of(pod)
+
+
+@given(LISTS, PODS, NAMES)
+def test_a_process_by_its_name_and_a_cgroup_that_its_owner_named_never_protect_a_pod(
+    lists: PodLists, pod: Named, process: str
+) -> None:
+    """The prefer list alone counts, which harms nobody but the pod."""
+    by_others = Lists(lists).of(pod._replace(is_trusted=False, process=process))
+
+    assert by_others.never_because is None
+    assert by_others.priority is None
+    assert by_others.preference in {Preference.NONE, Preference.PREFER}
+
+
+@given(LISTS, PODS)
+def test_never_names_its_rule_and_the_first_priority_counts(lists: PodLists, pod: Named) -> None:
+    listed = Lists(lists).of(pod)
+    first = [priority for rule, priority in lists.priorities if never(rule).never_because(pod) is not None]
+    assert (first[0] if first else None) == listed.priority
+    protecting = [rule for rule in lists.never if never(rule).never_because(pod) is not None]
+    assert bool(protecting) == (listed.never_because is not None)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "init.scope",
+        "ssh.service",
+        "sshd.service",
+        "ssh@0-10.0.0.1:22-10.0.0.2:5000.service",
+        "sshd-unix-local@3-4.service",
+        "system-ssh.slice",
+        "system-sshd\\x2dvsock.slice",
+        "dbus-broker.service",
+        "containerd.service",
+        "kubelet.service",
+    ],
+)
+def test_what_a_machine_cannot_do_without_is_never_evicted_where_root_named_it(unit: str) -> None:
+    lists = Lists(PodLists())
+    pod = Named(f"/system.slice/{unit}", is_trusted=True)
+
+    assert f"{unit} is in the built-in never list" == lists.never_because(pod)
+    assert lists.never_because(pod._replace(is_trusted=False)) is None
+
+
+@pytest.mark.parametrize("unit", ["sshd.service.d", "xsshd.service", "sshd", "web.service", "my-init.scope"])
+def test_what_is_called_nearly_so_is_not_in_the_built_in_list(unit: str) -> None:
+    assert Lists(PodLists()).never_because(Named(f"/system.slice/{unit}", is_trusted=True)) is None
+
+
+@pytest.mark.parametrize("removed", BUILT_IN_NEVER)
+def test_each_of_the_built_in_list_can_be_taken_out_and_the_others_stay(removed: str) -> None:
+    left = tuple(one for one in BUILT_IN_NEVER if one != removed)
+    lists = Lists(PodLists(built_in_never=left))
+
+    for one in BUILT_IN_NEVER:
+        name = one.replace("*", "x")
+        because = lists.never_because(Named(f"/system.slice/{name}", is_trusted=True))
+        assert (one == removed) == (because is None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (PodRule(unit="web.service"), "never list: unit web.service"),
+        (PodRule(unit="w*.service"), "never list: unit w*.service"),
+        (PodRule(unit="[!x]eb.?ervice"), "never list: unit [!x]eb.?ervice"),
+        (PodRule(cgroup="/system.slice/web.service"), "never list: cgroup /system.slice/web.service"),
+        (PodRule(cgroup="/*/web*"), "never list: cgroup /*/web*"),
+        (PodRule(unit="web*", process="nginx"), "never list: unit web*, process nginx"),
+        (PodRule(unit="web*", cgroup="/s*/*", process="ngin?"), None),
+    ],
+)
+def test_all_patterns_of_a_rule_match(rule: PodRule, text: str | None) -> None:
+    because = never(rule).never_because(WEB)
+    assert because == (text or "never list: unit web*, cgroup /s*/*, process ngin?")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PodRule(unit="web"),
+        PodRule(unit="WEB.service"),
+        PodRule(cgroup="/*"),
+        PodRule(cgroup="/system.slice/web.service/x"),
+        PodRule(cgroup="/user.slice/web.service"),
+        PodRule(unit="web*", process="apache2"),
+        PodRule(unit="db*", process="nginx"),
+        PodRule(cgroup="/*/db*", unit="web*"),
+    ],
+)
+def test_one_pattern_that_does_not_match_is_enough(rule: PodRule) -> None:
+    assert Listed() == Lists(PodLists(never=(rule,), avoid=(rule,), prefer=(rule,))).of(WEB)
+
+
+def test_a_process_that_is_not_known_yet_protects_and_is_not_preferred() -> None:
+    rule = PodRule(unit="web*", process="apache2")
+    unknown = WEB._replace(process=None)
+
+    assert never(rule).never_because(unknown) is not None
+    assert Preference.NONE is Lists(PodLists(prefer=(rule,))).of(unknown).preference
+    assert never(rule).never_because(WEB._replace(process="")) is None
+
+
+def test_a_rule_that_trusts_counts_by_any_name_and_others_do_not() -> None:
+    rule = PodRule(unit="app-*.scope")
+    firefox = Named("/user.slice/user@1000.service/app.slice/app-firefox.scope", is_trusted=False)
+    trusting = PodRule(unit="app-*.scope", is_trusting=True)
+
+    assert never(rule).never_because(firefox) is None
+    assert never(trusting).never_because(firefox) is not None
+    assert Preference.AVOID is Lists(PodLists(avoid=(trusting,))).of(firefox).preference
+    assert 7 == Lists(PodLists(priorities=((trusting, 7),))).of(firefox).priority
+
+
+def test_avoid_counts_before_prefer_and_a_process_alone_may_prefer() -> None:
+    rule = PodRule(unit="web*")
+    assert Preference.AVOID is Lists(PodLists(avoid=(rule,), prefer=(rule,))).of(WEB).preference
+    assert Preference.PREFER is Lists(PodLists(prefer=(rule,))).of(WEB).preference
+    by_process = Lists(PodLists(prefer=(PodRule(process="nginx"),)))
+    assert Preference.PREFER is by_process.of(WEB._replace(is_trusted=False)).preference
+
+
+def test_a_glob_of_many_stars_takes_no_time_on_a_long_name() -> None:
+    """Those of fnmatch never go back over what an earlier star has taken: else this would not end."""
+    rule = PodRule(unit="*a" * 30 + "b", is_trusting=True)
+    assert never(rule).never_because(Named("/" + "a" * 255, is_trusted=False)) is None
