@@ -119,9 +119,11 @@ def test_an_alert_fires_in_a_real_prometheus_when_a_reload_is_refused(
     node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     port = free_port()
-    daemon.configure(HARD, {"metrics": f"127.0.0.1:{port}"})
+    daemon.configure({}, {"metrics": f"127.0.0.1:{port}"})  # the kubelet's default thresholds
     daemon.start()
     with prometheus(tmp_path / "prometheus", port) as server:
+        eventually(lambda: server.query("sum(reactor_signal_observed) >= 5"), "every signal is observed")
+        eventually(lambda: not server.query("reactor_signal_observed == 0"), "none is not")
         expression = next(rule["expr"] for rule in alerts() if rule["alert"] == "ReactorReloadRefused")
         eventually(lambda: server.query("reactor_config_last_reload_successful == 1"), "a scrape")
         assert [] == server.query(expression)
