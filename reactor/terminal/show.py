@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,8 +55,8 @@ def show_status(socket_path: Path, output: str) -> int:
     screen.print(_decisions(document["decisions"]))
     if document["oom_kills"]["recent"]:
         screen.print(_oom_kills(document["oom_kills"]["recent"]))
-    for what, why in document["problems"].items():
-        screen.say(f"problem: {what}: {why}")
+    for line in _closing_lines(document):
+        screen.say(line)
     return 0
 
 
@@ -115,6 +115,23 @@ def _processes(processes: Mapping[str, Any]) -> str:
         f"processes: guard {processes['guard']['pid']}; steward {steward['pid']}, "
         f"{steward['restarts']} restarts, {steward['lost_records']} journal lines lost"
     )
+
+
+def _closing_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    notified = notifications_text(document.get("notifications", ()))  # none of a daemon of an earlier version
+    if notified is not None:
+        yield notified
+    yield from (f"problem: {what}: {why}" for what, why in document["problems"].items())
+
+
+def notifications_text(notifications: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return what has become of notifications, by channel; None where there was none."""
+    told = []
+    for one in notifications:
+        counts = [f"{one[what]} {what}" for what in ("sent", "failed", "dropped", "waiting") if one[what]]
+        if counts:
+            told.append(f"{one['channel']} {', '.join(counts)}")
+    return f"notifications: {'; '.join(told)}" if told else None
 
 
 def stewards_memory(memory: Mapping[str, Any]) -> str:

@@ -8,7 +8,13 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from reactor.terminal.show import filesystems_table, reclaimed_table, signals_table, stewards_memory
+from reactor.terminal.show import (
+    filesystems_table,
+    notifications_text,
+    reclaimed_table,
+    signals_table,
+    stewards_memory,
+)
 from reactor.terminal.tables import Screen, moment
 
 GIB = 1 << 30
@@ -151,6 +157,21 @@ def test_bound_of_the_stewards_memory_is_named_with_why_it_is_the_rlimit(
     memory: dict[str, Any], expected: str
 ) -> None:
     assert expected == stewards_memory(memory)
+
+
+def test_notifications_are_counted_by_channel_and_not_mentioned_before_there_was_one() -> None:
+    nothing = {"sent": 0, "failed": 0, "dropped": 0, "waiting": 0}
+    quiet = [{"channel": "wall", **nothing}]
+    assert notifications_text([]) is None
+    assert notifications_text(quiet) is None
+    told = [
+        *quiet,
+        {"channel": "command", **nothing, "sent": 2},
+        {"channel": "webhook", **nothing, "failed": 1, "dropped": 7, "waiting": 256},
+    ]
+    assert "notifications: command 2 sent; webhook 1 failed, 7 dropped, 256 waiting" == notifications_text(
+        told
+    )
 
 
 def test_a_path_is_never_broken_however_narrow_the_screen_is() -> None:
