@@ -16,6 +16,7 @@ from reactor.guard.record import ORDERED, RESUMED
 from reactor.guard.source_losses import KIND as SOURCE_LOST
 from reactor.model.amounts import amount_text, bytes_text
 from reactor.model.events import EventKind
+from reactor.model.oom import OomScope
 from reactor.model.signals import RESOURCE, Signal
 from reactor.text import printable
 
@@ -33,12 +34,16 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What has happened: in one line, as a document of plain JSON values, and as JSON in UTF-8."""
+    """What has happened: in one line, as a document of plain JSON values, and as JSON in UTF-8.
+
+    A minor one is an OOM kill that is not for the node's sake: a tenant can have as many as it likes.
+    """
 
     kind: EventKind
     text: str
     document: Document
     content: bytes
+    is_minor: bool = False
 
 
 class Events:
@@ -125,7 +130,8 @@ class Events:
             content = _encoded(document)
         if len(content) > LONGEST_BYTES:
             document, content = head, _encoded(head)
-        return Event(kind=kind, text=line, document=document, content=content)
+        is_minor = kind is EventKind.OOM_KILL and of.get("scope") != OomScope.NODE
+        return Event(kind=kind, text=line, document=document, content=content, is_minor=is_minor)
 
 
 def _head(context: Document) -> list[Document]:

@@ -24,7 +24,7 @@ SH = "/bin/sh"
 
 
 def event(message: str = "m", kind: str = "oom-kill") -> Event:
-    [made] = Events("a").take({"kind": kind, "message": message})
+    [made] = Events("a").take({"kind": kind, "message": message, "scope": "node"})
     return made
 
 

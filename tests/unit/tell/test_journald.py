@@ -129,7 +129,7 @@ async def test_a_journal_that_has_gone_is_said_and_thousands_of_events_are_bound
 ) -> None:
     outbox = Outbox(journald(journal))
     for _ in range(3000):
-        outbox.put(event())
+        outbox.put(event(scope="node"))
     assert (256, 3000 - 256) == (outbox.waiting, outbox.dropped)
     journal.close()
     async with trio.open_nursery() as nursery:

@@ -103,7 +103,7 @@ async def closed() -> AsyncIterator[None]:
 
 
 def event(message: str = "m") -> Event:
-    [made] = Events("a").take({"kind": "oom-kill", "message": message})
+    [made] = Events("a").take({"kind": "oom-kill", "message": message, "scope": "node"})
     return made
 
 
