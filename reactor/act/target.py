@@ -87,6 +87,10 @@ class Target:
         """
         return not self._is_said_empty() and bool(self.processes())
 
+    def may_be_populated(self) -> bool:
+        """Return whether a process may live in it: True where only listing it would tell (v1)."""
+        return not self._is_said_empty()
+
     def _is_said_empty(self) -> bool:
         """Return whether the kernel says that no process lives in it, but for what is spared."""
         if self.directory is None:
@@ -299,6 +303,12 @@ def is_seen_populated(tree: CgroupTree, pod: Pod) -> bool:
         return populated(tree, pod)
     except (ReactorError, OSError):
         return False
+
+
+def may_be_populated(tree: CgroupTree, pod: Pod) -> bool:
+    """Return whether a process may live in a pod's cgroup, without listing it. Raises as Target.of."""
+    with closing(Target.of(tree, pod)) as target:
+        return target.may_be_populated()
 
 
 def _is_unpopulated(directory: CgroupDirectory) -> bool:

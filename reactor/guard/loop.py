@@ -30,7 +30,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.act.protect import protect_self
-from reactor.act.target import populated
+from reactor.act.target import may_be_populated
 from reactor.brake.brake import Brake, put_back_abandoned
 from reactor.errors import ConfigError, Problem, extra_remedy, failure_text
 from reactor.guard.gc_paused import gc_paused
@@ -161,7 +161,7 @@ class Daemon:
             Surroundings(
                 kills=self._kills if self._cluster is None else self._cluster.kills,
                 pods=self._present_pods,
-                is_populated=partial(populated, tree),
+                may_be_populated=partial(may_be_populated, tree),
                 write=self._lines.write,
                 wait_written=self._lines.wait_empty,
                 audience=self._cluster,

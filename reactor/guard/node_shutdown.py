@@ -108,13 +108,14 @@ class Audience(Protocol):
 class Surroundings:
     """What a shutdown works with.
 
-    `pods` lists them as they are; `is_populated` says whether a process is left in one. `write` queues a line
-    of the journal, and `wait_written` returns when all are safe.
+    `pods` lists them as they are; `may_be_populated` says whether a process may be left in one, by no more
+    than the kernel itself says of it: a tenant's cgroups are not walked in the loop. `write` queues a line of
+    the journal, and `wait_written` returns when all are safe.
     """
 
     kills: Kills
     pods: Pods
-    is_populated: Callable[[Pod], bool]
+    may_be_populated: Callable[[Pod], bool]
     write: Callable[[Make], object]
     wait_written: Callable[[], Awaitable[None]]
     audience: Audience | None = None
@@ -243,12 +244,14 @@ class NodeShutdown:
         """End all pods in their order, and let the shutdown go on, whatever went wrong."""
         groups, is_dry = self._groups, self._settings.dry_run
         try:
-            self._begin(groups, is_dry=is_dry)
             with scope:
+                present = await self._present()
+                self._begin(groups, present, is_dry=is_dry)
                 place = -1
-                while step := next_step(groups, await self._present(), place):
+                while step := next_step(groups, present, place):
                     place = step.place
                     await self._end_group(step, nursery, scope, is_dry=is_dry)
+                    present = await self._present()
             if scope.cancel_called:
                 return
             self._finish()
@@ -265,13 +268,13 @@ class NodeShutdown:
         for number, pod in enumerate(self._around.pods()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
-            if not _is_left_to_systemd(pod) and self._is_populated(pod):
+            if not _is_left_to_systemd(pod) and self._may_be_populated(pod):
                 found.append(pod)
         return found
 
-    def _is_populated(self, pod: Pod) -> bool:
+    def _may_be_populated(self, pod: Pod) -> bool:
         try:
-            return self._around.is_populated(pod)
+            return self._around.may_be_populated(pod)
         except (ReactorError, OSError):
             return True  # ending it says why it can't be
 
@@ -339,7 +342,7 @@ class NodeShutdown:
             _log_ending(ending)
             ending.ended.set()
 
-    def _begin(self, groups: Sequence[ShutdownGroup], *, is_dry: bool) -> None:
+    def _begin(self, groups: Sequence[ShutdownGroup], pods: Sequence[Pod], *, is_dry: bool) -> None:
         self._was_cut_off = False
         _LOG.warning(
             "the node shuts down: its pods have %d s to end%s",
@@ -357,7 +360,7 @@ class NodeShutdown:
                     "seconds": step.group.seconds,
                     "pods": [pod.key for pod in step.pods],
                 }
-                for step in shutdown_steps(groups, self._around.pods())
+                for step in shutdown_steps(groups, pods)
             ],
         )
         if self._around.audience is not None and not is_dry:

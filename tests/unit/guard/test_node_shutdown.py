@@ -116,7 +116,7 @@ class Node:
         around = Surroundings(
             kills=self.kills,
             pods=lambda: tuple(self.pods),
-            is_populated=lambda pod: pod.name not in self.kills.dead,
+            may_be_populated=lambda pod: pod.name not in self.kills.dead,
             write=lambda make: self.lines.append(dict(make())),
             wait_written=self._written,
             audience=self.audience,
