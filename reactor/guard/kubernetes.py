@@ -168,9 +168,10 @@ class KubernetesNode:
             self.reports.event(SLOWED_DOWN, message=slowdown.message)
 
     async def leave(self, *, stands_by: bool) -> None:
-        """Have the steward remove what is set on the node unless a successor comes; wait for 3 s at most."""
-        if self._is_dry:
-            return
+        """Have the steward remove what is set on the node unless a successor comes; wait for 3 s at most.
+
+        A steward that was only ever told of a dry run has set nothing.
+        """
         with trio.move_on_after(_LEAVING_SECONDS) as scope:
             try:
                 over = await self._link.leave(stands_by=stands_by)

@@ -274,12 +274,6 @@ async def test_the_end_waits_for_no_steward_that_is_not_there_or_does_not_answer
     assert trio.current_time() < 4
 
 
-async def test_a_dry_run_has_set_nothing_and_removes_nothing(tmp_path):
-    link = LeavingLink(None)
-    await leaving_node(tmp_path, link, dry_run=True).leave(stands_by=False)
-    assert link.asked == []
-
-
 async def test_a_pod_that_is_ended_for_a_shutdown_is_reported_at_its_end(node, nursery):
     ending = Ending(pod=POD, grace_seconds=20)
     node.shutdown_began()
