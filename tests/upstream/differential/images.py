@@ -12,7 +12,11 @@ def images_scenario(seed: int) -> Json:
     """Return a seed's scenario."""
     draw = Draw(seed, frozenset())
     low = draw.pick(0, 50, 79, 80)
-    high = draw.pick(*(each for each in (51, 80, 81, 85, 90, 99, 100) if each > low))
+    # In a band of one percent what is to be freed may round to nothing, on an odd capacity.
+    is_narrow = low > 0 and draw.chance(0.25)
+    high = (
+        low + 1 if is_narrow else draw.pick(*(each for each in (51, 80, 81, 85, 90, 99, 100) if each > low))
+    )
     minimum = draw.pick(0, 60, 120, 300)
     config: Json = {
         "evictionHard": {},
@@ -20,13 +24,14 @@ def images_scenario(seed: int) -> Json:
         "imageGCLowThresholdPercent": low,
         "imageMinimumGCAge": f"{minimum}s",
     }
-    if draw.chance(0.2):
+    if not is_narrow and draw.chance(0.2):
         del config["imageGCHighThresholdPercent"], config["imageGCLowThresholdPercent"]
         low, high = 80, 85
     reclaims = draw.chance(0.5)  # eviction asks for the unused images at times
     if reclaims:
         config["evictionHard"] = {"nodefs.available": "1Gi"}
-    capacity = draw.pick(10**11, 100 * 2**30, 1000, 1001, 12345678901)
+    odd = (1001, 12345678901)
+    capacity = draw.pick(*odd) if is_narrow else draw.pick(10**11, 100 * 2**30, 1000, *odd)
     return {
         "apiVersion": "reactor/v1alpha1",
         "kind": "Scenario",
@@ -66,7 +71,9 @@ def _steps(draw: Draw, capacity: int, low: int, high: int, *, reclaims: bool) ->
 def _used(draw: Draw, capacity: int, low: int, high: int) -> int:
     """Return how much is used: at the edge of a percentage, or away from it."""
     edge = capacity * high // 100
-    used = draw.pick(
+    at_low = capacity - capacity * (100 - low) // 100  # nothing is to be freed
+    used: int = draw.pick(
+        *(() if high > low + 1 else (at_low,) * 5),
         edge - 1,
         edge,
         edge + 1,
