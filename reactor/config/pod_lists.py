@@ -11,6 +11,7 @@ from typing import Any, Final, NewType
 
 from reactor.config.decode import CONVERTER, register_scalar
 from reactor.config.refused import Refused
+from reactor.model.name_patterns import REGEX, matcher
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodRule
 
 ProtectingRule = NewType("ProtectingRule", PodRule)
@@ -89,12 +90,25 @@ def _of_text(text: str) -> PodRule:
 
 
 def _unit(raw: Any, at: str = "") -> str:
-    if not isinstance(raw, str) or not raw or "/" in raw or not raw.isprintable() or raw.startswith("~"):
-        raise Refused(raw, "a unit's name or a glob such as nginx*.service, without /", at=at)
+    if isinstance(raw, str) and raw.startswith(REGEX):
+        return _expression(raw, at)
+    if not isinstance(raw, str) or not raw or "/" in raw or not raw.isprintable():
+        accepted = "a unit's name, a glob such as nginx*.service, or ~ and a regular expression, without /"
+        raise Refused(raw, accepted, at=at)
+    return raw
+
+
+def _expression(raw: str, at: str) -> str:
+    try:
+        matcher(raw)
+    except ValueError as error:
+        raise Refused(raw, str(error), at=at) from None
     return raw
 
 
 def _path(raw: Any, at: str = "") -> str:
+    if isinstance(raw, str) and raw.startswith(REGEX):
+        return _expression(raw, at)
     if not isinstance(raw, str) or not raw.startswith("/") or not raw.isprintable() or ".." in raw.split("/"):
         accepted = "a cgroup's path from the hierarchy's root, such as /system.slice/db-*, without .."
         raise Refused(raw, accepted, at=at)
@@ -102,9 +116,13 @@ def _path(raw: Any, at: str = "") -> str:
 
 
 def _process(raw: Any) -> str:
-    is_name = isinstance(raw, str) and raw and raw.isprintable() and not raw.startswith("~")
+    if isinstance(raw, str) and raw.startswith(REGEX):
+        return _expression(raw, "process")
+    is_name = isinstance(raw, str) and raw and raw.isprintable()
     if not is_name or (len(raw) > _LONGEST_PROCESS and not set("*?[") & set(raw)):
-        accepted = "a process's name of 15 characters at most, as /proc/PID/comm has it, or a glob"
+        accepted = (
+            "a process's name of 15 characters at most as in /proc/PID/comm, a glob, or ~ and an expression"
+        )
         raise Refused(raw, accepted, at="process")
     return str(raw)
 

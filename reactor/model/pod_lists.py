@@ -40,9 +40,9 @@ class Preference(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRule:
-    """Pods by what they are called; each pattern that is given has to match (`*`, `?`, `[a-z]`, `[!a-z]`).
+    """Pods by what they are called; each pattern that is given has to match (name_patterns.py).
 
-    `unit` is the name of the pod's cgroup; `cgroup` is its path, in which `*` matches within one component;
+    `unit` is the name of the pod's cgroup; `cgroup` is its path, in a glob component by component;
     `process` is the name of its main process. `is_trusting`: the rule counts also where an unprivileged user
     chose the name.
     """

@@ -13,11 +13,10 @@ The lists are read when a pod is listed, not at a crossing.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from fnmatch import translate
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from reactor.model.name_patterns import REGEX, matcher
 from reactor.model.pod_lists import PodLists, PodRule, Preference
 
 
@@ -49,9 +48,9 @@ class _Rule:
     """A rule, its patterns compiled."""
 
     def __init__(self, rule: PodRule) -> None:
-        self._unit = _optional(rule.unit)
-        self._cgroup = None if rule.cgroup is None else [_compiled(part) for part in rule.cgroup.split("/")]
-        self._process = _optional(rule.process)
+        self._unit = None if rule.unit is None else matcher(rule.unit)
+        self._cgroup = None if rule.cgroup is None else _path_matcher(rule.cgroup)
+        self._process = None if rule.process is None else matcher(rule.process)
         self._is_trusting = rule.is_trusting
         self.text = ", ".join(
             f"{what} {pattern}"
@@ -67,21 +66,18 @@ class _Rule:
         """
         if not (pod.is_trusted or self._is_trusting) or not self._is_placed(pod):
             return False
-        return pod.process is None or self._process is None or _matches(self._process, pod.process)
+        return pod.process is None or self._process is None or self._process(pod.process)
 
     def matches(self, pod: Named) -> bool:
         """Return whether the rule matches by any names."""
         if not self._is_placed(pod):
             return False
-        return self._process is None or (pod.process is not None and _matches(self._process, pod.process))
+        return self._process is None or (pod.process is not None and self._process(pod.process))
 
     def _is_placed(self, pod: Named) -> bool:
-        if self._unit is not None and not _matches(self._unit, pod.unit):
+        if self._unit is not None and not self._unit(pod.unit):
             return False
-        if self._cgroup is None:
-            return True
-        parts = pod.cgroup.split("/")
-        return len(parts) == len(self._cgroup) and all(map(_matches, self._cgroup, parts))
+        return self._cgroup is None or self._cgroup(pod.cgroup)
 
 
 class Lists:
@@ -89,7 +85,7 @@ class Lists:
 
     def __init__(self, lists: PodLists) -> None:
         self._built_in = frozenset(lists.built_in_never)
-        self._built_in_patterns = [_compiled(one) for one in lists.built_in_never if "*" in one]
+        self._built_in_patterns = [matcher(one) for one in lists.built_in_never if "*" in one]
         self._never = [_Rule(rule) for rule in lists.never]
         self._avoid = [_Rule(rule) for rule in lists.avoid]
         self._prefer = [_Rule(rule) for rule in lists.prefer]
@@ -107,7 +103,7 @@ class Lists:
         return None if rule is None else f"never list: {rule.text}"
 
     def _is_built_in(self, unit: str) -> bool:
-        return unit in self._built_in or any(_matches(pattern, unit) for pattern in self._built_in_patterns)
+        return unit in self._built_in or any(matches(unit) for matches in self._built_in_patterns)
 
     def _preference(self, pod: Named) -> Preference:
         if _first(self._avoid, pod) is not None:
@@ -122,14 +118,16 @@ def _first(rules: Sequence[_Rule], pod: Named) -> _Rule | None:
     return next((rule for rule in rules if rule.protects(pod)), None)
 
 
-def _matches(pattern: re.Pattern[str], name: str) -> bool:
-    return pattern.fullmatch(name) is not None
+def _path_matcher(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether a path matches: a regular expression as a whole, a glob by components."""
+    if pattern.startswith(REGEX):
+        return matcher(pattern)
+    components = [matcher(part) for part in pattern.split("/")]
 
+    def matches(path: str) -> bool:
+        parts = path.split("/")
+        return len(parts) == len(components) and all(
+            is_one(part) for is_one, part in zip(components, parts, strict=True)
+        )
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Return a pattern compiled: fnmatch's expressions never go back over what an earlier star has taken."""
-    return re.compile(translate(pattern))
-
-
-def _optional(pattern: str | None) -> re.Pattern[str] | None:
-    return None if pattern is None else _compiled(pattern)
+    return matches

@@ -109,6 +109,8 @@ def test_each_of_the_built_in_list_can_be_taken_out_and_the_others_stay(removed:
         (PodRule(cgroup="/*/web*"), "never list: cgroup /*/web*"),
         (PodRule(unit="web*", process="nginx"), "never list: unit web*, process nginx"),
         (PodRule(unit="web*", cgroup="/s*/*", process="ngin?"), None),
+        (PodRule(cgroup="~/(system|x)\\.slice/.*"), "never list: cgroup ~/(system|x)\\.slice/.*"),
+        (PodRule(unit="~web.*", process="~ngin."), "never list: unit ~web.*, process ~ngin."),
     ],
 )
 def test_all_patterns_of_a_rule_match(rule: PodRule, text: str | None) -> None:
