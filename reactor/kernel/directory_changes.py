@@ -37,13 +37,17 @@ class DirectoryChanges:
         self._is_watching = True
 
     def happened(self) -> bool:
-        """Return whether there was any change since the last call; True while nothing is watched."""
+        """Return whether there was any change since the last call; True while that can't be told."""
         if not self._is_watching:
             return True
         happened = False
-        with suppress(BlockingIOError):
+        try:
             while os.read(self._fd, _EVENTS_BYTES):
                 happened = True
+        except BlockingIOError:
+            return happened
+        except OSError:
+            return True
         return happened
 
     def close(self) -> None:

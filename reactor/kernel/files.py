@@ -46,7 +46,7 @@ class KernelFile:
         """Close the descriptor; a second time is harmless."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_descriptor(fd)
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ The clock is Trio's and that of all that is known, so that what takes a minute i
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.model.decisions import InFlight
+from reactor.model.decisions import InFlight, PolicyState
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Layout, NodeCondition, Resource
 from reactor.model.thresholds import Threshold
@@ -33,6 +34,7 @@ from tests.support.builders import make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles
 from tests.support.processes import MIB
 from tests.support.waiting import until as until_by_the_clock
+from tests.unit.act.test_errno_injection import Faults
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTreeMaker
@@ -213,6 +215,44 @@ async def test_evicted_pod_that_can_not_be_asked_whether_it_lives_again_keeps_no
         await guarded.passes(1)
         node.use(450)
         await guarded.evicted("hog", "small")
+
+
+@pytest.mark.suite("errno injection")
+@pytest.mark.parametrize("version", list(CgroupVersion))
+async def test_whichever_call_of_a_pass_is_refused_it_raises_nothing_and_the_next_pass_is_whole(
+    node: NodeInFiles, guard, mock_clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pass raises ends the daemon. One pod has been evicted, and its cgroup stands."""
+    node.add_pod("evicted", 10)
+    guarded = guard(guarding(below(100), dry_run=True))
+    faults = Faults(monkeypatch)
+    async with guarded.running():
+        passes = guarded.supervisor.present.passes
+        (evicted,) = (pod for pod in guarded.known.pods if pod.name == "evicted")
+        (node.tree.path(evicted.cgroup) / "cgroup.procs").write_text("")
+        node.use(450)
+
+        def make_pass() -> list[str]:
+            guarded.known.state = PolicyState()
+            guarded.known.candidates.ended(evicted.uid)
+            with faults.injected():
+                record = passes.make(())
+            return [one.pod.name for one in record.decision.evictions]
+
+        assert ["hog"] == make_pass()
+        counts = dict(faults.counts)
+        for name, count in counts.items():
+            for nth in range(1, count + 1):
+                for number in (errno.ENOMEM, errno.EMFILE, errno.EIO, errno.ENODEV):
+                    faults.counts.clear()
+                    faults.fails = partial(_fails, name, nth, number)
+                    make_pass()
+                    faults.fails = lambda *_: None
+                    assert ["hog"] == make_pass(), (name, nth, number)
+
+
+def _fails(name: str, nth: int, number: int, called: str, count: int, _: object) -> int | None:
+    return number if (called, count) == (name, nth) else None
 
 
 async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing_of_it(
