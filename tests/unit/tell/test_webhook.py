@@ -31,6 +31,9 @@ def answer(status: int, *headers: str) -> bytes:
     return head.encode() + b"\r\n"
 
 
+_MADE: list[Webhook] = []
+
+
 class Server:
     """Keeps the requests that it gets, each as its head and its document."""
 
@@ -88,18 +91,9 @@ async def serving(
             listener = secured.transport_listener
         made.port = listener.socket.getsockname()[1]
         yield made
+        while _MADE:  # the connections that they have kept
+            _MADE.pop().close()
         nursery.cancel_scope.cancel()
-
-
-_MADE: list[Webhook] = []
-
-
-@pytest.fixture(autouse=True)
-async def closed() -> AsyncIterator[None]:
-    """Close the connections that a test's webhooks have kept."""
-    yield
-    while _MADE:
-        _MADE.pop().close()
 
 
 def event(message: str = "m") -> Event:
