@@ -53,6 +53,7 @@ class Notifications:
                 "sent": one.sent,
                 "failed": one.failed,
                 "dropped": one.dropped,
+                "skipped": one.skipped,
                 "waiting": one.waiting,
             }
             for one in self._outboxes

@@ -398,11 +398,11 @@ def _notifications(notifications: Sequence[Document]) -> Metric:
     family = CounterMetricFamily(
         "reactor_notifications",
         "Events that operators were to be notified of, by what became of them: sent, failed (given up), "
-        "dropped (too many waited).",
+        "dropped (too many waited), skipped (OOM kills at pods' own limits, more than 30 a minute).",
         labels=["channel", "result"],
     )
     for one in notifications:
-        for result in ("sent", "failed", "dropped"):
+        for result in ("sent", "failed", "dropped", "skipped"):
             family.add_metric([one["channel"], result], one[result])
     return family
 

@@ -4,8 +4,8 @@ waiting     256 events at most, unless fewer are asked for; what comes then is d
 sent        the channel has taken them
 failed      the channel has given them up; why is the outbox's problem until the next one is sent
 
-Of minor events 30 are taken in a minute, while half of the room is left: a pod that is killed at its own
-limit again and again does not keep an eviction from being told.
+Of minor events 30 are taken in a minute, while half of the room is left, and the others skipped and
+counted: a pod that is killed at its own limit again and again does not keep an eviction from being told.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Outbox:
         self._at_once = at_once
         self._under_way = 0
         self._failure: str | None = None
-        self._dropped_because: str | None = None
+        self.skipped = 0
+        self._is_full = False
         self._most_waiting = most_waiting
         self._minor_at: deque[float] = deque(maxlen=_MINOR_EVENTS)
         self._in, self._out = trio.open_memory_channel[Event](most_waiting)
@@ -70,31 +71,32 @@ class Outbox:
     def problem(self) -> str | None:
         """Return what is wrong at present in one line, None where nothing is."""
         why = self.channel.problem or self._failure
-        if self._dropped_because is not None:
-            why = f"events are dropped, {self._dropped_because}{'' if why is None else f': {why}'}"
+        if self._is_full:
+            why = f"events are dropped, its queue is full{'' if why is None else f': {why}'}"
         return None if why is None else f"{why} ({self.failed} failed, {self.dropped} dropped)"
 
     def put(self, event: Event) -> None:
         """Queue an event if the channel is to send it. Never blocks."""
         if not self.channel.takes(event):
             return
-        self._dropped_because = self._no_room_because(event)
-        if self._dropped_because is None:
-            self._in.send_nowait(event)
-        else:
+        room = self._most_waiting // 2 if event.is_minor else self._most_waiting
+        is_full = self._in.statistics().current_buffer_used >= room
+        if event.is_minor and (is_full or not self._has_turn()):
+            self.skipped += 1
+        elif is_full:
             self.dropped += 1
+            self._is_full = True
+        else:
+            self._is_full = False
+            self._in.send_nowait(event)
 
-    def _no_room_because(self, event: Event) -> str | None:
-        """Return why an event can't be taken, None where it can; of a minor one take note."""
-        waiting = self._in.statistics().current_buffer_used
-        if waiting >= self._most_waiting // (2 if event.is_minor else 1):
-            return "its queue is full"
-        if event.is_minor:
-            now = trio.current_time()
-            if len(self._minor_at) == _MINOR_EVENTS and now - self._minor_at[0] < _MINOR_SECONDS:
-                return f"more than {_MINOR_EVENTS} OOM kills of pods in {_MINOR_SECONDS:g} s"
-            self._minor_at.append(now)
-        return None
+    def _has_turn(self) -> bool:
+        """Return whether a minor event may be taken now, and take note of it."""
+        now = trio.current_time()
+        if len(self._minor_at) == _MINOR_EVENTS and now - self._minor_at[0] < _MINOR_SECONDS:
+            return False
+        self._minor_at.append(now)
+        return True
 
     async def run(self) -> None:
         """Send what is queued, until cancelled."""

@@ -124,11 +124,14 @@ def _closing_lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"problem: {what}: {why}" for what, why in document["problems"].items())
 
 
+_NOTIFIED: Final = ("sent", "failed", "dropped", "skipped", "waiting")
+
+
 def notifications_text(notifications: Iterable[Mapping[str, Any]]) -> str | None:
     """Return what has become of notifications, by channel; None where there was none."""
     told = []
     for one in notifications:
-        counts = [f"{one[what]} {what}" for what in ("sent", "failed", "dropped", "waiting") if one[what]]
+        counts = [f"{one[what]} {what}" for what in _NOTIFIED if one.get(what)]
         if counts:
             told.append(f"{one['channel']} {', '.join(counts)}")
     return f"notifications: {'; '.join(told)}" if told else None

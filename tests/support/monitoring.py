@@ -15,6 +15,8 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy/monitoring"
 RULES = MONITORING / "rules.yaml"
+# Metrics that have others' names, for others' dashboards: not each of them is in a rule or a panel.
+OF_OTHERS = ("kubelet_", "process_")
 _NAME = re.compile(r"\b(?:reactor|kubelet|process)_[a-z_]+")
 _SUFFIXES = ("_bucket", "_count", "_sum")
 

@@ -102,7 +102,7 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
         repeated_evictions=4,
         overdue_pods=2,
         removed_images={RemovedFor.SPACE: 3},
-        notifications=[{"channel": "webhook", "sent": 3, "failed": 4, "dropped": 5}],
+        notifications=[{"channel": "webhook", "sent": 3, "failed": 4, "dropped": 5, "skipped": 6}],
         problems=["journal", "disk"],
     )
     metrics.read(json.loads(json.dumps(told)), own)

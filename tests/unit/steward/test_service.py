@@ -274,7 +274,14 @@ async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(gua
     assert [2] == [json.loads(line)["decision"] for line in first.read_text().splitlines()]
     assert [3] == [json.loads(line)["decision"] for line in second.read_text().splitlines()]
     [commands] = [one for one in document["notifications"] if one["channel"] == "command"]
-    assert {"channel": "command", "sent": 2, "failed": 0, "dropped": 0, "waiting": 0} == commands
+    assert {
+        "channel": "command",
+        "sent": 2,
+        "failed": 0,
+        "dropped": 0,
+        "skipped": 0,
+        "waiting": 0,
+    } == commands
 
 
 async def test_a_command_that_fails_is_a_problem_of_status(guard):
