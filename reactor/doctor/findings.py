@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from jeepney.bus import find_system_bus
+
 from reactor.brake.brake import unavailable_because
 from reactor.config.documents import load_documents
 from reactor.config.drop_ins import Layers
@@ -24,6 +26,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.settings import BrakeMode, Settings
 from reactor.programs import unrunnable_because
+from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.workloads.manifests import SUFFIXES
 
 _SHOWN: Final = 5
@@ -77,6 +80,7 @@ def _found(
     for path, why in notification_problems(settings).items():
         yield path, f"on this machine {why}"
     yield from _files(settings)
+    yield from _shutdown(settings, document)
     if settings.brake is not BrakeMode.OFF:
         because = "no cgroup memory controller is mounted" if tree is None else unavailable_because(tree)
         if because is not None:
@@ -213,6 +217,24 @@ def _essential(settings: Settings, document: Mapping[Any, Any], who: Guarded) ->
 def _some(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shutdown(settings: Settings, document: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Yield why a shutdown of this machine would not be held up, or who does so already."""
+    if not settings.shutdown_groups:
+        return
+    by_priority = "shutdownGracePeriodByPodPriority"
+    path = by_priority if document.get(by_priority) else "shutdownGracePeriod"
+    try:
+        bus = find_system_bus()
+    except (RuntimeError, ValueError):
+        bus = "DBUS_SYSTEM_BUS_ADDRESS"
+    if not Path(bus).exists():
+        yield path, f"has no effect on this machine: no system bus at {bus}"
+    kubernetes = settings.kubernetes
+    if kubernetes is not None and ends_pods_itself(Path(kubernetes.kubelet_config_path)):
+        why = f"the kubelet ends the pods itself, by {kubernetes.kubelet_config_path}"
+        yield path, f"has no effect on this machine: {why}"
 
 
 def _commands(settings: Settings) -> Iterator[tuple[str, str]]:

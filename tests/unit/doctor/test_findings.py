@@ -216,3 +216,35 @@ def test_check_warns_of_them_and_exits_0(tmp_path, capsys):
     wanted = f"reactor: {config}: reactor.reclaim.nodefs: can't be run on this machine: /no/such/program"
     assert wanted in streams.err
     assert "guards nobody" in streams.out
+
+
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ("shutdownGracePeriod: 30s", "shutdownGracePeriod"),
+        (
+            "shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]",
+            "shutdownGracePeriodByPodPriority",
+        ),
+    ],
+)
+def test_a_shutdown_that_no_bus_tells_of_is_named(node, tmp_path, monkeypatch, keys, path):
+    text = f"{HARD}\n{keys}\nreactor: {{pods: {{parents: [/machine.slice]}}}}"
+    bus = tmp_path / "system_bus_socket"
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={bus}")
+    assert f"no system bus at {bus}" in found(node, text, tmp_path)[path]
+    bus.touch()
+    assert {} == found(node, text, tmp_path)
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "nonsense")
+    assert "no system bus" in found(node, text, tmp_path)[path]
+
+
+def test_a_kubelet_that_ends_the_pods_itself_at_a_shutdown_is_named(node, tmp_path, monkeypatch):
+    (tmp_path / "bus").touch()
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/bus")
+    kubelet = tmp_path / "config.yaml"
+    kubelet.write_text("shutdownGracePeriod: 30s\n")
+    text = f"shutdownGracePeriod: 20s\nreactor: {{kubernetes: {{kubelet: {{config: {kubelet}}}}}}}"
+    assert "the kubelet ends the pods itself" in found(node, text, tmp_path)["shutdownGracePeriod"]
+    kubelet.write_text("evictionHard: {}\n")
+    assert "shutdownGracePeriod" not in found(node, text, tmp_path)
