@@ -73,18 +73,19 @@ def add(commands: Commands) -> None:
 def _check(options: argparse.Namespace) -> int:
     settings = settings_in(options.file, options.config_dir)
     from reactor.config.settings import layers_of
-    from reactor.doctor.findings import findings, refusals
+    from reactor.doctor.findings import findings, nobody_because, refusals
 
-    layers = layers_of(options.file, options.config_dir)
+    layers, tree = layers_of(options.file, options.config_dir), _tree()
     for finding in (
         *refusals(options.file, options.config_dir),
-        *findings(settings, layers, _tree()),
+        *findings(settings, layers, tree),
     ):
         print(f"reactor: {printable(str(finding))}", file=sys.stderr)
     thresholds = settings.eviction.thresholds
     print(f"{options.file}: ok, {len(thresholds)} thresholds: {', '.join(map(str, thresholds))}")
-    if not settings.pod_parents:
-        print(f"{options.file}: guards nobody: reactor.pods.parents is empty, so the daemon only observes")
+    because = nobody_because(settings, tree)
+    if because is not None:
+        print(f"{options.file}: guards nobody: {because}")
     return 0
 
 

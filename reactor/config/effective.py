@@ -40,7 +40,7 @@ class Effective(NamedTuple):
 def effective(document: Mapping[Any, Any], settings: Settings) -> Iterator[Effective]:
     """Yield every key but those of thresholds; the document is valid, and gave these settings."""
     section = document.get(SECTION) or {}
-    chosen = _chosen(settings)
+    chosen = _chosen(document, settings)
     for part, raw, path in (
         (decode(document, KubeletConfiguration), document, ""),
         (decode(section, Section), section, SECTION),
@@ -49,10 +49,16 @@ def effective(document: Mapping[Any, Any], settings: Settings) -> Iterator[Effec
             yield one._replace(value=chosen.get(one.path, one.value))
 
 
-def _chosen(settings: Settings) -> Mapping[str, Any]:
+def _chosen(document: Mapping[Any, Any], settings: Settings) -> Mapping[str, Any]:
     """Return what comes of keys that have no default of their own."""
     eviction = settings.eviction
+    unwritten = (
+        {}
+        if "enforceNodeAllocatable" in document or settings.kubernetes is None
+        else {"enforceNodeAllocatable": ["pods"]}
+    )
     return {
+        **unwritten,
         "evictionPressureTransitionPeriod": _seconds(eviction.pressure_transition_period_seconds),
         "imageMinimumGCAge": _seconds(eviction.image_gc.minimum_age_seconds),
         "reactor.evictionsPerMinute": eviction.evictions_per_minute,

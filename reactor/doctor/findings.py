@@ -64,6 +64,15 @@ def findings(
             yield from _manifests(settings.manifests_path, who.problems)
 
 
+def nobody_because(settings: Settings, tree: CgroupTree | None) -> str | None:
+    """Return why nobody is guarded now by a configuration that means it so, None where somebody may be."""
+    if not settings.pod_parents:
+        return "reactor.pods.parents is empty, so the daemon only observes"
+    if tree is not None and not any(_is_there(tree, parent) for parent in settings.pod_parents):
+        return f"there is no cgroup {' or '.join(settings.pod_parents)} yet"
+    return None
+
+
 def refusals(path: Path, config_dir: Path | None) -> Iterator[Finding]:
     """Yield why `reactor run` would refuse the file as it lies here: it may be for another machine."""
     try:
@@ -143,6 +152,8 @@ def _missing_because(tree: CgroupTree, cgroup: str) -> str | None:
             return None
     except ReactorError as error:
         return f"never guarded: {error}"
+    if _is_made_on_demand(tree, cgroup):
+        return None
     inside = _without_mount_point(tree, cgroup)
     if inside is not None:
         return (
@@ -172,7 +183,7 @@ def _nearest(tree: CgroupTree, cgroup: str) -> str:
             there = f"{there}/{part}"
             continue
         names = _children(tree, there or "/")
-        meant = nearest(part, names, likeness=_LIKENESS)
+        meant = _meant(part, names)
         if meant is not None:
             rest = "/".join((meant, *parts[index + 1 :]))
             found = f"{there}/{rest}" if _is_there(tree, f"{there}/{rest}") else f"{there}/{meant}"
@@ -181,6 +192,20 @@ def _nearest(tree: CgroupTree, cgroup: str) -> str:
             return f"the nearest that is there: {there}"
         return f"there are: {_some([f'/{name}' for name in names])}" if names else "there are no cgroups here"
     return f"the nearest that is there: {there}"
+
+
+def _meant(name: str, names: Sequence[str]) -> str | None:
+    """Return which of these cgroups was probably meant; to be of one kind of unit makes none alike."""
+    by_stem = {one.rpartition(".")[0] or one: one for one in names}
+    stem = name.rpartition(".")[0] or name
+    return by_stem.get(nearest(stem, by_stem, likeness=_LIKENESS) or "")
+
+
+def _is_made_on_demand(tree: CgroupTree, cgroup: str) -> bool:
+    """Return whether systemd makes the cgroup with the first unit in it: a slice, spelled like no other."""
+    name = cgroup.removeprefix("/")
+    is_slice = name.endswith(".slice") and "/" not in name
+    return is_slice and daemon_cgroup() is not None and _meant(name, _children(tree, "/")) is None
 
 
 def _is_there(tree: CgroupTree, cgroup: str) -> bool:

@@ -24,7 +24,7 @@ from reactor.config.settings import KUBEPODS
 from reactor.doctor.findings import findings
 from reactor.doctor.guarded import ESSENTIAL_EXAMPLES, daemon_cgroup
 from reactor.doctor.thresholds import observed_on_this_machine
-from reactor.errors import ConfigError, Problem
+from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.model.amounts import bytes_text
@@ -34,6 +34,8 @@ from reactor.model.signals import Signal
 _MIB: Final = 1 << 20
 _SHARE: Final = 25  # a 25th of the memory, which is 4 %
 _LEAST_BYTES, _MOST_BYTES, _STEP_BYTES = 100 * _MIB, 1024 * _MIB, 10 * _MIB
+# Where an operator puts services that may be evicted; systemd makes it with the first of them.
+_GUARDED: Final = "/guarded.slice"
 # Where runtimes put containers, and nothing else: podman and systemd-nspawn; docker with the cgroupfs driver.
 _OF_CONTAINERS: Final = ("/machine.slice", "/docker", "/libpod_parent", "/lxc", "/lxc.payload")
 _OF_THE_SYSTEM: Final = frozenset(("system.slice", "user.slice", "init.scope", "init", "reactor"))
@@ -77,7 +79,7 @@ _SECTION: Final = """\
 reactor:
   # Decide and write the journal, evict nobody. When `reactor status` and
   # `reactor explain` show what you expect, make this false and reload:
-  # systemctl reload reactor
+  # {reload}
   dryRun: true
 """
 _WHO: Final = """\
@@ -88,8 +90,7 @@ _WHO: Final = """\
   #   {examples}."""
 _SLICE: Final = """\
   # Not /system.slice: sshd and dbus are its children. To have a service guarded, give
-  # it a slice of its own (systemctl edit NAME: [Service], Slice=guarded.slice), and
-  # name that: /guarded.slice"""
+  # it this slice (systemctl edit NAME: [Service], Slice=guarded.slice), and restart it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,18 +125,25 @@ def first_configuration(machine: Machine, thresholds_from: Path | None = None) -
 
 
 def this_machine(root: Path = Path("/")) -> Machine:
-    """Return what this machine has. Raises KernelInterfaceError where it has no cgroup memory controller."""
+    """Return what this machine has. Raises ReactorError where it has no cgroup memory controller."""
     tree = CgroupTree.discover()
     systemd = daemon_cgroup(root / "run/systemd/system") is not None
-    capacity = observed_on_this_machine(Settings(), tree)[Signal.MEMORY_AVAILABLE].capacity
+    memory = observed_on_this_machine(Settings(), tree).get(Signal.MEMORY_AVAILABLE)
+    if memory is None:
+        raise RefusedError(
+            "the memory of this machine can't be observed: reactor doctor says what is missing"
+        )
     kubelets = root / KubernetesSettings().kubelet_config_path.lstrip("/")
     names = tree.children("/")
     return Machine(
         tree=tree,
         has_systemd=systemd,
-        memory_bytes=capacity,
+        memory_bytes=memory.capacity,
         kernel_bytes=read_kernel_memory(PROC),
-        parents=tuple(cgroup for cgroup in _OF_CONTAINERS if tree.exists(cgroup)),
+        parents=(
+            *(cgroup for cgroup in _OF_CONTAINERS if tree.exists(cgroup)),
+            *([_GUARDED] if systemd or tree.exists(_GUARDED) else []),
+        ),
         others=dict(_others(tree)),
         is_kubernetes=kubelets.is_file() or any(name in {KUBEPODS, f"{KUBEPODS}.slice"} for name in names),
         kubelet_config=kubelets if os.access(kubelets, os.R_OK) else None,
@@ -149,20 +157,20 @@ def write(text: str, path: Path, *, force: bool) -> None:
     Raises FileExistsError, OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    if not force:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as file:
-            file.write(text)
-        return
     fd, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(fd, "w", encoding="utf-8") as file:
             os.fchmod(fd, 0o644)
             file.write(text)
-        Path(beside).replace(path)
-    except BaseException:
+            file.flush()
+            os.fsync(fd)
+        if force:
+            Path(beside).replace(path)
+        else:
+            os.link(beside, path)  # which fails where there is one, whoever made it when
+    finally:
         with suppress(FileNotFoundError):
             Path(beside).unlink()
-        raise
 
 
 def warnings(text: str, machine: Machine) -> tuple[str, ...]:
@@ -175,7 +183,11 @@ def warnings(text: str, machine: Machine) -> tuple[str, ...]:
 def _others(tree: CgroupTree) -> Iterator[tuple[str, int]]:
     """Yield cgroups that hold what could be guarded: slices of the operator's, and users' applications."""
     for name in tree.children("/"):
-        if name not in _OF_THE_SYSTEM and f"/{name}" not in _OF_CONTAINERS and not name.startswith(KUBEPODS):
+        if (
+            name not in _OF_THE_SYSTEM
+            and f"/{name}" not in (*_OF_CONTAINERS, _GUARDED)
+            and not name.startswith(KUBEPODS)
+        ):
             yield f"/{name}", len(tree.children(f"/{name}"))
     users = "/user.slice"
     if not tree.exists(users):
@@ -226,7 +238,7 @@ def _lines(machine: Machine, taken: Mapping[str, Any], origin: str) -> Iterator[
         yield from _entry(key, value)
     if not {"evictionHard", "evictionSoft"} & set(written):
         yield _thresholds(machine)
-    yield _SECTION
+    yield _SECTION.format(reload="systemctl reload reactor" if machine.has_systemd else "kill -HUP PID")
     if brake is not None:
         yield f"  brake: {json.dumps(brake)}"
         yield ""
@@ -267,8 +279,8 @@ def _kubernetes(machine: Machine) -> Iterator[str]:
 def _pods(machine: Machine) -> Iterator[str]:
     yield _WHO.format(examples=ESSENTIAL_EXAMPLES)
     if not machine.parents:
-        yield "  # No container was found here: until you name a parent, nobody is guarded and"
-        yield "  # reactor only observes."
+        yield "  # Nothing of that kind was found here: until you name a parent, nobody is guarded"
+        yield "  # and reactor only observes."
     if machine.others:
         yield "  # Could be guarded as well:"
         for cgroup, count in machine.others.items():

@@ -11,7 +11,7 @@ from reactor.cli import main
 from reactor.config.documents import load_document
 from reactor.config.drop_ins import Layers, Named
 from reactor.config.settings import settings_from_text
-from reactor.doctor.findings import findings
+from reactor.doctor.findings import findings, nobody_because
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.programs import unrunnable_because
 
@@ -50,6 +50,12 @@ def with_parent(parent):
     return f"{HARD}\nreactor: {{pods: {{parents: [{parent}]}}}}"
 
 
+@pytest.fixture(autouse=True)
+def without_systemd(monkeypatch):
+    """What systemd would make is not there, whatever runs the tests."""
+    monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: None)
+
+
 def test_parents_that_are_there_and_hold_containers_are_nothing_to_speak_of(node, tmp_path):
     assert {} == found(node, f"{HARD}\nreactor: {{pods: {{parents: [/machine.slice, /jobs]}}}}", tmp_path)
 
@@ -68,12 +74,30 @@ def test_no_parents_are_named_and_an_empty_list_was_meant(node, tmp_path):
         ("/job/nightly", "did you mean /jobs/nightly?"),
         ("/jobs/weekly/big", "the nearest that is there: /jobs"),
         ("/kubepods", "there are: /jobs, /machine.slice, /system.slice"),
+        ("/guarded.slice", "there are: /jobs, /machine.slice, /system.slice"),
     ],
 )
 def test_a_parent_that_is_not_there_is_named_with_the_nearest_that_is(node, tmp_path, parent, said):
     why = found(node, with_parent(parent), tmp_path)["reactor.pods.parents[0]"]
     assert why.startswith(f"{parent} is not on this machine")
     assert said in why
+
+
+def test_a_slice_that_systemd_makes_with_the_first_unit_in_it_may_be_missing(node, tmp_path, monkeypatch):
+    monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: "/system.slice/reactor.service")
+    assert {} == found(node, with_parent("/guarded.slice"), tmp_path)
+    settings = settings_from_text(with_parent("/guarded.slice"), "f")
+    assert nobody_because(settings, node.tree) == "there is no cgroup /guarded.slice yet"
+    node.add("/guarded.slice")
+    assert nobody_because(settings, node.tree) is None
+
+
+@pytest.mark.parametrize("parent", ["/machines.slice", "/machine.slice/b.slice", "/guarded"])
+def test_a_misspelt_slice_and_what_is_none_of_systemds_are_named_on_a_machine_with_systemd(
+    node, tmp_path, monkeypatch, parent
+):
+    monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: "/system.slice/reactor.service")
+    assert "is not on this machine" in found(node, with_parent(parent), tmp_path)["reactor.pods.parents[0]"]
 
 
 @pytest.mark.parametrize("mount", ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", None])

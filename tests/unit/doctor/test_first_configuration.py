@@ -63,6 +63,13 @@ def test_a_machine_without_containers_has_nobody_guarded_and_is_told_what_could_
     assert "Slice=guarded.slice" in text
 
 
+def test_a_slice_that_systemd_makes_on_demand_is_guarded_before_it_is_there(machine, monkeypatch):
+    monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: "/system.slice/reactor.service")
+    text = first_configuration(dataclasses.replace(machine, parents=("/machine.slice", "/guarded.slice")))
+    assert ("/machine.slice", "/guarded.slice") == settings_from_text(text, "f").pod_parents
+    assert [] == without_thresholds(warnings(text, machine))
+
+
 def test_a_kubernetes_node_has_the_kubelets_thresholds(machine, tmp_path):
     kubelet = tmp_path / "config.yaml"
     kubelet.write_text(
@@ -118,18 +125,12 @@ def test_a_file_without_thresholds_or_with_wrong_ones_is_refused(machine, tmp_pa
 def test_a_file_is_never_overwritten_without_force(tmp_path):
     path = tmp_path / "etc" / "config.yaml"
     write("one\n", path, force=False)
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("one\n", 0o644 & ~_umask())
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("one\n", 0o644)
     with pytest.raises(FileExistsError):
         write("two\n", path, force=False)
-    assert path.read_text() == "one\n"
+    assert (path.read_text(), os.listdir(path.parent)) == ("one\n", ["config.yaml"])
     write("two\n", path, force=True)
     assert (path.read_text(), os.listdir(path.parent)) == ("two\n", ["config.yaml"])
-
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def test_the_command_refuses_a_file_that_exists_and_names_force(tmp_path, capsys):
