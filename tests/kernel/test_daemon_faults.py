@@ -253,6 +253,38 @@ def test_wrong_reload_keeps_the_configuration_and_names_every_problem(
     assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
 
 
+def test_what_waits_for_a_restart_is_named_until_the_file_says_again_what_is_in_force(
+    daemon: RunningDaemon,
+) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    assert "restart" not in daemon.status()["problems"]
+
+    daemon.configure(HARD, {"journal": {"path": str(daemon.directory / "other.jsonl")}})
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: "restart" in daemon.status()["problems"], "what waits for a restart")
+    assert "in force after a restart only: reactor.journal" in daemon.status()["problems"]["restart"]
+
+    daemon.configure(HARD)
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: "restart" not in daemon.status()["problems"], "nothing that waits")
+
+
+def test_status_works_while_the_file_is_invalid(daemon: RunningDaemon) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    daemon.configure({"evictionHard": {"memory.available": "64Xi"}})
+
+    command = [sys.executable, "-m", "reactor", "status", "--output", "json"]
+    asked = subprocess.run(
+        [*command, "--config", str(daemon.config_path)], capture_output=True, text=True, check=False
+    )
+
+    assert asked.returncode == 0
+    assert "invalid, 1 error" in asked.stderr
+    assert json.loads(asked.stdout)["pods"] == 0
+
+
 def test_crash_after_a_refused_reload_is_not_final(node: VirtualNode, daemon: RunningDaemon) -> None:
     daemon.configure(HARD)
     daemon.start()
