@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import trio
 
 from reactor.kernel.cgroup import CgroupTree, own_cgroup
+from reactor.model.pod_lists import PodLists, PodRule, Preference
 from reactor.model.pods import QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
@@ -48,6 +51,67 @@ def test_pods_are_what_their_cgroups_say(v1_tree: CgroupTree, parent: Path) -> N
     assert {Resource.MEMORY: 64 * MIB} == burstable.requests
     assert (QosClass.GUARANTEED, "user.oomd_omit") == (guaranteed.qos_class, guaranteed.critical_because)
     assert {} == workloads.problems
+
+
+@pytest.fixture
+def sleeping(parent: Path) -> Iterator[Callable[[str], int]]:
+    """Return what makes a pod in which one process sleeps, and returns its id."""
+    with ExitStack() as stack:
+
+        def start(name: str) -> int:
+            (parent / name).mkdir()
+            process = stack.enter_context(subprocess.Popen(["sleep", "60"]))
+            stack.callback(process.kill)
+            (parent / name / "cgroup.procs").write_text(str(process.pid))
+            return process.pid
+
+        yield start
+
+
+def test_lists_place_real_pods_by_unit_and_process(
+    v1_tree: CgroupTree, parent: Path, sleeping: Callable[[str], int]
+) -> None:
+    for name in ("batch.service", "sshd.service"):
+        (parent / name).mkdir()
+    for name in ("db.service", "db-2.service"):
+        sleeping(name)
+    lists = PodLists(
+        never=(PodRule(unit="db.*", process="sleep"), PodRule(unit="db-2*", process="postgres")),
+        prefer=(PodRule(unit="~batch\\.(service|scope)"),),
+    )
+    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
+    found = {pod.name: (pod.critical_because, pod.preference) for pod in trio.run(workloads.listed)}
+    assert {
+        "batch.service": (None, Preference.PREFER),
+        "db-2.service": (None, Preference.NONE),
+        "db.service": ("never list: unit db.*, process sleep", Preference.NONE),
+        "sshd.service": ("sshd.service is in the built-in never list", Preference.NONE),
+    } == found
+
+
+def test_pod_whose_main_process_the_kernel_may_not_kill_is_never_evicted(
+    v1_tree: CgroupTree, sleeping: Callable[[str], int]
+) -> None:
+    vital, _ = sleeping("vital"), sleeping("other")
+    try:
+        Path(f"/proc/{vital}/oom_score_adj").write_text("-1000")
+    except PermissionError:
+        pytest.skip("lowering an oom_score_adj needs CAP_SYS_RESOURCE; run as root with all capabilities")
+    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,)))
+    assert {"vital": "oom_score_adj -1000 of its main process", "other": None} == {
+        pod.name: pod.critical_because for pod in trio.run(workloads.listed)
+    }
+
+
+def test_a_user_who_was_given_the_parent_protects_no_pod_by_its_name(
+    v1_tree: CgroupTree, parent: Path
+) -> None:
+    for name in ("sshd.service", "db.service"):
+        (parent / name).mkdir()
+    os.chown(parent, 1000, 1000)
+    lists = PodLists(never=(PodRule(unit="db.service"),))
+    workloads = Workloads(v1_tree, Settings(pod_parents=(PARENT,), pod_lists=lists))
+    assert [None, None] == [pod.critical_because for pod in trio.run(workloads.listed)]
 
 
 def test_recreated_cgroup_is_another_pod(v1_tree: CgroupTree, parent: Path) -> None:
