@@ -101,9 +101,10 @@ def test_what_daemons_left_behind_is_looked_for_in_a_nest_that_recursion_would_n
 
 def test_names_that_are_no_text_are_walked_as_any_other(root: Path) -> None:
     name = os.fsdecode(b"\xff\xfe\x1b[31m")
-    nest(root, [name, "inner"], pids="12\n")
+    nest(root, [name, name, "inner"], pids="12\n")
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=root)
     assert [12] == tree.processes(f"/{name}")
+    assert ["/", f"/{name}", f"/{name}/{name}", f"/{name}/{name}/inner"] == walked(root)
 
 
 def test_a_thousand_cgroups_side_by_side_take_no_descriptor_each(root: Path) -> None:
