@@ -273,6 +273,25 @@ async def test_a_kill_leaves_no_descriptor(cgroups: Cgroups) -> None:
     await until(lambda: set(os.listdir("/proc/self/fd")) <= before, "no descriptor more than before")
 
 
+async def test_a_pod_of_too_many_cgroups_for_one_go_is_not_said_to_be_empty_and_reap_ends_what_is_in_them(
+    make_tree: FakeTreeMaker,
+) -> None:
+    cgroups = Cgroups(make_tree(CgroupVersion.V1))
+    cgroups.add("/pods/pod")
+    for number in range(300):
+        cgroups.add(f"/pods/pod/{number}")
+    with closing(KillPath(cgroups.fake.tree, ("/pods",))) as kills:
+        report = kills.kill_now(of("/pods/pod"))
+        assert (False, ()) == (report.is_empty, report.problems)
+        victims = [one for number in (0, 150, 299) for one in cgroups.add(f"/pods/pod/{number}/late", 1)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cgroups.keep_settling)
+            reaped = await kills.reap(of("/pods/pod"), 20)
+            nursery.cancel_scope.cancel()
+        assert (True, ()) == (reaped.freed_ns is not None, reaped.problems)
+    assert [-signal.SIGKILL] * 3 == ends(victims)
+
+
 def test_a_pod_is_empty_where_the_kernel_says_so_however_many_cgroups_are_in_it(v2: Cgroups) -> None:
     v2.add("/pods/pod/a")
     v2.add("/pods/pod/a/b", 1)  # which is not listed to find that out
