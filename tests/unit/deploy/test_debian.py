@@ -165,3 +165,23 @@ def test_manual_page_of_the_configuration_is_the_documentation(documents: Path) 
     assert manual.startswith("# NAME\n\nreactor.yaml - ")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert [row for row in rows if row not in manual] == []
+
+
+def test_upgrade_takes_over_from_a_running_service_and_starts_no_stopped_one() -> None:
+    """The preinst writes down what the postinst goes by; debhelper's own start would come for both."""
+    scripts = {name: (DEBIAN / f"reactor.{name}").read_text() for name in ("preinst", "postinst")}
+    rules = (DEBIAN / "rules").read_text()
+
+    assert 'echo "$was" >/run/reactor.before-upgrade' in scripts["preinst"]
+    assert "running) /usr/lib/reactor/take-over" in scripts["postinst"]
+    assert "  stopped) ;;\n" in scripts["postinst"]
+    assert "dh_installsystemd --no-start --no-stop-on-upgrade\n" in rules
+
+
+@pytest.mark.parametrize("name", ["preinst", "postinst", "prerm", "postrm"])
+def test_maintainer_scripts_are_read_by_sh(name: str) -> None:
+    checked = subprocess.run(
+        ["sh", "-n", DEBIAN / f"reactor.{name}"], capture_output=True, text=True, check=False
+    )
+
+    assert (checked.returncode, checked.stderr) == (0, "")
