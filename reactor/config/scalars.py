@@ -125,7 +125,9 @@ def as_quantity(raw: object) -> Quantity:
     return found
 
 
-def _enumeration(cls: type[StrEnum]) -> Callable[[Any, Any], StrEnum]:
+def enumeration(cls: type[StrEnum]) -> Callable[[Any, Any], StrEnum]:
+    """Return what reads a value of an enumeration."""
+
     def read(raw: Any, _: Any) -> StrEnum:
         try:
             return cls("off" if raw is False else raw)  # what YAML 1.1 makes of off
@@ -137,8 +139,8 @@ def _enumeration(cls: type[StrEnum]) -> Callable[[Any, Any], StrEnum]:
 
 HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
     *(
-        (enumeration, _enumeration(enumeration))
-        for enumeration in (
+        (one, enumeration(one))
+        for one in (
             Signal,
             Filesystem,
             Layout,

@@ -19,6 +19,7 @@ from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY
 from reactor.model.signals import RESOURCE, Resource, Signal
 from reactor.simulate.scenario_file import at
 
+_NONE: Final = "none"
 _OOM_KILL: Final = "oom-kill"
 _FILESYSTEMS: Final = {
     Signal.NODEFS_AVAILABLE: ("fs", "availableBytes", "capacityBytes"),
@@ -40,6 +41,7 @@ def steps_of_journal(path: Path) -> Iterator[dict[str, Any]]:
     began: float | None = None
     latest = 0.0
     pods: dict[str, dict[str, Any]] = {}
+    preferences: dict[str, str] = {}
     for number, document in _documents(path):
         try:
             seconds = datetime.fromisoformat(document["time"]).timestamp()
@@ -48,14 +50,20 @@ def steps_of_journal(path: Path) -> Iterator[dict[str, Any]]:
             if document["kind"] == _OOM_KILL:
                 yield {"at": at(latest), "oomKills": int(document["kills"])}
                 continue
-            ranked = _ranked(document)
+            ranked, preferred = _ranked(document), _preferences(document)
             news = {uid: pod for uid, pod in ranked.items() if pods.get(uid) != pod}
             pods |= news
+            before = preferences
+            preferences = {uid: one for uid, one in before.items() if uid not in ranked} | preferred
             step: dict[str, Any] = {"at": at(latest), "summary": _summary(document)}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             got = f"{type(error).__name__}: {error}"
             raise ConfigError([Problem(path=f"{path}:{number}", got=got, accepted="a decision")]) from error
-        yield {**step, "pods": list(pods.values())} if news else step
+        if news or preferences != before:
+            step["pods"] = list(pods.values())
+            if preferences:
+                step["preferences"] = preferences
+        yield step
 
 
 def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -121,6 +129,12 @@ def _ranked(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the pods that were ranked, by uid, as v1.Pods."""
     resource = _resource(document)
     return {place["uid"]: _pod(place, resource) for place in document.get("ranking") or ()}
+
+
+def _preferences(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return which of the pods that were ranked go first or last by the operator's lists, by uid."""
+    places = document.get("ranking") or ()
+    return {place["uid"]: place["preference"] for place in places if place.get("preference", _NONE) != _NONE}
 
 
 def _pod(place: Mapping[str, Any], resource: Resource) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from reactor.config.pod import SOURCE_ANNOTATION
 from reactor.disks.filesystems import FilesystemObserver, observations
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodUsage
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Resource, Signal
@@ -173,6 +174,11 @@ def pod_document(pod: Pod) -> dict[str, Any]:
         },
         "status": {"qosClass": pod.qos_class},
     }
+
+
+def preferences_of(pods: Sequence[Pod]) -> dict[str, str]:
+    """Return which of the pods go first or last by the operator's lists, by uid."""
+    return {pod.uid: pod.preference.name.lower() for pod in pods if pod.preference is not Preference.NONE}
 
 
 def _memory(seen: Observation) -> dict[str, int]:

@@ -31,7 +31,7 @@ from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH, kubelet_access
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Layout
 from reactor.simulate.from_journal import steps_of_journal
-from reactor.simulate.plain_node import PlainNode, Worth, pod_document, summary_of
+from reactor.simulate.plain_node import PlainNode, Worth, pod_document, preferences_of, summary_of
 from reactor.simulate.scenario_file import ScenarioFile, at
 
 _TERMINAL: Final = frozenset({"Failed", "Succeeded"})
@@ -110,6 +110,7 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
     """Record a plain node, as the daemon would observe it."""
     worth = Worth(settings.eviction.thresholds)
     pods_before: list[Any] | None = None
+    preferences_before: dict[str, str] = {}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
         began = trio.current_time()
@@ -121,8 +122,14 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
                     if worth.is_step(now - began, seen, usages, pods):
                         listed = [pod_document(pod) for pod in pods]
                         summary = summary_of(seen, pods, usages)
-                        scenario.add(step_of(now - began, summary, listed, pods_before))
-                        pods_before = listed
+                        preferences = preferences_of(pods)
+                        if preferences != preferences_before:
+                            pods_before = None
+                        step = step_of(now - began, summary, listed, pods_before)
+                        if preferences and "pods" in step:
+                            step["preferences"] = preferences
+                        scenario.add(step)
+                        pods_before, preferences_before = listed, preferences
                     await trio.sleep_until(now + options.interval_seconds)
         nursery.cancel_scope.cancel()
 

@@ -6,24 +6,36 @@ import gc
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from reactor.config.decode import check_document, decode, strict
+from reactor.config.decode import CONVERTER, check_document, decode, register_scalar, strict
 from reactor.config.documents import load_document
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.pod import PodDocument, pod
 from reactor.config.refused import Refused
-from reactor.config.scalars import Count, Instant, Seconds
+from reactor.config.scalars import Count, Instant, Seconds, enumeration
 from reactor.config.summary import Summary
 from reactor.errors import ConfigError, Problem
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import Image, Pod
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, Reclaim
 
 API_VERSION = "reactor/v1alpha1"
 KIND = "Scenario"
+
+
+class Preferred(StrEnum):
+    """Whether a pod goes before all others or after them, as the lists of a plain node say."""
+
+    PREFER = "prefer"
+    AVOID = "avoid"
+
+
+register_scalar(CONVERTER, Preferred, enumeration(Preferred))
 
 
 @strict
@@ -56,10 +68,12 @@ class Step:
     """One evaluation pass, `at` seconds after the scenario's start.
 
     `oom_kills` of the kernel's since the step before, at the node's own limit; no decision depends on them.
+    `preferences` are by uid, of the step's own `pods`.
     """
 
     at: Seconds
     pods: tuple[Pod, ...] | None = None
+    preferences: Mapping[str, Preferred] = field(default_factory=dict)
     summary: Summary | None = None
     stats_error: bool = False
     after_reclaim: Mapping[Reclaim, Summary] = field(default_factory=dict)
@@ -78,6 +92,7 @@ class _Document:
     kubelet_configuration: KubeletConfiguration = field(default_factory=KubeletConfiguration)
     filesystems: _Filesystems = field(default_factory=_Filesystems)
     pods: tuple[Pod, ...] = ()
+    preferences: Mapping[str, Preferred] = field(default_factory=dict)
     images: tuple[_Image, ...] = ()
 
 
@@ -103,7 +118,7 @@ def scenario_from_text(text: str, name: str) -> Scenario:
         configuration=document.kubelet_configuration,
         layout=document.filesystems.layout,
         settings=eviction_settings(document.kubelet_configuration, document.filesystems.layout),
-        pods=document.pods,
+        pods=_preferred(document.pods, document.preferences),
         images=tuple(
             Image(
                 id=image.id,
@@ -115,8 +130,18 @@ def scenario_from_text(text: str, name: str) -> Scenario:
             )
             for image in document.images
         ),
-        steps=document.steps,
+        steps=tuple(
+            replace(step, pods=_preferred(step.pods or (), step.preferences)) if step.preferences else step
+            for step in document.steps
+        ),
         warnings=document.kubelet_configuration.warnings,
+    )
+
+
+def _preferred(pods: tuple[Pod, ...], preferences: Mapping[str, Preferred]) -> tuple[Pod, ...]:
+    return tuple(
+        replace(one, preference=Preference[preferences[one.uid].name]) if one.uid in preferences else one
+        for one in pods
     )
 
 
@@ -134,6 +159,7 @@ def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
     yield from _kind(raw)
     yield from _layout(raw)
     yield from _same_pods(raw.get("pods"), "pods")
+    yield from _of_pods(raw, "")
     yield from _steps(raw.get("steps"))
 
 
@@ -162,6 +188,7 @@ def _steps(steps: object) -> Iterator[Refused]:
         if not isinstance(step, Mapping):
             continue
         yield from _same_pods(step.get("pods"), f"steps[{index}].pods")
+        yield from _of_pods(step, f"steps[{index}].")
         try:
             at = decode(step.get("at"), Seconds)
         except ConfigError:
@@ -171,6 +198,13 @@ def _steps(steps: object) -> Iterator[Refused]:
                 step["at"], f"{latest:g}s or later, where the step before is", at=f"steps[{index}].at"
             )
         latest = max(latest, at)
+
+
+def _of_pods(raw: Mapping[str, Any], at: str) -> Iterator[Refused]:
+    if raw.get("preferences") and not raw.get("pods"):
+        yield Refused(
+            raw["preferences"], "preferences of the pods that stand beside them", at=f"{at}preferences"
+        )
 
 
 def _same_pods(pods: object, at: str) -> Iterator[Refused]:

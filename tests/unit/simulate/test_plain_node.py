@@ -10,6 +10,7 @@ import trio
 
 from reactor.config import settings_from_text
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
@@ -142,3 +143,21 @@ def test_record_writes_a_plain_nodes_scenario(node, settings, proc, tmp_path, mo
     assert [pod.name for pod in scenario.steps[0].pods or ()] == ["hog", "web"]
     assert len(scenario.steps) == 1  # nothing has changed since
     assert "1 steps recorded" in capsys.readouterr().err
+
+
+def test_record_writes_who_goes_first_and_last_by_the_lists(node, settings, proc, tmp_path, monkeypatch):
+    monkeypatch.setattr(recording, "PlainNode", partial(PlainNode, proc=proc))
+    monkeypatch.setattr(recording.CgroupTree, "discover", lambda: node.tree)
+    config, out = tmp_path / "config.yaml", tmp_path / "node.json"
+    config.write_text(CONFIG.replace("PATH", str(tmp_path)))
+    lists = tmp_path / "config.d"
+    lists.mkdir()
+    (lists / "lists.conf").write_text("reactor: {pods: {avoid: [hog], prefer: [web]}}\n")
+    options = RecordOptions(
+        config=config, config_dir=lists, output=str(out), interval_seconds=0.01, seconds=0.1
+    )
+    assert record(options) == 0
+    scenario = scenario_from_text(out.read_text(), "recorded")
+    assert {"hog": Preference.AVOID, "web": Preference.PREFER} == {
+        pod.name: pod.preference for pod in scenario.steps[0].pods or ()
+    }

@@ -273,3 +273,39 @@ def test_what_is_no_journal_is_told_by_its_line(tmp_path: Path, line: str) -> No
 
 def test_instants_are_durations_and_never_negative() -> None:
     assert ("0.000s", "12.346s") == (at(-1.0), at(12.3456))
+
+
+def test_preferences_of_the_journal_are_replayed_and_end_with_it(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    small = {"usage": _GIB // 2}
+    ranking = [
+        _place("small", preference="prefer", **small),
+        _place("other", preference="none", **small),
+        _place("hog", preference="avoid"),
+    ]
+    later = [{**place, "preference": "none"} for place in ranking]
+    lines = [_decision(0, _GIB // 2, ranking), _decision(9, 4 * _GIB), _decision(20, _GIB // 2, later)]
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    steps = list(steps_of_journal(journal))
+
+    assert {"small": "prefer", "hog": "avoid"} == steps[0]["preferences"]
+    assert [True, False, True] == ["pods" in step for step in steps]
+    replayed = list(replay(scenario_from_text(_recorded(*steps), "journal")))
+    assert ["default/small", "default/other", "default/hog"] == replayed[0]["ranking"]
+    assert ["default/hog"] == [one["pod"] for one in replayed[2]["evicted"]]
+
+
+@pytest.mark.parametrize(
+    ("where", "accepted"),
+    [
+        ({"preferences": {"a": "prefer"}}, "preferences: got {'a': 'prefer'}"),
+        ({"steps": [{"at": "0s", "preferences": {"a": "avoid"}}]}, "steps[0].preferences: got"),
+        ({"steps": [{"at": "0s", "pods": [], "preferences": {"a": "never"}}]}, "preferences.a: got 'never'"),
+    ],
+)
+def test_preferences_stand_beside_their_pods(where: dict[str, Any], accepted: str) -> None:
+    document = {"apiVersion": "reactor/v1alpha1", "kind": "Scenario", "steps": [], **where}
+    with pytest.raises(ConfigError) as raised:
+        scenario_from_text(json.dumps(document), "s")
+    assert accepted in str(raised.value)
