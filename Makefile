@@ -35,7 +35,7 @@ deb: setup ## Build the Debian package into dist (DEB_VERSION=…); says what th
 	@mkdir -p dist && cp .cache/deb/reactor_$$(dpkg-parsechangelog -l $(DEB_STAGE)/debian/changelog -S Version)_*.deb dist/
 	@ls -t dist/reactor_*.deb | head -n 1
 
-test-deb: deb ## Look at the Debian package, install and purge it in roots of Debian 12 and 13 (root; lintian, mmdebstrap)
+test-deb: deb ## Look at the Debian package, install, upgrade and purge it in roots of Debian 12 and 13 (root)
 	REACTOR_DEB=$$(ls -t dist/reactor_*.deb | head -n 1) $(BIN)/pytest tests/package
 
 demo: setup ## Watch a memory hog being evicted (root)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # a root of Debian is made first
 NOT_COMPARED = ("var/cache", "var/lib/apt", "var/lib/dpkg", "var/log", "tmp", "proc", "sys", "dev", "run")
 
 
