@@ -23,10 +23,11 @@ from reactor.guard.steward_link import StewardLink
 from reactor.guard.steward_process import StewardError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.link.requests import ReclaimOver
+from reactor.link.listings import pieces, spec_record
+from reactor.link.requests import ReclaimOver, Section
 from reactor.model.decisions import Decision, Eviction, Slowdown, SlowReason, Snapshot
 from reactor.model.oom import OomKill, OomScope
-from reactor.model.pods import Pod
+from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.supervisor import Supervisor
@@ -117,6 +118,28 @@ async def test_only_a_pod_that_is_killed_for_the_nodes_sake_is_reported_as_disru
     node.evicted(replace(attempt, eviction=replace(attempt.eviction, threshold=threshold)), nursery)
     [eviction] = await reported(node)
     assert eviction["disrupted"] == (threshold is not None)
+
+
+async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though_no_steward_tells_them(
+    tmp_path, nursery
+):
+    node = node_in(tmp_path)
+    cgroup = tmp_path / "cgroup/kubepods/podu"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").touch()
+    (cgroup / "cgroup.events").write_text("populated 0\n")
+    for piece in pieces(Section.SPECS, 1, [spec_record(PodSource.API, POD) or b""]):
+        node.told.take(piece)
+    attempt = attempt_of()
+    node.evicted(attempt, nursery)
+    attempt.ended.set()
+    await until(lambda: node.document()["held_down"], "the pod is kept down")
+    node.close()
+
+    after = node_in(tmp_path)
+
+    assert {"u": replace(POD, cgroup=None)} == after.told.specs
+    assert 1 == after.document()["held_down"]
 
 
 async def test_conditions_whose_signals_are_not_observed_are_reported_as_unknown(tmp_path, nursery):
