@@ -25,7 +25,8 @@ class PartFaults:
 
     async def beside(self, name: str) -> None:
         self.seen.add(name)
-        await self._event(name).wait()
+        if not self._event(name).is_set():  # a job that is over at once has this cancelled at its first wait
+            await self._event(name).wait()
         self.within(name)
 
     def within(self, name: str) -> None:
