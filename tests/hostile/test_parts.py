@@ -28,7 +28,15 @@ pytestmark = pytest.mark.suite("crash-only")
 
 # What is over once the daemon runs, or does not come by itself here: a failure can't be had at any moment.
 _OVER = {"first list of pods", "restoring the state", "abandoned brakes", "watchdog"}
-_NOT_HERE = {"end", "oom record", "kubernetes notes", "answers", "reclaim", "memory reclaim"}
+_NOT_HERE = {
+    "end",
+    "oom record",
+    "kubernetes notes",
+    "answers",
+    "reclaim",
+    "memory reclaim",
+    "pods at shutdown",
+}
 
 
 def _configured(node: VirtualNode, directory: Path) -> tuple[Path, Settings]:
