@@ -268,6 +268,7 @@ class Course:
                 instance=instance,
                 at_ns=at_ns,
                 gone_ns=self._gone_ns(instance),
+                tmpfs_bytes=self._tmpfs_bytes(instance),
                 is_kernels=instance in by_kernel,
             )
             for instance, at_ns in deaths.items()
@@ -314,10 +315,18 @@ class Course:
     def _gone_ns(self, instance: int) -> int | None:
         """Return when a killed pod had given back what it can; None where it has not."""
         died_ns = [one.at_ns for one in self.stage.deaths if one.instance == instance and one.who == "actor"]
-        pod = next((one for one in self.pods.present.values() if one.instance == instance), None)
+        pod = self._present(instance)
         if not died_ns or pod is None or (pod.holds_tmpfs and not pod.tmpfs_gone_ns):
             return None
         return max(died_ns[0], pod.tmpfs_gone_ns)
+
+    def _tmpfs_bytes(self, instance: int) -> int | None:
+        """Return how much a pod has written to the tmpfs, None of one that is not there any more."""
+        pod = self._present(instance)
+        return None if pod is None else pod.note_tmpfs()
+
+    def _present(self, instance: int) -> Present | None:
+        return next((one for one in self.pods.present.values() if one.instance == instance), None)
 
     @staticmethod
     def _is_timed(episode: Episode, verdict: Verdict) -> bool:

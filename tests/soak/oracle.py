@@ -98,7 +98,8 @@ class Life:
 class Kill:
     """An instance that died without the soak having ended it, at the death of its canary.
 
-    What it holds counts as available until `gone_ns`: its processes have ended, its tmpfs is removed.
+    What it holds counts as available until `gone_ns`: its processes have ended, its tmpfs is removed. Of what
+    is left once they have ended its page cache on a disk is the node's: `tmpfs_bytes` are its files in tmpfs.
     `is_kernels`: the kernel's OOM killer has killed in it. What is dying already the kernel does not count as
     killed, so the daemon did not kill before it.
     """
@@ -106,6 +107,7 @@ class Kill:
     instance: int
     at_ns: int
     gone_ns: int | None = None
+    tmpfs_bytes: int | None = None
     is_kernels: bool = False
 
 
@@ -422,6 +424,8 @@ def _available(
         if gone_ns is None or sample.began_ns < gone_ns:
             dying_bytes += held_bytes
         else:
+            if kill.tmpfs_bytes is not None:
+                held_bytes = min(held_bytes, kill.tmpfs_bytes)
             left_bytes += max(0, held_bytes - (0 if least_bytes is None else _UNCOUNTED_BYTES))
     available_bytes = capacity_bytes - sample.most_bytes + dying_bytes
     return available_bytes + (left_bytes if least_bytes is None or available_bytes >= least_bytes else 0)

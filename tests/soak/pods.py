@@ -35,11 +35,24 @@ class Present:
     directories: tuple[Path, ...]
     inode: int
     files: list[Path] = field(default_factory=list)
-    holds_tmpfs: bool = False
+    tmpfs_files: list[Path] = field(default_factory=list)
+    tmpfs_bytes: int = 0
     tmpfs_gone_ns: int = 0
+
+    @property
+    def holds_tmpfs(self) -> bool:
+        """Tell whether the pod has written to the tmpfs."""
+        return bool(self.tmpfs_files)
+
+    def note_tmpfs(self) -> int:
+        """Return how large its files in tmpfs are; after their removal, how large they were."""
+        with suppress(FileNotFoundError):
+            self.tmpfs_bytes = sum(path.stat().st_blocks * 512 for path in self.tmpfs_files)
+        return self.tmpfs_bytes
 
     def forget_files(self) -> None:
         """Remove what the pod wrote: its tmpfs or its page cache is free with that."""
+        self.note_tmpfs()
         while self.files:
             self.files.pop().unlink(missing_ok=True)
         if self.holds_tmpfs and not self.tmpfs_gone_ns:
@@ -95,7 +108,8 @@ class Pods:
         if kind in _IN_FILES:
             path = self._places[kind] / f"{pod.instance}-{len(pod.files)}"
             pod.files.append(path)
-            pod.holds_tmpfs = pod.holds_tmpfs or kind == "t"
+            if kind == "t":
+                pod.tmpfs_files.append(path)
         life = self.lives[pod.instance]
         self.lives[pod.instance] = replace(life, holds=life.holds + kind)
         self._stage.act(pod.slot, kind, max(4096, size_bytes), rate_bytes, path)

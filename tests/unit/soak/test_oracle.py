@@ -224,6 +224,19 @@ def test_second_kill_for_files_that_are_still_to_be_removed_is_wrong() -> None:
     assert verdict.kills[1].wrong == "killed another for memory whose files were still to be removed"
 
 
+@pytest.mark.parametrize(
+    ("tmpfs_mib", "wrong"),
+    [(0, None), (50, "killed another for memory whose files were still to be removed")],
+)
+def test_page_cache_that_a_victim_leaves_on_a_disk_is_not_waited_for(
+    tmpfs_mib: int, wrong: str | None
+) -> None:
+    ended = life(HOG, processes_gone_ns=int(2.5 * MS))
+    first = replace(kill(HOG, 2.2, 8), tmpfs_bytes=tmpfs_mib * MIB)
+
+    assert judge(episode(CROSSED, [first, kill(SMALL, 2.8)], lives=[ended])).kills[1].wrong == wrong
+
+
 def test_files_that_are_left_spare_no_pod_where_less_than_half_of_the_threshold_is_available() -> None:
     def wrong(used_mib: float) -> str | None:
         at_rest = [sample(at, {HOG: 40, SMALL: 5}, beside_mib=used_mib - 45) for at in range(1, 20)]
