@@ -288,7 +288,9 @@ def filesystems_table(document: Mapping[str, Any], *, whole: str = "") -> Table:
         for same in by_place.values()
     ]
     columns = (f"FILESYSTEM ({document['layout']})", "PATH", "LIES ON", "FILLS BY", "THRESHOLD IN")
-    return table(columns, rows, right="FILLS BY,THRESHOLD IN", whole=whole)
+    found = table(columns, rows, right="FILLS BY,THRESHOLD IN", whole=whole)
+    found.columns[0].min_width = len(columns[0])  # the layout stays beside its word
+    return found
 
 
 def reclaimed_table(reclaimed: Iterable[Mapping[str, Any]]) -> Table:

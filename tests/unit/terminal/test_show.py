@@ -185,5 +185,6 @@ def test_a_path_is_never_broken_however_narrow_the_screen_is() -> None:
     )
     table, _, said = paper.getvalue().partition("problem")
     assert path in table
+    assert "FILESYSTEM (single)" in table
     assert f"{path}/web.yaml" in said
     assert [line for line in said.splitlines() if len(line) > 40] == [f"{path}/web.yaml:"]
