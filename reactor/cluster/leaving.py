@@ -27,6 +27,7 @@ from reactor.errors import ConfigError
 from reactor.kube.client import ApiClient
 from reactor.kube.documents import node_path
 from reactor.kube.errors import ApiError, NotFoundError
+from reactor.kube.mirrors import OwnerReference
 
 POD_NAME: Final = "POD_NAME"
 POD_NAMESPACE: Final = "POD_NAMESPACE"
@@ -39,19 +40,11 @@ Systemctl = Callable[..., Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Owner:
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Metadata:
     uid: str = ""
     deletion_timestamp: Timestamp | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    owner_references: tuple[_Owner, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +134,7 @@ async def _in_a_pod(
     return told if await _is_made_here(client, owner, namespace, node_name) else None
 
 
-async def _is_made_here(client: ApiClient, owner: _Owner, namespace: str, node_name: str) -> bool:
+async def _is_made_here(client: ApiClient, owner: OwnerReference, namespace: str, node_name: str) -> bool:
     """Return whether a DaemonSet makes another pod on this node, as far as its node selector says."""
     path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{owner.name}"
     try:

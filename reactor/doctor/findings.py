@@ -65,7 +65,7 @@ def findings(
 
 
 def nobody_because(settings: Settings, tree: CgroupTree | None) -> str | None:
-    """Return why nobody is guarded now by a configuration that means it so, None where somebody may be."""
+    """Return why no pod is guarded now, as the configuration intends; None where one may be."""
     if not settings.pod_parents:
         return "reactor.pods.parents is empty, so the daemon only observes"
     if tree is not None and not any(_is_there(tree, parent) for parent in settings.pod_parents):

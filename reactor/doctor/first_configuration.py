@@ -167,7 +167,7 @@ def write(text: str, path: Path, *, force: bool) -> None:
         if force:
             Path(beside).replace(path)
         else:
-            os.link(beside, path)  # which fails where there is one, whoever made it when
+            os.link(beside, path)  # fails where the path exists, also if it was made meanwhile
     finally:
         with suppress(FileNotFoundError):
             Path(beside).unlink()

@@ -54,13 +54,6 @@ _NEEDED: Final = frozenset(
 _CALLED_OFF: Final = "called off"
 
 
-class Pods(Protocol):
-    """Knows the pods."""
-
-    def __call__(self) -> Sequence[Pod]:
-        """Return those that exist now."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Ending:
     """What becomes of a pod at a shutdown; `ended` is set when nothing more will.
@@ -108,13 +101,13 @@ class Audience(Protocol):
 class Surroundings:
     """What a shutdown works with.
 
-    `pods` lists them as they are; `may_be_populated` says whether a process may be left in one, by no more
-    than the kernel itself says of it: a tenant's cgroups are not walked in the loop. `write` queues a line of
-    the journal, and `wait_written` returns when all are safe.
+    `pods` returns those that exist now; `may_be_populated` says whether a process may be left in one, by no
+    more than the kernel itself says of it: a tenant's cgroups are not walked in the loop. `write` queues a
+    line of the journal, and `wait_written` returns when all are safe.
     """
 
     kills: Kills
-    pods: Pods
+    pods: Callable[[], Sequence[Pod]]
     may_be_populated: Callable[[Pod], bool]
     write: Callable[[Make], object]
     wait_written: Callable[[], Awaitable[None]]

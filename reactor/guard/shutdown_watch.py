@@ -60,7 +60,6 @@ class ShutdownWatch:
         of_kubelet = () if kubelet_config_path is None else (kubelet_config_path,)
         process = await StewardProcess.start((*self._command, str(wanted_seconds), *of_kubelet), None)
         self.pid, self._connection = process.pid, process.connection
-        ended = ""
         try:
             await self._receive(process.connection)
         finally:

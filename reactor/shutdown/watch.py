@@ -180,7 +180,7 @@ class Watch:
         )
 
     async def _say_problem(self, problem: str) -> None:
-        """Say what is wrong, once; nothing: all is well again."""
+        """Say what is wrong, once; an empty text says that nothing is any more."""
         if problem == self._problem:
             return
         self._problem = problem
