@@ -61,6 +61,11 @@ def add(commands: Commands) -> None:
         f"sudo reactor config init {DEFAULT_CONFIG}",
     )
     init.add_argument("file", metavar="FILE", type=Path, nargs="?", help="where to (standard output)")
+    init.add_argument(
+        "--preset",
+        choices=("server", "desktop", "containers"),
+        help="guard what such a machine runs: services and users, applications, containers",
+    )
     init.add_argument("--force", action="store_true", help="replace a file that exists")
     init.add_argument(
         "--thresholds-from",
@@ -107,9 +112,11 @@ def _show(options: argparse.Namespace) -> int:
 
 def _init(options: argparse.Namespace) -> int:
     from reactor.doctor.first_configuration import first_configuration, this_machine, warnings, write
+    from reactor.doctor.presets import Preset
 
     machine = this_machine()
-    text = first_configuration(machine, options.thresholds_from)
+    preset = None if options.preset is None else Preset(options.preset)
+    text = first_configuration(machine, options.thresholds_from, preset)
     for warning in warnings(text, machine):
         print(f"reactor: {printable(warning)}", file=sys.stderr)
     if options.file is None or str(options.file) == "-":

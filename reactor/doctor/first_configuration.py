@@ -1,7 +1,8 @@
 """`reactor config init`: a first configuration for this machine, with the reason of each line.
 
 Nothing in it can end what the machine needs: pods are taken only from cgroups that hold containers and
-nothing of the system's, it starts as a dry run, and what else could be guarded stands in comments.
+nothing of the system's, it starts as a dry run, and what else could be guarded stands in comments. With a
+preset (presets.py) services or applications are pods as well, and lists name those of them that stay.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.settings import KUBEPODS
 from reactor.doctor.findings import findings
 from reactor.doctor.guarded import ESSENTIAL_EXAMPLES, daemon_cgroup
+from reactor.doctor.presets import PURPOSES, Preset
 from reactor.doctor.thresholds import observed_on_this_machine
 from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.cgroup import CgroupTree
@@ -33,11 +35,13 @@ from reactor.model.signals import Signal
 
 _MIB: Final = 1 << 20
 _SHARE: Final = 25  # a 25th of the memory, which is 4 %
+_GRACE_SECONDS: Final = 30
 _LEAST_BYTES, _MOST_BYTES, _STEP_BYTES = 100 * _MIB, 1024 * _MIB, 10 * _MIB
 # Where an operator puts services that may be evicted; systemd makes it with the first of them.
 _GUARDED: Final = "/guarded.slice"
+_SYSTEM, _USERS, _MACHINES, _APPLICATIONS = "/system.slice", "/user.slice", "/machine.slice", "app.slice"
 # Where runtimes put containers, and nothing else: podman and systemd-nspawn; docker with the cgroupfs driver.
-_OF_CONTAINERS: Final = ("/machine.slice", "/docker", "/libpod_parent", "/lxc", "/lxc.payload")
+_OF_CONTAINERS: Final = (_MACHINES, "/docker", "/libpod_parent", "/lxc", "/lxc.payload")
 _OF_THE_SYSTEM: Final = frozenset(("system.slice", "user.slice", "init.scope", "init", "reactor"))
 _KUBECONFIGS: Final = (
     "/etc/kubernetes/kubelet.conf",
@@ -50,7 +54,7 @@ _EVICTION_KEYS: Final = tuple(key for key in _KUBELETS_KEYS if "eviction" in key
 
 _HEAD: Final = """\
 # What reactor does on this machine ({found}).
-# Written by `reactor config init`; edit it as you like.
+# Written by `reactor config init{preset}`; edit it as you like.
 #
 #   reactor config check FILE    every error, and what guards nobody or everybody
 #   reactor config show FILE     what is in force; who is guarded, spared, never touched
@@ -64,9 +68,13 @@ evictionHard:
   memory.available: {hard}Mi
   pid.available: 5%
 
-# Earlier, when less than this is left for 30 s, a pod is asked to end (SIGTERM):
-# evictionSoft: {{memory.available: {soft}Mi}}
-# evictionSoftGracePeriod: {{memory.available: 30s}}
+"""
+_SOFT: Final = """\
+# Earlier, when less than this is left for 30 s, a pod is asked to end (SIGTERM), and
+# killed {grace} s later:
+{off}evictionSoft: {{memory.available: {soft}Mi}}
+{off}evictionSoftGracePeriod: {{memory.available: 30s}}
+{off}evictionMaxPodGracePeriod: {grace}
 """
 _DISKS: Final = """
 # No threshold is for a disk: here a pod has no files that reactor knows of, unless a
@@ -82,15 +90,20 @@ reactor:
   # {reload}
   dryRun: true
 """
+_SMALL: Final = """\
+  # A pod that holds less than this stays while another one holds more: it would bring
+  # next to nothing back.
+  minimumVictimBytes: 16Mi
+"""
 _WHO: Final = """\
   # Guarded: each cgroup directly below the parents named here.
   # Spared: of these, units in the never lists (pods.never and a built-in one), and pods
   #   with a priority of 2000000000 or more.
-  # Never touched: reactor, init, and whatever lies elsewhere, among it
-  #   {examples}."""
+  # Never touched: reactor, init, and whatever lies elsewhere{examples}."""
 _SLICE: Final = """\
   # Not /system.slice: sshd and dbus are its children. To have a service guarded, give
-  # it this slice (systemctl edit NAME: [Service], Slice=guarded.slice), and restart it."""
+  # it this slice (systemctl edit NAME: [Service], Slice=guarded.slice), and restart it.
+  # `config init --preset server` guards all services but those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +125,22 @@ class Machine:
     kubeconfig: str | None = None
 
 
-def first_configuration(machine: Machine, thresholds_from: Path | None = None) -> str:
+def first_configuration(
+    machine: Machine, thresholds_from: Path | None = None, preset: Preset | None = None
+) -> str:
     """Return the configuration's text, which is valid and of which nothing is to be warned.
 
     The thresholds are those of a file (that of `reactor tune`, or a kubelet's), else from the machine's size.
-    Raises ConfigError where that file is none, or has no thresholds.
+    Raises ConfigError where that file is none, or has no thresholds; RefusedError where a preset is asked for
+    on a Kubernetes node, whose pods are the kubelet's.
     """
+    if preset is not None and machine.is_kubernetes:
+        raise RefusedError(
+            f"--preset {preset} is for a plain node; on this Kubernetes node the kubelet's pods are guarded, "
+            "and nothing else"
+        )
     taken = _taken(machine, thresholds_from)
-    text = "".join(f"{line}\n" for line in _lines(machine, *taken))
+    text = "".join(f"{line}\n" for line in _lines(machine, preset, *taken))
     settings_from_text(text, "the first configuration")
     return text
 
@@ -189,12 +210,11 @@ def _others(tree: CgroupTree) -> Iterator[tuple[str, int]]:
             and not name.startswith(KUBEPODS)
         ):
             yield f"/{name}", len(tree.children(f"/{name}"))
-    users = "/user.slice"
-    if not tree.exists(users):
+    if not tree.exists(_USERS):
         return
-    for name in tree.children(users):
+    for name in tree.children(_USERS):
         uid = name.removeprefix("user-").removesuffix(".slice")
-        applications = f"{users}/{name}/user@{uid}.service/app.slice"
+        applications = f"{_USERS}/{name}/user@{uid}.service/{_APPLICATIONS}"
         if uid.isdecimal() and uid != "0" and tree.exists(applications):
             yield applications, len(tree.children(applications))
 
@@ -226,10 +246,10 @@ def _document(path: Path) -> Mapping[str, Any]:
     return document if isinstance(document, Mapping) else {}
 
 
-def _lines(machine: Machine, taken: Mapping[str, Any], origin: str) -> Iterator[str]:
+def _lines(machine: Machine, preset: Preset | None, taken: Mapping[str, Any], origin: str) -> Iterator[str]:
     systemd = "systemd" if machine.has_systemd else "no systemd"
     found = f"{bytes_text(machine.memory_bytes)} of memory, cgroup {machine.tree.version}, {systemd}"
-    yield _HEAD.format(found=found)
+    yield _HEAD.format(found=found, preset="" if preset is None else f" --preset {preset}")
     written = dict(taken)
     brake = written.pop("brake", None)
     if written:
@@ -237,12 +257,14 @@ def _lines(machine: Machine, taken: Mapping[str, Any], origin: str) -> Iterator[
     for key, value in written.items():
         yield from _entry(key, value)
     if not {"evictionHard", "evictionSoft"} & set(written):
-        yield _thresholds(machine)
+        yield _thresholds(machine, preset)
     yield _SECTION.format(reload="systemctl reload reactor" if machine.has_systemd else "kill -HUP PID")
     if brake is not None:
         yield f"  brake: {json.dumps(brake)}"
         yield ""
-    yield from _kubernetes(machine) if machine.is_kubernetes else _pods(machine)
+    if preset is not None:
+        yield _SMALL
+    yield from _kubernetes(machine) if machine.is_kubernetes else _pods(machine, preset)
 
 
 def _entry(key: str, value: Any) -> Iterator[str]:
@@ -254,13 +276,17 @@ def _entry(key: str, value: Any) -> Iterator[str]:
         yield f"{key}: {json.dumps(value, default=str)}"
 
 
-def _thresholds(machine: Machine) -> str:
+def _thresholds(machine: Machine, preset: Preset | None) -> str:
     share = min(max(machine.memory_bytes // _SHARE, _LEAST_BYTES), _MOST_BYTES)
     wanted = -(-(share + machine.kernel_bytes) // _STEP_BYTES) * _STEP_BYTES
     hard_mib = min(wanted, machine.memory_bytes // 2) // _MIB
-    text = _MEMORY.format(
-        share=bytes_text(share), kernel=bytes_text(machine.kernel_bytes), hard=hard_mib, soft=2 * hard_mib
+    memory = _MEMORY.format(share=bytes_text(share), kernel=bytes_text(machine.kernel_bytes), hard=hard_mib)
+    soft = _SOFT.format(
+        off="# " if preset is None else "",
+        soft=2 * hard_mib,
+        grace=_GRACE_SECONDS if preset is None else PURPOSES[preset].grace_seconds,
     )
+    text = memory + soft
     return text if machine.is_kubernetes else text + _DISKS
 
 
@@ -276,16 +302,40 @@ def _kubernetes(machine: Machine) -> Iterator[str]:
         yield "    role: alongside    # the kubelet evicts, too"
 
 
-def _pods(machine: Machine) -> Iterator[str]:
-    yield _WHO.format(examples=ESSENTIAL_EXAMPLES)
-    if not machine.parents:
+def _pods(machine: Machine, preset: Preset | None) -> Iterator[str]:
+    if preset is not None:
+        yield PURPOSES[preset].who
+    parents = _parents(machine, preset)
+    yield _WHO.format(examples="" if _SYSTEM in parents else f", among it\n  #   {ESSENTIAL_EXAMPLES}")
+    if not parents:
         yield "  # Nothing of that kind was found here: until you name a parent, nobody is guarded"
         yield "  # and reactor only observes."
-    if machine.others:
+    others = {cgroup: count for cgroup, count in machine.others.items() if cgroup not in parents}
+    if others:
         yield "  # Could be guarded as well:"
-        for cgroup, count in machine.others.items():
+        for cgroup, count in others.items():
             yield f"  #   {cgroup}    # {count} {'child' if count == 1 else 'children'} now"
-    if machine.has_systemd:
+    if machine.has_systemd and _SYSTEM not in parents:
         yield _SLICE
     yield "  pods:"
-    yield f"    parents: [{', '.join(machine.parents)}]"
+    yield f"    parents: [{', '.join(parents)}]"
+    if preset is not None:
+        yield PURPOSES[preset].lists.rstrip("\n")
+
+
+def _parents(machine: Machine, preset: Preset | None) -> tuple[str, ...]:
+    """Return the parents of pods; a slice that is not there yet is one that systemd makes."""
+
+    def there(*cgroups: str) -> tuple[str, ...]:
+        return tuple(cgroup for cgroup in cgroups if machine.has_systemd or machine.tree.exists(cgroup))
+
+    match preset:
+        case None:
+            return machine.parents
+        case Preset.SERVER:
+            return tuple(dict.fromkeys((*there(_SYSTEM, _USERS), *machine.parents)))
+        case Preset.CONTAINERS:
+            containers = (parent for parent in machine.parents if parent != _GUARDED)
+            return tuple(dict.fromkeys((*there(_MACHINES), *containers)))
+        case Preset.DESKTOP:
+            return tuple(cgroup for cgroup in machine.others if cgroup.endswith(f"/{_APPLICATIONS}"))

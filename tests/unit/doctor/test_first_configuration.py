@@ -10,8 +10,11 @@ import pytest
 from reactor.cli import main
 from reactor.config.settings import settings_from_text
 from reactor.doctor.first_configuration import Machine, first_configuration, warnings, write
-from reactor.errors import ConfigError
+from reactor.doctor.guarded import guarded
+from reactor.doctor.presets import Preset
+from reactor.errors import ConfigError, RefusedError
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pod_lists import Preference
 
 MIB = 1 << 20
 
@@ -142,3 +145,137 @@ def test_the_command_refuses_a_file_that_exists_and_names_force(tmp_path, capsys
     assert main(["config", "init", "--force", str(path)]) == 0
     assert main(["config", "check", str(path)]) == 0
     assert capsys.readouterr().err == ""
+
+
+# What a machine with systemd 252 and 257 runs, as its cgroups are called.
+SYSTEM_UNITS = (
+    "NetworkManager.service",
+    "auditd.service",
+    "cloud-init.service",
+    "cron.service",
+    "dbus.service",
+    "docker.service",
+    "nginx.service",
+    "polkit.service",
+    "rsyslog.service",
+    "ssh.service",
+    "system-getty.slice",
+    "system-getty.slice/getty@tty1.service",
+    "system-postgresql.slice",
+    "system-postgresql.slice/postgresql@15-main.service",
+    "systemd-journald.service",
+    "systemd-networkd.service",
+    "systemd-timesyncd.service",
+    "systemd-udevd.service",
+    "apt-daily-upgrade.service",
+)
+OF_A_SESSION = (
+    "session.slice/org.gnome.Shell@wayland.service",
+    "app.slice/app-gnome-firefox-4711.scope",
+    "app.slice/app-org.gnome.Terminal.slice",
+    "app.slice/dconf.service",
+    "app.slice/gpg-agent.service",
+)
+
+
+@pytest.fixture
+def plain_machine(machine, monkeypatch):
+    """Return a machine with systemd, a session and containers."""
+    monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: "/system.slice/reactor.service")
+    tree = machine.tree
+    desk = "/user.slice/user-1000.slice/user@1000.service"
+    applications = f"{desk}/app.slice"
+    for cgroup in (
+        *(f"/system.slice/{unit}" for unit in SYSTEM_UNITS),
+        *(f"{desk}/{unit}" for unit in OF_A_SESSION),
+        "/user.slice/user-0.slice",
+        "/machine.slice/libpod-4f5e.scope",
+        "/machine.slice/libpod-conmon-4f5e.scope",
+    ):
+        for controller in ("memory", "pids", "cpu", "freezer"):
+            (getattr(tree, f"{controller}_root") / cgroup.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    return dataclasses.replace(machine, others={"/jobs": 3, applications: 4})
+
+
+def by_preset(machine, preset, proc):
+    """Return what the preset's configuration guards, spares, and puts last, by the names of cgroups."""
+    text = first_configuration(machine, preset=preset)
+    assert [] == without_thresholds(warnings(text, machine))
+    settings = settings_from_text(text, "f")
+    assert settings.dry_run
+    who = guarded(settings, machine.tree, proc=proc, daemon="/system.slice/reactor.service")
+    names = {one.pod.cgroup.rpartition("/")[2]: one for one in who.pods}
+    return (
+        {name for name, one in names.items() if one.spared_because is None},
+        {name for name, one in names.items() if one.spared_because is not None},
+        {name for name, one in names.items() if one.pod.preference is Preference.AVOID},
+    )
+
+
+def test_a_server_has_services_and_users_guarded_and_what_it_stands_on_spared(plain_machine, tmp_path):
+    may_go, stay, last = by_preset(plain_machine, Preset.SERVER, tmp_path)
+    assert {
+        "nginx.service",
+        "cron.service",
+        "system-postgresql.slice",
+        "apt-daily-upgrade.service",
+        "user-1000.slice",
+        "libpod-4f5e.scope",
+    } == may_go
+    assert {
+        *(unit for unit in SYSTEM_UNITS if "/" not in unit),
+        "user-0.slice",
+        "libpod-conmon-4f5e.scope",
+    } - may_go == stay
+    assert {"system-postgresql.slice", "apt-daily-upgrade.service"} == last
+
+
+def test_a_desktop_has_applications_guarded_and_not_the_session(plain_machine, tmp_path):
+    may_go, stay, last = by_preset(plain_machine, Preset.DESKTOP, tmp_path)
+    assert {"app-gnome-firefox-4711.scope", "app-org.gnome.Terminal.slice"} == may_go
+    assert ({"dconf.service", "gpg-agent.service"}, set()) == (stay, last)
+
+
+def test_a_host_of_containers_has_containers_guarded_and_not_their_monitors(plain_machine, tmp_path):
+    may_go, stay, last = by_preset(plain_machine, Preset.CONTAINERS, tmp_path)
+    assert ({"libpod-4f5e.scope"}, {"libpod-conmon-4f5e.scope"}, set()) == (may_go, stay, last)
+
+
+@pytest.mark.parametrize("preset", [None, *Preset])
+def test_with_a_preset_a_pod_is_asked_to_end_before_one_is_killed(machine, preset):
+    eviction = settings_from_text(first_configuration(machine, preset=preset), "f").eviction
+    soft = [one for one in eviction.thresholds if not one.is_hard]
+    assert bool(soft) is bool(eviction.max_pod_grace_period_seconds) is (preset is not None)
+    assert (eviction.minimum_victim is None) is (preset is None)
+
+
+def test_a_machine_without_systemd_has_a_preset_of_what_is_there(machine):
+    bare = dataclasses.replace(machine, has_systemd=False)
+    for preset, parents in (
+        (Preset.SERVER, ("/system.slice", "/machine.slice")),
+        (Preset.CONTAINERS, ("/machine.slice",)),
+        (Preset.DESKTOP, ()),
+    ):
+        text = first_configuration(bare, preset=preset)
+        assert parents == settings_from_text(text, "f").pod_parents
+        assert ("nobody is guarded" in text) is (not parents)
+
+
+def test_a_preset_is_refused_on_a_kubernetes_node(machine):
+    with pytest.raises(RefusedError, match="for a plain node"):
+        first_configuration(dataclasses.replace(machine, is_kubernetes=True), preset=Preset.SERVER)
+
+
+def test_a_preset_takes_the_thresholds_of_tune(machine, tmp_path):
+    tuned = tmp_path / "reactor.yaml"
+    tuned.write_text('evictionHard: {"memory.available": "410Mi"}\n')
+    settings = settings_from_text(first_configuration(machine, tuned, Preset.SERVER), "f")
+    assert ["memory.available<410Mi"] == list(map(str, settings.eviction.thresholds))
+
+
+@pytest.mark.parametrize("preset", list(Preset))
+def test_the_command_writes_what_a_preset_means(preset, capsys):
+    assert main(["config", "init", "--preset", preset]) == 0
+    streams = capsys.readouterr()
+    assert f"config init --preset {preset}`" in streams.out
+    assert streams.err == ""
