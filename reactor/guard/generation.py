@@ -37,6 +37,7 @@ from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
+from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.reclaim.memory import CgroupReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
@@ -117,6 +118,7 @@ class Generation:
         workloads: Workloads | None = None
         if pods is None:
             pods = workloads = Workloads(tree, settings)
+        oom_kills = PodOomKills(tree)
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
@@ -126,6 +128,8 @@ class Generation:
             brake=self._heed_brake,
             arm_memory=self._arm,
             oom_kills=self._oom.take_now,
+            oom_struck=oom_kills.struck,
+            recount_oom_kills=oom_kills.recount,
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
         self.passes = Passes(

@@ -95,7 +95,8 @@ class Parts:
     `populated` tells whether a pod's cgroup has processes. `brake` and `arm_memory` are given the memory
     signals as just observed: the one engages and releases the brake and returns what is on, the other arms
     the memory thresholds again. `oom_kills` returns the kernel's own kills that were not reported yet,
-    without waiting.
+    without waiting. `oom_struck` returns in which of these pods the kernel has killed since it was asked
+    last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand.
     """
 
     node: Node
@@ -106,3 +107,5 @@ class Parts:
     brake: Callable[[Mapping[Signal, Observation]], tuple[Braking, ...]]
     arm_memory: Callable[[Mapping[Signal, Observation]], None]
     oom_kills: Callable[[], Sequence[OomKill]] = tuple
+    oom_struck: Callable[[Sequence[Pod]], Sequence[str]] = lambda _: ()
+    recount_oom_kills: Callable[[Sequence[Pod]], None] = lambda _: None

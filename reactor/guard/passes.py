@@ -25,7 +25,7 @@ from reactor.guard.record import EvictionAttempt, PassRecord, Reclaimed, StageTi
 from reactor.guard.told_storage import ToldStorage
 from reactor.guard.under_way import UnderWay
 from reactor.model.amounts import amount_text
-from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
@@ -42,6 +42,7 @@ from reactor.policy import (
     thresholds_met,
 )
 from reactor.policy.memory_reclaim import is_reclaiming
+from reactor.policy.oom_victims import are_unknown, found_in_pods, with_held_by_pods
 from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_left
 
 _LOOK_AGAIN_SECONDS: Final = 0.02
@@ -157,6 +158,8 @@ class Passes:
         record = self._record(wakes, snapshot, decision, attempts, times)
         if not attempts:  # what is left to do of an attempt comes first
             self._prepare(memory, now_seconds)
+        if not (wakes and _only_memory(wakes)):
+            self._parts.recount_oom_kills(self.known.pods)
         return dataclasses.replace(record, braking=braking)
 
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
@@ -393,12 +396,46 @@ class Passes:
         victims = self.known.state.oom_victims
         if not victims:
             return False
+        self._observe_pods_struck(victims)
+        victims = self.known.state.oom_victims
         exited = self.known.oom_victims.exited(victims)
         self.known.state = dataclasses.replace(
             self.known.state,
             oom_victims=tuple(victim for victim in victims if victim.pid not in exited),
         )
         return True
+
+    def _observe_pods_struck(self, victims: Sequence[OomVictim]) -> None:
+        """Take note in which pods the kernel has killed without naming the victim, and what those hold.
+
+        It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
+        """
+        now_seconds = self._clock_seconds()
+        if are_unknown(victims):
+            struck = self._parts.oom_struck(self.known.pods)
+            held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
+            known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
+            if known and known.keys() == held.keys():
+                flights = self.known.state.in_flight
+                evicted = [flight.uid for flight in flights if flight.resource is Resource.MEMORY]
+                self.known.state = found_in_pods(self.known.state, known, evicted, now_seconds)
+                return
+        pods = [victim.uid for victim in victims if victim.left_bytes and victim.uid is not None]
+        if pods:
+            left = {uid: self._held_by_processes_bytes(uid) for uid in pods}
+            self.known.state = with_held_by_pods(self.known.state, left, now_seconds)
+
+    def _held_by_processes_bytes(self, uid: str) -> int | None:
+        """Return a pod's working set but for its page cache, which no process takes along; None: unreadable.
+
+        0 where it is gone.
+        """
+        used = self._parts.usages.of([uid]).get(uid)
+        if used is None:
+            return 0
+        if used.memory_working_set_bytes is None:
+            return None
+        return max(0, used.memory_working_set_bytes - (self._parts.usages.active_file_bytes(uid) or 0))
 
     def _acted_on(self, seen: Mapping[Signal, Observation], resources: Collection[Resource]) -> None:
         """Take note that these observations have been decided over: the next pass is not to do it again."""

@@ -9,11 +9,14 @@ cgroup-v1/memory.rst.
 
 from __future__ import annotations
 
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_directory import CgroupDirectory
-from reactor.kernel.files import parse_field, parse_integer, read_file
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import GONE, parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC
 
 
@@ -42,6 +45,26 @@ def own_kills(directory: CgroupDirectory) -> int:
     """Return how many of a v1 cgroup's own processes were killed. Raises OSError where it is gone."""
     name = "memory.oom_control"
     return parse_field(directory.read(name), b"oom_kill", f"{directory.cgroup}/{name}")
+
+
+def kills_within(directory: CgroupDirectory, version: CgroupVersion, most_cgroups: int) -> tuple[int, int]:
+    """Return how many processes were killed in a cgroup and below it, and how many cgroups were read.
+
+    On v1 each cgroup counts its own, and no more than `most_cgroups` are read. Raises OSError where the
+    cgroup is gone.
+    """
+    if version is CgroupVersion.V2:
+        name = "memory.events"
+        return parse_field(directory.read(name), b"oom_kill", f"{directory.cgroup}/{name}"), 1
+    counted = []
+    with closing(walk(directory, lambda _cgroup, _error: None)) as found:
+        for one in islice(found, most_cgroups):
+            try:
+                counted.append(own_kills(one))
+            except OSError as error:
+                if one is directory or error.errno not in GONE:
+                    raise
+    return sum(counted), max(1, len(counted))
 
 
 def limit_was_met(tree: CgroupTree, cgroup: str) -> bool:

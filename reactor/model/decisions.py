@@ -82,9 +82,10 @@ class OomVictim:
     """A victim of the kernel's OOM killer that may still be giving back its memory.
 
     `pid` None: only the kill is known, neither the victim nor how much its end frees (`victim_bytes` None).
-    `uid` is the victim's pod, None where it belongs to none or that is not known. `first_bytes` and
-    `most_bytes` are the memory seen available first since the kill, and the most, None before the first
-    observation; `grew_at_seconds` is when that most was seen. From `deadline_seconds` on nothing more is
+    `uid` is the victim's pod, None where it belongs to none or that is not known. `left_bytes` is the least
+    that this pod has held since, where no more than the pod is known. `first_bytes` and `most_bytes` are the
+    memory seen available first since the kill, and the most, None before the first observation;
+    `grew_at_seconds` is when that most, or that least, was seen. From `deadline_seconds` on nothing more is
     expected of it.
     """
 
@@ -93,6 +94,7 @@ class OomVictim:
     uid: str | None = None
     grew_at_seconds: float
     deadline_seconds: float
+    left_bytes: int | None = None
     first_bytes: int | None = None
     most_bytes: int | None = None
 

@@ -130,7 +130,8 @@ def _awaited(
         if gives is None:
             return "in flight: the kernel's OOM killer has killed a process whose memory is still being freed"
         credit += gives
-        names.append(f"process {victim.pid} (killed by the kernel's OOM killer)")
+        whose = f"pod {victim.uid}" if victim.pid is None else f"process {victim.pid}"
+        names.append(f"{whose} (killed by the kernel's OOM killer)")
     for flight in _waited_for(state, threshold, now_seconds):
         if flight.left_bytes is not None:
             left += flight.left_bytes

@@ -2,13 +2,13 @@
 
 Right after an OOM kill nothing is available yet, although the victim alone may bring back all that is
 missing. Where its size is known, what it has not given back yet is credited to the node until it has exited.
-If only the kill is known (cgroup v1 names no victim), no pod is evicted while the node's available memory
-grows.
+If only its pod is known (its cgroup counts a kill), what that pod still holds is credited for as long as it
+shrinks. If nothing but the kill is known, no pod is evicted while the node's available memory grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from reactor.model.thresholds import Observation
 # A victim of which nothing is known is waited for as long as more comes back within this time. A process
 # that waits for a CPU, or for its quota's next period, gives back nothing for 100 ms and more.
 STILL_SECONDS: Final = 0.25
-_GROWTH_BYTES: Final = 1 << 20
+_GROWTH_BYTES: Final = 1 << 20  # what the cgroup of a pod keeps, such as kernel memory, is less
 
 
 def record_oom_kill(
@@ -34,7 +34,9 @@ def record_oom_kill(
     """
     if kill.scope is OomScope.OWN_LIMIT:
         return state
-    if any(victim.pid == kill.pid for victim in state.oom_victims):
+    if kill.pid is None and are_unknown(state.oom_victims):
+        return state
+    if kill.pid is not None and any(victim.pid == kill.pid for victim in state.oom_victims):
         return state
     victim = OomVictim(
         pid=kill.pid,
@@ -46,30 +48,104 @@ def record_oom_kill(
     return replace(state, oom_victims=(*state.oom_victims, victim))
 
 
+def are_unknown(victims: Sequence[OomVictim]) -> bool:
+    """Return whether a victim is waited for of which nothing is known, not even the pod."""
+    return any(_is_unknown(victim) for victim in victims)
+
+
+def found_in_pods(
+    state: PolicyState, held_bytes: Mapping[str, int], being_evicted: Collection[str], now_seconds: float
+) -> PolicyState:
+    """Return the state once the pods are known in which the kernel has killed, with what they hold, by uid.
+
+    They take the place of the victims of which nothing was known. A pod is waited for once, however often
+    the kernel kills in it meanwhile; what one holds that is being evicted is credited already.
+    """
+    known = tuple(victim for victim in state.oom_victims if not _is_unknown(victim))
+    passed_over = {victim.uid for victim in known} | set(being_evicted)
+    deadline_seconds = min(victim.deadline_seconds for victim in state.oom_victims)
+    found = tuple(
+        OomVictim(
+            pid=None,
+            victim_bytes=None,
+            uid=uid,
+            grew_at_seconds=now_seconds,
+            deadline_seconds=deadline_seconds,
+            left_bytes=left_bytes if left_bytes >= _GROWTH_BYTES else 0,
+        )
+        for uid, left_bytes in held_bytes.items()
+        if uid not in passed_over
+    )
+    return replace(state, oom_victims=(*known, *found))
+
+
+def with_held_by_pods(
+    state: PolicyState, held_bytes: Mapping[str, int | None], now_seconds: float
+) -> PolicyState:
+    """Return the state with what the pods of victims hold now, by uid; None: it could not be read.
+
+    What a pod has taken again is no memory that a victim gives back.
+    """
+    victims = tuple(
+        _holding(victim, held_bytes.get(victim.uid or ""), now_seconds) for victim in state.oom_victims
+    )
+    return replace(state, oom_victims=victims)
+
+
 def still_dying(
     victims: Sequence[OomVictim], memory: Observation | None, now_seconds: float
 ) -> tuple[OomVictim, ...]:
-    """Return the victims from which memory is still expected, with what is available now noted."""
+    """Return the victims from which memory is still expected, with what is available now noted.
+
+    A pod that has given back all is kept with them, as one that was waited for.
+    """
     if not victims:
         return ()
     seen = victims if memory is None else tuple(_seen(victim, memory, now_seconds) for victim in victims)
-    return tuple(
-        victim
+    awaited = tuple(victim for victim in seen if _is_awaited(victim, now_seconds))
+    if not awaited:
+        return ()
+    spent = tuple(
+        replace(victim, left_bytes=0)
         for victim in seen
-        if now_seconds < victim.deadline_seconds
-        and (victim.victim_bytes is not None or now_seconds - victim.grew_at_seconds < STILL_SECONDS)
+        if victim.left_bytes is not None and victim not in awaited
     )
+    return (*awaited, *spent)
+
+
+def _is_unknown(victim: OomVictim) -> bool:
+    return victim.pid is None and victim.left_bytes is None
+
+
+def _is_awaited(victim: OomVictim, now_seconds: float) -> bool:
+    if now_seconds >= victim.deadline_seconds or victim.left_bytes == 0:
+        return False
+    return victim.victim_bytes is not None or now_seconds - victim.grew_at_seconds < STILL_SECONDS
 
 
 def credit_bytes(victim: OomVictim) -> int | None:
     """Return how much memory a victim still has to give back, None where that is not known."""
+    if victim.left_bytes is not None:
+        return victim.left_bytes
     if victim.victim_bytes is None:
         return None
     came_back = (victim.most_bytes or 0) - (victim.first_bytes or 0)
     return max(0, victim.victim_bytes - came_back)
 
 
+def _holding(victim: OomVictim, held_bytes: int | None, now_seconds: float) -> OomVictim:
+    if victim.left_bytes is None or held_bytes is None:
+        return victim
+    if held_bytes < _GROWTH_BYTES:
+        return replace(victim, left_bytes=0)
+    if held_bytes >= victim.left_bytes - _GROWTH_BYTES:
+        return victim
+    return replace(victim, left_bytes=held_bytes, grew_at_seconds=now_seconds)
+
+
 def _seen(victim: OomVictim, memory: Observation, now_seconds: float) -> OomVictim:
+    if victim.left_bytes is not None:
+        return victim
     first, most = victim.first_bytes, victim.most_bytes
     if first is None or most is None:
         return replace(victim, first_bytes=memory.available, most_bytes=memory.available)

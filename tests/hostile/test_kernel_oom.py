@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from reactor.lab.tool import Record
 from reactor.lab.virtual_node import VirtualNode
 from reactor.sources.catalogue import EBPF_OOM, OOM_COUNTERS
 from tests.support.daemon import RunningDaemon
@@ -54,6 +56,45 @@ def test_innocents_outlive_a_victim_of_the_kernels_that_gives_back_slowly(
     eventually(lambda: daemon.status()["passes"] > passes, "passes go by")
     assert [None] * 4 == [process.poll() for process in (*innocents, other)]
     assert [] == daemon.evictions()
+
+
+@pytest.mark.parametrize("sources", SOURCES.values(), ids=SOURCES)
+def test_hog_that_grows_right_after_the_kernels_kill_is_evicted_before_it_meets_the_limit(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    sources: dict[str, bool],
+    tool: Path,
+    tmp_path: Path,
+) -> None:
+    daemon.configure(
+        {"evictionHard": {"memory.available": "60Mi"}},
+        {"housekeepingInterval": "500ms", "sources": sources},
+    )
+    innocent = node.spawn(node.add_pod("innocent"), hold(20))
+    trial.must_live([innocent])
+    trial.right.add("hog")
+    struck = node.add_pod("struck")
+    victim = node.spawn(struck, hold(260))
+    eventually(lambda: node.usage_bytes() > 280 * MIB, "the node is filled")
+    daemon.start()
+    eventually(lambda: oom_kills_are_watched(daemon), "OOM kills are watched")
+    daemon.signal(signal.SIGSTOP)
+    try:
+        other = node.spawn(node.add_pod("other", request_bytes=400 * MIB), hold(370))
+        eventually(lambda: victim.poll() is not None, "the kernel kills the largest")
+        eventually(lambda: node.usage_bytes() > 385 * MIB, "the other has all that it wants")
+        hog, record = node.add_pod("hog"), Record(tmp_path, "hog")
+        grower = node.spawn(hog, [str(tool), "fill", str(record.path), str(400 * MIB), "small"])
+    finally:
+        daemon.signal(signal.SIGCONT)
+    # The victim's memory is back. What is left now goes in less time than a victim is waited for of which
+    # nothing is known.
+    record.go()
+    eventually(lambda: grower.poll() is not None, "the hog ends")
+    assert 0 == oom_killed_in(node, hog)
+    eventually(lambda: daemon.evicted() == ["hog"], "the hog's eviction is in the journal")
+    assert [None, None] == [process.poll() for process in (innocent, other)]
 
 
 def oom_kills_are_watched(daemon: RunningDaemon) -> bool:

@@ -193,6 +193,8 @@ class FakeLoop:
         self.killed_before_braking: list[str] | None = None
         self.populated: set[str] = set()
         self.oom_kills: Callable[[], Sequence[OomKill]] = tuple
+        self.oom_struck: tuple[str, ...] = ()
+        self.recounts = 0
         self.known = NodeView(observed=Observed(stale_seconds=35.0))
         self.parts = Parts(
             node=self.node,
@@ -203,6 +205,8 @@ class FakeLoop:
             brake=self._brake,
             arm_memory=self.armed.append,
             oom_kills=self._take_oom_kills,
+            oom_struck=lambda _: self.oom_struck,
+            recount_oom_kills=self._recount,
         )
         self.evictor = Evictor(
             self.kills,
@@ -235,6 +239,9 @@ class FakeLoop:
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
+
+    def _recount(self, _: Sequence[Pod]) -> None:
+        self.recounts += 1
 
     def _take_oom_kills(self) -> Sequence[OomKill]:
         return self.oom_kills()

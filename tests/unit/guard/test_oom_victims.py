@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,8 @@ from reactor.guard.status import status
 from reactor.guard.under_way import UnderWay
 from reactor.model.decisions import OomVictim
 from reactor.model.oom import OomKill, OomScope
-from reactor.model.signals import Signal
+from reactor.model.pods import PodUsage
+from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.oom_victims import STILL_SECONDS
 
@@ -124,6 +126,89 @@ async def test_kill_that_is_found_while_there_is_memory_does_not_look_fresh_at_a
     loop.passes.make([WAKE])
 
     assert loop.kills.killed == ["one"]
+
+
+def counted_kill() -> OomKill:
+    return replace(kill_of(None), victim_cgroup=None)
+
+
+def hold(loop, name: str, mib: int) -> None:
+    loop.usages.seen[f"uid-{name}"] = PodUsage(memory_working_set_bytes=mib * MIB)
+
+
+async def test_hog_is_evicted_at_once_where_the_pod_that_the_kernel_killed_in_holds_nothing_any_more(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("struck"), make_pod("hog"), working_set_bytes=200 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    untold = [counted_kill()]
+    loop.oom_kills = lambda: [untold.pop()] if untold else ()
+
+    loop.passes.make([WAKE])  # the kernel has counted the OOM, not yet the kill
+    assert loop.kills.killed == []
+    loop.oom_struck = ("uid-struck",)
+    loop.now_seconds += 0.02
+    loop.passes.make([WAKE])  # it is giving back
+    assert loop.kills.killed == []
+    hold(loop, "struck", 0)
+    loop.now_seconds += 0.02
+    loop.passes.make([WAKE])
+
+    assert loop.kills.killed == ["hog"]
+
+
+async def test_page_cache_that_a_victim_leaves_is_not_waited_for(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("struck"), make_pod("hog"), working_set_bytes=200 * MIB)
+    hold(loop, "struck", 150)
+    loop.usages.cached["uid-struck"] = 150 * MIB
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    loop.passes.oom_killed(counted_kill())
+    loop.oom_struck = ("uid-struck",)
+
+    loop.passes.make([WAKE])
+
+    assert loop.kills.killed == ["hog"]
+
+
+async def test_pod_that_can_not_be_read_is_waited_for_as_a_victim_of_which_nothing_is_known(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("struck"), make_pod("hog"))
+    loop.usages.seen["uid-struck"] = PodUsage(unreadable=frozenset({Resource.MEMORY}))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    loop.passes.oom_killed(counted_kill())
+    loop.oom_struck = ("uid-struck",)
+
+    loop.passes.make([WAKE])
+    assert loop.kills.killed == []
+    loop.now_seconds += STILL_SECONDS
+    loop.passes.make([WAKE])
+
+    assert loop.kills.killed != []
+
+
+async def test_pod_that_is_gone_is_not_waited_for(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(0)}
+    loop.passes.oom_killed(counted_kill())
+    loop.oom_struck = ("uid-gone",)
+
+    loop.passes.make([WAKE])
+
+    assert loop.kills.killed == ["hog"]
+
+
+async def test_counters_of_pods_are_taken_with_the_housekeeping_and_not_at_a_crossing(make_loop):
+    loop = make_loop()
+    loop.passes.make([WAKE])
+    assert loop.recounts == 0
+    loop.passes.make([WAKE, replace(WAKE, kind=WakeKind.HOUSEKEEPING)])
+    loop.passes.make([])
+    assert loop.recounts == 2
 
 
 def test_process_that_never_was_has_exited() -> None:

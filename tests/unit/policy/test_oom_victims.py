@@ -13,7 +13,14 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide, record_oom_kill
-from reactor.policy.oom_victims import STILL_SECONDS, credit_bytes, still_dying
+from reactor.policy.oom_victims import (
+    STILL_SECONDS,
+    are_unknown,
+    credit_bytes,
+    found_in_pods,
+    still_dying,
+    with_held_by_pods,
+)
 
 from . import strategies as draw
 
@@ -137,3 +144,74 @@ def test_disks_do_not_wait_for_memory() -> None:
     seen = {Signal.NODEFS_AVAILABLE: Observation(available=1, capacity=1000)}
     _, decision = decide(settings, killed(COUNTED), Snapshot(signals=seen), PODS, 0.1)
     assert decision.deferred_because is None
+
+
+def found(state: PolicyState, at: float = 0.0, being_evicted: tuple[str, ...] = (), **held_mib: int):
+    held = {uid: mib * MIB for uid, mib in held_mib.items()}
+    return found_in_pods(state, held, being_evicted, at)
+
+
+def test_pod_that_the_kernel_has_killed_in_is_waited_for_only_with_what_it_still_holds() -> None:
+    state = found(killed(COUNTED), victim=250)
+    assert not are_unknown(state.oom_victims)
+    state, because, evicted = passed(state, 0, 0.01)
+    assert (0, True) == (evicted, "250Mi still to be freed by pod victim (killed by" in (because or ""))
+    state = with_held_by_pods(state, {"victim": 60 * MIB}, 0.02)
+    assert 1 == passed(state, 0, 0.02)[2]
+
+
+def test_pod_that_has_given_back_all_puts_off_no_eviction() -> None:
+    state = with_held_by_pods(found(killed(COUNTED), victim=250), {"victim": MIB // 2}, 0.01)
+    state, _, evicted = passed(state, 99, 0.01)
+    assert (1, ()) == (evicted, state.oom_victims)
+    state = found(killed(COUNTED), victim=0)
+    assert 1 == passed(state, 99, 0.01)[2]
+
+
+def test_pod_that_shrinks_is_waited_for_and_no_longer_once_it_stands_still() -> None:
+    state = found(killed(COUNTED), victim=250)
+    for step in range(10):
+        at = step * STILL_SECONDS * 0.9
+        state = with_held_by_pods(state, {"victim": (250 - 10 * step) * MIB}, at)
+        state, _, evicted = passed(state, 0, at)
+        assert 0 == evicted
+    assert 1 == passed(state, 0, at + STILL_SECONDS)[2]
+
+
+def test_what_a_pod_has_taken_again_is_not_given_back() -> None:
+    state = with_held_by_pods(found(killed(COUNTED), victim=250), {"victim": 20 * MIB}, 0.01)
+    state = with_held_by_pods(state, {"victim": 300 * MIB}, 0.02)
+    assert [20 * MIB] == [credit_bytes(victim) for victim in state.oom_victims]
+
+
+def test_pod_that_can_not_be_read_is_waited_for_as_it_was() -> None:
+    state = found(killed(COUNTED), victim=250)
+    assert state == with_held_by_pods(state, {"victim": None}, 0.01)
+    assert state.oom_victims == still_dying(state.oom_victims, None, 0.01)
+
+
+def test_what_a_pod_holds_that_is_being_evicted_is_not_credited_twice() -> None:
+    assert () == found(killed(COUNTED), being_evicted=("victim",), victim=250).oom_victims
+
+
+def test_kills_in_turns_do_not_put_off_an_eviction_for_ever() -> None:
+    state = found(killed(COUNTED), one=250)
+    for step in range(1, 8):
+        at = step * STILL_SECONDS / 2
+        state = killed(COUNTED, state=state, at=at)
+        state = found(state, at, **{"two" if step % 2 else "one": 250})
+        state, _, evicted = passed(state, 0, at)
+        if evicted:
+            break
+    assert (3, 1) == (step, evicted)
+
+
+def test_second_pod_that_the_kernel_has_killed_in_is_waited_for_too() -> None:
+    state = found(killed(COUNTED), one=60)
+    state = found(killed(COUNTED, state=state, at=0.1), 0.1, two=60)
+    assert [60 * MIB, 60 * MIB] == [credit_bytes(victim) for victim in state.oom_victims]
+    assert 0 == passed(state, 0, 0.1)[2]
+    state = with_held_by_pods(state, {"one": 0}, 0.15)
+    state, _, evicted = passed(state, 50, 0.15)
+    assert (0, [60 * MIB, 0]) == (evicted, [credit_bytes(victim) for victim in state.oom_victims])
+    assert 1 == passed(state, 0, 0.2)[2]
