@@ -121,8 +121,7 @@ class DiskUsage:
         for place in self._places.values():
             if place.number is not None and place.place.path in without:
                 self._withdraw(place)
-        requests: list[Request] = [Drop(number) for number in self._dropped]
-        self._dropped.clear()
+        requests: list[Request] = [*self.drops()]
         requests += [
             Add(self._numbered(place), self._pod_number(place.place.uid), place.place.path)
             for place in self._places.values()
@@ -130,6 +129,12 @@ class DiskUsage:
             if len(os.fsencode(place.place.path)) <= LONGEST_PATH
         ]
         return requests
+
+    def drops(self) -> list[Drop]:
+        """Return what the walker is to be told of places that it is to count no longer, each once."""
+        drops = [Drop(number) for number in self._dropped]
+        self._dropped.clear()
+        return drops
 
     def forget_walker(self) -> None:
         """Take note that the walker is gone: another one has to be told everything."""

@@ -72,7 +72,7 @@ class Kind(IntEnum):
     LOOKED = 5
     """Look number `place` is over, after `nanoseconds` of CPU; what takes long is continued."""
     IDLE = 6
-    """Nothing is under way any more."""
+    """Nothing is under way any more: said after each request, at once or when what it began is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,18 +77,17 @@ class _Walker:
             raw = self._daemon.recv(LONGEST_REQUEST)
             if not raw:
                 return False
+            self._is_busy.set()  # each request may hang, at a directory to be opened or closed
+            timeout_seconds = 0.0
             match read_request(raw):
                 case Add(place, pod, path):
-                    self._is_busy.set()  # a directory is opened
                     self._places.add(place, pod, path)
                 case Drop(place):
                     self._places.drop(place)
                 case Look(number):
-                    self._is_busy.set()
                     self._look = number
                     self._worked_before_seconds = self._pace.worked_seconds
                     self._places.due()
-                    timeout_seconds = 0.0
                 case Hurry():
                     self._pace.hurry()
         return True

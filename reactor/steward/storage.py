@@ -4,6 +4,9 @@ The guard says which places there are and asks for a look at each of its turns; 
 next waits for a while, a minute at the most. A filesystem that fills, and an eviction whose files are to go,
 are urgent: the look under way gets a larger share, and the next one follows at once. A directory that hangs,
 or at which the walker ends again and again, is left alone for a while; the others are looked at without it.
+
+A place that is to be forgotten waits for no look: the walker may have its directory open, which keeps a
+volume from being unmounted, and would go on counting it.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class StorageWatch:
         self._due = trio.Event()
         self._hurry = trio.Event()
         self._looked = trio.Event()
+        self._forgot = trio.Event()
         self._has_news = trio.Event()
         self._telling = trio.Lock()
         self._left_alone: dict[str, _LeftAlone] = {}
@@ -88,6 +92,7 @@ class StorageWatch:
         """Look at these places too from now on, soon, and at those that are to be forgotten no longer."""
         self._usage.forget(places.forget)
         self._usage.know(places.count)
+        self._forgot.set()
         self.due()
 
     def due(self, *, urgent: bool = False) -> None:
@@ -131,7 +136,9 @@ class StorageWatch:
         self._due.set()
         walker = Walker(self._take, hanging_seconds=self._hanging_seconds, command=self._command)
         try:
-            await run_until_lost(walker.run, partial(self._look_when_due, walker))
+            await run_until_lost(
+                walker.run, partial(self._look_when_due, walker), partial(self._drop_forgotten, walker)
+            )
         except WalkerError as error:
             self._blame(walker, error)
             raise
@@ -149,6 +156,12 @@ class StorageWatch:
             await trio.sleep(_BETWEEN_URGENT_SECONDS)
             with trio.move_on_after(min(walker.worked_seconds * _REST_PER_WORK, _LONGEST_REST_SECONDS)):
                 await self._hurry.wait()
+
+    async def _drop_forgotten(self, walker: Walker) -> None:
+        while True:
+            await self._forgot.wait()
+            self._forgot = trio.Event()
+            await walker.ask(*self._usage.drops())
 
     async def _look(self, walker: Walker) -> None:
         now_seconds = trio.current_time()

@@ -76,6 +76,7 @@ class Walker:
         self._socket: trio.socket.SocketType | None = None
         self._looks = 0
         self._looked = trio.Event()
+        self._asking = trio.Lock()
         self._is_busy = False
         self._heard_seconds = 0.0
 
@@ -101,11 +102,18 @@ class Walker:
         """
         self._looks += 1
         self._looked = trio.Event()
-        for request in requests:
-            await self._send(request)
-        await self._send(Look(self._looks))
+        await self.ask(*requests, Look(self._looks))
         with trio.CancelScope() as hurrying:
             await run_until_lost(partial(self._pass_on, hurry), partial(self._wait_looked, hurrying))
+
+    async def ask(self, *requests: Request) -> None:
+        """Send requests, in the order of the calls: a place is never dropped before it was added.
+
+        Raises WalkerError.
+        """
+        async with self._asking:
+            for request in requests:
+                await self._send(request)
 
     async def _wait_looked(self, hurrying: trio.CancelScope) -> None:
         await self._looked.wait()
@@ -113,7 +121,7 @@ class Walker:
 
     async def _pass_on(self, hurry: trio.Event) -> None:
         await hurry.wait()
-        await self._send(Hurry())
+        await self.ask(Hurry())
 
     async def _send(self, request: Request) -> None:
         if self._socket is None:

@@ -142,7 +142,8 @@ def _counted(guarded: Guarded) -> Iterator[None]:
     path = guarded.disk / _TREE
     guarded.add_pod(_TREE, path=path)
     try:
-        eventually(lambda: _is_counting(guarded.daemon), "the tree is being counted", 60, 0.2)
+        # After a look that took long, as this tree's, the walker rests for a minute.
+        eventually(lambda: _is_counting(guarded.daemon), "the tree is being counted", 90, 0.2)
         yield
         assert _is_counting(guarded.daemon), "the tree was counted too soon: make it larger"
     finally:

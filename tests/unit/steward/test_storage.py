@@ -5,16 +5,30 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import trio
 
-from reactor.disks.walk_messages import REPORT_BYTES, Kind, Report, write_report
+from reactor.disks.walk_messages import (
+    REPORT_BYTES,
+    Add,
+    Drop,
+    Hurry,
+    Kind,
+    Look,
+    Report,
+    read_report,
+    write_report,
+    write_request,
+)
 from reactor.link.orders import CountedPlace, Places
 from reactor.link.usages import UsageKind
 from reactor.steward.storage import StorageWatch
+from reactor.steward.walker import COMMAND
 from reactor.supervisor import Supervisor
 from tests.support.waiting import until
 
@@ -239,7 +253,8 @@ async def test_walker_has_no_privilege_no_lock_no_descriptor_but_its_socket_and_
     assert {"socket", "/dev/null"} == opened
 
 
-# A walker that answers a look as soon as it is not held up, and says that it took a second of CPU.
+# A walker that answers a look as soon as it is not held up, and says that it took a second of CPU. Its file
+# `looks` is a letter longer with each look, its file `dropped` with each place that it is to forget.
 LAZY = """
 import os, socket, sys, time
 from reactor.disks.walk_messages import *
@@ -253,6 +268,8 @@ while raw := daemon.recv(9000):
             time.sleep(0.01)
         daemon.send(write_report(Report(kind=Kind.LOOKED, place=request.number, nanoseconds=10**9)))
         daemon.send(write_report(Report(kind=Kind.IDLE)))
+    if isinstance(request, Drop):
+        open(directory + "/dropped", "a").write("x")
 """
 
 
@@ -280,3 +297,25 @@ async def test_look_that_took_long_is_followed_by_a_rest_unless_it_is_urgent(nur
     with trio.fail_after(20):
         await watch.look()
     assert "xxx" == looks.read_text()
+
+
+async def test_forgotten_place_is_dropped_without_waiting_for_the_next_look(nursery, watched, tmp_path):
+    looks, dropped = tmp_path / "looks", tmp_path / "dropped"
+    watch = watched.watch("a", "b", command=[sys.executable, "-c", LAZY.format(directory=str(tmp_path))])
+    nursery.start_soon(watch.run)
+    await until(looks.exists)
+    watch.know(Places(forget=(1,)))
+    await until(dropped.exists)
+    assert "x" == looks.read_text()
+
+
+def test_walker_says_that_it_is_idle_after_each_request():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(20)
+    with subprocess.Popen([*COMMAND, str(os.getpid()), "60"], stdin=theirs.fileno()) as walker, ours:
+        theirs.close()
+        for request in (Add(1, 1, "/proc/self/fd"), Drop(1), Drop(1), Hurry(), Look(1)):
+            ours.send(write_request(request))
+            while read_report(ours.recv(REPORT_BYTES)).kind is not Kind.IDLE:
+                pass
+    assert 0 == walker.returncode
