@@ -153,7 +153,8 @@ class NodeStatus:
         The answers are not looked at: the watch tells the same, in the order in which it happened, while an
         answer may be older than what the watch has told meanwhile.
         """
-        wanted, node = self._wanted, self._node
+        # As of now: while something is being written another call of `want` may change both.
+        wanted, unknown, node = self._wanted, self._unknown, self._node
         if node is None or wanted is None or self._is_withdrawn:
             return False
         shuts_down = self._is_shutting_down
@@ -168,7 +169,7 @@ class NodeStatus:
             self._role,
             now,
             heartbeat=is_due,
-            unknown=self._unknown,
+            unknown=unknown,
             is_shutting_down=shuts_down,
         )
         if status is not None:
@@ -176,16 +177,18 @@ class NodeStatus:
             if is_due:
                 self._beat_at = trio.current_time()
         if self._role is Role.SOLE:
-            self._report_changes(node, wanted)
+            self._report_changes(node, wanted, unknown)
         return patch is not None or status is not None
 
-    def _report_changes(self, before: NodeObject, wanted: frozenset[NodeCondition]) -> None:
+    def _report_changes(
+        self, before: NodeObject, wanted: frozenset[NodeCondition], unknown: frozenset[NodeCondition]
+    ) -> None:
         """Report each condition that has changed: at first against the node, then against what was written.
 
         What a kubelet writes over it, and is written again, is no change.
         """
         for condition in NodeCondition:
-            if condition in self._unknown:
+            if condition in unknown:
                 continue
             is_in_force = condition in wanted
             was = self._shown.get(condition, before.is_in_force(condition))

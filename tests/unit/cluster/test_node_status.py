@@ -269,6 +269,27 @@ async def test_a_condition_that_is_unknown_is_shown_so_and_brings_no_taint() -> 
         assert "False" == server.conditions["DiskPressure"]["status"]
 
 
+async def test_a_condition_that_becomes_known_during_a_write_is_reported_once_it_is_shown() -> None:
+    server = _Server()
+    shown: dict[str, str] = {}
+
+    def note(reason: str) -> None:
+        shown[reason] = server.conditions["DiskPressure"]["status"]
+
+    async with keeping(server, Role.SOLE, on_status=note) as status:
+        told = server.on_change
+
+        def change_meanwhile() -> None:
+            told()
+            if server.conditions:
+                status.want([_MEMORY])
+
+        server.on_change = change_meanwhile
+        status.want([_MEMORY], [_DISK])
+        await until(lambda: "NodeHasNoDiskPressure" in shown)
+    assert "False" == shown["NodeHasNoDiskPressure"]
+
+
 async def test_without_a_successor_what_was_set_is_removed_and_nothing_is_set_again() -> None:
     server = _Server()
     async with keeping(server) as status:
