@@ -48,9 +48,17 @@ def below(mib: int, grace_period_seconds: float = 0.0) -> Threshold:
 
 
 def guarding(*thresholds: Threshold, dry_run: bool = False) -> Settings:
-    """Return settings by which nothing but the ticker wakes the loop, each second."""
+    """Return settings by which nothing but the ticker wakes the loop, each second.
+
+    What an evicted pod gives back is waited for without an end: half a second in which this process has no
+    CPU is ten of the fast clock's, and another pod would have gone by then.
+    """
     return Settings(
-        eviction=EvictionSettings(thresholds=thresholds, pressure_transition_period_seconds=5.0),
+        eviction=EvictionSettings(
+            thresholds=thresholds,
+            pressure_transition_period_seconds=5.0,
+            in_flight_deadline_seconds=3600.0,
+        ),
         node_cgroup=NODE,
         pod_parents=(NODE,),
         sources=SourceSettings(ebpf=False, memcg=False, memory_high=False, psi=False, processes=False),
@@ -260,7 +268,7 @@ async def test_reload_to_a_dry_run_calls_off_a_soft_eviction_and_expects_nothing
 ) -> None:
     node.add_pod("stubborn", 80, stubborn=True)
     soft = guarding(below(100, grace_period_seconds=2.0))
-    policy = replace(soft.eviction, max_pod_grace_period_seconds=30, in_flight_deadline_seconds=3600.0)
+    policy = replace(soft.eviction, max_pod_grace_period_seconds=30)
     soft = replace(soft, eviction=policy)
     guarded = guard(soft)
     async with guarded.running():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ from reactor.model.settings import (
 from reactor.model.signals import Filesystem
 from reactor.steward.service import serve
 from reactor.tell.status_socket import ask
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 STATUS = {
     "node_cgroup": None,
@@ -89,6 +90,13 @@ class Guard:
 
     async def status(self) -> dict:
         return await trio.to_thread.run_sync(ask, self.socket_path, {"command": "status"})
+
+    async def status_with(self, true: Callable[[dict], object]) -> dict:
+        """Return the first status of which that is true; it is asked for again and again."""
+        with trio.fail_after(60 * PATIENCE):
+            while not true(document := await self.status()):
+                pass
+        return document
 
     def lines(self) -> list[dict]:
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
@@ -251,6 +259,11 @@ async def test_another_configuration_is_another_order_and_its_commands_are_run(g
     assert "Not a directory" in answers[4].problems[0]
 
 
+def by_command(status: dict) -> dict:
+    [found] = [one for one in status["notifications"] if one["channel"] == "command"]
+    return found
+
+
 def notified(*command: str) -> NotificationSettings:
     return NotificationSettings(commands={EventKind.EVICTION: (command,)})
 
@@ -269,11 +282,11 @@ async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(gua
         await guard.order(notifications=notified("/bin/sh", "-c", f"cat >> {second}"))
         await guard.line(3, {**earlier, "id": 3})
         await until(lambda: second.exists() and second.read_text(), "the other command has run")
-        document = await guard.status()
+        # A command that has written what it was given is counted only once it has ended, too.
+        commands = by_command(await guard.status_with(lambda status: by_command(status)["sent"] == 2))
 
     assert [2] == [json.loads(line)["decision"] for line in first.read_text().splitlines()]
     assert [3] == [json.loads(line)["decision"] for line in second.read_text().splitlines()]
-    [commands] = [one for one in document["notifications"] if one["channel"] == "command"]
     assert {
         "channel": "command",
         "sent": 2,
@@ -289,10 +302,6 @@ async def test_a_command_that_fails_is_a_problem_of_status(guard):
         await guard.order(notifications=notified("/bin/false"))
         await guard.line(1, {"kind": "decision", "id": 1, "time": "x", "evictions": [{"outcome": "killed"}]})
         await until(lambda: guard.taken, "it is written")
-        problems = {}
-        for _ in range(1000):
-            problems = (await guard.status())["problems"]
-            if problems:
-                break
+        status = await guard.status_with(lambda status: status["problems"])
 
-    assert "/bin/false: exit status 1 (1 failed, 0 dropped)" in problems["notifications by command"]
+    assert "/bin/false: exit status 1 (1 failed, 0 dropped)" in status["problems"]["notifications by command"]
