@@ -1,7 +1,17 @@
-"""The pinned part of constraints.txt that something needs, hashes included, and the wheels it names."""
+#!/usr/bin/env python3
+"""The pinned part of constraints.txt that something needs, hashes included, and the wheels it names.
+
+usage: .venv/bin/python deploy/pins.py show PYTHON [NAME...]             print what the distribution needs on a
+                                       Kubernetes node too, and these packages beside it, but not itself
+       .venv/bin/python deploy/pins.py fetch PYTHON DIRECTORY FILE       fetch the wheels that FILE pins
+
+By the checkout's virtual environment, where all of them are installed. Exit status 0, or 1 and a line on
+standard error.
+"""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 DISTRIBUTION: Final = "node-reactor"
 EXTRA: Final = "kubernetes"
+_CHECKOUT: Final = Path(__file__).resolve().parents[1]
 # Debian 12's glibc is 2.36: a wheel that was built for this or an older one runs there and on later ones.
 _GLIBCS: Final = ("_2_36", "_2_34", "_2_28", "_2_17", "2014")
 
@@ -68,3 +79,32 @@ def download(directory: Path, requirements: Path, options: Sequence[str]) -> Non
     command = ["download", "--quiet", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
     place = [f"--dest={directory}", f"--requirement={requirements}"]
     subprocess.run([sys.executable, "-m", "pip", *command, *options, *place], check=True, timeout=900)
+
+
+def main() -> int:
+    """Do what the arguments ask for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    show = commands.add_parser("show", help="print the pins")
+    show.add_argument("python", help="the version that they are for, as 3.11")
+    show.add_argument("names", nargs="*", help="packages beside the distribution")
+    fetch = commands.add_parser("fetch", help="fetch the wheels")
+    fetch.add_argument("python", help="the version that they are for, as 3.11")
+    fetch.add_argument("directory", type=Path)
+    fetch.add_argument("requirements", type=Path)
+    arguments = parser.parse_args()
+    try:
+        if arguments.command == "show":
+            names = closure(DISTRIBUTION, EXTRA, arguments.python) - {DISTRIBUTION}
+            names |= {one for name in arguments.names for one in closure(name, "", arguments.python)}
+            print(pins((_CHECKOUT / "constraints.txt").read_text(), names), end="")
+        else:
+            download(arguments.directory, arguments.requirements, target(arguments.python))
+    except (OSError, LookupError, subprocess.SubprocessError) as error:
+        print(f"pins: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
