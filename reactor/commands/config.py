@@ -111,8 +111,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _init(options: argparse.Namespace) -> int:
-    from reactor.doctor.first_configuration import first_configuration, this_machine, warnings, write
+    from reactor.doctor.first_configuration import first_configuration, this_machine, warnings
     from reactor.doctor.presets import Preset
+    from reactor.kernel.atomic_file import write
 
     machine = this_machine()
     preset = None if options.preset is None else Preset(options.preset)
@@ -123,7 +124,7 @@ def _init(options: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     try:
-        write(text, options.file, force=options.force)
+        write(options.file, text, mode=0o644, directory_mode=0o755, replace=options.force)
     except FileExistsError:
         print(f"reactor: {options.file}: exists; --force replaces it", file=sys.stderr)
         return 1

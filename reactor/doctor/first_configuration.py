@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -170,28 +169,6 @@ def this_machine(root: Path = Path("/")) -> Machine:
         kubelet_config=kubelets if os.access(kubelets, os.R_OK) else None,
         kubeconfig=next((path for path in _KUBECONFIGS if (root / path.lstrip("/")).is_file()), None),
     )
-
-
-def write(text: str, path: Path, *, force: bool) -> None:
-    """Write the text to a path that does not exist yet, or with `force` over what is there.
-
-    Raises FileExistsError, OSError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    fd, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(fd, "w", encoding="utf-8") as file:
-            os.fchmod(fd, 0o644)
-            file.write(text)
-            file.flush()
-            os.fsync(fd)
-        if force:
-            Path(beside).replace(path)
-        else:
-            os.link(beside, path)  # fails where the path exists, also if it was made meanwhile
-    finally:
-        with suppress(FileNotFoundError):
-            Path(beside).unlink()
 
 
 def warnings(text: str, machine: Machine) -> tuple[str, ...]:

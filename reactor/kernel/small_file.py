@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
+from reactor.kernel import atomic_file
 from reactor.kernel.libc import lies_in_memory
 from reactor.kernel.scheduling import following
 from reactor.threads import in_thread
@@ -26,30 +27,8 @@ _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, 
 
 
 def replace(path: Path, document: object) -> None:
-    """Replace the file by this, as JSON; raise OSError with its path where that can't be done.
-
-    The content is on the disk before the name is, and the name when this returns: after a power cut the file
-    is the old one or the new one, never an empty one.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # One fixed name beside it: a crash between the two steps leaves one file behind, not one each time.
-    beside = path.with_name(f".{path.name}.new")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(fd)
-    beside.replace(path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # not every filesystem can (EINVAL); the content is synced already
-            os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Replace the file by this, as JSON; raise OSError with its path where that can't be done."""
+    atomic_file.write(path, json.dumps(document))
 
 
 def read(path: Path, max_bytes: int) -> bytes:

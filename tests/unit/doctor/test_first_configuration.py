@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import pytest
 
 from reactor.cli import main
 from reactor.config.settings import settings_from_text
-from reactor.doctor.first_configuration import Machine, first_configuration, warnings, write
+from reactor.doctor.first_configuration import Machine, first_configuration, warnings
 from reactor.doctor.guarded import guarded
 from reactor.doctor.presets import Preset
 from reactor.errors import ConfigError, RefusedError
@@ -123,17 +122,6 @@ def test_a_file_without_thresholds_or_with_wrong_ones_is_refused(machine, tmp_pa
     (tmp_path / "tuned.yaml").write_text(content)
     with pytest.raises(ConfigError):
         first_configuration(machine, tmp_path / "tuned.yaml")
-
-
-def test_a_file_is_never_overwritten_without_force(tmp_path):
-    path = tmp_path / "etc" / "config.yaml"
-    write("one\n", path, force=False)
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("one\n", 0o644)
-    with pytest.raises(FileExistsError):
-        write("two\n", path, force=False)
-    assert (path.read_text(), os.listdir(path.parent)) == ("one\n", ["config.yaml"])
-    write("two\n", path, force=True)
-    assert (path.read_text(), os.listdir(path.parent)) == ("two\n", ["config.yaml"])
 
 
 def test_the_command_refuses_a_file_that_exists_and_names_force(tmp_path, capsys):

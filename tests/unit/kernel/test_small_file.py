@@ -1,6 +1,5 @@
 import json
 import logging
-import os
 import shutil
 from pathlib import Path
 
@@ -30,32 +29,6 @@ def test_a_file_is_replaced_as_a_whole_and_nothing_is_left_beside_it(path: Path)
     assert json.loads(path.read_bytes()) == {"b": 2}
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_the_content_is_on_the_disk_before_the_name_is_and_the_name_at_the_end(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-    fsync = os.fsync
-
-    def noted(fd: int) -> None:
-        name = os.readlink(f"/proc/self/fd/{fd}")
-        seen.append(f"{Path(name).name}, {'named' if path.exists() else 'not named'}")
-        if name.endswith(".new"):
-            assert json.loads(Path(name).read_bytes()) == {"a": 1}
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    small_file.replace(path, {"a": 1})
-    assert seen == [".kept.json.new, not named", "state, named"]
-
-
-def test_a_link_beside_the_file_is_not_followed(path: Path, tmp_path: Path) -> None:
-    path.parent.mkdir()
-    (path.parent / ".kept.json.new").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic links"):
-        small_file.replace(path, [])
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_no_more_than_a_byte_past_the_limit_is_read(path: Path) -> None:
