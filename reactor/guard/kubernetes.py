@@ -23,8 +23,7 @@ from reactor.guard.node_shutdown import Ending
 from reactor.guard.parts import PodList
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.runtime_kills import RuntimeKills
-from reactor.guard.steward_link import StewardLink
-from reactor.guard.steward_process import StewardError
+from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.guard.told_pods import ToldPods
 from reactor.guard.unobserved import Unobserved
 from reactor.kernel.cgroup import CgroupTree

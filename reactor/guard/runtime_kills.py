@@ -17,7 +17,7 @@ from reactor.act.kill import KillPath, KillReport
 from reactor.act.reap import REAP_DEADLINE_SECONDS, ReapReport
 from reactor.act.target import populated
 from reactor.errors import ReactorError
-from reactor.guard.steward_process import StewardError
+from reactor.guard.steward_link import StewardError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -21,9 +22,9 @@ import trio
 
 from reactor.backoff import Pace
 from reactor.errors import ReactorError
+from reactor.guard.child_process import ChildProcess
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.record_queue import RecordQueue, encode
-from reactor.guard.steward_process import COMMAND, StewardError, StewardProcess
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
 from reactor.link.orders import Orders, Places, write_orders, write_places
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
@@ -43,6 +44,7 @@ from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import RECOVERED_SECONDS
 
 _LOG: Final = logging.getLogger("reactor.steward")
+COMMAND: Final = (sys.executable, "-P", "-m", "reactor.steward")
 # It says that it lives every 5 s; what starts beside a node's full load takes its time.
 _SILENT_SECONDS: Final = 30.0
 _END_SECONDS: Final = 2.0
@@ -62,6 +64,10 @@ _ENDED: Final = (errno.EPIPE, "the steward has ended")
 _FAILED: Final = {"error": "internal error; see the log"}
 
 Answer = Callable[[Request], Awaitable[Mapping[str, Any]]]
+
+
+class StewardError(ReactorError):
+    """The steward ended, hangs, or can't be started."""
 
 
 class DiskNews(Protocol):
@@ -173,7 +179,7 @@ class StewardLink:
 
     async def run(self) -> None:
         """Start a steward and serve it until it ends. Raises StewardError then, and OSError without one."""
-        process = await StewardProcess.start(self._command, self.listener, self.cgroups)
+        process = await ChildProcess.start(self._command, self.listener, self.cgroups)
         if self.cgroups is not None:
             self.cgroups.heed()
         self.pid = process.pid

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import trio
 
 from reactor.guard.passes import NodeView
-from reactor.guard.steward_process import StewardError
+from reactor.guard.steward_link import StewardError
 from reactor.model.pods import Pod
 
 _AGAIN_SECONDS: Final = 0.1

@@ -14,8 +14,7 @@ from typing import Any, Final
 import trio
 
 from reactor.guard.observed import Observed
-from reactor.guard.steward_link import StewardLink
-from reactor.guard.steward_process import StewardError
+from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.link.requests import Space
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings

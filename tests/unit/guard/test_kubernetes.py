@@ -19,8 +19,7 @@ from reactor.guard.loop import kubernetes_node_of
 from reactor.guard.node_shutdown import Ending
 from reactor.guard.record import EvictionAttempt, PassRecord, StageTimes
 from reactor.guard.record_queue import RecordQueue
-from reactor.guard.steward_link import StewardLink
-from reactor.guard.steward_process import StewardError
+from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.link.listings import pieces, spec_record

@@ -9,7 +9,7 @@ import trio
 
 from reactor.act.kill import KillReport
 from reactor.guard.runtime_kills import RuntimeKills
-from reactor.guard.steward_process import StewardError
+from reactor.guard.steward_link import StewardError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.link.requests import ReclaimOver
 from reactor.model.pods import Pod

@@ -25,8 +25,7 @@ from reactor.guard.listening import AnotherDaemonError, listen
 from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView
 from reactor.guard.record_queue import RecordQueue
-from reactor.guard.steward_link import StewardLink, _Session
-from reactor.guard.steward_process import COMMAND, StewardError
+from reactor.guard.steward_link import COMMAND, StewardError, StewardLink, _Session
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import StewardEmptying
 from reactor.guard.told_pods import ToldPods

@@ -1,6 +1,7 @@
-"""The steward as a process, and the guard's end of the socket pair to it. Only its start takes a thread.
+"""A process beside the guard, the steward or the watch of logind, and our end of the socket pair to it.
 
-The steward ends when the guard does: it finds the pair closed, and writes what it was still given.
+Only its start takes a thread. It ends when the guard does: it finds the pair closed, and writes what it was
+still given.
 """
 
 from __future__ import annotations
@@ -8,32 +9,25 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from typing import Final, Self
 
 import trio
 
 from reactor.children import child_environment, ended_text
-from reactor.errors import ReactorError
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.kernel.libc import spawn
 from reactor.kernel.scheduling import following
 from reactor.threads import in_thread
 
-COMMAND: Final = (sys.executable, "-P", "-m", "reactor.steward")
 _REAP_SECONDS: Final = 2.0
 # Not passed on: the service manager hears the guard alone. Of the rest the steward needs how it logs, the
 # time zone, the API server's address in a pod, the node's name, and what a credentials plugin goes by.
 _KEPT_BACK: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 
 
-class StewardError(ReactorError):
-    """The steward ended, hangs, or can't be started."""
-
-
-class StewardProcess:
-    """One steward, from `start` to `end`."""
+class ChildProcess:
+    """One such process, from `start` to `end`."""
 
     def __init__(self, ours: socket.socket, pid: int) -> None:
         self.pid = pid
@@ -90,7 +84,7 @@ class StewardProcess:
 def _spawn(
     command: Sequence[str], listener: socket.socket | None, cgroups: OwnCgroups | None
 ) -> tuple[socket.socket, int]:
-    """Start a steward; return our end of the pair, and its process id. Raises OSError."""
+    """Start a process; return our end of the pair, and its process id. Raises OSError."""
     if cgroups is not None:
         cgroups.make()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
