@@ -28,7 +28,7 @@ from reactor.guard.shutdown_watch import ShutdownWatch
 from reactor.guard.wording import instant
 from reactor.kernel.scheduling import following
 from reactor.link.shutdown import ShutdownNews, ShutdownNewsKind
-from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod
+from reactor.model.pods import Pod, is_critical_by_mark
 from reactor.model.settings import Settings, ShutdownGroup
 from reactor.policy.shutdown import ShutdownStep, next_step, shutdown_seconds, shutdown_steps
 from reactor.supervisor import Nursery
@@ -394,8 +394,7 @@ def _is_left_to_systemd(pod: Pod) -> bool:
     """
     if pod.name in _NEEDED:
         return True
-    is_critical = pod.critical_because is not None and pod.priority < SYSTEM_CRITICAL_PRIORITY
-    return is_critical and pod.namespace == CGROUPS
+    return is_critical_by_mark(pod.critical_because, pod.priority) and pod.namespace == CGROUPS
 
 
 def _making(line: Mapping[str, Any]) -> Make:

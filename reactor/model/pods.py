@@ -14,6 +14,11 @@ SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS = 30
 
 
+def is_critical_by_mark(critical_because: str | None, priority: int) -> bool:
+    """Return whether a pod is never evicted, and not for its priority: by a mark, a list or its source."""
+    return critical_because is not None and priority < SYSTEM_CRITICAL_PRIORITY
+
+
 class PodSource(StrEnum):
     """Where the kubelet has a pod from; MIRROR is the API server's object of a static one."""
 

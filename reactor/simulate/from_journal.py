@@ -15,7 +15,7 @@ from typing import Any, Final
 from reactor.config.pod import SOURCE_ANNOTATION
 from reactor.errors import ConfigError, Problem
 from reactor.model.oom import OomScope
-from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY
+from reactor.model.pods import is_critical_by_mark
 from reactor.model.signals import RESOURCE, Resource, Signal
 from reactor.simulate.scenario_file import at
 
@@ -140,7 +140,7 @@ def _preferences(document: Mapping[str, Any]) -> dict[str, str]:
 def _pod(place: Mapping[str, Any], resource: Resource) -> dict[str, Any]:
     namespace, _, name = place["pod"].partition("/")
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": place["uid"]}
-    if place.get("critical_because") is not None and place["priority"] < SYSTEM_CRITICAL_PRIORITY:
+    if is_critical_by_mark(place.get("critical_because"), place["priority"]):
         metadata["annotations"] = {SOURCE_ANNOTATION: "file"}  # whatever it was: never evicted
     container: dict[str, Any] = {"name": "all"}
     if place.get("request") and resource in {Resource.MEMORY, Resource.EPHEMERAL_STORAGE}:

@@ -17,7 +17,7 @@ from reactor.disks.filesystems import FilesystemObserver, observations
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
-from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodUsage
+from reactor.model.pods import Pod, PodUsage, is_critical_by_mark
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -159,7 +159,7 @@ def summary_of(seen: Mapping[Signal, Observation], pods: Sequence[Pod], usages: 
 def pod_document(pod: Pod) -> dict[str, Any]:
     """Return a pod as a v1.Pod with what a decision depends on."""
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
-    if pod.critical_because is not None and pod.priority < SYSTEM_CRITICAL_PRIORITY:
+    if is_critical_by_mark(pod.critical_because, pod.priority):
         metadata["annotations"] = {SOURCE_ANNOTATION: "file"}  # never evicted, as user.oomd_omit says here
     container: dict[str, Any] = {"name": "main"}
     request_bytes = pod.requests.get(Resource.MEMORY)
