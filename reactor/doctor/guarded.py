@@ -14,6 +14,8 @@ import trio
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.procfs import PROC
+from reactor.model.name_patterns import matcher
+from reactor.model.pod_lists import BUILT_IN_NEVER
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.workloads.fence import Fence
@@ -23,13 +25,15 @@ from reactor.workloads.pods import Workloads
 
 UNIT: Final = "/system.slice/reactor.service"
 _SYSTEMD: Final = Path("/run/systemd/system")
-# What an operator needs to get in, and what every other unit stands on. Whole slices of them count as well.
-_ESSENTIAL: Final = re.compile(
-    r"(sshd?(@.*)?|dropbear|dbus(-broker)?|systemd-.*|polkit|NetworkManager|networking|wpa_supplicant|"
-    r"iwd|getty@.*|serial-getty@.*|user@0|auditd|rsyslog|chronyd?|ntpd?|cloud-.*|multipathd|lvm2-.*|"
-    r"iscsid|tailscaled|wg-quick@.*|docker|containerd|crio|cri-docker|podman|kubelet|k3s(-agent)?|"
-    r"rke2-(server|agent)|libvirtd|virt.*d|reactor)\.(service|socket)"
-    r"|init\.scope|system\.slice|user\.slice|user-0\.slice|kubepods(\.slice)?"
+# What an operator needs to get in, and what every other unit stands on: what is never evicted unless the
+# operator says so, and beside it what some machines can well do without for a while. These are evicted where
+# they lie below a parent, and a warning is what they are worth, maybe one too many. Whole slices count, too.
+_NEVER: Final = tuple(map(matcher, BUILT_IN_NEVER))
+_BESIDE: Final = re.compile(
+    r"(dropbear|systemd-.*|polkit|NetworkManager|networking|wpa_supplicant|iwd|getty@.*|serial-getty@.*|user@0|"
+    r"auditd|rsyslog|chronyd?|ntpd?|cloud-.*|multipathd|lvm2-.*|iscsid|tailscaled|wg-quick@.*|cri-docker|"
+    r"k3s(-agent)?|rke2-(server|agent)|libvirtd|virt.*d)\.service"
+    r"|system\.slice|user\.slice|user-0\.slice|kubepods(\.slice)?"
 )
 ESSENTIAL_EXAMPLES: Final = "sshd, dbus, systemd's own services, container runtimes, the kubelet"
 
@@ -52,7 +56,10 @@ class GuardedPod:
     @property
     def is_essential(self) -> bool:
         """Return whether an operator would lose the machine with it."""
-        return _ESSENTIAL.fullmatch((self.pod.cgroup or "").rpartition("/")[2]) is not None
+        unit = (self.pod.cgroup or "").rpartition("/")[2]
+        if unit.endswith(".socket"):
+            unit = f"{unit.removesuffix('.socket')}.service"
+        return any(matches(unit) for matches in _NEVER) or _BESIDE.fullmatch(unit) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
