@@ -17,6 +17,7 @@ from reactor.model.settings import (
     JournalSettings,
     KubernetesSettings,
     NotificationSettings,
+    OomOrderMode,
     PodOrigin,
     RealtimeSettings,
     RestartLoopSettings,
@@ -296,6 +297,7 @@ class Section:
     sources: _Sources = field(default_factory=_Sources)
     ebpf: _Ebpf = field(default_factory=_Ebpf)
     brake: BrakeMode = BrakeMode.OFF
+    oom_order: OomOrderMode = OomOrderMode.POLICY
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)
     podman: _Podman = field(default_factory=_Podman)

@@ -354,6 +354,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         podman=section.podman.images,
         podman_socket=section.podman.socket,
         brake=section.brake,
+        oom_order=section.oom_order,
         shutdown_groups=kubelet.shutdown_groups,
         dry_run=section.dry_run,
     )

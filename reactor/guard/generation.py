@@ -21,8 +21,9 @@ from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.last_stretch import LastStretch
 from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.guard.memory_reclaiming import MemoryReclaiming
+from reactor.guard.oom_order import OomOrder
 from reactor.guard.oom_scores import OomScores
-from reactor.guard.parts import Parts, PodList
+from reactor.guard.parts import Order, Parts, PodList, unordered
 from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord, Reclaimed
 from reactor.guard.recorder import OnPass
@@ -32,13 +33,14 @@ from reactor.guard.told_disks import ToldFilesystems
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
-from reactor.model.settings import BrakeMode, Settings
+from reactor.model.settings import BrakeMode, OomOrderMode, Settings
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
+from reactor.policy.storm import is_hard_memory
 from reactor.reclaim.memory import CgroupReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
 from reactor.sources.catalogue import TICKER
@@ -89,6 +91,7 @@ class Generation:
         on_oom_kill: Callable[[OomKill], None] = lambda _: None,
         on_source: Callable[[SourceState], None] = lambda _: None,
         pods: PodList | None = None,
+        oom_order: OomOrder | None = None,
         reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
         arming_seconds: float = _ARMING_SECONDS,
@@ -130,6 +133,7 @@ class Generation:
             oom_kills=self._oom.take_now,
             oom_struck=oom_kills.struck,
             recount_oom_kills=oom_kills.recount,
+            oom_order=_order_for(settings, oom_order),
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
         self.passes = Passes(
@@ -163,7 +167,7 @@ class Generation:
             self.storage,
             self.wakes,
         )
-        self._oom_scores = self._oom_scores_of(tree, workloads, known)
+        self._oom_scores = self._oom_scores_of(tree, workloads, known, oom_order)
         self._supervisor = supervisor
         self._scope = trio.CancelScope()
         self._reclaiming = False
@@ -177,7 +181,11 @@ class Generation:
         return found
 
     def _oom_scores_of(
-        self, tree: CgroupTree, workloads: Workloads | None, known: NodeView
+        self,
+        tree: CgroupTree,
+        workloads: Workloads | None,
+        known: NodeView,
+        oom_order: OomOrder | None,
     ) -> OomScores | None:
         """Return what sets the scores of pods in manifests; None where there are none, or a kubelet does."""
         settings = self.settings
@@ -194,6 +202,7 @@ class Generation:
             lambda: workloads.specified(known.pods),
             capacity_bytes,
             interval_seconds=settings.housekeeping_interval_seconds,
+            is_ordered=(lambda _: False) if oom_order is None else oom_order.is_ordered,
         )
 
     async def run(
@@ -406,6 +415,21 @@ class Generation:
             "housekeeping": self.housekeeping.run,
             "ticker": Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board).run,
         }
+
+
+def _order_for(settings: Settings, oom_order: OomOrder | None) -> Order:
+    """Return what is to be told who goes first; where that is nobody's to say, what was taken is given back.
+
+    Without a hard memory threshold there is no early level, and a dry run writes nothing.
+    """
+    if oom_order is None:
+        return unordered
+    is_guarded = any(is_hard_memory(threshold) for threshold in settings.eviction.thresholds)
+    if settings.oom_order is OomOrderMode.LEAVE or settings.dry_run or not is_guarded:
+        oom_order.want(None)
+        return unordered
+    oom_order.kills_groups = settings.kubernetes is None
+    return oom_order.want
 
 
 async def _raise(error: Exception) -> None:

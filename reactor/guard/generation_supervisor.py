@@ -15,6 +15,7 @@ from reactor.brake.brake import Brake
 from reactor.errors import split_failure
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
+from reactor.guard.oom_order import OomOrder
 from reactor.guard.passes import NodeView
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
@@ -58,6 +59,7 @@ class GenerationSupervisor:
         on_resumed: Callable[[EvictionAttempt, Nursery], None],
         on_refused: Callable[[Exception], None],
         on_source: Callable[[SourceState], None] = lambda _: None,
+        oom_order: OomOrder | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
@@ -73,6 +75,7 @@ class GenerationSupervisor:
         self._clock_seconds = clock_seconds
         self._on_oom_kill = on_oom_kill
         self._on_source = on_source
+        self._oom_order = oom_order
         self._on_resumed = on_resumed
         self._on_refused = on_refused
         self._next: Settings | None = None
@@ -186,6 +189,7 @@ class GenerationSupervisor:
             on_oom_kill=self._on_oom_kill,
             on_source=self._on_source,
             pods=None if self._cluster is None else self._cluster.pod_list(settings),
+            oom_order=self._oom_order,
             reclaims=self._reclaims(settings),
             clock_seconds=self._clock_seconds,
         )

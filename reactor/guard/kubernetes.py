@@ -34,7 +34,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.workloads.kubernetes_pods import KubernetesPods
-from reactor.workloads.unspecified import UNKNOWN_NAMESPACE
+from reactor.workloads.unspecified import UNKNOWN_NAMESPACE, OwnScore
 
 _LOG: Final = logging.getLogger("reactor.node")
 _FIRST_PODS_SECONDS: Final = 2.0  # better known pods than estimates; but memory waits for no API server
@@ -65,6 +65,7 @@ class KubernetesNode:
         self._tree = tree
         self._link = link
         self._supervisor = supervisor
+        self.own_score: OwnScore | None = None  # what a process has, whatever was written for an order
         self.told = ToldPods(settings)
         self.told.load()
         self.reports = ClusterReports()
@@ -113,6 +114,7 @@ class KubernetesNode:
             runtime=lambda: told.runtime,
             files=lambda: told.files,
             all_told=told.are_all_told,
+            own_score=self.own_score,
         )
 
     def passed(self, record: PassRecord, nursery: Nursery) -> None:

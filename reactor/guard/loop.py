@@ -42,6 +42,8 @@ from reactor.guard.node_shutdown import NodeShutdown, Surroundings
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
+from reactor.guard.oom_order import NAME as OOM_ORDER_FILE
+from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.passes import NodeView
@@ -141,6 +143,9 @@ class Daemon:
         )
         if self._cluster is not None:
             self._cluster.spare_kept_down(self._known.candidates)
+        self._oom_order = OomOrder(
+            tree, Path(settings.state_path).with_name(OOM_ORDER_FILE), write=self._lines.write
+        )
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
         self._generations = GenerationSupervisor(
             settings,
@@ -155,7 +160,10 @@ class Daemon:
             on_resumed=self._resumed,
             on_refused=self.refuse_reload,
             on_source=self._source_changed,
+            oom_order=self._oom_order,
         )
+        if self._cluster is not None:
+            self._cluster.own_score = self._oom_order.own_score
         self._shutdown = NodeShutdown(
             settings,
             Surroundings(
@@ -198,6 +206,7 @@ class Daemon:
             "brake": brake.problem,
             "kill path": self._generations.kill_path_problem,
             "evictions": self._slowdowns.problem,
+            "order of the OOM killer": self._oom_order.problem,
         }
         problems |= {name: why for name, why in kept.items() if why is not None}
         problems |= self.supervisor.problems
@@ -216,6 +225,7 @@ class Daemon:
             cluster=None if self._cluster is None else self._cluster.document(),
             processes={"guard": {"pid": os.getpid()}, "steward": self._steward.document()},
             shutdown=self._shutdown.document(),
+            oom_order=self._oom_order.document(),
         )
 
     def reload(self, settings: Settings) -> None:
@@ -284,6 +294,8 @@ class Daemon:
         self._listen()
         with self.supervisor.hook("restoring the state").guard():
             self._restore()
+        with self.supervisor.hook("giving back the OOM killer's order").guard():
+            self._oom_order.resume()
         if not self._settings.pod_parents:
             self._problems["pods"] = "pods.parents is empty: no pod can be evicted"
         try:
@@ -340,6 +352,7 @@ class Daemon:
 
         keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
         keep("state file", self._keeper.run)
+        keep("OOM killer's order", self._oom_order.run)
         keep("shutdown times", self._shutdown.file.run)
         keep("node shutdown", partial(self._shutdown.run, self.supervisor.jobs(nursery, "pods at shutdown")))
         if self._last_good is not None:
@@ -355,6 +368,8 @@ class Daemon:
             try:
                 yield
             finally:
+                with self._ends.guard():
+                    self._oom_order.give_back_now()  # its line is to be in the journal
                 with trio.CancelScope(shield=True):
                     await self._steward.finish()
                 self._steward_scope.cancel()
@@ -498,6 +513,7 @@ class Daemon:
             cluster=None if self._cluster is None else self._cluster.document(),
             problems=() if generation is None else self.view.problems.keys(),
             shutdown=self._shutdown.times(),
+            oom_order=self._oom_order.counts(),
         ).document()
 
 

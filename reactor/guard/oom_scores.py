@@ -26,25 +26,25 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import GONE, close_descriptor
+from reactor.kernel.oom_score import open_process, read_score, write_score
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 from reactor.model.signals import Resource
 from reactor.policy import oom_score_adj
 
 _LOG: Final = logging.getLogger("reactor.daemon")
-_FILE: Final = "oom_score_adj"
 _NODE_CRITICAL: Final = 2_000_001_000  # system-node-critical; source: IsNodeCriticalPod
 _AT_ONCE: Final = 8  # processes, between two turns of the loop: 0.2 ms
 _MOST_PROCESSES: Final = 1_024  # of one pod
 _MOST_CGROUPS: Final = 256
 _AGAIN_SECONDS: Final = 60.0
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class OomScores:
     """Sets the scores of the pods that `specified` returns; `problem` is why some can't be set.
 
-    `capacity_bytes` returns the node's memory, None while that is not observed.
+    `capacity_bytes` returns the node's memory, None while that is not observed. `is_ordered` tells whether a
+    pod, by its uid, has a score for the sake of the OOM killer's order at present: that one stays.
     """
 
     def __init__(
@@ -54,8 +54,10 @@ class OomScores:
         capacity_bytes: Callable[[], int | None],
         *,
         interval_seconds: float,
+        is_ordered: Callable[[str], bool] = lambda _: False,
         proc: Path = PROC,
     ) -> None:
+        self._is_ordered = is_ordered
         self.problem: str | None = None
         self._tree = tree
         self._specified = specified
@@ -85,6 +87,8 @@ class OomScores:
             self._refused = None
         before, self._scores = self._scores, {}
         for pod in self._specified():
+            if self._is_ordered(pod.uid):
+                continue
             score = self._scores[pod.uid] = wanted_score(pod, capacity_bytes)
             if is_all or before.get(pod.uid) != score:
                 await self._set(pod, score, before.get(pod.uid))
@@ -121,7 +125,7 @@ class OomScores:
             for pid in pids:
                 if pid != os.getpid():
                     with suppress(OSError):  # gone
-                        held[pid] = os.open(f"{self._proc}/{pid}", _DIRECTORY)
+                        held[pid] = open_process(pid, self._proc)
             still_there = set(directory.processes())
             for pid, fd in held.items():
                 if pid in still_there:
@@ -132,27 +136,11 @@ class OomScores:
 
     def _set_one(self, process: int, score: int, before: int | None) -> None:
         try:
-            if is_to_be_set(_read(process), score, before):
-                _write(process, score)
+            if is_to_be_set(read_score(process), score, before):
+                write_score(process, score)
         except OSError as error:
             if error.errno not in {*GONE, errno.ESRCH}:
                 self._refused = f"refused: {error.strerror}; grant CAP_SYS_RESOURCE"
-
-
-def _read(process: int) -> int:
-    fd = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
-    try:
-        return int(os.read(fd, 16))
-    finally:
-        close_descriptor(fd)
-
-
-def _write(process: int, score: int) -> None:
-    fd = os.open(_FILE, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, dir_fd=process)
-    try:
-        os.write(fd, str(score).encode())
-    finally:
-        close_descriptor(fd)
 
 
 def wanted_score(pod: Pod, capacity_bytes: int) -> int:

@@ -70,6 +70,28 @@ class PodList(Protocol):
         """List the pods that exist now, from the cgroup tree alone; only new ones are read."""
 
 
+class Order(Protocol):
+    """Has a pod go first where the kernel's OOM killer chooses; the call costs a comparison."""
+
+    def __call__(
+        self,
+        first: Pod | None,
+        pods: Sequence[Pod] = (),
+        used: Mapping[str, PodUsage] | None = None,
+        memory: Mapping[Signal, Observation] | None = None,
+    ) -> None:
+        """Have `first` go before all others in `pods`; None: as if nobody had said anything."""
+
+
+def unordered(
+    first: Pod | None,
+    pods: Sequence[Pod] = (),
+    used: Mapping[str, PodUsage] | None = None,
+    memory: Mapping[Signal, Observation] | None = None,
+) -> None:
+    """Leave the kernel its own order."""
+
+
 class Kills(Protocol):
     """Ends pods."""
 
@@ -96,7 +118,8 @@ class Parts:
     signals as just observed: the one engages and releases the brake and returns what is on, the other arms
     the memory thresholds again. `oom_kills` returns the kernel's own kills that were not reported yet,
     without waiting. `oom_struck` returns in which of these pods the kernel has killed since it was asked
-    last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand.
+    last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand. `oom_order` is
+    told which pod the policy would evict first for memory.
     """
 
     node: Node
@@ -109,3 +132,4 @@ class Parts:
     oom_kills: Callable[[], Sequence[OomKill]] = tuple
     oom_struck: Callable[[Sequence[Pod]], Sequence[str]] = lambda _: ()
     recount_oom_kills: Callable[[Sequence[Pod]], None] = lambda _: None
+    oom_order: Order = unordered

@@ -29,7 +29,7 @@ from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, 
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource, Signal
+from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake, WakeKind
 from reactor.observe.storage import with_storage
@@ -42,6 +42,7 @@ from reactor.policy import (
     thresholds_met,
 )
 from reactor.policy.memory_reclaim import is_reclaiming
+from reactor.policy.oom_order import first_of
 from reactor.policy.oom_victims import are_unknown, found_in_pods, with_held_by_pods
 from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_left
 
@@ -160,6 +161,7 @@ class Passes:
             self._prepare(memory, now_seconds)
         if not (wakes and _only_memory(wakes)):
             self._parts.recount_oom_kills(self.known.pods)
+            self._order_under_pressure(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
 
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
@@ -184,9 +186,28 @@ class Passes:
             first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
             self._evictor.prepare(first)
             self.is_near = True
-        elif self.is_near:
-            self._evictor.prepare(())
-            self.is_near = False
+            if first:  # none while an eviction is waited for: the order stays as it is
+                self._parts.oom_order(first_of(first), pods, used, memory)
+        else:
+            if self.is_near:
+                self._evictor.prepare(())
+                self.is_near = False
+            if NodeCondition.MEMORY_PRESSURE not in self.known.state.conditions:
+                self._parts.oom_order(None)
+
+    def _order_under_pressure(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
+        """Keep the order of the kernel's OOM killer true where memory was short and is not any more."""
+        if self.is_near or NodeCondition.MEMORY_PRESSURE not in self.known.state.conditions:
+            return
+        hard = {threshold.signal for threshold in self._settings.thresholds if is_hard_memory(threshold)}
+        crossed = {
+            signal: seen for signal, seen in memory.items() if signal in hard and seen.absurdity is None
+        }
+        used = self._parts.usages.memory()
+        pods = self._to_decide_over(now_seconds)
+        first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
+        if first:
+            self._parts.oom_order(first_of(first), pods, used, memory)
 
     async def give_back(
         self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None

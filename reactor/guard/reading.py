@@ -22,7 +22,8 @@ class Reading:
 
     `tally` is what was counted since `started_unix_seconds`, `refused_requests` how many of the steward's
     requests were none. `cluster` is how the daemon takes part in one, `problems` what `status` calls them,
-    `shutdown` when the node's last graceful shutdown began and ended.
+    `shutdown` when the node's last graceful shutdown began and ended, `oom_order` how many processes have
+    another oom_score_adj than their own.
     """
 
     now_seconds: float
@@ -42,6 +43,7 @@ class Reading:
     cluster: Mapping[str, Any] | None = None
     problems: Collection[str] = ()
     shutdown: Mapping[str, float] = field(default_factory=dict)
+    oom_order: Mapping[str, int] = field(default_factory=lambda: {"raised": 0, "lowered": 0})
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -60,6 +62,7 @@ class Reading:
             ],
             "parts": {part.name: part.restarts for part in self.parts},
             "brake": {"on": len(self.brake.on), "times": self.brake.times, "seconds": self.brake.seconds},
+            "oom_order": dict(self.oom_order),
             "pods": self.pods,
             "journal": {"written": self.journal_written, "lost": self.journal_lost},
             "refused_requests": self.refused_requests,

@@ -45,7 +45,8 @@ class View:
     """What there is to be told of; `problems` is what is not as it should be, and why.
 
     `parts` are those that the supervisor restarts. `cluster` is how the guard takes part in one; None
-    without. `processes` are the guard and the steward, `shutdown` how the node's graceful shutdown stands.
+    without. `processes` are the guard and the steward, `shutdown` how the node's graceful shutdown stands,
+    `oom_order` which pod the kernel's OOM killer takes first.
     """
 
     settings: Settings
@@ -62,6 +63,7 @@ class View:
     parts: tuple[PartState, ...] = ()
     processes: Mapping[str, Any] = field(default_factory=dict)
     shutdown: Mapping[str, Any] = field(default_factory=dict)
+    oom_order: Mapping[str, Any] = field(default_factory=dict)
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -109,6 +111,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "slowdowns": [slowdown_document(one, now_seconds) for one in state.slowdowns],
         "sources": [_source(source) for source in view.sources],
         "brake": _brake(view),
+        "oom_order": {"mode": view.settings.oom_order, **view.oom_order},
         "oom_kills": {"counted": dict(view.oom.counted)},
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
         "parts": [part_document(part) for part in view.parts],

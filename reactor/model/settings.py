@@ -147,6 +147,13 @@ class SourceSettings:
     processes: bool = True
 
 
+class OomOrderMode(StrEnum):
+    """Whose order the kernel's OOM killer takes pods in while memory is short: the policy's, or its own."""
+
+    POLICY = "policy"
+    LEAVE = "leave"
+
+
 class BrakeMode(StrEnum):
     """When allocators are slowed down in the kernel: never, or while a hard memory threshold is crossed."""
 
@@ -234,6 +241,7 @@ class Settings:
     realtime: RealtimeSettings = field(default_factory=RealtimeSettings)
     sources: SourceSettings = field(default_factory=SourceSettings)
     brake: BrakeMode = BrakeMode.OFF
+    oom_order: OomOrderMode = OomOrderMode.POLICY
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     runtime_endpoint: str | None = None

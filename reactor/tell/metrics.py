@@ -99,6 +99,7 @@ class _Scrape(Collector):
         yield from _sources(reading["sources"])
         yield _parts({**reading["parts"], **steward.parts})
         yield from _brake(reading["brake"])
+        yield _oom_order(reading["oom_order"])
         yield _slowdowns(reading["slowdowns"])
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading["pods"])
         yield GaugeMetricFamily(
@@ -380,6 +381,15 @@ def _brake(brake: Document) -> Iterator[Metric]:
     yield CounterMetricFamily("reactor_brake_engagements", "How often the brake was engaged.", brake["times"])
     yield CounterMetricFamily(
         "reactor_brake_seconds", "How long the brake was engaged, summed over cgroups.", brake["seconds"]
+    )
+
+
+def _oom_order(processes: Mapping[str, int]) -> Metric:
+    return _gauge(
+        "reactor_oom_order_processes",
+        "Processes whose oom_score_adj is written for the OOM killer's order now.",
+        ["change"],
+        *(((change,), count) for change, count in processes.items()),
     )
 
 

@@ -49,6 +49,7 @@ def show_status(socket_path: Path, output: str) -> int:
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
     screen.say(_brake(document["brake"]))
+    _say_oom_order(screen, document.get("oom_order") or {})  # none of an earlier version
     _say_shutdown(screen, document.get("shutdown") or {"state": "off"})  # none of an earlier version
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
@@ -153,6 +154,18 @@ def _conditions(conditions: Iterable[Mapping[str, Any]]) -> Table:
 def _sources(sources: Iterable[Mapping[str, Any]]) -> Table:
     rows = [(one["name"], one["health"], one["wakes"], one["lost"], one["detail"]) for one in sources]
     return table(("SOURCE", "STATE", "WAKES", "LOST", "DETAIL"), rows, right="WAKES,LOST")
+
+
+def _say_oom_order(screen: Screen, order: Mapping[str, Any]) -> None:
+    first = order.get("first")
+    if first is None:
+        return
+    count = f"{first['processes']} process{'' if first['processes'] == 1 else 'es'}"
+    whole = ", killed as a whole" if first["oom_group"] else ""
+    screen.say(
+        f"OOM killer's order: {first['pod']} first ({count} at oom_score_adj "
+        f"{first['oom_score_adj']}{whole}) since {moment(first['since'])}"
+    )
 
 
 def _brake(brake: Mapping[str, Any]) -> str:

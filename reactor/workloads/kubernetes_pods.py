@@ -28,7 +28,7 @@ from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
 from reactor.workloads.sandbox import spared_cgroups
 from reactor.workloads.unchanged import Unchanged
-from reactor.workloads.unspecified import pod_without_spec
+from reactor.workloads.unspecified import OwnScore, pod_without_spec, score_in
 
 _STARTING_SECONDS: Final = 60.0
 _SHOWN: Final = 5
@@ -53,7 +53,8 @@ class KubernetesPods:
     """Lists the node's pods. Nothing here raises: what can't be read is in `problems`.
 
     `specs`, by the uids of cgroups, `runtime` and `files` return what is known at present, without waiting;
-    `all_told` whether the source of specs has listed all and still reports changes. A pod keeps the spec that
+    `all_told` whether the source of specs has listed all and still reports changes; `own_score` reads what
+    oom_score_adj a process has of its own. A pod keeps the spec that
     it had for as long as its cgroup is there: deleting its object changes nothing of what runs.
     """
 
@@ -66,6 +67,7 @@ class KubernetesPods:
         runtime: Callable[[], Inventory] = dict,
         files: Callable[[], NodeFiles] = NodeFiles,
         all_told: Callable[[], bool] = lambda: False,
+        own_score: OwnScore | None = None,
         paths: NodePaths | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
         timeout_seconds: float = _TIMEOUT_SECONDS,
@@ -73,6 +75,7 @@ class KubernetesPods:
         self._tree = tree
         self._parents = settings.pod_parents
         self._paths = paths or NodePaths()
+        self._own_score = own_score or score_in(self._paths.proc)
         self._fence = Fence(tree, settings.pod_parents, settings.node_cgroup, self._paths.proc)
         self._specs = specs
         self._runtime = runtime
@@ -234,7 +237,7 @@ class KubernetesPods:
             self._files(),
             self._capacity_bytes,
             is_unlisted=is_unlisted,
-            proc=self._paths.proc,
+            own_score=self._own_score,
         )
 
 

@@ -28,7 +28,7 @@ Every other pod can be evicted: a node on which none can be is lost with all its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +45,16 @@ UNKNOWN_NAMESPACE: Final = "kubepods"
 _SYSTEM_NAMESPACE: Final = "kube-system"
 
 
+# Returns the oom_score_adj that a process in a cgroup has of its own, whatever reactor has written for the
+# sake of the OOM killer's order. Raises OSError, ReactorError.
+OwnScore = Callable[[int, str], int]
+
+
+def score_in(proc: Path) -> OwnScore:
+    """Return what reads the score as it is."""
+    return lambda pid, _cgroup: read_oom_score_adj(pid, proc)
+
+
 def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
     tree: CgroupTree,
     found: PodCgroup,
@@ -54,10 +64,11 @@ def pod_without_spec(  # noqa: PLR0913 - all that there is to go by
     capacity_bytes: int,
     *,
     is_unlisted: bool = False,
-    proc: Path = PROC,
+    own_score: OwnScore | None = None,
 ) -> Pod:
     """Return the pod; `containers` are without its pause container. Raises OSError where it is gone."""
-    scores = [score for one in containers if (score := _score(tree, one, proc)) is not None]
+    read = own_score or score_in(PROC)
+    scores = [score for one in containers if (score := _score(tree, one, read)) is not None]
     namespace, name = files.names.get(found.uid, (UNKNOWN_NAMESPACE, f"pod{found.uid}"))
     if told is not None:
         namespace, name = told.namespace, told.name
@@ -104,10 +115,10 @@ def _request_bytes(tree: CgroupTree, found: PodCgroup, scores: Sequence[int], ca
     return kept_bytes or sum(requested_bytes(score, capacity_bytes) or 0 for score in scores)
 
 
-def _score(tree: CgroupTree, container: ContainerCgroup, proc: Path) -> int | None:
+def _score(tree: CgroupTree, container: ContainerCgroup, own_score: OwnScore) -> int | None:
     """Return the score of a container's first process, None where there is none or it can't be read."""
     try:
         pids = tree.processes(container.cgroup)
-        return read_oom_score_adj(pids[0], proc) if pids else None
+        return own_score(pids[0], container.cgroup) if pids else None
     except (OSError, ReactorError):
         return None

@@ -27,7 +27,13 @@ from tests.support.waiting import PATIENCE, until
 pytestmark = pytest.mark.suite("crash-only")
 
 # What is over once the daemon runs, or does not come by itself here: a failure can't be had at any moment.
-_OVER = {"first list of pods", "restoring the state", "abandoned brakes", "watchdog"}
+_OVER = {
+    "first list of pods",
+    "restoring the state",
+    "giving back the OOM killer's order",
+    "abandoned brakes",
+    "watchdog",
+}
 _NOT_HERE = {
     "end",
     "oom record",

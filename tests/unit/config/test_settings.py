@@ -13,6 +13,7 @@ from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
     KubernetesSettings,
+    OomOrderMode,
     PodOrigin,
     Role,
     Settings,
@@ -323,6 +324,12 @@ def test_an_endpoint_that_is_no_unix_socket_is_refused(endpoint: str) -> None:
 def test_where_static_pods_come_from_is_taken_from_the_kubelets_own_key() -> None:
     found = settings_from_text("staticPodPath: /etc/kubernetes/manifests", "f")
     assert found.static_pods_path == "/etc/kubernetes/manifests"
+
+
+def test_the_order_of_the_oom_killer_is_the_policys_unless_it_is_to_be_left() -> None:
+    assert OomOrderMode.POLICY is _read("{}").oom_order
+    assert OomOrderMode.LEAVE is _read("reactor: {oomOrder: leave}").oom_order
+    assert ["reactor.oomOrder"] == _paths("reactor: {oomOrder: off}")
 
 
 @pytest.mark.parametrize("off", ["off", "'off'", "false"])

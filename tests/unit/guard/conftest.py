@@ -195,6 +195,7 @@ class FakeLoop:
         self.oom_kills: Callable[[], Sequence[OomKill]] = tuple
         self.oom_struck: tuple[str, ...] = ()
         self.recounts = 0
+        self.ordered: list[str | None] = []  # who was to go first by the OOM killer, at each call
         self.known = NodeView(observed=Observed(stale_seconds=35.0))
         self.parts = Parts(
             node=self.node,
@@ -207,6 +208,7 @@ class FakeLoop:
             oom_kills=self._take_oom_kills,
             oom_struck=lambda _: self.oom_struck,
             recount_oom_kills=self._recount,
+            oom_order=self._order,
         )
         self.evictor = Evictor(
             self.kills,
@@ -239,6 +241,9 @@ class FakeLoop:
         self.usages.seen = {
             pod.uid: PodUsage(memory_working_set_bytes=working_set_bytes, process_count=1) for pod in pods
         }
+
+    def _order(self, first: Pod | None, *_: object) -> None:
+        self.ordered.append(None if first is None else first.name)
 
     def _recount(self, _: Sequence[Pod]) -> None:
         self.recounts += 1

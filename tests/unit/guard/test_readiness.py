@@ -137,3 +137,52 @@ async def test_getting_ready_leaves_no_trace_in_what_is_known(make_loop, make_po
     loop.passes.make([wake()])
 
     assert replace(loop.known.state, observed_at=before.observed_at) == before
+
+
+async def test_who_goes_first_is_said_from_the_far_early_level_on_and_not_any_more_at_recovery(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("small"), make_pod("hog"))
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=200 * MIB)
+    for available_mib in (133, 131, 101, 140):
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(available_mib * MIB)}
+        loop.passes.make([wake()])
+    assert loop.ordered == [None, "hog", "hog", None]
+    assert loop.kills.killed == []
+
+
+async def test_who_goes_first_is_renewed_under_pressure_with_the_housekeeping(
+    make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(100 * MIB), make_threshold(200 * MIB, grace_period_seconds=600))
+    loop.have(make_pod("one"), make_pod("other"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(190 * MIB)}
+    for first in ("one", "other"):
+        loop.usages.seen[f"uid-{first}"] = PodUsage(memory_working_set_bytes=300 * MIB)
+        loop.passes.make([wake()])
+        loop.passes.make([replace(wake(), kind=WakeKind.HOUSEKEEPING)])
+        loop.usages.seen[f"uid-{first}"] = PodUsage(memory_working_set_bytes=1 * MIB)
+    assert loop.ordered == ["one", "other"]
+
+
+async def test_order_stays_while_an_eviction_is_waited_for(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("hog"), make_pod("other"))
+    loop.usages.seen["uid-hog"] = PodUsage(memory_working_set_bytes=200 * MIB)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(110 * MIB)}
+    loop.passes.make([wake()])
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(90 * MIB)}
+    for _ in range(2):
+        loop.now_seconds += 0.02
+        loop.passes.make([wake()])
+    assert loop.kills.killed == ["hog"]
+    assert None not in loop.ordered
+
+
+async def test_pod_that_may_not_be_evicted_is_never_to_go_first(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(replace(make_pod("vital"), critical_because="user.oomd_omit"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(110 * MIB)}
+    loop.passes.make([wake()])
+    assert loop.ordered == []

@@ -21,6 +21,7 @@ from reactor.model.signals import Resource
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
 from reactor.workloads.kubepods import container_cgroups
 from reactor.workloads.kubernetes_pods import KubernetesPods
+from reactor.workloads.unspecified import OwnScore
 from tests.support.api_faults import pod_document
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Node:
     all_told: bool = False
     now_seconds: float = 1000.0
     next_pid: int = 100
+    own_score: OwnScore | None = None
 
     def list(self, *, timeout_seconds: float = 5.0, **settings: str) -> KubernetesPods:
         return KubernetesPods(
@@ -54,6 +56,7 @@ class Node:
             specs=lambda: self.specs,
             runtime=lambda: self.inventory,
             all_told=lambda: self.all_told,
+            own_score=self.own_score,
             files=lambda: read_node_files(settings.get("static_pods_path"), self.logs),
             paths=NodePaths(proc=self.proc, logs=self.logs, kubelet=self.logs / "kubelet"),
             clock_seconds=lambda: self.now_seconds,
@@ -174,6 +177,15 @@ def test_with_api_server_and_runtime_gone_from_the_start_pods_are_ranked_by_thei
     assert by_uid["b"].requests == {}
     assert {None} == {pod.critical_because for pod in by_uid.values()}
     assert "2 pods are ranked without their spec" in pods.problems["specs"]
+
+
+def test_what_was_written_for_the_order_of_the_oom_killer_is_not_read_as_a_request(node: Node) -> None:
+    """The first to go has 1000 then, by which it would have asked for nothing."""
+    node.pod(BURSTABLE, score=1000)
+    app = f"{BURSTABLE}/{APP}"
+    node.own_score = lambda _, cgroup: 750 if cgroup == app else 0
+    found = only(trio.run(node.list().listed))
+    assert abs(found.requests[Resource.MEMORY] - GIB) <= 4 * GIB // 1000
 
 
 @pytest.mark.parametrize("fake", [CgroupVersion.V2], indirect=True)

@@ -1,0 +1,534 @@
+"""The kernel's OOM killer takes the pod that the policy would, also where the guard is too late or dead.
+
+From the far early level of a hard memory threshold on, and under MemoryPressure, the processes of the
+ranking's first pod have the highest oom_score_adj, those of other pods stay clearly behind it, and on a plain
+node's cgroup v2 the kernel kills the pod as a whole (memory.oom.group). The passes say who is first, and that
+is all they do for it: what is read and written here is done beside the loop, a few processes at a time.
+
+Everything is given back at recovery, at the end, and by the next guard after a crash. What a process had is
+saved before anything is written: by its id and start time, valid for one boot. A process that was started
+since has inherited what was written, so the pod is listed anew until nothing of it is found any more.
+
+What keeps its score: a process that the kernel may not kill or that is protected like a pause container, what
+a kill spares, and every pod that may not be evicted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.guard.state import BOOT_ID
+from reactor.guard.wording import instant
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import GONE, close_descriptor
+from reactor.kernel.oom_score import open_process, read_birth, read_score, write_score
+from reactor.kernel.procfs import PROC, read_oom_score_adj
+from reactor.kernel.small_file import KeptFile, document_of
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
+from reactor.policy.oom_order import FIRST, may_be_raised, most_of_others
+
+_LOG: Final = logging.getLogger("reactor.oom")
+NAME: Final = "oom-order.json"
+KIND: Final = "oom-order"
+_VERSION: Final = 1
+_MAX_BYTES: Final = 4 << 20
+_GROUP: Final = "memory.oom.group"
+_AT_ONCE: Final = 8  # processes between two turns of the loop: 0.3 ms
+_MOST_PROCESSES: Final = 512  # of the first pod, and of all others together
+_MOST_GIVEN_BACK: Final = 8_192  # of a pod, in one round: what was raised may have forked
+_MOST_KNOWN: Final = 4 * _MOST_PROCESSES
+_MOST_CGROUPS: Final = 256
+_ROUNDS: Final = 4
+_AGAIN_SECONDS: Final = 2.0  # until what has come to a pod, or set its own score again, is seen
+_OTHERS_AGAIN_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.1  # a ranking that changes with each pass is followed ten times a second
+
+Document = Mapping[str, Any]
+
+
+class _Seen(NamedTuple):
+    """A process as it was found: `directory` is the inode of its cgroup."""
+
+    pid: int
+    start_ticks: int
+    parent: int
+    score: int
+    directory: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """A pod in which scores were written: `written` is which, `own` what its processes had.
+
+    `own` is by process id: start time and score. `least` is the lowest score of a cgroup's processes, by the
+    cgroup's inode: for a process of which no parent is known. `is_grouped`: memory.oom.group was set.
+    """
+
+    uid: str
+    key: str
+    cgroup: str
+    inode: int | None
+    spared: tuple[str, ...] = ()
+    written: set[int] = field(default_factory=set)
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)
+    least: dict[int, int] = field(default_factory=dict)
+    is_grouped: bool = False
+
+    @classmethod
+    def of(cls, pod: Pod) -> _Held:
+        return cls(
+            uid=pod.uid,
+            key=pod.key,
+            cgroup=pod.cgroup or "",
+            inode=pod.cgroup_inode,
+            spared=pod.spared_cgroups,
+        )
+
+    def own_score(self, seen: _Seen) -> int:
+        """Return what a process has of its own: before it was written to, or set by itself since."""
+        if seen.score not in self.written:
+            return seen.score
+        for pid in (seen.pid, seen.parent):
+            known = self.own.get(pid)
+            if known is not None and (known[0] == seen.start_ticks or pid == seen.parent):
+                return known[1]
+        return self.least.get(seen.directory, min(self.least.values(), default=seen.score))
+
+    def note(self, seen: _Seen) -> int:
+        """Take note of a process, and return its own score."""
+        own = self.own_score(seen)
+        self.own[seen.pid] = (seen.start_ticks, own)
+        self.least[seen.directory] = min(self.least.get(seen.directory, own), own)
+        return own
+
+    def forget_but(self, pids: Collection[int]) -> None:
+        """Forget processes that are not among these where many are known: a pod may fork without end."""
+        if len(self.own) > _MOST_KNOWN:
+            self.own = {pid: known for pid, known in self.own.items() if pid in pids}
+
+
+class _Wanted(NamedTuple):
+    first: Pod
+    pods: Sequence[Pod]
+    used: Mapping[str, PodUsage]
+    memory: Mapping[Signal, Observation]
+
+
+class OomOrder:
+    """Keeps the order while it is wanted. Everything but `want` runs beside the loop; nothing raises.
+
+    `problem` is why the order can't be had, or given back, in part. `write` journals when the order was taken
+    and given back. `path` is the file that outlives the guard.
+    """
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        path: Path,
+        *,
+        write: Callable[[Callable[[], Document]], object] = lambda _: None,
+        proc: Path = PROC,
+        boot_id: Path = BOOT_ID,
+    ) -> None:
+        self.problem: str | None = None
+        self.kills_groups = False
+        self._tree = tree
+        self._journal = write
+        self._proc = proc
+        self._boot_id = boot_id
+        self._file = _OrderFile(path, self._document_of_file)
+        self._held: dict[str, _Held] = {}
+        self._wanted: _Wanted | None = None
+        self._changed = trio.Event()
+        self._others_at_seconds = -1.0
+        self._refused: str | None = None
+        self._first: str | None = None
+        self._since_unix_seconds = 0.0
+
+    def want(
+        self,
+        first: Pod | None,
+        pods: Sequence[Pod] = (),
+        used: Mapping[str, PodUsage] | None = None,
+        memory: Mapping[Signal, Observation] | None = None,
+    ) -> None:
+        """Have this pod go first from now on, before all others in `pods`; None: give the order back.
+
+        For the loop: costs a comparison.
+        """
+        before = self._wanted
+        self._wanted = None if first is None else _Wanted(first, pods, used or {}, memory or {})
+        if (None if before is None else before.first.uid) != (None if first is None else first.uid):
+            self._changed.set()
+
+    def is_ordered(self, uid: str) -> bool:
+        """Return whether scores of a pod have been written."""
+        return uid in self._held
+
+    def own_score(self, pid: int, cgroup: str) -> int:
+        """Return what a process of a cgroup has as its own score, whatever was written. Raises OSError."""
+        score = read_oom_score_adj(pid, self._proc)
+        for held in self._held.values():
+            is_in = held.cgroup == cgroup or self._tree.contains(held.cgroup, cgroup)
+            if is_in and score in held.written:
+                known = held.own.get(pid)
+                return known[1] if known is not None else min(held.least.values(), default=score)
+        return score
+
+    def document(self) -> dict[str, Any]:
+        """Return how it stands as plain JSON values."""
+        first = None if self._first is None else self._held.get(self._first)
+        shown = None
+        if first is not None:
+            raised = sum(1 for _, own in first.own.values() if may_be_raised(own))
+            shown = {
+                "pod": first.key,
+                "uid": first.uid,
+                "processes": raised,
+                "oom_score_adj": FIRST,
+                "oom_group": first.is_grouped,
+                "since": instant(self._since_unix_seconds),
+            }
+        others = [held for held in self._held.values() if held is not first]
+        return {"first": shown, "others": sum(len(held.own) for held in others)}
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many processes are raised, and how many of other pods are put behind them."""
+        document = self.document()
+        first = document["first"]
+        return {"raised": 0 if first is None else first["processes"], "lowered": document["others"]}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the order as it is wanted, until cancelled."""
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._file.run)
+            while True:
+                with trio.move_on_after(self._again_seconds()):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+                await self._follow()
+                await trio.sleep(_PAUSE_SECONDS)
+
+    def _again_seconds(self) -> float:
+        if self._wanted is not None:
+            return _AGAIN_SECONDS
+        return _RETRY_SECONDS if self._held else float("inf")
+
+    async def _follow(self) -> None:
+        self._refused = None
+        wanted = self._wanted
+        if wanted is None:
+            if self._held:
+                await self._give_back_all()
+        else:
+            await self._take(wanted)
+        self._show_refusal()
+
+    def _show_refusal(self) -> None:
+        if self._refused is not None and self.problem is None:
+            _LOG.warning("order of the OOM killer: %s", self._refused)
+        self.problem = self._refused
+
+    async def _take(self, wanted: _Wanted) -> None:
+        """Raise the first pod, give back what the one before had, and put the others behind."""
+        if not await self._raise(wanted.first):
+            return
+        before, self._first = self._first, wanted.first.uid
+        if before is None:
+            self._since_unix_seconds = time.time()
+            self._tell("taken")
+        if before != wanted.first.uid:
+            self._others_at_seconds = -1.0
+            left = None if before is None else self._held.get(before)
+            if left is not None:
+                await self._give_back(left)
+        if trio.current_time() >= self._others_at_seconds and wanted.memory:
+            self._others_at_seconds = trio.current_time() + _OTHERS_AGAIN_SECONDS
+            await self._lower_others(wanted)
+
+    async def _raise(self, pod: Pod) -> bool:
+        """Give the processes of a pod the highest score; return whether there were any."""
+        held = self._held.get(pod.uid) or _Held.of(pod)
+        seen = await self._survey(held, _MOST_PROCESSES)
+        if not seen:
+            return False
+        own = [(one, held.note(one)) for one in seen]
+        held.forget_but({one.pid for one in seen})
+        changes = [(one, FIRST) for one, score in own if may_be_raised(score) and one.score != FIRST]
+        is_grouped = self._is_to_be_grouped(held)
+        held.written.add(FIRST)
+        held.is_grouped |= is_grouped
+        self._held[pod.uid] = held
+        if (changes or is_grouped) and not await self._is_saved():
+            return False
+        await self._write_all(changes)
+        if is_grouped:
+            self._write_group(held, b"1")
+        return True
+
+    async def _lower_others(self, wanted: _Wanted) -> None:
+        """Put the processes of other pods behind the first, as far as they have a score so high."""
+        limit_bytes = min(seen.capacity for seen in wanted.memory.values())
+        room_bytes = max(0, *(seen.available for seen in wanted.memory.values()))
+
+        def used_bytes(pod: Pod) -> int:
+            used = wanted.used.get(pod.uid)
+            return 0 if used is None else used.memory_working_set_bytes or 0
+
+        others = [pod for pod in wanted.pods if pod.uid != wanted.first.uid and pod.cgroup is not None]
+        left = _MOST_PROCESSES
+        changes: list[tuple[_Seen, int]] = []
+        for pod in sorted(others, key=used_bytes, reverse=True):
+            if left <= 0 or self._changed.is_set():
+                break
+            most = most_of_others(used_bytes(pod), room_bytes, limit_bytes)
+            held = self._held.get(pod.uid) or _Held.of(pod)
+            seen = await self._survey(held, left)
+            left -= len(seen)
+            too_high = [one for one in seen if one.score > most]
+            if too_high:
+                for one in too_high:
+                    held.note(one)
+                held.written.add(most)
+                self._held[pod.uid] = held
+                changes += [(one, most) for one in too_high]
+        if changes and await self._is_saved():
+            await self._write_all(changes)
+
+    async def _is_saved(self) -> bool:
+        """Save what was before anything is written; return whether that went well."""
+        self._file.show(tuple(self._held.values()))
+        await self._file.wait_saved()
+        if self._file.problem is not None:
+            self._refused = f"not taken, since what was can't be saved: {self._file.problem}"
+            return False
+        return True
+
+    async def _write_all(self, changes: Sequence[tuple[_Seen, int]]) -> None:
+        for _ in self._writing(changes):
+            await trio.lowlevel.checkpoint()
+
+    def _writing(self, changes: Sequence[tuple[_Seen, int]]) -> Iterator[None]:
+        """Write scores; yield after every few."""
+        for start in range(0, len(changes), _AT_ONCE):
+            for seen, score in changes[start : start + _AT_ONCE]:
+                self._write_one(seen.pid, seen.start_ticks, score)
+            yield
+
+    def _write_one(self, pid: int, start_ticks: int, score: int, only_if: Iterable[int] = ()) -> None:
+        """Set the score of a process if it still is the one that it was; `only_if` it has one of these."""
+        process = -1
+        try:
+            process = open_process(pid, self._proc)
+            if read_birth(process).start_ticks != start_ticks:
+                return
+            if only_if and read_score(process) not in only_if:
+                return
+            write_score(process, score)
+        except OSError as error:
+            if error.errno not in GONE and not isinstance(error, ProcessLookupError):
+                self._refused = f"an oom_score_adj was refused: {error.strerror}; grant CAP_SYS_RESOURCE"
+        except (ReactorError, ValueError):
+            pass  # no process that could be read
+        finally:
+            if process >= 0:
+                close_descriptor(process)
+
+    async def _give_back_all(self) -> None:
+        for held in tuple(self._held.values()):
+            await self._give_back(held)
+        self._tell_given_back()
+        self._file.show(tuple(self._held.values()))
+
+    async def _give_back(self, held: _Held) -> None:
+        for _ in self._giving_back(held):
+            await trio.lowlevel.checkpoint()
+
+    def give_back_now(self) -> None:
+        """Give everything back and save that, here and now: the guard ends, or begins after a crash."""
+        self._wanted = None
+        if self._held:
+            for held in tuple(self._held.values()):
+                for _ in self._giving_back(held):
+                    pass
+            self._tell_given_back()
+            self._file.save(tuple(self._held.values()))
+
+    def resume(self) -> None:
+        """Give back what an earlier guard has left. Blocks on the disk; for the start."""
+        for held in self._file.load(self._boot_id):
+            self._held[held.uid] = held
+        if self._held:
+            _LOG.warning("order of the OOM killer: left by a guard that did not end in order")
+            self.give_back_now()
+            self.problem = self._refused
+
+    def _giving_back(self, held: _Held) -> Iterator[None]:
+        """Give a pod's processes what is their own, a few at a time; then forget the pod."""
+        refused_before, self._refused = self._refused, None
+        if held.is_grouped:
+            self._write_group(held, b"0")
+        known = list(held.own.items())
+        for start in range(0, len(known), _AT_ONCE):
+            for pid, (start_ticks, score) in known[start : start + _AT_ONCE]:
+                self._write_one(pid, start_ticks, score, only_if=held.written - {score})
+            yield
+        for _ in range(_ROUNDS):
+            found: list[_Seen] = []
+            yield from self._surveying(held, _MOST_GIVEN_BACK, found)
+            changes = [(one, own) for one in found if (own := held.own_score(one)) != one.score]
+            if not changes or self._refused is not None:
+                break
+            yield from self._writing(changes)
+        if self._refused is None:
+            self._held.pop(held.uid, None)
+        self._refused = self._refused or refused_before
+
+    def _tell_given_back(self) -> None:
+        if self._first is not None:
+            self._tell("given back")
+            self._first = None
+
+    def _tell(self, action: str) -> None:
+        document = {
+            "kind": KIND,
+            "time": instant(time.time()),
+            "action": action,
+            **self.document(),
+        }
+        first = document["first"]
+        of_whom = "" if first is None else f": {first['pod']} first, {first['processes']} processes"
+        _LOG.info("order of the OOM killer: %s%s", action, of_whom)
+        self._journal(lambda: document)
+
+    def _is_to_be_grouped(self, held: _Held) -> bool:
+        """Return whether the kernel is to kill this pod as a whole, and would not yet."""
+        if not self.kills_groups or self._tree.version is not CgroupVersion.V2 or held.is_grouped:
+            return False
+        with suppress(OSError, ReactorError), self._opened(held) as directory:
+            return directory.read(_GROUP).strip() == b"0"
+        return False
+
+    def _write_group(self, held: _Held, content: bytes) -> None:
+        with suppress(ReactorError, FileNotFoundError):
+            try:
+                with self._opened(held) as directory:
+                    directory.write(_GROUP, content)
+            except OSError as error:
+                if error.errno not in GONE:
+                    self._refused = f"{held.cgroup}/{_GROUP} was refused: {error.strerror}"
+
+    def _opened(self, held: _Held) -> CgroupDirectory:
+        """Return the pod's cgroup. Raises OSError, FileNotFoundError where it is another's by now."""
+        directory = self._tree.open(held.cgroup)
+        if held.inode is not None and directory.inode != held.inode:
+            directory.close()
+            raise FileNotFoundError(held.cgroup)
+        return directory
+
+    async def _survey(self, held: _Held, most: int) -> list[_Seen]:
+        found: list[_Seen] = []
+        for _ in self._surveying(held, most, found):
+            await trio.lowlevel.checkpoint()
+        return found
+
+    def _surveying(self, held: _Held, most: int, found: list[_Seen]) -> Iterator[None]:
+        """Add the processes of a pod to `found`; yield after every few.
+
+        Each cgroup is listed once more in the end: what is not in it then may have the id of one that was.
+        """
+        with suppress(OSError, ReactorError), self._opened(held) as top:
+            below = walk(top, lambda _cgroup, _error: None, spared=held.spared)
+            with closing(below):
+                for one in islice(below, _MOST_CGROUPS):
+                    pids = one.processes()[: most - len(found)]
+                    inode = one.inode
+                    here: list[_Seen] = []
+                    for start in range(0, len(pids), _AT_ONCE):
+                        here += self._seen(pids[start : start + _AT_ONCE], inode)
+                        yield
+                    still = set(one.processes()) if here else set()
+                    found += [seen for seen in here if seen.pid in still]
+
+    def _seen(self, pids: Sequence[int], directory: int) -> Iterator[_Seen]:
+        for pid in pids:
+            if pid == os.getpid():
+                continue
+            process = -1
+            try:
+                process = open_process(pid, self._proc)
+                start_ticks, parent = read_birth(process)
+                yield _Seen(pid, start_ticks, parent, read_score(process), directory)
+            except (OSError, ReactorError, ValueError):
+                continue  # gone
+            finally:
+                if process >= 0:
+                    close_descriptor(process)
+
+    def _document_of_file(self, held: Sequence[_Held]) -> object:
+        return {
+            "version": _VERSION,
+            "boot_id": self._boot_id.read_text().strip(),
+            "pods": [
+                {**dataclasses.asdict(one), "written": sorted(one.written), "spared": list(one.spared)}
+                for one in held
+            ],
+        }
+
+
+class _OrderFile(KeptFile[Sequence[_Held]]):
+    """Keeps what processes had. Small: it is written by the loop where it lies in memory."""
+
+    def __init__(self, path: Path, to_document: Callable[[Sequence[_Held]], object]) -> None:
+        failure = "order of the OOM killer: not taken, since what was can't be saved"
+        super().__init__(path, to_document, failure, _LOG)
+
+    def load(self, boot_id: Path) -> Sequence[_Held]:
+        """Return what was left during this boot."""
+        try:
+            present = boot_id.read_text().strip()
+        except OSError:
+            return ()
+
+        def parse(content: bytes) -> Sequence[_Held]:
+            document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
+            return [_held(one) for one in document["pods"]] if document["boot_id"] == present else ()
+
+        return self._restore(_MAX_BYTES, parse) or ()
+
+    def _is_small(self) -> bool:
+        return sum(len(held.own) for held in self._shown[0]) <= _MOST_PROCESSES
+
+
+def _held(document: Mapping[str, Any]) -> _Held:
+    """Return what one entry of the file says. Raises ValueError, KeyError, TypeError, AttributeError."""
+    inode = document["inode"]
+    return _Held(
+        uid=str(document["uid"]),
+        key=str(document["key"]),
+        cgroup=str(document["cgroup"]),
+        inode=None if inode is None else int(inode),
+        spared=tuple(str(one) for one in document["spared"]),
+        written={int(score) for score in document["written"]},
+        own={int(pid): (int(start), int(score)) for pid, (start, score) in document["own"].items()},
+        least={int(inode): int(score) for inode, score in document["least"].items()},
+        is_grouped=document["is_grouped"] is True,
+    )
