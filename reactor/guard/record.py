@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import trio
@@ -130,6 +130,15 @@ class PassRecord:
     reclaimed: tuple[Reclaimed, ...] = ()
     braking: tuple[Braking, ...] = ()
     dry_run: bool = False
+
+    def as_it_stands(self) -> Self:
+        """Return it with what has become of its evictions and brakes by now; of this one that goes on.
+
+        A line of the journal is made only when the steward takes it.
+        """
+        return replace(
+            self, attempts=tuple(map(replace, self.attempts)), braking=tuple(map(replace, self.braking))
+        )
 
     def document(self, ranking_limit: int | None = None) -> dict[str, Any]:
         """Return the record as plain JSON values; `ranking_limit` cuts the ranking for display."""

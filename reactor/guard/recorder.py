@@ -105,12 +105,12 @@ class Recorder:
         if self._journal is not None:
             self._journal.note(partial(record.document, _NOTED_RANKING))
         if any(not attempt.ended.is_set() for attempt in record.attempts):
-            self._write(partial(ordered_document, record))
+            self._write(partial(ordered_document, record.as_it_stands()))
         nursery.start_soon(self._complete, record)
 
     def resume(self, record: PassRecord, nursery: Nursery) -> None:
         """Record an eviction that an earlier run ordered, and its end once that is known."""
-        self._write(partial(ordered_document, record, kind=RESUMED))
+        self._write(partial(ordered_document, record.as_it_stands(), kind=RESUMED))
         nursery.start_soon(self._account_late, record, record.attempts)
 
     def _is_news(self, decision: Decision) -> bool:
@@ -163,7 +163,7 @@ class Recorder:
 
     def _write_decision(self, record: PassRecord) -> None:
         if self._journal is not None:
-            self._journal.write(partial(record.document, 0), record.ranking_documents)
+            self._journal.write(partial(record.as_it_stands().document, 0), record.ranking_documents)
 
     def _write(self, make: Make) -> None:
         if self._journal is not None:

@@ -151,6 +151,49 @@ async def test_pod_that_does_not_go_is_written_after_a_while_and_its_end_is_anot
     assert journal.lines[2]["outcome"] == "killed"
 
 
+class LateJournal(FakeJournal):
+    """Makes its lines when they are asked for, as the steward that takes them late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queued = []
+
+    def write(self, make, ranking=None) -> bool:
+        self._queued.append((make, ranking))
+        return True
+
+    def take(self) -> None:
+        for make, ranking in self._queued:
+            super().write(make, ranking)
+
+
+async def test_lines_that_are_taken_late_say_what_was_known_when_they_were_written(
+    nursery, make_loop, make_pod, make_threshold, observation, braking, autojump_clock
+):
+    journal = LateJournal()
+    loop = make_loop(make_threshold(100 * MIB, grace_period_seconds=1), max_pod_grace_period_seconds=30)
+    recorder = Recorder(journal, None, patience_seconds=10.0, hooks=Hooks())
+    loop.have(make_pod("slow"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([WAKE])
+    loop.now_seconds += 2
+    loop.braking = (braking,)
+    recorder.record(loop.passes.make([WAKE]), nursery)
+    await trio.sleep(11)
+    loop.kills.reaped.set()
+    braking.released_ns = 9
+    braking.released.set()
+    await trio.sleep(30)
+    journal.take()
+
+    ordered, decision, outcome, released = journal.lines
+    assert ["ordered"] == [one["outcome"] for one in ordered["ordered"]]
+    assert [("ordered", None)] == [(one["outcome"], one["freed_ns"]) for one in decision["evictions"]]
+    assert [None] == [one["released_ns"] for one in decision["brake"]]
+    assert ("outcome", "killed") == (outcome["kind"], outcome["outcome"])
+    assert ("brake", 9) == (released["kind"], released["released_ns"])
+
+
 async def test_what_is_known_is_written_at_a_shutdown(
     make_loop, make_pod, observation, journal, make_recorder
 ):
