@@ -6,6 +6,7 @@ watches is C with its own clock readings. The source is shipped; a compiler is n
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import mmap
 import os
@@ -13,6 +14,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
@@ -75,7 +77,10 @@ class Record:
 
 
 def _cache_directory() -> Path:
-    """Return a directory that only we can write: what is in it will be executed."""
+    """Return a directory that only we can write: what is in it will be executed.
+
+    Where the user's cache is none, it is one of this process's alone, and ends with it.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     directory = Path(home) / "reactor"
     try:
@@ -84,7 +89,14 @@ def _cache_directory() -> Path:
     except OSError:
         status = None
     if status is None or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        return Path(tempfile.mkdtemp(prefix="reactor-lab-"))
+        return _own_directory()
+    return directory
+
+
+@cache
+def _own_directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="reactor-lab-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 

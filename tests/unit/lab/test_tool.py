@@ -27,14 +27,25 @@ def test_the_tool_is_compiled_once(tool: str) -> None:
     assert before == os.stat(tool).st_mtime_ns
 
 
-def test_a_directory_that_others_can_write_is_not_trusted(
-    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_directory_that_others_can_write_is_not_trusted_and_what_takes_its_place_is_removed(
+    tool: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "reactor").mkdir()
-    (tmp_path / "reactor").chmod(0o777)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert tmp_path not in compiled_tool().parents
-    assert [] == list((tmp_path / "reactor").iterdir())
+    shared, own = tmp_path / "cache" / "reactor", tmp_path / "own"
+    shared.mkdir(parents=True)
+    shared.chmod(0o777)
+    own.mkdir()
+    asked = "from reactor.lab.tool import compiled_tool; print(compiled_tool()); print(compiled_tool())"
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        env={**os.environ, "XDG_CACHE_HOME": str(shared.parent), "TMPDIR": str(own)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = map(Path, done.stdout.splitlines())
+    assert first == second
+    assert own in first.parents
+    assert ([], []) == (list(shared.iterdir()), list(own.iterdir()))
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
