@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -78,6 +79,7 @@ def main() -> int:
         "--mirror", default="http://deb.debian.org/debian", help="where Debian is fetched from"
     )
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is half made is removed then, too
     try:
         if arguments.root is not None:
             make_root(arguments.root, arguments.mirror)
