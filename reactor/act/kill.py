@@ -39,6 +39,7 @@ from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
 from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod
 
 _Found = TypeVar("_Found")
@@ -99,7 +100,7 @@ class KillPath:
 
     def guard(self, pod_parents: Sequence[str]) -> None:
         """Kill pods inside these from now on, and nothing elsewhere, not even pods in their grace period."""
-        self._pod_parents = tuple(pod_parents)
+        self._pod_parents = tuple(map(PodParent, pod_parents))
         self.prepare(())
 
     def prepare(self, pods: Sequence[Pod]) -> None:
@@ -208,7 +209,7 @@ class KillPath:
         A refused kill (a seccomp filter, a missing capability) must be noticed at the start, not when memory
         runs out. Blocks for some 50 ms, and for seconds only if the kill doesn't work.
         """
-        return exercise(self._tree, self._pod_parents, KillPath)
+        return exercise(self._tree, [parent.fence for parent in self._pod_parents], KillPath)
 
     def _kill(
         self, pod: Pod, target: Target, started_ns: int, problems_before: Sequence[str] = ()
@@ -475,10 +476,9 @@ class KillPath:
         """Return the pod's cgroup. Raises RefusedError where it is not known or not inside the parents."""
         if pod.cgroup is None:
             raise RefusedError(f"pod {pod.key}: its cgroup is not known")
-        if not any(self._tree.contains(parent, pod.cgroup) for parent in self._pod_parents):
-            raise RefusedError(
-                f"pod {pod.key}: cgroup {pod.cgroup!r} is not inside {', '.join(self._pod_parents)}"
-            )
+        if not any(parent.holds(pod.cgroup) for parent in self._pod_parents):
+            parents = ", ".join(parent.text for parent in self._pod_parents)
+            raise RefusedError(f"pod {pod.key}: cgroup {pod.cgroup!r} is not inside {parents}")
         return pod.cgroup
 
     async def _standing(self, target: Target, deadline_seconds: float) -> list[str]:

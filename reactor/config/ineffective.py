@@ -132,7 +132,7 @@ def _brake(settings: Settings) -> Iterator[Ineffective]:
     hard = {threshold.signal for threshold in settings.eviction.thresholds if threshold.is_hard}
     on_node = Signal.MEMORY_AVAILABLE in hard and settings.node_cgroup is not None
     on_pods = Signal.ALLOCATABLE_MEMORY_AVAILABLE in hard and any(
-        parent != "/" for parent in settings.pod_parents
+        parent != "/" for parent in settings.measured_parents
     )
     if settings.brake is BrakeMode.OFF or on_node or on_pods:
         return

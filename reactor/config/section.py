@@ -11,6 +11,7 @@ from reactor.config.decode import CONVERTER, check_document, register_scalar, st
 from reactor.config.pod_lists import BuiltIn, Name, PodPriority, PreferringRule, ProtectingRule
 from reactor.config.refused import Refused
 from reactor.config.scalars import Count, Seconds, as_quantity
+from reactor.model.pod_parents import is_pattern
 from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
@@ -28,6 +29,7 @@ from reactor.model.thresholds import ThresholdValue
 from reactor.web_address import ACCEPTED, read_web_address
 
 CgroupPath = NewType("CgroupPath", str)
+ParentPath = NewType("ParentPath", str)
 AbsolutePath = NewType("AbsolutePath", str)
 Address = NewType("Address", str)
 Endpoint = NewType("Endpoint", str)
@@ -43,12 +45,37 @@ FifoPriority = NewType("FifoPriority", int)
 OomScore = NewType("OomScore", int)
 
 _SHORTEST_INTERVAL_SECONDS = 0.01
+_MOST_COMPONENTS = 16
 
 
 def _cgroup(raw: Any, _: type) -> CgroupPath:
     if not isinstance(raw, str) or not raw.startswith("/") or "\0" in raw or ".." in raw.split("/"):
         raise Refused(raw, "a cgroup's path from the hierarchy's root, such as /system.slice, without ..")
     return CgroupPath("/" + "/".join(part for part in raw.split("/") if part not in {"", "."}))
+
+
+def _one_cgroup(raw: Any, kind: type) -> CgroupPath:
+    if isinstance(raw, str) and is_pattern(raw):
+        raise Refused(raw, "the path of one cgroup: patterns are for pods.parents alone")
+    return _cgroup(raw, kind)
+
+
+def _parent(raw: Any, kind: type) -> ParentPath:
+    if isinstance(raw, str) and is_pattern(raw):
+        if "**" in raw:
+            raise Refused(raw, "* for each component: there is no **, and a * matches no /")
+        if not raw.isprintable() or raw.count("/") > _MOST_COMPONENTS or _is_unclosed(raw):
+            accepted = (
+                f"a pattern of {_MOST_COMPONENTS} components at most, in which *, ? and [...] stand for "
+                "parts of one, such as /user.slice/user-*.slice"
+            )
+            raise Refused(raw, accepted)
+    return ParentPath(_cgroup(raw, kind))
+
+
+def _is_unclosed(raw: str) -> bool:
+    """Return whether a [ stands in a component that has no ] for it."""
+    return any("[" in part and not re.search(r"\[!?[^/]+\]", part) for part in raw.split("/"))
 
 
 def _path(raw: Any, _: type) -> AbsolutePath:
@@ -138,7 +165,8 @@ def _within(low: int, high: int) -> Any:
 
 
 for _scalar, _hook in (
-    (CgroupPath, _cgroup),
+    (CgroupPath, _one_cgroup),
+    (ParentPath, _parent),
     (AbsolutePath, _path),
     (Address, _address),
     (Endpoint, _endpoint),
@@ -159,7 +187,7 @@ for _scalar, _hook in (
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pods:
-    parents: tuple[CgroupPath, ...] = ()
+    parents: tuple[ParentPath, ...] = ()
     manifests: AbsolutePath | None = None
     oom_score_adj: bool = True
     never: tuple[ProtectingRule, ...] = ()

@@ -25,6 +25,7 @@ from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists
+from reactor.model.pod_parents import PodParent
 from reactor.model.settings import (
     EvictionSettings,
     JournalSettings,
@@ -283,17 +284,26 @@ def _kind_problems(raw: Mapping[str, object]) -> list[Problem]:
 
 
 def _parent_problems(section: Section) -> list[Problem]:
-    """Return a problem for each pod parent outside the virtual node: nothing there is ever killed."""
+    """Return a problem for each pod parent outside the virtual node: nothing there is ever killed.
+
+    And for each whose pods another one, of which one is a pattern, would have as well.
+    """
     node = section.node_cgroup
-    if node in {None, "/"}:
-        return []
-    return [
-        Problem(
-            path=f"reactor.pods.parents[{index}]", got=repr(parent), accepted=f"{node} or a cgroup below it"
-        )
-        for index, parent in enumerate(section.pods.parents)
-        if parent != node and not parent.startswith(f"{node}/")
-    ]
+    parents = [PodParent(text) for text in section.pods.parents]
+    problems = []
+    for index, parent in enumerate(parents):
+        accepted = None
+        other = next((one for one in parents[:index] if one.overlaps(parent)), None)
+        if node not in {None, "/"} and parent.fence != node and not parent.fence.startswith(f"{node}/"):
+            accepted = f"{node} or a cgroup below it"
+        elif parent.is_pattern and section.kubernetes is not None:
+            accepted = "the path of one cgroup: on a Kubernetes node the kubelet makes the pods' cgroups"
+        elif other is not None:
+            accepted = f"no parent that may be, hold or lie in what {other.text} matches"
+        if accepted is not None:
+            path = f"reactor.pods.parents[{index}]"
+            problems.append(Problem(path=path, got=repr(parent.text), accepted=accepted))
+    return problems
 
 
 def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:

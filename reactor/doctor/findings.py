@@ -24,10 +24,12 @@ from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machi
 from reactor.errors import ConfigError, ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
+from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.settings import BrakeMode, Settings
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.workloads.manifests import SUFFIXES
+from reactor.workloads.parents import matches_of
 
 _SHOWN: Final = 5
 # A parent's name is looked for among a few others: a distant likeness is a good guess.
@@ -68,7 +70,7 @@ def nobody_because(settings: Settings, tree: CgroupTree | None) -> str | None:
     """Return why no pod is guarded now, as the configuration intends; None where one may be."""
     if not settings.pod_parents:
         return "reactor.pods.parents is empty, so the daemon only observes"
-    if tree is not None and not any(_is_there(tree, parent) for parent in settings.pod_parents):
+    if tree is not None and not any(_is_there(tree, one) for one in matches_of(tree, settings.pod_parents)):
         return f"there is no cgroup {' or '.join(settings.pod_parents)} yet"
     return None
 
@@ -146,7 +148,9 @@ def _any_is_there(tree: CgroupTree, cgroups: Sequence[str]) -> bool:
 
 
 def _missing_because(tree: CgroupTree, cgroup: str) -> str | None:
-    """Return what to say of a cgroup that is not on this machine, None for one that is."""
+    """Return what to say of a cgroup or pattern that is not on this machine, None for one that is."""
+    if is_pattern(cgroup):
+        return _unmatched_because(tree, cgroup)
     try:
         if tree.exists(cgroup):
             return None
@@ -161,6 +165,38 @@ def _missing_because(tree: CgroupTree, cgroup: str) -> str | None:
             f"hierarchy's root (did you mean {inside}?)"
         )
     return f"{cgroup} is not on this machine: no pod is guarded there until it is ({_nearest(tree, cgroup)})"
+
+
+def _unmatched_because(tree: CgroupTree, pattern: str) -> str | None:
+    """Return what to say of a pattern that matches nothing on this machine, None for one that does."""
+    if matches_of(tree, [pattern]):
+        return None
+    inside = _without_mount_point(tree, pattern)
+    if inside is not None:
+        return (
+            f"{pattern} begins with the mount point of the cgroups: paths start at the hierarchy's root "
+            f"(did you mean {inside}?)"
+        )
+    return (
+        f"{pattern} matches no cgroup on this machine: it guards no pod now ({_nearest_match(tree, pattern)})"
+    )
+
+
+def _nearest_match(tree: CgroupTree, pattern: str) -> str:
+    """Return which pattern was probably meant, one that matches; else the nearest cgroup that is there."""
+    parts = pattern.strip("/").split("/")
+    for count in range(len(parts) - 1, 0, -1):
+        begins = "/" + "/".join(parts[:count])
+        there = [one for one in matches_of(tree, [begins]) if _is_there(tree, one)]
+        if not there:
+            continue
+        for one in () if is_pattern(parts[count]) else there:
+            meant = _meant(parts[count], _children(tree, one))
+            nearer = "" if meant is None else "/".join((begins, meant, *parts[count + 1 :]))
+            if nearer and any(_is_there(tree, match) for match in matches_of(tree, [nearer])):
+                return f"did you mean {nearer}?"
+        return f"the nearest that is there: {there[0]}"
+    return _nearest(tree, f"/{parts[0]}")
 
 
 def _without_mount_point(tree: CgroupTree, cgroup: str) -> str | None:
@@ -225,11 +261,11 @@ def _children(tree: CgroupTree, cgroup: str) -> tuple[str, ...]:
 def _essential(settings: Settings, document: Mapping[Any, Any], who: Guarded) -> Iterator[tuple[str, str]]:
     """Yield the parents whose pods are what an operator can't do without."""
     for index, parent in enumerate(settings.pod_parents):
-        prefix = parent.rstrip("/")
+        is_parent = PodParent(parent).is_parent
         names = [
             os.path.basename(one.pod.cgroup or "")
             for one in who.pods
-            if os.path.dirname(one.pod.cgroup or "") == (prefix or "/")
+            if is_parent(os.path.dirname(one.pod.cgroup or ""))
             and one.is_essential
             and one.spared_because is None
         ]

@@ -29,8 +29,10 @@ from reactor.errors import ConfigError, Problem, RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.model.amounts import bytes_text
+from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Signal
+from reactor.workloads.parents import matches_of
 
 _MIB: Final = 1 << 20
 _SHARE: Final = 25  # a 25th of the memory, which is 4 %
@@ -164,7 +166,7 @@ def this_machine(root: Path = Path("/")) -> Machine:
             *(cgroup for cgroup in _OF_CONTAINERS if tree.exists(cgroup)),
             *([_GUARDED] if systemd or tree.exists(_GUARDED) else []),
         ),
-        others=dict(_others(tree)),
+        others=dict(others_of(tree)),
         is_kubernetes=kubelets.is_file() or any(name in {KUBEPODS, f"{KUBEPODS}.slice"} for name in names),
         kubelet_config=kubelets if os.access(kubelets, os.R_OK) else None,
         kubeconfig=next((path for path in _KUBECONFIGS if (root / path.lstrip("/")).is_file()), None),
@@ -178,7 +180,7 @@ def warnings(text: str, machine: Machine) -> tuple[str, ...]:
     return (*settings.warnings, *map(str, findings(settings, layers, machine.tree)))
 
 
-def _others(tree: CgroupTree) -> Iterator[tuple[str, int]]:
+def others_of(tree: CgroupTree) -> Iterator[tuple[str, int]]:
     """Yield cgroups that hold what could be guarded: slices of the operator's, and users' applications."""
     for name in tree.children("/"):
         if (
@@ -187,13 +189,10 @@ def _others(tree: CgroupTree) -> Iterator[tuple[str, int]]:
             and not name.startswith(KUBEPODS)
         ):
             yield f"/{name}", len(tree.children(f"/{name}"))
-    if not tree.exists(_USERS):
-        return
-    for name in tree.children(_USERS):
-        uid = name.removeprefix("user-").removesuffix(".slice")
-        applications = f"{_USERS}/{name}/user@{uid}.service/{_APPLICATIONS}"
-        if uid.isdecimal() and uid != "0" and tree.exists(applications):
-            yield applications, len(tree.children(applications))
+    pattern = f"{_USERS}/user-[1-9]*.slice/user@*.service/{_APPLICATIONS}"
+    applications = matches_of(tree, [pattern])
+    if applications:
+        yield pattern, sum(len(tree.children(one)) for one in applications)
 
 
 def _taken(machine: Machine, thresholds_from: Path | None) -> tuple[Mapping[str, Any], str]:
@@ -287,17 +286,26 @@ def _pods(machine: Machine, preset: Preset | None) -> Iterator[str]:
     if not parents:
         yield "  # Nothing of that kind was found here: until you name a parent, nobody is guarded"
         yield "  # and reactor only observes."
-    others = {cgroup: count for cgroup, count in machine.others.items() if cgroup not in parents}
+    others = {
+        cgroup: count
+        for cgroup, count in machine.others.items()
+        if cgroup not in parents and not any(PodParent(cgroup).overlaps(PodParent(one)) for one in parents)
+    }
     if others:
         yield "  # Could be guarded as well:"
         for cgroup, count in others.items():
-            yield f"  #   {cgroup}    # {count} {'child' if count == 1 else 'children'} now"
+            yield f"  #   {_written(cgroup)}    # {count} {'child' if count == 1 else 'children'} now"
     if machine.has_systemd and _SYSTEM not in parents:
         yield _SLICE
     yield "  pods:"
-    yield f"    parents: [{', '.join(parents)}]"
+    yield f"    parents: [{', '.join(map(_written, parents))}]"
     if preset is not None:
         yield PURPOSES[preset].lists.rstrip("\n")
+
+
+def _written(parent: str) -> str:
+    """Return a parent as an entry of a list, which a bracket would end."""
+    return json.dumps(parent) if is_pattern(parent) else parent
 
 
 def _parents(machine: Machine, preset: Preset | None) -> tuple[str, ...]:

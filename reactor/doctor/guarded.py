@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -64,9 +64,13 @@ class GuardedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """The pods there are; `never` are the cgroups that would be pods but for what they are or hold."""
+    """The pods there are; `never` are the cgroups that would be pods but for what they are or hold.
+
+    `matches` are the cgroups that each pattern among the parents matches.
+    """
 
     pods: tuple[GuardedPod, ...] = ()
+    matches: Mapping[str, Sequence[str]] = field(default_factory=dict)
     never: Mapping[str, str]
     problems: Mapping[str, str]
 
@@ -90,13 +94,13 @@ def guarded(settings: Settings, tree: CgroupTree, *, proc: Path = PROC, daemon: 
     )
     pods = trio.run(listing.listed)
     fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
-    parents = {parent.rstrip("/") for parent in settings.pod_parents}
     return Guarded(
+        matches={} if isinstance(listing, KubernetesPods) else listing.matches,
         pods=tuple(GuardedPod(pod=pod, used_bytes=_used_bytes(tree, pod)) for pod in pods),
         never={
             cgroup: why
             for cgroup, why in fence.spared.items()
-            if os.path.dirname(cgroup).rstrip("/") in parents
+            if any(parent.is_parent(os.path.dirname(cgroup)) for parent in fence.parents)
         },
         problems={} if on_kubernetes else listing.problems,  # there, that no spec is known
     )

@@ -28,6 +28,7 @@ from reactor.terminal.tables import Screen, console, table
 
 _DEFAULT: Final = "default"
 _NEVER: Final = "everything outside these parents"
+_MOST_MATCHES: Final = 20
 
 
 def show(path: Path, config_dir: Path | None, output: str) -> int:
@@ -55,6 +56,7 @@ def in_force(
         "node_cgroup": settings.node_cgroup,
         "thresholds": list(_thresholds(settings, layers, tree, proc)),
         "pod_parents": list(settings.pod_parents),
+        "pod_parent_matches": {} if who is None else {text: list(some) for text, some in who.matches.items()},
         "pods": [] if who is None else list(_pods(who)),
         "never": [] if who is None else [{"cgroup": one, "because": why} for one, why in who.never.items()],
         "built_in_never": [] if settings.kubernetes is not None else list(settings.pod_lists.built_in_never),
@@ -173,6 +175,7 @@ def _print_pods(screen: Screen, document: Mapping[str, Any]) -> None:
     pods = sorted(document["pods"], key=lambda one: (not one["is_guarded"], -(one["used_bytes"] or 0)))
     guarded_pods = [one for one in pods if one["is_guarded"]]
     screen.say(f"guarded: {len(guarded_pods)} pods now; each child of {', '.join(parents)} is one")
+    _print_matches(screen, document["pod_parent_matches"])
     if guarded_pods:
         rows = [
             (
@@ -190,6 +193,15 @@ def _print_pods(screen: Screen, document: Mapping[str, Any]) -> None:
         screen.show(table(("SPARED", "BECAUSE"), spared, whole="SPARED"))
     never = [(one["cgroup"], f"is or holds {one['because']}") for one in document["never"]]
     screen.show(table(("NEVER TOUCHED", "BECAUSE"), [*never, (_NEVER, "no pods")], whole="NEVER TOUCHED"))
+
+
+def _print_matches(screen: Screen, matches: Mapping[str, Sequence[str]]) -> None:
+    for pattern, cgroups in matches.items():
+        screen.say(f"{pattern} matches {len(cgroups)} cgroups now{':' if cgroups else ''}")
+        for cgroup in cgroups[:_MOST_MATCHES]:
+            screen.say(f"  {cgroup}")
+        if len(cgroups) > _MOST_MATCHES:
+            screen.say(f"  and {len(cgroups) - _MOST_MATCHES} more")
 
 
 def _text(value: Any) -> str:

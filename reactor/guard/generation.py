@@ -33,6 +33,7 @@ from reactor.guard.told_disks import ToldFilesystems
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
+from reactor.model.pod_parents import fences
 from reactor.model.settings import BrakeMode, OomOrderMode, Settings
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
@@ -147,7 +148,7 @@ class Generation:
         self._last_stretch = LastStretch(self._levels.usage_bytes, self.passes.prepare)
         self._crossings: Sequence[MemoryLevel] = ()
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
-        self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, settings.pod_parents), self._node)
+        self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, fences(settings.pod_parents)), self._node)
         self.storage = StorageWatch(known, steward)
         self.filesystems = ToldFilesystems(
             steward,

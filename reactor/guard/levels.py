@@ -30,7 +30,7 @@ class MemoryLevels:
             threshold for threshold in settings.eviction.thresholds if threshold.signal in MEMORY_SIGNALS
         ]
         self._node = settings.node_cgroup or "/"
-        parents = settings.pod_parents
+        parents = settings.measured_parents
         self._parents = tuple(
             parent
             for parent in dict.fromkeys(parents)

@@ -30,6 +30,7 @@ from reactor.kernel.cgroup_files import CgroupVersion, parse_limit, parse_proces
 from reactor.kernel.delegation import GUARD, STEWARD, is_delegated, is_service
 from reactor.kernel.files import read_file, write_file
 from reactor.kernel.procfs import PROC
+from reactor.model.pod_parents import PodParent
 
 _LOG: Final = logging.getLogger("reactor.steward")
 # What of the unit's limits is the guard's: twice what it takes, and its threads (threads.MOST_THREADS).
@@ -57,7 +58,7 @@ class OwnCgroups:
         controller: str = _MEMORY,
     ) -> None:
         self._tree = tree
-        self._parents = parents
+        self._parents = tuple(map(PodParent, parents))
         self._on_moved = on_moved
         self._proc = proc
         self._controller = controller
@@ -145,7 +146,7 @@ class OwnCgroups:
         directory = self._tree.path(above)
         if not is_service(above) or not is_delegated(directory):
             raise RefusedError(f"{above} is no service with Delegate=memory pids")
-        if above in self._parents:
+        if any(parent.is_parent(above) for parent in self._parents):
             raise RefusedError(f"{above} is a configured parent of pods")
         # With others in it, it is not ours alone; without us, it is another of that name.
         if parse_processes(read_file(self._tree.path(own) / "cgroup.procs")) != [os.getpid()]:

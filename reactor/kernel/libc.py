@@ -110,12 +110,15 @@ def open_inotify() -> int:
     return inotify_fd
 
 
-def watch_directory(inotify_fd: int, path: str) -> None:
+def watch_directory(inotify_fd: int, path: str) -> int:
     """Have an inotify descriptor tell of what is added to a directory or removed from it, and of its own end.
 
-    A second time does nothing. Raises OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
+    Return the number that its events have. A second time does nothing, and gives the same number. Raises
+    OSError with the path: ENOENT, ENOTDIR, ENOSPC past fs.inotify's limit.
     """
-    _check(_libc.inotify_add_watch(inotify_fd, os.fsencode(path), _DIRECTORY_CHANGES), path)
+    number: int = _libc.inotify_add_watch(inotify_fd, os.fsencode(path), _DIRECTORY_CHANGES)
+    _check(number, path)
+    return number
 
 
 def lies_in_memory(path: str | bytes) -> bool:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import PodLists
+from reactor.model.pod_parents import fences
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -210,7 +211,8 @@ class Settings:
     """Everything that `reactor run` goes by.
 
     `node_cgroup` is relative to the hierarchy's root, None is the machine itself. `pod_parents` are the
-    cgroups (relative likewise) whose children are pods, and the only ones in which anything is ever killed.
+    cgroups (relative likewise, or patterns of them) whose children are pods, and the only ones in which
+    anything is ever killed.
     On a plain node `pod_lists` say who of them is never evicted, who first, who last.
     Of pods in manifests the kernel's OOM killer is told where `pod_oom_scores`.
     `filesystems` names a path on each filesystem to be watched; what it leaves out is found.
@@ -255,3 +257,12 @@ class Settings:
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def measured_parents(self) -> tuple[str, ...]:
+        """Return the cgroups whose counters hold what all pods use: of a pattern that is its fence.
+
+        Empty where a pattern begins at the root, which holds all the rest of the machine as well.
+        """
+        found = fences(self.pod_parents)
+        return () if "/" in found and "/" not in self.pod_parents else found

@@ -152,7 +152,7 @@ class NodeMemory:
         self._capacity_bytes = 0
         self._reading: MemoryReading | None = None
         self._node = CgroupMemory(tree, settings.node_cgroup or "/")
-        self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.pod_parents))
+        self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.measured_parents))
 
     def node(self) -> MemoryUse:
         """Return what is used of the node: the machine, or the cgroup that stands for it."""

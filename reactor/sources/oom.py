@@ -17,6 +17,7 @@ import trio
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.oom import OomKill, OomScope
+from reactor.model.pod_parents import fences
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -52,7 +53,7 @@ class OomSource:
         self._board = board
         self._tell = tell
         self._expect = expect
-        node = GuardedNode(settings.node_cgroup or "/", settings.pod_parents)
+        node = GuardedNode(settings.node_cgroup or "/", fences(settings.pod_parents))
         if steps is None:
             steps = (
                 EbpfOom(tree, node, board, self.heed, settings.sources.ebpf_loader),

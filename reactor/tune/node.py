@@ -20,6 +20,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.observe.memory import NodeMemory
 from reactor.tune.measured import NodeFacts, Reserve
+from reactor.workloads.parents import matches_of
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # A CPU takes pages from a cgroup's counter 64 at a time (MEMCG_CHARGE_BATCH, mm/memcontrol.c).
@@ -111,7 +112,7 @@ def _check_thresholds(tree: CgroupTree, settings: Settings, proc: Path) -> None:
 
 def _largest_pod_bytes(tree: CgroupTree, settings: Settings) -> int | None:
     found = []
-    for parent in settings.pod_parents:
+    for parent in matches_of(tree, settings.pod_parents):
         with suppress(OSError, ReactorError):
             for child in tree.children(parent):
                 with closing(MemoryCounters(tree, f"{parent.rstrip('/')}/{child}")) as counters:

@@ -1,4 +1,4 @@
-"""Pods of a plain Linux node: every cgroup directly below a configured parent is one."""
+"""Pods of a plain Linux node: every cgroup directly below a parent is one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,7 +22,8 @@ from reactor.policy.lists import Listed, Lists, Named
 from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.fence import Fence
 from reactor.workloads.main_process import NEVER_KILLED, UNKNOWN, MainProcess, read_main_process
-from reactor.workloads.trusted_names import held_in_slices, names_are_trusted
+from reactor.workloads.parents import Children, Parents, find_parents
+from reactor.workloads.trusted_names import held_in_slices
 from reactor.workloads.unchanged import Unchanged
 
 NAMESPACE: Final = "cgroup"
@@ -100,12 +100,20 @@ class CgroupPods:
         self._known: dict[str, Pod] = {}
         self._young: dict[str, _Young] = {}  # by uid, those that came last at the end
         self._problems: Mapping[str, str] = {}
-        self._glanced = Unchanged[dict[str, Sequence[_Found]]]()
+        self._glanced = Unchanged[Parents]()
+        self._matches: Mapping[str, Sequence[str]] = {}
+        self._parents: Parents | None = None
+        self._children: Mapping[str, Sequence[_Found] | None] = {}
 
     @property
     def problems(self) -> Mapping[str, str]:
         """Return what could not be read, or was refused, when last listed: cgroup to one line."""
         return self._problems
+
+    @property
+    def matches(self) -> Mapping[str, Sequence[str]]:
+        """Return which cgroups each pattern among the parents matched when last listed."""
+        return self._matches
 
     def list(self) -> tuple[Pod, ...]:
         """Return every pod, its request, limit and attributes read afresh."""
@@ -125,7 +133,8 @@ class CgroupPods:
         began_seconds = self._clock_seconds()
         problems: dict[str, str] = {}
         read: dict[str, Pod | None] = {}
-        for found in chain.from_iterable(self._by_parent(problems).values()):
+        by_parent = self._by_parent(problems, again=True)
+        for found in chain.from_iterable(some for some in by_parent.values() if some is not None):
             if len(read) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield
             before = self._known.get(found.uid)
@@ -150,31 +159,24 @@ class CgroupPods:
         where a pod that came a moment ago may be the very one. For one thread.
         """
         problems = dict(self._problems)
-        children = self._glanced.get(partial(self._by_parent, problems, self._glanced))
-        return self._listed(children, problems, {})
+        return self._listed(self._by_parent(problems), problems, {})
 
     def _by_parent(
-        self, problems: dict[str, str], listing: Unchanged[dict[str, Sequence[_Found]]] | None = None
-    ) -> dict[str, Sequence[_Found]]:
-        """Return the children of each parent; a parent that can't be listed is absent, and in `problems`."""
-        found: dict[str, Sequence[_Found]] = {}
-        for parent in self.fence.parents:
-            try:
-                if listing is not None:
-                    listing.watch(os.fspath(self._tree.path(parent)))
-                found[parent] = self._children(parent)
-            except FileNotFoundError:
-                found[parent] = ()  # holds no pod (yet)
-            except (OSError, ReactorError) as error:
-                # Out of descriptors, say: the very moment at which a pod may have to be evicted.
-                problems[parent] = str(error)
-                if listing is not None:
-                    listing.spoil()
-        return found
+        self, problems: dict[str, str], *, again: bool = False
+    ) -> Mapping[str, Sequence[_Found] | None]:
+        """Return the children of each parent, None of one that can't be listed, which is in `problems`."""
+        parents = find_parents(self._tree, self.fence.parents, problems, self._glanced, again=again)
+        if parents is not self._parents:
+            self._parents, self._matches = parents, parents.matches
+            self._children = {
+                parent: None if children is None else self._may_be_pods(children)
+                for parent, children in parents.children.items()
+            }
+        return self._children
 
     def _listed(
         self,
-        children: Mapping[str, Sequence[_Found]],
+        children: Mapping[str, Sequence[_Found] | None],
         problems: dict[str, str],
         read: Mapping[str, Pod | None],
     ) -> tuple[Pod, ...]:
@@ -184,12 +186,15 @@ class CgroupPods:
         again = self._due_again(now_seconds)
         came: list[str] = []
         pods: dict[str, Pod] = {}
-        for parent in self.fence.parents:
-            if parent not in children:
+        for parent, found in children.items():
+            if found is None:
                 pods |= {
-                    uid: pod for uid, pod in known.items() if self._tree.contains(parent, pod.cgroup or "")
+                    uid: pod
+                    for uid, pod in known.items()
+                    if pod.cgroup == parent or self._tree.contains(parent, pod.cgroup or "")
                 }
-            for child in children.get(parent, ()):
+                continue
+            for child in found:
                 before = known.get(child.uid)
                 pod = read.get(child.uid, before)
                 if child.uid in again or (before is None and child.uid not in read):
@@ -218,18 +223,12 @@ class CgroupPods:
         youngest = islice(reversed(young.items()), _MOST_READ_AGAIN)
         return {uid: one for uid, one in youngest if one.is_due(now_seconds)}
 
-    def _children(self, parent: str) -> Sequence[_Found]:
-        """Return the cgroups below a parent that may be pods, by name. Raises OSError, RefusedError."""
-        directory = os.fspath(self._tree.path(parent))
-        prefix = parent.rstrip("/")
-        with os.scandir(directory) as entries:
-            names = sorted(
-                (entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)
-            )
-        found = ((f"{prefix}/{name}", inode) for name, inode in names)
-        is_trusted = names_are_trusted(parent, directory)
+    def _may_be_pods(self, children: Children) -> Sequence[_Found]:
+        """Return the cgroups below a parent that may be pods, by name."""
+        prefix = children.cgroup.rstrip("/")
+        found = ((f"{prefix}/{name}", inode) for name, inode in children.names)
         return [
-            _Found(f"{cgroup}#{inode}", cgroup, inode, directory, is_trusted)
+            _Found(f"{cgroup}#{inode}", cgroup, inode, children.directory, children.is_trusted)
             for cgroup, inode in found
             if cgroup not in self.fence.spared
         ]

@@ -11,6 +11,7 @@ from reactor.kernel.cgroup import CgroupTree, own_cgroup
 from reactor.kernel.cgroup_files import cgroup_components
 from reactor.kernel.delegation import stewards_beside
 from reactor.kernel.procfs import PROC
+from reactor.model.pod_parents import PodParent
 
 
 class Fence:
@@ -28,12 +29,12 @@ class Fence:
         *,
         daemon: str | None = None,
     ) -> None:
-        self.parents = tuple(dict.fromkeys(parents))
+        self.parents = tuple(map(PodParent, dict.fromkeys(parents)))
         own = daemon or own_cgroup(tree, proc / "self/cgroup")
         init = own_cgroup(tree, proc / "1/cgroup")
         spared: dict[str, str] = {}
         for cgroup, what in (
-            *((parent, "a configured parent of pods") for parent in self.parents),
+            *((parent.fence, "a configured parent of pods") for parent in self.parents),
             (node_cgroup, "the node's own cgroup"),
             (init, "init's cgroup"),
             (None if own is None else stewards_beside(own), "reactor's steward"),
@@ -49,8 +50,8 @@ class Fence:
             parts = cgroup_components(cgroup)
         except RefusedError as error:
             return str(error)
-        if not parts or os.path.dirname(cgroup) not in self.parents:
-            parents = ", ".join(self.parents) or "none is configured"
+        if not parts or not any(parent.is_parent(os.path.dirname(cgroup)) for parent in self.parents):
+            parents = ", ".join(parent.text for parent in self.parents) or "none is configured"
             return f"cgroup {cgroup!r}: not a child of a parent of pods ({parents})"
         what = self.spared.get(cgroup)
         return None if what is None else f"cgroup {cgroup!r}: is or holds {what}"

@@ -50,7 +50,7 @@ class ContainerCgroup(NamedTuple):
 
 
 def pod_cgroups(
-    tree: CgroupTree, kubepods: str, before_listing: Callable[[str], None] | None = None
+    tree: CgroupTree, kubepods: str, before_listing: Callable[[str], object] | None = None
 ) -> Iterator[PodCgroup]:
     """Yield every pod below the cgroup that holds all pods. Raises OSError where that one can't be listed.
 
@@ -109,7 +109,7 @@ def _class_of(name: str) -> QosClass | None:
 
 
 def _children(
-    tree: CgroupTree, cgroup: str, before_listing: Callable[[str], None] | None = None
+    tree: CgroupTree, cgroup: str, before_listing: Callable[[str], object] | None = None
 ) -> Sequence[tuple[str, int]]:
     directory = os.fspath(tree.path(cgroup))
     if before_listing is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
 from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.parents import matches_of
 
 if TYPE_CHECKING:
     from reactor.workloads.manifests import Manifest, ManifestDirectory
@@ -48,6 +49,11 @@ class Workloads:
         files = self._directory.problems if self._directory else {}
         unread = {} if self._reading.problem is None else {"manifests": self._reading.problem}
         return {**self._cgroups.problems, **files, **self._refused, **unread}
+
+    @property
+    def matches(self) -> Mapping[str, Sequence[str]]:
+        """Return which cgroups each pattern among the parents matched when last listed."""
+        return self._cgroups.matches
 
     async def listed(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh (manifests where their files changed).
@@ -89,8 +95,11 @@ class Workloads:
     def _placed(self, manifests: tuple[Manifest, ...], refused: dict[str, str]) -> dict[str, Manifest]:
         """Return the manifests by cgroup; those that may not have the cgroup that they name are refused."""
         placed: dict[str, Manifest] = {}
+        parents: Sequence[str] = ()
+        if any(manifest.cgroup is None for manifest in manifests):
+            parents = matches_of(self._tree, [parent.text for parent in self._cgroups.fence.parents])
         for manifest in manifests:
-            cgroup = self._cgroup(manifest)
+            cgroup = self._cgroup(manifest, parents)
             refusal = self._refusal(cgroup)
             if refusal is None and cgroup in placed:
                 refusal = f"cgroup {cgroup!r}: {placed[cgroup].origin} is in it already"
@@ -100,11 +109,11 @@ class Workloads:
                 refused[manifest.origin] = refusal
         return placed
 
-    def _cgroup(self, manifest: Manifest) -> str:
+    def _cgroup(self, manifest: Manifest, parents: Sequence[str]) -> str:
         """Return the cgroup that the manifest means: a unit is a child of one of the parents."""
         if manifest.cgroup is not None:
             return manifest.cgroup
-        candidates = [f"{parent.rstrip('/')}/{manifest.unit}" for parent in self._cgroups.fence.parents]
+        candidates = [f"{parent.rstrip('/')}/{manifest.unit}" for parent in parents]
         present = [
             cgroup for cgroup in candidates if self._refusal(cgroup) is None and self._tree.exists(cgroup)
         ]

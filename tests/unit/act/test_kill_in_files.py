@@ -250,6 +250,19 @@ async def test_kill_cuts_the_grace_period_of_the_same_pod_short(cgroups: Cgroups
     assert [-signal.SIGKILL] == ends([stubborn])
 
 
+async def test_of_what_lies_behind_a_patterns_fence_only_what_it_matches_is_killed(
+    cgroups: Cgroups, kills: KillPath
+) -> None:
+    (session,) = cgroups.add("/pods/user-1/session/shell", 1)
+    (hog,) = cgroups.add("/pods/user-1/app/hog", 1)
+    kills.guard(["/pods/user-*/app"])
+    with pytest.raises(RefusedError, match=r"is not inside /pods/user-\*/app"):
+        kills.kill_now(of("/pods/user-1/session/shell"))
+    kills.kill_now(of("/pods/user-1/app/hog"))
+    assert [-signal.SIGKILL] == ends([hog])
+    assert session.poll() is None
+
+
 async def test_parents_that_are_not_guarded_any_more_protect_their_pods(
     cgroups: Cgroups, kills: KillPath
 ) -> None:

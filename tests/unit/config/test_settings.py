@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,45 @@ def test_metrics_may_be_off(off: str) -> None:
 def test_pods_of_a_virtual_node_are_its_children_unless_parents_are_named() -> None:
     assert ("/demo",) == _read("reactor: {nodeCgroup: /demo}").pod_parents
     assert _read("reactor: {nodeCgroup: /}").node_cgroup is None
+
+
+def test_parents_may_be_patterns() -> None:
+    parents = ("/user.slice/user-[1-9]*.slice/user@*.service/app.slice", "/machine.slice", "/jobs/?")
+    text = f"reactor: {{pods: {{parents: {json.dumps(parents)}}}}}"
+    assert parents == settings_from_text(text, "f").pod_parents
+    inside = "reactor: {nodeCgroup: /node, pods: {parents: [/node/*/app]}}"
+    assert ("/node/*/app",) == settings_from_text(inside, "f").pod_parents
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("{pods: {parents: ['/a/**/b']}}", "there is no **"),
+        ("{pods: {parents: ['/a/[b']}}", "[...]"),
+        ("{pods: {parents: ['/a/[/]']}}", "[...]"),
+        ('{pods: {parents: ["/a/*\\n"]}}', "[...]"),
+        (f"{{pods: {{parents: ['{'/*' * 17}']}}}}", "16 components"),
+        ("{pods: {parents: ['a/*']}}", "a cgroup's path"),
+        ("{pods: {parents: ['/a/../*']}}", "without .."),
+        ("{nodeCgroup: /node, pods: {parents: ['/*/a']}}", "/node or a cgroup below it"),
+        ("{nodeCgroup: /node, pods: {parents: ['/node*/a']}}", "/node or a cgroup below it"),
+        ("{nodeCgroup: '/node*'}", "patterns are for pods.parents"),
+        ("{kubernetes: {}, pods: {parents: ['/kubepods/*']}}", "on a Kubernetes node"),
+        ("{pods: {parents: [/a/b, '/a/*']}}", "what /a/b matches"),
+        ("{pods: {parents: ['/a/*', /a/b/c]}}", "what /a/* matches"),
+        ("{pods: {parents: ['/a/*', '/a/*']}}", "what /a/* matches"),
+    ],
+)
+def test_a_pattern_that_can_not_be_is_refused_with_what_can(section: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        settings_from_text(f"reactor: {section}", "f")
+    (problem,) = refused.value.problems
+    assert told in problem.accepted
+    assert problem.path.startswith(("reactor.pods.parents[", "reactor.nodeCgroup"))
+
+
+def test_parents_that_are_paths_may_lie_in_one_another() -> None:
+    assert ("/a", "/a/b") == settings_from_text("reactor: {pods: {parents: [/a, /a/b]}}", "f").pod_parents
 
 
 def test_lists_of_pods_are_names_paths_and_mappings() -> None:

@@ -83,6 +83,43 @@ def test_a_parent_that_is_not_there_is_named_with_the_nearest_that_is(node, tmp_
     assert said in why
 
 
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("/jobs/night*/x", "the nearest that is there: /jobs/nightly"),
+        ("/user.slice/user-*.slice/user@*.service/apps.slice", "did you mean {begins}/app.slice?"),
+        (
+            "/user.slice/user-*.slice/users@*.service/app.slice",
+            "the nearest that is there: /user.slice/user-7.slice",
+        ),
+        ("/user.slice/user-9*.slice/user@*.service", "the nearest that is there: /user.slice"),
+        ("/usr.slice/user-*.slice", "did you mean /user.slice?"),
+        ("/kubepods/*", "there are: /jobs"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_guards_nobody_and_the_nearest_that_does_is_named(
+    node, tmp_path, pattern, said
+):
+    node.add("/user.slice/user-7.slice/user@7.service/app.slice")
+    why = found(node, with_parent(f"'{pattern}'"), tmp_path)["reactor.pods.parents[0]"]
+    assert why.startswith(f"{pattern} matches no cgroup on this machine: it guards no pod now")
+    assert said.format(begins="/user.slice/user-*.slice/user@*.service") in why
+    settings = settings_from_text(with_parent(f"'{pattern}'"), "f")
+    assert nobody_because(settings, node.tree) == f"there is no cgroup {pattern} yet"
+
+
+def test_a_pattern_that_matches_is_nothing_to_speak_of(node, tmp_path):
+    node.add("/user.slice/user-7.slice/user@7.service/app.slice/browser.scope")
+    text = with_parent("'/user.slice/user-*.slice/user@*.service/app.slice'")
+    assert {} == found(node, text, tmp_path)
+    assert nobody_because(settings_from_text(text, "f"), node.tree) is None
+
+
+def test_a_pattern_that_matches_what_the_machine_needs_is_warned_of(node, tmp_path):
+    node.add("/system.slice/user-0.slice")
+    assert "user-0.slice" in found(node, with_parent("'/sys*.slice'"), tmp_path)["reactor.pods.parents[0]"]
+
+
 def test_a_slice_that_systemd_makes_with_the_first_unit_in_it_may_be_missing(node, tmp_path, monkeypatch):
     monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: "/system.slice/reactor.service")
     assert {} == found(node, with_parent("/guarded.slice"), tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from reactor.cli import main
 from reactor.config.settings import settings_from_text
-from reactor.doctor.first_configuration import Machine, first_configuration, warnings
+from reactor.doctor.first_configuration import Machine, first_configuration, others_of, warnings
 from reactor.doctor.guarded import guarded
 from reactor.doctor.presets import Preset
 from reactor.errors import ConfigError, RefusedError
@@ -63,6 +63,17 @@ def test_a_machine_without_containers_has_nobody_guarded_and_is_told_what_could_
     assert [] == without_thresholds(warnings(text, machine))
     assert "#   /jobs    # 3 children now" in text
     assert "Slice=guarded.slice" in text
+
+
+def test_users_applications_could_be_guarded_by_one_pattern_and_roots_are_left_out(make_tree):
+    tree = make_tree(CgroupVersion.V2)
+    assert {} == dict(others_of(tree.tree))
+    for uid, count in ((0, 3), (1000, 2), (1001, 1)):
+        for number in range(count):
+            tree.add(f"/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/{number}.scope")
+    pattern = "/user.slice/user-[1-9]*.slice/user@*.service/app.slice"
+    assert {pattern: 3} == dict(others_of(tree.tree))
+    assert (pattern,) == settings_from_text(f"reactor: {{pods: {{parents: ['{pattern}']}}}}", "f").pod_parents
 
 
 def test_a_slice_that_systemd_makes_on_demand_is_guarded_before_it_is_there(machine, monkeypatch):
@@ -172,7 +183,6 @@ def plain_machine(machine, monkeypatch):
     monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: "/system.slice/reactor.service")
     tree = machine.tree
     desk = "/user.slice/user-1000.slice/user@1000.service"
-    applications = f"{desk}/app.slice"
     for cgroup in (
         *(f"/system.slice/{unit}" for unit in SYSTEM_UNITS),
         *(f"{desk}/{unit}" for unit in OF_A_SESSION),
@@ -182,7 +192,7 @@ def plain_machine(machine, monkeypatch):
     ):
         for controller in ("memory", "pids", "cpu", "freezer"):
             (getattr(tree, f"{controller}_root") / cgroup.lstrip("/")).mkdir(parents=True, exist_ok=True)
-    return dataclasses.replace(machine, others={"/jobs": 3, applications: 4})
+    return dataclasses.replace(machine, others=dict(others_of(tree)))
 
 
 def by_preset(machine, preset, proc):
@@ -219,6 +229,9 @@ def test_a_server_has_services_and_users_guarded_and_what_it_stands_on_spared(pl
 
 
 def test_a_desktop_has_applications_guarded_and_not_the_session(plain_machine, tmp_path):
+    pattern = "/user.slice/user-[1-9]*.slice/user@*.service/app.slice"
+    text = first_configuration(plain_machine, preset=Preset.DESKTOP)
+    assert (pattern,) == settings_from_text(text, "f").pod_parents
     may_go, stay, last = by_preset(plain_machine, Preset.DESKTOP, tmp_path)
     assert {"app-gnome-firefox-4711.scope", "app-org.gnome.Terminal.slice"} == may_go
     assert ({"dconf.service", "gpg-agent.service"}, set()) == (stay, last)

@@ -117,6 +117,27 @@ def test_a_pod_that_a_manifest_makes_critical_is_spared(config, node, tmp_path):
     assert {"/node/jobs/idle": "priority 2000000000"} == spared
 
 
+def test_what_a_pattern_matches_is_shown(config, node, tmp_path, monkeypatch):
+    monkeypatch.setattr("reactor.doctor.in_force.daemon_cgroup", lambda: None)
+    node.add("/node/night/batch")
+    config.write_text(
+        "reactor: {nodeCgroup: /node, pods: {parents: ['/node/[jn]*', '/node/user-*/app.slice']}}"
+    )
+    document = in_force(load_settings(config), layers_of(config), node.tree, proc=tmp_path)
+    matches = {"/node/[jn]*": ["/node/jobs", "/node/night"], "/node/user-*/app.slice": []}
+    assert matches == document["pod_parent_matches"]
+    assert ["/node/[jn]*", "/node/user-*/app.slice"] == document["pod_parents"]
+    assert {"/node/jobs/hog", "/node/jobs/idle", "/node/night/batch"} == {
+        one["cgroup"] for one in document["pods"]
+    }
+    assert ["/node/jobs/reactor.service"] == [one["cgroup"] for one in document["never"]]
+    paper = io.StringIO()
+    present(document, None, Screen(file=paper, width=80, highlight=False, markup=False))
+    assert "/node/[jn]* matches 2 cgroups now:\n  /node/jobs\n  /node/night\n" in paper.getvalue()
+    assert "/node/user-*/app.slice matches 0 cgroups now\n" in paper.getvalue()
+    assert any("matches no cgroup on this machine" in one for one in document["warnings"])
+
+
 @pytest.mark.parametrize("columns", [80, 40])
 def test_the_tables_fit_80_columns_and_never_break_a_path(document, config, drop_ins, columns):
     paper = io.StringIO()

@@ -179,6 +179,10 @@ def test_service_that_is_a_parent_of_pods_is_not_divided(unit: House) -> None:
     assert_rlimit(unit.made(UNIT), "parent of pods")
 
 
+def test_a_unit_that_a_pattern_of_parents_matches_is_not_divided(unit: House) -> None:
+    assert_rlimit(unit.made("/system.slice/*.service"), "parent of pods")
+
+
 def test_cgroup_that_cannot_be_read_is_not_divided(unit: House) -> None:
     (unit.fake.directory(UNIT) / "cgroup.procs").unlink()
     assert_rlimit(unit.made(), "cgroup.procs")

@@ -1,0 +1,297 @@
+"""Parents of pods by pattern: which cgroups are found, also while they come and go, and whose bounds hold."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.pod_lists import PodLists, PodRule
+from reactor.model.settings import Settings
+from reactor.workloads.cgroups import CgroupPods
+from reactor.workloads.parents import MOST_ENTRIES, MOST_PODS, matches_of
+from reactor.workloads.pods import Workloads
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree, FakeTreeMaker
+
+USER = "/user.slice/user-{0}.slice/user@{0}.service"
+APPLICATIONS = "/user.slice/user-*.slice/user@*.service/app.slice"
+
+
+@pytest.fixture
+def small(make_tree: FakeTreeMaker) -> FakeTree:
+    return make_tree(CgroupVersion.V2)
+
+
+def listing_of(fake: FakeTree, tmp_path: Path, *parents: str) -> CgroupPods:
+    return CgroupPods(fake.tree, Settings(pod_parents=parents), proc=tmp_path / "proc")
+
+
+def found(listing: CgroupPods) -> list[str | None]:
+    return [pod.cgroup for pod in listing.list()]
+
+
+def glanced(listing: CgroupPods) -> list[str | None]:
+    return [pod.cgroup for pod in listing.glance()]
+
+
+def application(uid: int, name: str) -> str:
+    return f"{USER.format(uid)}/app.slice/{name}"
+
+
+def test_the_children_of_every_match_are_pods_and_nothing_beside_them(fake: FakeTree, tmp_path: Path) -> None:
+    wanted = [application(1000, "browser.scope"), application(1000, "mail.service"), application(1001, "x")]
+    for cgroup in (
+        *wanted,
+        f"{USER.format(1000)}/session.slice/shell.service",
+        "/user.slice/user-1000.slice/session-1.scope",
+        "/system.slice/app.slice/no",
+        f"{wanted[0]}/inner",
+    ):
+        fake.add(cgroup)
+    listing = listing_of(fake, tmp_path, APPLICATIONS)
+    assert wanted == found(listing) == glanced(listing)
+    assert {APPLICATIONS: [f"{USER.format(uid)}/app.slice" for uid in (1000, 1001)]} == listing.matches
+    assert {} == listing.problems
+
+
+def test_who_logs_in_and_out_while_the_daemon_runs_is_seen_at_the_next_glance(
+    fake: FakeTree, tmp_path: Path
+) -> None:
+    listing = listing_of(fake, tmp_path, APPLICATIONS)
+    assert [] == found(listing) == glanced(listing)
+    for step in ("/user.slice", "/user.slice/user-7.slice", USER.format(7), f"{USER.format(7)}/app.slice"):
+        fake.add(step)
+        assert [] == glanced(listing)
+    fake.add(application(7, "a"))
+    assert [application(7, "a")] == glanced(listing)
+    fake.add(application(8, "b"))
+    assert [application(7, "a"), application(8, "b")] == glanced(listing)
+    shutil.rmtree(fake.directory("/user.slice/user-7.slice"))
+    assert [application(8, "b")] == glanced(listing)
+    fake.add(application(7, "c"))
+    assert [application(7, "c"), application(8, "b")] == glanced(listing) == found(listing)
+
+
+def test_a_glance_lists_only_what_has_changed(
+    fake: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for uid in range(1000, 1010):
+        fake.add(application(uid, "a"))
+    listing = listing_of(fake, tmp_path, APPLICATIONS)
+    listing.list()
+    read: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: str) -> object:
+        read.append(os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr("reactor.workloads.parents.os.scandir", counted)
+    assert 10 == len(glanced(listing))
+    assert [] == read
+    fake.add(application(1003, "b"))
+    assert 11 == len(glanced(listing))
+    assert [str(fake.directory(f"{USER.format(1003)}/app.slice"))] == read
+
+
+def test_a_match_that_was_made_again_is_listed_again(fake: FakeTree, tmp_path: Path) -> None:
+    fake.add(application(7, "a"))
+    listing = listing_of(fake, tmp_path, APPLICATIONS)
+    (before,) = listing.list()
+    fake.directory(f"{USER.format(7)}/app.slice").rename(fake.tree.memory_root / "kept")
+    fake.add(application(7, "a"))
+    (after,) = listing.glance()
+    assert before.cgroup == after.cgroup
+    assert before.uid != after.uid
+
+
+def test_signs_stand_for_parts_of_one_component(fake: FakeTree, tmp_path: Path) -> None:
+    for cgroup in ("/p/a1/x", "/p/a2/y", "/p/b1/z", "/p/a1/inner/a2/w", "/p/a10/v"):
+        fake.add(cgroup)
+    assert ["/p/a1/inner", "/p/a1/x", "/p/a2/y"] == found(listing_of(fake, tmp_path, "/p/[a]?"))
+    assert ["/p/b1/z"] == found(listing_of(fake, tmp_path, "/p/[!a]*"))
+
+
+def test_symlinks_and_files_match_nothing(fake: FakeTree, tmp_path: Path) -> None:
+    fake.add("/other/user@7.service/app.slice/x")
+    fake.add("/user.slice/user-7.slice")
+    (fake.directory("/user.slice") / "user-8.slice").symlink_to(fake.directory("/other"))
+    (fake.directory("/user.slice/user-7.slice") / "user@7.service").symlink_to(
+        fake.directory("/other/user@7.service")
+    )
+    (fake.directory("/user.slice") / "user-9.slice").write_text("")
+    listing = listing_of(fake, tmp_path, APPLICATIONS, "/user.slice/user-*.slice/*/app")
+    assert [] == found(listing)
+
+
+def test_odd_names_are_found_as_they_are(fake: FakeTree, tmp_path: Path) -> None:
+    odd = ["/p/a\nb/\x1b[2J", f"/p/a{os.fsdecode(bytes([0xFF]))}/x"]
+    for cgroup in odd:
+        fake.add(cgroup)
+    listing = listing_of(fake, tmp_path, "/p/a*")
+    assert sorted(odd) == sorted(str(cgroup) for cgroup in found(listing))
+    assert {} == listing.problems
+
+
+def test_what_reactor_stands_on_is_no_pod_of_a_match(fake: FakeTree, tmp_path: Path) -> None:
+    for cgroup in ("/s/reactor.service/guard", "/s/reactor.service/other", "/s/web.service/worker"):
+        fake.add(cgroup)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(
+        "4:memory:/s/reactor.service/guard\n0::/s/reactor.service/guard\n"
+    )
+    assert ["/s/reactor.service/other", "/s/web.service/worker"] == found(
+        listing_of(fake, tmp_path, "/s/*.service")
+    )
+
+
+def test_names_below_a_match_count_for_as_much_as_who_gave_them(small: FakeTree, tmp_path: Path) -> None:
+    """A user's `sshd.service` is no sshd, and what he calls a database is protected by no list."""
+    for cgroup in (application(7, "sshd.service"), application(7, "db.service"), "/jobs/a/db.service"):
+        small.add(cgroup)
+    lists = PodLists(never=(PodRule(unit="db.service"),))
+    settings = Settings(pod_parents=(APPLICATIONS, "/jobs/*"), pod_lists=lists)
+    pods = CgroupPods(small.tree, settings, proc=tmp_path / "proc").list()
+    assert {"/jobs/a/db.service"} == {pod.cgroup for pod in pods if pod.critical_because is not None}
+
+
+def test_a_match_that_another_pattern_has_already_is_its_and_the_other_is_named(
+    small: FakeTree, tmp_path: Path
+) -> None:
+    small.add("/p/ab/x")
+    listing = listing_of(small, tmp_path, "/p/a*", "/p/*b")
+    assert ["/p/ab/x"] == found(listing)
+    assert {"/p/a*": ["/p/ab"], "/p/*b": []} == listing.matches
+    assert {"/p/*b": "/p/ab: its pods are those of /p/a*, which matches there too"} == listing.problems
+
+
+@pytest.mark.parametrize("parents", [("/p/a*", "/p/*b/in"), ("/p/*b/in", "/p/a*")])
+def test_who_makes_a_match_inside_another_gets_nothing_out_of_it(
+    small: FakeTree, tmp_path: Path, parents: tuple[str, str]
+) -> None:
+    for cgroup in ("/p/ab/hog", "/p/ab/in/x"):
+        small.add(cgroup)
+    listing = listing_of(small, tmp_path, *parents)
+    assert ["/p/ab/hog", "/p/ab/in"] == found(listing)
+    assert "/p/ab/in: its pods are those of /p/a*" in listing.problems["/p/*b/in"]
+
+
+def test_a_user_with_too_many_pods_is_one_and_others_keep_theirs(small: FakeTree, tmp_path: Path) -> None:
+    small.add(application(8, "a"))
+    small.add(application(7, "a"))
+    many = small.directory(f"{USER.format(7)}/app.slice")
+    for number in range(MOST_PODS):
+        (many / f"flood-{number}").mkdir()
+    listing = listing_of(small, tmp_path, APPLICATIONS)
+    (one, other) = listing.list()
+    assert [f"{USER.format(7)}/app.slice", application(8, "a")] == [one.cgroup, other.cgroup]
+    assert many.stat().st_ino == one.cgroup_inode
+    assert "is one pod as a whole" in listing.problems[one.cgroup or ""]
+    shutil.rmtree(many / "flood-0")
+    assert MOST_PODS + 1 == len(listing.glance())
+    listing.list()
+    assert {} == {name: why for name, why in listing.problems.items() if "as a whole" in why}
+
+
+def test_matches_that_a_user_makes_share_his_bound_and_none_of_them_escapes(
+    small: FakeTree, tmp_path: Path
+) -> None:
+    of_user = f"{USER.format(7)}/app.slice"
+    for match in ("a", "b", "c"):
+        small.add(f"{of_user}/{match}")
+        for number in range(MOST_PODS // 2):
+            (small.directory(f"{of_user}/{match}") / f"p{number}").mkdir()
+    pods = [str(cgroup) for cgroup in found(listing_of(small, tmp_path, f"{APPLICATIONS}/*"))]
+    assert MOST_PODS + 1 == len(pods)
+    assert f"{of_user}/c" in pods
+
+
+def test_what_roots_names_match_has_no_bound(small: FakeTree, tmp_path: Path) -> None:
+    small.add("/p/a")
+    for number in range(MOST_PODS + 10):
+        (small.directory("/p/a") / f"p{number}").mkdir()
+    assert MOST_PODS + 10 == len(found(listing_of(small, tmp_path, "/p/*")))
+
+
+def test_of_a_directory_that_a_user_fills_no_more_is_read_than_its_bound_and_that_is_said(
+    small: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reactor.workloads.parents.MOST_ENTRIES", 100)
+    assert MOST_ENTRIES > 100
+    small.add(f"{USER.format(7)}/app.slice")
+    for number in range(200):
+        (small.directory(USER.format(7)) / f"flood-{number}").mkdir()
+    small.add(application(8, "a"))
+    small.add(application(7, "a"))
+    listing = listing_of(small, tmp_path, "/user.slice/user-*.slice/user@*.service/a*")
+    assert application(8, "a") in found(listing)
+    assert "finds not all" in listing.problems[USER.format(7)]
+    # A name is looked up, however much lies beside it.
+    assert application(7, "a") in found(listing_of(small, tmp_path, APPLICATIONS))
+
+
+def test_a_match_that_cannot_be_listed_keeps_the_pods_that_were_known(fake: FakeTree, tmp_path: Path) -> None:
+    fake.add(application(7, "a"))
+    fake.add(application(8, "b"))
+    listing = listing_of(fake, tmp_path, APPLICATIONS)
+    before = listing.list()
+    fake.add(application(8, "c"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        assert {pod.uid: pod for pod in before} == {pod.uid: pod for pod in listing.glance()}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert f"{USER.format(8)}/app.slice" in listing.problems
+    assert [application(7, "a"), application(8, "b"), application(8, "c")] == found(listing)
+    assert {} == listing.problems
+
+
+def test_a_directory_that_goes_while_it_is_listed_is_no_problem(
+    fake: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for uid in (7, 8):
+        fake.add(application(uid, "a"))
+    scandir = os.scandir
+
+    def gone_under(path: str | int) -> object:
+        if not isinstance(path, int) and "user-7" in os.fspath(path):
+            shutil.rmtree(fake.directory("/user.slice/user-7.slice"), ignore_errors=True)
+        return scandir(path)
+
+    monkeypatch.setattr("reactor.workloads.parents.os.scandir", gone_under)
+    listing = listing_of(fake, tmp_path, APPLICATIONS)
+    assert [application(8, "a")] == found(listing)
+    assert {} == listing.problems
+
+
+def test_matches_are_found_without_a_listing_too(fake: FakeTree) -> None:
+    for uid in (7, 8):
+        fake.add(application(uid, "a"))
+    assert ("/named", *(f"{USER.format(uid)}/app.slice" for uid in (7, 8))) == matches_of(
+        fake.tree, ["/named", APPLICATIONS]
+    )
+
+
+async def test_a_manifest_may_name_a_unit_in_a_match(small: FakeTree, tmp_path: Path) -> None:
+    small.add(application(7, "web.service"))
+    small.add("/other/web.service")
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    for name, unit in (("web", "web.service"), ("no", "no.service")):
+        (manifests / f"{name}.yaml").write_text(
+            f"metadata: {{name: {name}, uid: {name}, annotations: {{reactor/unit: {unit}}}}}\n"
+            "spec: {priority: 9, containers: [{name: c}]}\n"
+        )
+    settings = Settings(pod_parents=(APPLICATIONS,), manifests_path=str(manifests))
+    workloads = Workloads(small.tree, settings, proc=tmp_path / "proc")
+    assert [("web", application(7, "web.service"), 9)] == [
+        (pod.name, pod.cgroup, pod.priority) for pod in await workloads.listed()
+    ]
