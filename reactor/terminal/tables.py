@@ -37,8 +37,8 @@ class Screen(Console):
 
 
 def console() -> Screen:
-    """Return a console that cuts nothing off where the output is a pipe or a file."""
-    width = None if sys.stdout.isatty() else max(_PIPE_COLUMNS, shutil.get_terminal_size().columns)
+    """Return a console; in a pipe or a file it is as wide as COLUMNS says, else 120 columns."""
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
     return Screen(width=width, highlight=False, markup=False, emoji=False)
 
 

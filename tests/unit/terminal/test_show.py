@@ -15,7 +15,7 @@ from reactor.terminal.show import (
     signals_table,
     stewards_memory,
 )
-from reactor.terminal.tables import Screen, moment
+from reactor.terminal.tables import Screen, console, moment
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -188,3 +188,14 @@ def test_a_path_is_never_broken_however_narrow_the_screen_is() -> None:
     assert "FILESYSTEM (single)" in table
     assert f"{path}/web.yaml" in said
     assert [line for line in said.splitlines() if len(line) > 40] == [f"{path}/web.yaml:"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 120), ("80", 80), ("200", 200)])
+def test_a_pipe_is_as_wide_as_columns_says(
+    columns: str | None, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert width == console().width
