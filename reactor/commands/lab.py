@@ -7,6 +7,8 @@ from pathlib import Path
 
 from reactor.commands.arguments import Commands, add_command
 
+_RESULTS = Path("bench-results")
+
 
 def add_demo(commands: Commands) -> None:
     """Declare `reactor demo`."""
@@ -25,7 +27,7 @@ def add_bench(commands: Commands) -> None:
         commands, "bench", _bench, "measure this machine (root)", "sudo reactor bench --runs 30"
     )
     command.add_argument(
-        "--results", metavar="DIRECTORY", type=Path, default=Path("bench-results"), help="where the JSON goes"
+        "--results", metavar="DIRECTORY", type=Path, help="where the JSON goes (bench-results)"
     )
     command.add_argument("--runs", type=_positive_count, default=30, help="evictions for each figure (30)")
     command.add_argument(
@@ -64,7 +66,7 @@ def _add_race(commands: Commands) -> None:
         metavar="DIRECTORY",
         type=Path,
         default=argparse.SUPPRESS,  # as `reactor bench --results` has it
-        help="where the JSON and the HTML report go",
+        help="where the JSON and the HTML report go (bench-results; with --render: beside the JSON)",
     )
     race.add_argument("--rounds", type=_positive_count, default=3, help="turns of each contestant (3)")
     race.add_argument("--heats", type=_positive_count, default=2, help="heats of each course in a turn (2)")
@@ -114,10 +116,10 @@ def _race(options: argparse.Namespace) -> int:
     from reactor.lab.race.command import Wanted, race, render
 
     if options.render is not None:
-        return render(options.render, options.plot)
+        return render(options.render, options.plot, options.results)
     return race(
         Wanted(
-            results=options.results,
+            results=options.results or _RESULTS,
             rounds=options.rounds,
             heats_a_turn=options.heats,
             full=options.full,
@@ -134,9 +136,11 @@ def _bench(options: argparse.Namespace) -> int:
     from reactor.lab.bench import bench, bench_by_source
 
     if options.by_source:
-        return bench_by_source(options.results, rounds=options.rounds, skip=options.skip.split(","))
+        return bench_by_source(
+            options.results or _RESULTS, rounds=options.rounds, skip=options.skip.split(",")
+        )
     return bench(
-        options.results,
+        options.results or _RESULTS,
         runs=options.runs,
         idle_seconds=options.idle_seconds,
         baseline=options.baseline,

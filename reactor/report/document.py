@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -32,7 +32,9 @@ class Lines:
     """One line a series, of (x, y) points in the order of x.
 
     `levels` are named heights, drawn across; `instants` named places on the x axis, drawn upright. With
-    `steps` a value holds until the next, as a count does, and is not on the way to it.
+    `steps` a value holds until the next, as a count does, and is not on the way to it. `dots` names series
+    whose points are drawn without a line: each is an experiment of its own, and nothing was measured between
+    two of them. With `whole_y` the y axis has ticks at whole numbers alone.
     """
 
     title: str
@@ -43,16 +45,22 @@ class Lines:
     instants: Mapping[str, float] = field(default_factory=dict)
     log_y: bool = False
     steps: bool = False
+    dots: Collection[str] = ()
+    whole_y: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """One bar for each series in each group: series -> group -> value; what is missing has no bar."""
+    """One bar for each series in each group: series -> group -> value; what is missing has no bar.
+
+    With `whole_y` the y axis has ticks at whole numbers alone.
+    """
 
     title: str
     y_label: str
     series: Mapping[str, Mapping[str, float]]
     log_y: bool = False
+    whole_y: bool = False
 
 
 Figure = Distribution | Lines | Bars

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from reactor.report.document import Bars, Distribution, Figure, Lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 _SIZE_INCHES: Final = (9.0, 4.2)
 # Okabe and Ito's, told apart by the colour-blind; after those the same again, dashed.
@@ -34,6 +35,8 @@ _STYLE: Final[dict[Any, Any]] = {
 }
 
 _PLAIN: Final = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1 and 100, not 10 to the power of something
+
+_MARKS: Final = {"-": "o", "--": "s", ":": "^"}  # of dots, where lines have dashes
 
 Strokes = Mapping[str, tuple[str, str]]
 
@@ -68,7 +71,7 @@ def draw(figure: Figure, look: Strokes) -> str:
 
 def _distribution(axes: Axes, figure: Distribution, look: Strokes) -> None:
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(_PLAIN)
+    _plain_ticks(axes.xaxis)
     for name, values in figure.series.items():
         ordered = sorted(value for value in values if value > 0)
         if not ordered:
@@ -84,10 +87,19 @@ def _distribution(axes: Axes, figure: Distribution, look: Strokes) -> None:
     axes.grid(visible=True, axis="x", which="major")
 
 
+def _plain_ticks(axis: Axis) -> None:
+    """Have ticks at 0.5, 1, 2, 5, 10 on a logarithmic axis; on a short one, where a linear one has them."""
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=15))
+    axis.set_major_formatter(_PLAIN)
+    axis.set_minor_locator(NullLocator())
+
+
 def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
     if figure.log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_PLAIN)
+        _plain_ticks(axes.yaxis)
+    elif figure.whole_y:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     for name, points in figure.series.items():
         colour, dash = look[name]
         axes.plot(
@@ -95,7 +107,8 @@ def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
             [y for _, y in points],
             label=name,
             color=colour,
-            linestyle=dash,
+            linestyle="" if name in figure.dots else dash,
+            marker=_MARKS[dash] if name in figure.dots else "",
             drawstyle="steps-post" if figure.steps else "default",
         )
     for name, level in figure.levels.items():
@@ -127,7 +140,9 @@ def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
 def _bars(axes: Axes, figure: Bars, look: Strokes) -> None:
     if figure.log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_PLAIN)
+        _plain_ticks(axes.yaxis)
+    elif figure.whole_y:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     groups = list(dict.fromkeys(group for values in figure.series.values() for group in values))
     width = 0.8 / max(1, len(figure.series))
     for place, (name, values) in enumerate(figure.series.items()):

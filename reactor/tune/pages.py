@@ -84,13 +84,13 @@ def _needed(found: Recommendation) -> Bars:
     """Show what of the threshold is the reserve, and what the allocator takes until when."""
     reserve_bytes = found.terms.reserve_bytes
     parts = {
-        "reserve": {str(one.kind): reserve_bytes / _MIB for one in found.cases},
-        "until the kill": {str(one.kind): (one.alone_bytes - reserve_bytes) / _MIB for one in found.cases},
+        "reserve": {one.name: reserve_bytes / _MIB for one in found.cases},
+        "until the kill": {one.name: (one.alone_bytes - reserve_bytes) / _MIB for one in found.cases},
         "until memory is back": {
             str(one.kind): (one.needed_bytes - one.alone_bytes) / _MIB for one in found.cases
         },
     }
-    return Bars(title="What the hard threshold is made of, by --assume", y_label="MiB", series=parts)
+    return Bars(title="What the hard threshold is made of, by allocator", y_label="MiB", series=parts)
 
 
 def _distributions(measured: Measured) -> Iterator[Distribution]:
@@ -116,7 +116,11 @@ def _freeing(measured: Measured, found: Recommendation) -> Lines:
         "slowest seen": _slowest([*killed, *evicted]),
     }
     return Lines(
-        title="SIGKILL to memory back, by the victim's size", x_label="MiB", y_label="ms", series=lines
+        title="SIGKILL to memory back, by the victim's size",
+        x_label="MiB",
+        y_label="ms",
+        series=lines,
+        dots=("slowest seen",),
     )
 
 

@@ -200,10 +200,31 @@ def test_a_race_that_is_ended_early_leaves_nothing(tool: Path, tmp_path: Path) -
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as race:
         assert race.stderr
         assert any("round 1" in line for line in race.stderr)
-        time.sleep(2)
         race.send_signal(signal.SIGTERM)
         told = race.stderr.read()
         assert 130 == race.wait(60)
     assert "interrupted; everything is cleaned up" in told
     assert [] == traces(CgroupTree.discover())
     assert [] == list(tmp_path.iterdir())
+
+
+def test_a_race_that_is_interrupted_stores_and_prints_the_heats_that_were_run(
+    tool: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "reactor", "bench", "race", "--only", "c-floor,kernel-oom"]
+    command += ["--rounds", "50", "--courses", "step", "--results", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as race:
+        assert race.stderr
+        turns = (line for line in race.stderr if "round 1 of 50" in line)
+        assert next(turns)
+        assert next(turns)  # it begins when the heats of the first one are over
+        race.send_signal(signal.SIGINT)
+        printed, told = race.communicate(timeout=60)
+        assert 130 == race.returncode
+    (stored,) = tmp_path.glob("*.json")
+    found = json.loads(stored.read_text())
+    assert found["heats"]
+    assert {heat["contestant"] for heat in found["heats"]} == set(found["contestants"])
+    assert f"interrupted {found['about']['interrupted']}; everything is cleaned up" in told
+    assert f"after {len(found['heats'])} of " in printed
+    assert [] == traces(CgroupTree.discover())

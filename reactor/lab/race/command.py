@@ -51,7 +51,7 @@ def race(wanted: Wanted) -> int:
     """Have the race; return the exit status.
 
     0 when it was had, 1 where it broke down, 2 where this machine or the arguments don't allow it, 130 when
-    interrupted.
+    interrupted: what was measured until then is printed and stored all the same.
     """
     try:
         tree, tool = _prepared()
@@ -62,7 +62,8 @@ def race(wanted: Wanted) -> int:
     try:
         with ended_by_signals(), tempfile.TemporaryDirectory(prefix="reactor-race-", dir="/var/tmp") as name:
             found = _raced(tree, tool, Path(name), field, courses, wanted)
-        return _publish(found, wanted.results)
+        _publish(found, wanted.results)
+        return _ended(found)
     except KeyboardInterrupt:
         return _told("interrupted; everything is cleaned up", 130)
     except BrokenPipeError:  # the reader of the table has closed it; all is stored
@@ -71,17 +72,19 @@ def race(wanted: Wanted) -> int:
         return _told(error, 1)
 
 
-def render(path: Path, picture: Path | None = None) -> int:
+def render(path: Path, picture: Path | None = None, results: Path | None = None) -> int:
     """Print a stored result, write its report, and one plot to `picture`; return the exit status.
 
+    The report goes to the directory `results`, None: beside the result.
     Without the extra that draws, the table comes all the same.
     """
     try:
         found = read_result(path)
     except (ReactorError, OSError) as error:
         return _told(error, 2)
-    status, page = 0, path.with_suffix(".html")
+    status, page = 0, (results or path.parent) / path.with_suffix(".html").name
     try:
+        page.parent.mkdir(parents=True, exist_ok=True)
         write(report(found), page)
         if picture is not None:
             write_figure(plot(found), picture)
@@ -151,11 +154,24 @@ def _raced(
     facts = {**about(tree.version), "seed": seed, "rounds": wanted.rounds}
     facts |= {"load_average": list(os.getloadavg()), "capacity_mib": CAPACITY_BYTES // MIB}
     facts |= {"threshold_mib": THRESHOLD_BYTES // MIB, "level_mib": LEVEL_BYTES // MIB}
-    meeting.run(field.contestants, courses, wanted.rounds, wanted.heats_a_turn)
+    try:
+        meeting.run(field.contestants, courses, wanted.rounds, wanted.heats_a_turn)
+    except KeyboardInterrupt:
+        if not meeting.heats:
+            raise
+        facts["interrupted"] = f"after {len(meeting.heats)} of {meeting.planned} heats"
+    run = {heat["course"] for heat in meeting.heats}
+    ran = {heat["contestant"] for heat in meeting.heats}
     return {
         "about": facts,
-        "courses": {course.name: course.description for course in courses},
-        "contestants": {one.name: _contestant(one, meeting.seen[one.name]) for one in field.contestants},
+        "courses": {
+            one.name: one.description for one in courses if one.name in run or "interrupted" not in facts
+        },
+        "contestants": {
+            one.name: _contestant(one, meeting.seen[one.name])
+            for one in field.contestants
+            if one.name in ran or "interrupted" not in facts
+        },
         "left_out": field.left_out,
         "heats": meeting.heats,
         "traces": meeting.traces(),
@@ -172,7 +188,7 @@ def _contestant(contestant: Contestant, seen: Seen) -> Mapping[str, Any]:
     }
 
 
-def _publish(found: Found, results: Path) -> int:
+def _publish(found: Found, results: Path) -> None:
     results.mkdir(parents=True, exist_ok=True)
     when = str(found["about"]["date"]).replace(":", "").partition("+")[0]
     path = results / f"race-{when}.json"
@@ -184,7 +200,11 @@ def _publish(found: Found, results: Path) -> int:
     except RefusedError as error:  # without the extra that draws; the result can be rendered elsewhere
         print(f"reactor bench race: {error}; then: reactor bench race --render {path}", file=sys.stderr)
     print("\n".join(table(found)))
-    return 0
+
+
+def _ended(found: Found) -> int:
+    interrupted = found["about"].get("interrupted")
+    return 0 if interrupted is None else _told(f"interrupted {interrupted}; everything is cleaned up", 130)
 
 
 def _told(what: object, status: int) -> int:

@@ -61,13 +61,15 @@ class Meeting:
         self._random = random.Random(seed)  # noqa: S311 - for pauses and turns
         self.heats: list[dict[str, Any]] = []
         self.seen: dict[str, Seen] = {}
+        self.planned = 0
         self._traces: dict[tuple[str, str], list[tuple[float, Trace]]] = {}
 
     def run(
         self, contestants: Sequence[Contestant], courses: Sequence[Course], rounds: int, heats_a_turn: int
     ) -> None:
         """Have every contestant run every course."""
-        heats = rounds * heats_a_turn * sum(one.runs(course) for one in contestants for course in courses)
+        turns = sum(one.runs(course) for one in contestants for course in courses)
+        self.planned = heats = rounds * heats_a_turn * turns
         _say(f"{heats} heats, about {heats * _HEAT_SECONDS / 60:.0f} minutes on an idle machine")
         for number in range(1, rounds + 1):
             for contestant in self._random.sample(contestants, len(contestants)):

@@ -18,6 +18,16 @@ from reactor.lab.race.results import (
 from reactor.report import Bars, Distribution, Lines, Report, Section, Table
 
 _COLUMNS: Final = ("contestant", "heats", "crossing to kill, ms", "to memory back, ms", "overshoot, MiB")
+_FACTS: Final = {
+    "cgroup": "version of cgroups",
+    "cpus": "CPUs",
+    "cpu": "CPU",
+    "load_average": "load average over 1, 5 and 15 minutes",
+    "capacity_mib": "capacity of the node, MiB",
+    "threshold_mib": "threshold of memory.available, MiB",
+    "level_mib": "usage at the crossing, MiB",
+    "seed": "seed of turns and pauses",
+}
 _OVERVIEW: Final = "Crossing to kill, ms, p50 / max"
 _SPREAD: Final = "p50 / p99 / max"
 _LINES: Final = "The usage is that of each contestant's heat that is nearest to its median."
@@ -38,6 +48,8 @@ def table(found: Found) -> Iterator[str]:
     """Yield the lines of the result as Markdown, which reads well in a terminal too."""
     about = found["about"]
     yield f"{about['kernel']}, cgroup {about['cgroup']}, {about['cpus']} x {about['cpu']}, {about['date']}"
+    if "interrupted" in about:
+        yield f"interrupted {about['interrupted']}"
     yield ""
     yield f"{_OVERVIEW}:"
     yield ""
@@ -71,10 +83,20 @@ def report(found: Found) -> Report:
     sections = [_course_section(found, name, text) for name, text in found["courses"].items()]
     return Report(
         title="From the crossing of a memory threshold to the kill",
-        facts=dict(about),
+        facts=_facts(about),
         summary=[*comparisons(found), *noise(found)],
         sections=[_overview(found), *sections, _who(found), Section(heading="How", paragraphs=_HOW)],
     )
+
+
+def _facts(about: Mapping[str, Any]) -> dict[str, object]:
+    """Return what the race was measured with, by names for people."""
+    return {
+        _FACTS.get(key, key.replace("_", " ")): ", ".join(f"{one:g}" for one in value)
+        if isinstance(value, list)
+        else value
+        for key, value in about.items()
+    }
 
 
 def plot(found: Found) -> Distribution:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
@@ -79,7 +80,7 @@ def print_table(axes: Sequence[Axis], rows: Sequence[Swept]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for combination, outcome in totals(rows).items():
         table.add_row(*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in _SHORT))
-    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
     Console(highlight=False, markup=False, width=width).print(table)
 
 
@@ -188,7 +189,7 @@ def _figure(axes: Sequence[Axis], found: Mapping[Combination, Outcome], name: st
     label = _axis_label(axes[0])
     if label is None:
         bars = {key: {setting.value.text: y for setting, y in points} for key, points in shown.items()}
-        return Bars(title=title, y_label=title, series=bars)
+        return Bars(title=title, y_label=title, series=bars, whole_y=True)
     return Lines(
         title=title,
         x_label=label,
@@ -196,6 +197,8 @@ def _figure(axes: Sequence[Axis], found: Mapping[Combination, Outcome], name: st
         series={
             key: sorted((_position(setting), y) for setting, y in points) for key, points in shown.items()
         },
+        dots=tuple(shown),
+        whole_y=True,
     )
 
 

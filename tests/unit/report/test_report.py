@@ -1,5 +1,6 @@
 """The report: one file, everything escaped, the same colours throughout."""
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -108,3 +109,44 @@ def test_a_figure_can_be_had_as_a_file_of_its_own(tmp_path: Path) -> None:
     assert text.startswith("<svg")
     assert text.endswith("</svg>\n")
     assert "Latency" in text
+
+
+def drawn(figure: Distribution | Lines | Bars, directory: Path) -> str:
+    write_figure(figure, directory / "figure.svg")
+    return (directory / "figure.svg").read_text()
+
+
+def numbers(svg: str) -> set[str]:
+    """Return the texts of a figure that are numbers: the labels of its ticks."""
+    return {text for text in re.findall(r">([^<>]+)</text>", svg) if re.fullmatch(r"[\u2212\d.]+", text)}
+
+
+def test_a_logarithmic_axis_has_plain_ticks(tmp_path: Path) -> None:
+    for figure in (
+        Distribution(title="t", x_label="ms", series={"one": [0.4, 3, 30]}),
+        Bars(title="t", y_label="ms", series={"one": {"a": 0.4, "b": 30}}, log_y=True),
+    ):
+        assert {"0.5", "1", "2", "5", "10", "20"} <= numbers(drawn(figure, tmp_path))
+
+
+def test_counts_have_whole_ticks(tmp_path: Path) -> None:
+    for whole in (True, False):
+        figure = Lines(
+            title="t",
+            x_label="MiB",
+            y_label="pods",
+            series={"one": [(100, 0), (200, 1)]},
+            whole_y=whole,
+        )
+        bars = Bars(title="t", y_label="pods", series={"one": {"a": 1}}, whole_y=whole)
+        for text in (drawn(figure, tmp_path), drawn(bars, tmp_path)):
+            assert any("." in number for number in numbers(text)) is not whole
+
+
+def test_experiments_of_their_own_are_dots_without_a_line(tmp_path: Path) -> None:
+    points = {"one": [(1.0, 1.0), (2.0, 5.0)]}
+    for dots in ((), ("one",)):
+        text = drawn(Lines(title="t", x_label="x", y_label="y", series=points, dots=dots), tmp_path)
+        strokes = re.findall(r"<path [^>]*stroke: #0072b2; stroke-width: 1.5[^>]*>", text)
+        assert bool(strokes) is not bool(dots)
+        assert text.count("<use ") > 0 or not dots

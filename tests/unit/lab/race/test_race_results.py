@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from reactor.cli import main
 from reactor.lab.race import command
 from reactor.lab.race.contestant import Role
 from reactor.lab.race.heat import Finish, crossed_ns
@@ -223,3 +224,26 @@ def test_a_trace_keeps_what_changes_and_leaves_out_what_does_not() -> None:
     trace = thinned([*flat, *steep, (9000 * MS, 0)], crossed_ns=1000 * MS)
     assert len([point for point in trace if point[0] < 0]) == 5  # every 20 ms of the last 100
     assert (9.0, 545.0) == trace[-1]
+
+
+def test_a_rendered_report_goes_where_the_results_are_wanted(found: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra: pip install '.[report]'")
+    stored = tmp_path / "stored" / "race.json"
+    stored.parent.mkdir()
+    stored.write_text(json.dumps(found))
+    results = tmp_path / "elsewhere"
+    assert 0 == main(["bench", "race", "--render", str(stored), "--results", str(results)])
+    assert ["race.html"] == [path.name for path in results.iterdir()]
+    assert ["race.json"] == [path.name for path in stored.parent.iterdir()]
+
+
+def test_facts_have_names_for_people(found: dict[str, Any]) -> None:
+    found["about"]["load_average"] = [0.5, 1.0, 2.25]
+    facts = report(found).facts
+    assert not [name for name in facts if "_" in name]
+    assert facts["load average over 1, 5 and 15 minutes"] == "0.5, 1, 2.25"
+
+
+def test_a_race_that_was_interrupted_says_so(found: dict[str, Any]) -> None:
+    found["about"]["interrupted"] = "after 3 of 12 heats"
+    assert "interrupted after 3 of 12 heats" in list(table(found))
