@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import trio
 from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call
+from jeepney.auth import BEGIN, Authenticator
+from jeepney.bus import get_bus
 from jeepney.bus_messages import message_bus
 from jeepney.fds import FileDescriptor
-from jeepney.io.trio import DBusConnection, open_dbus_connection
+from jeepney.io.trio import DBusConnection
 from jeepney.low_level import Parser
 from jeepney.wrappers import DBusErrorResponse, unwrap_msg
 
@@ -147,7 +149,7 @@ async def open_bus(address: str = "SYSTEM") -> AsyncIterator[Bus]:
     """
     try:
         with trio.fail_after(_CALL_SECONDS):
-            connection = await open_dbus_connection(address, enable_fds=True)
+            connection = await _connected(address)
     except trio.TooSlowError:
         raise BusError(f"system bus: does not answer within {_CALL_SECONDS:g} s") from None
     except Exception as error:  # what the other end says while it lets us in, jeepney may not understand
@@ -158,6 +160,30 @@ async def open_bus(address: str = "SYSTEM") -> AsyncIterator[Bus]:
         nursery.start_soon(bus.run)
         yield bus
         nursery.cancel_scope.cancel()
+
+
+async def _connected(address: str) -> DBusConnection:
+    """Return a connection that the bus has let in.
+
+    As jeepney's open_dbus_connection, which leaves its socket open where the bus does not let it in, or it is
+    cancelled meanwhile.
+    """
+    stream = await trio.open_unix_socket(get_bus(address))
+    try:
+        await stream.send_all(b"\0")
+        authenticator = Authenticator(enable_fds=True, inc_null_byte=False)
+        for request in authenticator:
+            await stream.send_all(request)
+            authenticator.feed(await stream.receive_some())
+        await stream.send_all(BEGIN)
+        connection = DBusConnection(stream.socket, enable_fds=True)
+        async with connection.router() as router:
+            answer = await router.send_and_get_reply(message_bus.Hello())
+            connection.unique_name = answer.body[0]
+    except BaseException:
+        stream.socket.close()
+        raise
+    return connection
 
 
 def _discard(message: Message) -> None:

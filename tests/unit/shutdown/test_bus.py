@@ -1,0 +1,36 @@
+"""The connection to a bus, before it stands."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+import trio
+
+from reactor.shutdown.bus import BusError, open_bus
+
+
+@pytest.mark.parametrize("answer", [b"", b"what?\r\n", b"OK 1234deadbeef\r\nERROR\r\n"])
+@pytest.mark.filterwarnings("error")  # that a socket was left open is a warning
+async def test_a_bus_that_does_not_let_us_in_leaves_no_socket_open(
+    tmp_path: Path, answer: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "bus"
+    with trio.socket.socket(trio.socket.AF_UNIX) as listening:
+        await listening.bind(str(path))
+        listening.listen()
+
+        async def serve() -> None:
+            connection, _ = await listening.accept()
+            with connection:
+                await connection.send(answer)
+                while await connection.recv(4096):
+                    pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            with pytest.raises(BusError, match="system bus"):
+                async with open_bus(f"unix:path={path}"):
+                    pass
+        gc.collect()
