@@ -85,11 +85,11 @@ def test_an_interrupted_run_tells_what_it_has_and_leaves_nothing_behind(
     cgroup = f"/{node}-{run.pid}"
     inside: list[int] = []
 
-    def somebody_lives_there() -> bool:
+    def is_measuring() -> bool:
         inside[:] = tree.processes(cgroup) if tree.exists(cgroup) else []
         return bool(inside) or run.poll() is not None
 
-    assert wait_until(somebody_lives_there, 60)
+    assert wait_until(is_measuring, 60)
     run.send_signal(number)
     _, err = run.communicate(timeout=60)
     assert 130 == run.returncode, err
