@@ -29,11 +29,10 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from reactor.act.kill import KillPath
-from reactor.act.protect import protect_self
+from reactor.act.protect import gc_paused, protect_self
 from reactor.act.target import may_be_populated
 from reactor.brake.brake import Brake, put_back_abandoned
 from reactor.errors import ConfigError, Problem, extra_remedy, failure_text
-from reactor.guard.gc_paused import gc_paused
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import NoDaemonError, listen, remove

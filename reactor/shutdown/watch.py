@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.errors import ReactorError, failure_text, split_failure
+from reactor.kernel import atomic_file
 from reactor.link.shutdown import (
     GO_ON,
     LONGEST_BYTES,
@@ -28,10 +28,18 @@ from reactor.link.shutdown import (
     write_news,
 )
 from reactor.shutdown.bus import open_bus
-from reactor.shutdown.drop_in import DIRECTORY, NAME, write
 from reactor.shutdown.logind import Logind
 
 _LOG: Final = logging.getLogger("reactor.shutdown")
+# The drop-in by which logind waits for long enough, see logind.conf(5). Drop-ins are ordered by file name,
+# whatever directory they lie in, and the last one wins: hence the name. Of unattended-upgrades one says 30 s.
+_DIRECTORY: Final = Path("/etc/systemd/logind.conf.d")
+_NAME: Final = "zz-reactor.conf"
+_DROP_IN: Final = """\
+# Written by reactor: the sum of the kubelet's shutdownGracePeriod keys in its configuration, and 5 s.
+[Login]
+InhibitDelayMaxSec={seconds}
+"""
 _PAUSE_SECONDS: Final = (1.0, 30.0)
 # After the last SIGKILL: pods are waited for, their statuses and the state file are written.
 _MARGIN_SECONDS: Final = 5
@@ -67,7 +75,7 @@ class Watch:
         guard: trio.socket.SocketType,
         wanted_seconds: int,
         *,
-        directory: Path = DIRECTORY,
+        directory: Path = _DIRECTORY,
         address: str = "SYSTEM",
         pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
     ) -> None:
@@ -155,7 +163,7 @@ class Watch:
         wanted_seconds = self._wanted_seconds + _MARGIN_SECONDS
         try:
             await trio.to_thread.run_sync(  # noqa: TID251 - this process may wait for a thread, and end
-                partial(write, self._directory, wanted_seconds), abandon_on_cancel=True
+                self._write_drop_in, wanted_seconds, abandon_on_cancel=True
             )
         except OSError as error:
             return self._short(seconds, f"{error.filename or self._directory}: {error.strerror}")
@@ -165,13 +173,19 @@ class Watch:
             await again.pause()
             seconds = await logind.max_delay_seconds()
             if seconds >= self._wanted_seconds:
-                _LOG.info("logind: waits for %d s at the most, by %s", seconds, self._directory / NAME)
+                _LOG.info("logind: waits for %d s at the most, by %s", seconds, self._directory / _NAME)
                 return ""
         return self._short(
             seconds,
-            f"{self._directory / NAME} says {wanted_seconds}, and another drop-in or logind.conf less: "
+            f"{self._directory / _NAME} says {wanted_seconds}, and another drop-in or logind.conf less: "
             "systemd-analyze cat-config systemd/logind.conf",
         )
+
+    def _write_drop_in(self, seconds: int) -> None:
+        """Have logind wait for so long once it has read its configuration again. Raises OSError."""
+        path, text = self._directory / _NAME, _DROP_IN.format(seconds=seconds)
+        # For all to read: logind may not run as root.
+        atomic_file.write(path, text, mode=0o644, directory_mode=0o755)
 
     def _short(self, seconds: int, why: str) -> str:
         return (
