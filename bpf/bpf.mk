@@ -36,6 +36,8 @@ reactor/kernel/bpf/compiled/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(BPF_BUILD
 	  -ffile-prefix-map=$(CURDIR)/= -c $< -o $(BPF_BUILD)/$(@F)
 	$(BPFTOOL) gen object $@ $(BPF_BUILD)/$(@F)
 
+reactor/kernel/bpf/compiled/node_available.bpf.o: bpf/node.bpf.c
+
 # What BCC compiles where the kernel has no BTF, with the headers of this repository put into it: BCC rewrites
 # the file that it is given, and none that is included.
 reactor/kernel/bpf/compiled/%.bcc.c: bpf/bcc/%.bcc.c $(wildcard bpf/bcc/*.h bpf/*.h)

@@ -76,4 +76,23 @@ static __always_inline __s64 working_set(__s64 anonymous, __s64 file, __s64 swap
 	return used > 0 ? used : 0;
 }
 
+/* Return what can be had of pages that are reclaimed: half of them stay, or the low watermarks where those are less. */
+static __always_inline __s64 above_low(__u64 pages, __u64 low)
+{
+	__u64 half = pages >> 1;
+
+	return pages - (half < low ? half : low);
+}
+
+/* Return what MemAvailable leaves of the node's memory: si_mem_available() in mm/show_mem.c. */
+static __always_inline __s64 unavailable(const struct node_counting *counting, __s64 free, __s64 file, __s64 slab)
+{
+	__s64 available = free - (__s64)counting->reserved;
+	__s64 used;
+
+	available += above_low(file, counting->low) + above_low(slab, counting->low);
+	used = (__s64)counting->total - (available > 0 ? available : 0);
+	return used > 0 ? used : 0;
+}
+
 #endif

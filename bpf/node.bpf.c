@@ -2,7 +2,8 @@
 /*
  * Memory watch on the node itself. The root cgroup has no counter on v2; its usage is what the kernel's own
  * counters say of anonymous and file pages, as in /proc/meminfo: working set = anonymous + file - inactive file.
- * Slab, page tables and the like are no part of it.
+ * Slab, page tables and the like are no part of it. With COUNT_MEM_AVAILABLE (node_available.bpf.c) all that
+ * MemAvailable leaves of the node's memory is used, the kernel's own memory included.
  *
  * Read whenever memory is charged to a cgroup, and every 10-100 ms by a timer in the kernel: what the processes
  * of the root cgroup use is charged to none, and a charge comes before its pages are counted. Each CPU adds up to
@@ -29,6 +30,9 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* __weak: vm_node_stat does not resolve everywhere, and a strong symbol would fail the whole load. */
 extern const void vm_node_stat __ksym __weak;
+#ifdef COUNT_MEM_AVAILABLE
+extern const void vm_zone_stat __ksym __weak;
+#endif
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -60,11 +64,40 @@ static __always_inline __s64 node_pages(__u64 item)
 	return whole_pages(pages);
 }
 
+#ifdef COUNT_MEM_AVAILABLE
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct node_counting);
+} node_counting SEC(".maps");
+
+/* Return what MemAvailable leaves of the node's memory, -1 where the kernel does not let it be read. */
+static __always_inline __s64 used_pages(void)
+{
+	__s64 inactive = node_pages(bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE));
+	__s64 active = node_pages(bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE));
+	__s64 slab = node_pages(bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B));
+	__s64 other = node_pages(bpf_core_enum_value(enum node_stat_item, NR_KERNEL_MISC_RECLAIMABLE));
+	__u32 key = 0;
+	struct node_counting *counting = bpf_map_lookup_elem(&node_counting, &key);
+	__s64 free = -1;
+
+	if (!&vm_zone_stat ||
+	    bpf_probe_read_kernel(&free, sizeof(free),
+				  (const void *)&vm_zone_stat +
+					  sizeof(free) * bpf_core_enum_value(enum zone_stat_item, NR_FREE_PAGES)))
+		return -1;
+	if (!counting || inactive < 0 || active < 0 || slab < 0 || other < 0)
+		return -1;
+	return unavailable(counting, whole_pages(free), inactive + active, slab + other);
+}
+#else
 /*
  * Return the node's working set, -1 where the kernel does not let it be read. Swap cache counts among the file
  * pages of the node, and not among those of any cgroup; its anonymous pages that are mapped count as such.
  */
-static __always_inline __s64 working_set_pages(void)
+static __always_inline __s64 used_pages(void)
 {
 	__s64 anonymous = node_pages(bpf_core_enum_value(enum node_stat_item, NR_ANON_MAPPED));
 	__s64 file = node_pages(bpf_core_enum_value(enum node_stat_item, NR_FILE_PAGES));
@@ -77,6 +110,7 @@ static __always_inline __s64 working_set_pages(void)
 		return -1;
 	return working_set(anonymous, file, swap, inactive);
 }
+#endif
 
 /* Compare the node with its levels; return the number of pages to the next one. */
 static __always_inline __u64 look_at_node(void)
@@ -88,7 +122,7 @@ static __always_inline __u64 look_at_node(void)
 
 	if (!watch || !watch->of_node)
 		return margin;
-	used = working_set_pages();
+	used = used_pages();
 	if (used < 0)
 		return margin;
 	look(watch, WATCHED_NODE_MEMORY, used);
@@ -123,7 +157,7 @@ static int sample(void *map, __u32 *key, struct sampler *sampler)
 }
 
 struct start_result {
-	__s64 working_set_pages; /* -1: the counters can't be read */
+	__s64 used_pages; /* -1: the counters can't be read */
 	__s64 timer; /* 0, or why the timer did not start */
 };
 
@@ -134,7 +168,7 @@ int node_start(struct start_result *result)
 	__u32 key = 0;
 	struct sampler *sampler = bpf_map_lookup_elem(&samplers, &key);
 
-	result->working_set_pages = working_set_pages();
+	result->used_pages = used_pages();
 	result->timer = -1;
 	if (!sampler)
 		return 0;

@@ -45,6 +45,16 @@ struct counter_watch {
 	struct watch_level levels[LEVELS_PER_WATCH];
 };
 
+/*
+ * How the node's memory counts, in pages: where `total` is 0 by the working set, else as MemAvailable leaves it of
+ * `total`. `reserved` is what no ordinary allocation can have, `low` the low watermarks of all zones.
+ */
+struct node_counting {
+	__u64 total;
+	__u64 reserved;
+	__u64 low;
+};
+
 struct watch_record {
 	__u32 kind;
 	__u32 watched;

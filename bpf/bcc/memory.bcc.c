@@ -17,18 +17,24 @@ BPF_HASH(memory_watches, u64, struct counter_watch, 4096);
 
 BPF_ARRAY(node_memory, struct counter_watch, 1);
 
-/* The address of vm_node_stat. */
-BPF_ARRAY(node_counters, u64, 1);
+BPF_ARRAY(node_counting, struct node_counting, 1);
 
-static __always_inline s64 node_pages(int item)
+/* The addresses of vm_node_stat and vm_zone_stat. */
+BPF_ARRAY(node_counters, u64, 2);
+
+static __always_inline s64 pages_of(int key, int item)
 {
-	int key = 0;
 	u64 *address = node_counters.lookup(&key);
 	s64 pages = -1;
 
 	if (!address || !*address || peek(pages, *address + item * sizeof(atomic_long_t)))
 		return -1;
 	return pages > 0 ? pages : 0;
+}
+
+static __always_inline s64 node_pages(int item)
+{
+	return pages_of(0, item);
 }
 
 /*
@@ -45,14 +51,36 @@ static __always_inline s64 swap_cache_pages(void)
 #endif
 }
 
+/* d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to bytes", 5.9) renamed it; the node's is in pages. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 9, 0)
+#define SLAB_RECLAIMABLE NR_SLAB_RECLAIMABLE_B
+#else
+#define SLAB_RECLAIMABLE NR_SLAB_RECLAIMABLE
+#endif
+
+static __always_inline void look_at_available(struct counter_watch *watch, struct node_counting *counting)
+{
+	s64 inactive = node_pages(NR_INACTIVE_FILE), active = node_pages(NR_ACTIVE_FILE);
+	s64 slab = node_pages(SLAB_RECLAIMABLE), other = node_pages(NR_KERNEL_MISC_RECLAIMABLE);
+	s64 free = pages_of(1, NR_FREE_PAGES);
+
+	if (inactive >= 0 && active >= 0 && slab >= 0 && other >= 0 && free >= 0)
+		look(watch, WATCHED_NODE_MEMORY, unavailable(counting, free, inactive + active, slab + other));
+}
+
 static __always_inline void look_at_node(void)
 {
 	int key = 0;
 	struct counter_watch *watch = node_memory.lookup(&key);
+	struct node_counting *counting = node_counting.lookup(&key);
 	s64 anonymous, file, swap, inactive;
 
 	if (!watch || !watch->of_node)
 		return;
+	if (counting && counting->total) {
+		look_at_available(watch, counting);
+		return;
+	}
 	anonymous = node_pages(NR_ANON_MAPPED);
 	file = node_pages(NR_FILE_PAGES);
 	swap = swap_cache_pages();

@@ -17,6 +17,7 @@ from reactor.model.settings import (
     EbpfLoader,
     JournalSettings,
     KubernetesSettings,
+    MemoryAvailable,
     NotificationSettings,
     OomOrderMode,
     PodOrigin,
@@ -308,6 +309,7 @@ class Section:
     pods: _Pods = field(default_factory=_Pods)
     filesystems: Mapping[Filesystem, AbsolutePath] = field(default_factory=dict)
     layout: Layout | None = None
+    memory_available: MemoryAvailable = MemoryAvailable.WORKING_SET
     housekeeping_interval: Interval = Interval(10.0)
     reclaim: Mapping[Filesystem, Commands] = field(default_factory=dict)
     reclaim_timeout: Interval = Interval(30.0)

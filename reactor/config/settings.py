@@ -314,6 +314,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
     return Settings(
         eviction=by_layout[section.layout or _layout(section.filesystems)],
         node_cgroup=node,
+        memory_available=section.memory_available,
         reserved_memory_bytes=kubelet.reserved_memory_bytes,
         pod_parents=parents,
         pod_lists=PodLists(

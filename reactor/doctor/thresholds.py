@@ -12,7 +12,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.model.amounts import amount_text
-from reactor.model.settings import Settings
+from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.observe.node import NodeObserver
@@ -51,9 +51,10 @@ def late_on_this_machine(
     """Return which thresholds for memory.available this machine runs out of memory before, by their names.
 
     What the kernel itself holds counts as available on a machine. A threshold no higher than that is crossed
-    only when less than nothing is left for the pods. A virtual node's usage has the kernel's part of it.
+    only when less than nothing is left for the pods. A virtual node's usage has the kernel's part of it, and
+    MemAvailable is without it.
     """
-    if settings.node_cgroup is not None:
+    if settings.node_cgroup is not None or settings.memory_available is MemoryAvailable.MEM_AVAILABLE:
         return {}
     try:
         kernel_bytes = read_kernel_memory(proc)

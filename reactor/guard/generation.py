@@ -104,8 +104,10 @@ class Generation:
         self.wakes = Wakes()
         self._clock_seconds = clock_seconds
         self._node = NodeObserver(tree, settings)
-        self._usages = PodObserver(tree, clock_seconds=self._clock_seconds)
-        self._levels = MemoryLevels(tree, settings)
+        self._usages = PodObserver(
+            tree, memory_available=settings.memory_available, clock_seconds=self._clock_seconds
+        )
+        self._levels = MemoryLevels(tree, settings, self._node)
         self._brake = brake
         if settings.brake is BrakeMode.HARD:
             self._brake.start()

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Protocol
 
 from reactor.errors import ReactorError
 from reactor.guard.readiness import ahead_bytes
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
+from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import Settings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import memory_level, thresholds_met
 from reactor.sources.levels import BRIM, DRIFT_BYTES, FLOOR, MemoryLevel
 from reactor.sources.process_levels import ProcessLevels
+
+
+class Counted(Protocol):
+    """Says how memory counts."""
+
+    @property
+    def watermarks(self) -> Watermarks | None:
+        """The machine's, where memory counts as MemAvailable; None where it does not."""
 
 
 class MemoryLevels:
@@ -24,8 +34,14 @@ class MemoryLevels:
     is left of the whole as its own: whichever takes it first wakes the loop, which is early, never late.
     """
 
-    def __init__(self, tree: CgroupTree, settings: Settings) -> None:
+    def __init__(
+        self,
+        tree: CgroupTree,
+        settings: Settings,
+        node: Counted | None = None,
+    ) -> None:
         self._tree = tree
+        self._node_counted = node
         self._thresholds = [
             threshold for threshold in settings.eviction.thresholds if threshold.signal in MEMORY_SIGNALS
         ]
@@ -87,6 +103,8 @@ class MemoryLevels:
                 level_bytes=max(0, level_bytes - shift_bytes),
                 threshold=threshold,
                 working_set_bytes=working_set_bytes if shift_bytes == 0 else None,
+                watermarks=None if self._node_counted is None else self._node_counted.watermarks,
+                capacity_bytes=seen.capacity,
             )
 
     def _early(self, threshold: Threshold, seen: Observation) -> Iterator[MemoryLevel]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reactor.errors import ReactorError
+from reactor.guard.record import counted_as
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.model.amounts import amount_text
@@ -42,6 +43,7 @@ def memory_held(
     if outside_bytes is None:
         return None
     return {
+        **counted_as(seen),
         "used_bytes": seen.capacity - seen.available,
         "outside_bytes": outside_bytes,
         "cgroups": [pod.cgroup for pod in pods if pod.cgroup is not None],
@@ -63,6 +65,9 @@ def memory_holders(
         kinds = kinds and replace(kinds, kernel_bytes=0)
         with suppress(OSError, ReactorError):
             kernel_bytes = read_kernel_memory(proc)
+    if "counted_as" in held:  # as MemAvailable: page cache is not used, the kernel's memory is
+        kinds = kinds and replace(kinds, active_file_bytes=0, kernel_bytes=kernel_bytes or kinds.kernel_bytes)
+        kernel_bytes = None
     told = [] if kinds is None else [(name, getattr(kinds, name)) for name in _SAYS]
     parts = ", ".join(
         f"{_SAYS[name]} {amount_text(amount, Resource.MEMORY)}"

@@ -14,6 +14,7 @@ from reactor.guard.slowdowns import slowdown_document, unhelpful_document
 from reactor.guard.wording import instant, standing
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot
+from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import IN_BYTES, Reclaim, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
@@ -285,15 +286,23 @@ def _threshold(threshold: Threshold | None, snapshot: Snapshot) -> dict[str, Any
         "value": None if seen is None else int(threshold.value.of(seen.capacity)),
         "available": None if seen is None else seen.available,
         "capacity": None if seen is None else seen.capacity,
+        **counted_as(seen),
         "grace_period_seconds": threshold.grace_period_seconds,
         "minimum_reclaim": None if threshold.minimum_reclaim is None else threshold.minimum_reclaim.text,
     }
+
+
+def counted_as(seen: Observation | None) -> Mapping[str, str]:
+    """Return what memory counts as where that is not the working set, as a part of a document."""
+    is_mem_available = seen is not None and seen.is_mem_available
+    return {"counted_as": MemoryAvailable.MEM_AVAILABLE} if is_mem_available else {}
 
 
 def _observation(observation: Observation) -> Mapping[str, Any]:
     return {
         "available": observation.available,
         "capacity": observation.capacity,
+        **counted_as(observation),
         "inactive_file_bytes": observation.inactive_file_bytes,
         "taken_at_seconds": observation.taken_at_seconds,
     }

@@ -19,6 +19,7 @@ from reactor.guard.oom import OomKills
 from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, ranked_signal, usages_in_turns
 from reactor.guard.parts import Node, PodUsages
 from reactor.guard.passes import NodeView
+from reactor.guard.record import counted_as
 from reactor.guard.slowdowns import slowdown_document
 from reactor.guard.wording import instant, standing
 from reactor.model.decisions import InFlight, OomVictim
@@ -96,6 +97,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "runtime": None,  # the steward's to know
         "kubernetes": None if view.cluster is None else dict(view.cluster),
         "node_cgroup": view.settings.node_cgroup,
+        "memory_available": view.settings.memory_available,
         "pods": len(view.known.pods),
         "passes": view.known.passes,
         "signals": [
@@ -186,10 +188,10 @@ def _signal(view: View, signal: Signal, seen: Observation | None, now_seconds: f
     }
 
 
-def _amounts(seen: Observation | None) -> dict[str, int | None]:
+def _amounts(seen: Observation | None) -> dict[str, Any]:
     if seen is None:
         return {"available": None, "capacity": None}
-    return {"available": seen.available, "capacity": seen.capacity}
+    return {"available": seen.available, "capacity": seen.capacity, **counted_as(seen)}
 
 
 def _thresholds(view: View, signal: Signal) -> list[Threshold]:

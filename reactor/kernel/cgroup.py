@@ -313,6 +313,9 @@ class MemoryCounters:
         """Return the page cache that the kernel reclaims before anything else."""
         return parse_field(self._stat.read(), self._key, self._stat.path)
 
+    # How much of the usage counts as available: for the kubelet that much.
+    available_cache_bytes = inactive_file_bytes
+
     def active_file_bytes(self) -> int:
         """Return the page cache that the working set includes."""
         return parse_field(self._stat.read(), self._active_key, self._stat.path)
@@ -325,7 +328,7 @@ class MemoryCounters:
         return parse_field(self._stat.read(), self._shared_key, self._stat.path)
 
     def working_set_bytes(self) -> int:
-        """Return usage without inactive page cache, 0 at the least, as the kubelet reports it.
+        """Return usage without what counts as available, 0 at the least, as the kubelet reports it.
 
         The two counters are read one after the other and batched by the kernel, so their difference may
         come out below zero.
@@ -333,7 +336,7 @@ class MemoryCounters:
         usage_bytes = self.usage_bytes()
         if usage_bytes == 0:
             return 0
-        return max(0, usage_bytes - self.inactive_file_bytes())
+        return max(0, usage_bytes - self.available_cache_bytes())
 
     def close(self) -> None:
         """Close the descriptors; a second time is harmless."""

@@ -155,6 +155,13 @@ class OomOrderMode(StrEnum):
     LEAVE = "leave"
 
 
+class MemoryAvailable(StrEnum):
+    """What `memory.available` is: capacity less the working set, or what the kernel's MemAvailable counts."""
+
+    WORKING_SET = "workingSet"
+    MEM_AVAILABLE = "memAvailable"
+
+
 class BrakeMode(StrEnum):
     """When allocators are slowed down in the kernel: never, or while a hard memory threshold is crossed."""
 
@@ -230,6 +237,7 @@ class Settings:
     node_cgroup: str | None = None
     pod_parents: tuple[str, ...] = ()
     pod_lists: PodLists = field(default_factory=PodLists)
+    memory_available: MemoryAvailable = MemoryAvailable.WORKING_SET
     reserved_memory_bytes: int = 0
     manifests_path: str | None = None
     pod_oom_scores: bool = True

@@ -92,14 +92,17 @@ class Observation:
     """What one signal showed: bytes, inodes or processes.
 
     `taken_at_seconds` orders observations of one signal (None: as fresh as the pass itself).
-    `inactive_file_bytes` is page cache that the kernel gives back before anything else: usage minus
-    working set (memory signals only; None: not observed).
+    `inactive_file_bytes` is how much of the usage counts as available (memory signals only; None: not
+    observed): page cache that the kernel gives back before anything else, usage minus working set. Where
+    memory counts as MemAvailable it is all that can be reclaimed, less what the kernel itself holds of a
+    machine: below zero where that is more. `is_mem_available` says that it does.
     """
 
     available: int
     capacity: int
     taken_at_seconds: float | None = None
     inactive_file_bytes: int | None = None
+    is_mem_available: bool = False
 
     def at(self, taken_at_seconds: float) -> Observation:
         """Return the same as seen at that time; `dataclasses.replace` takes five times as long."""
@@ -108,6 +111,7 @@ class Observation:
             capacity=self.capacity,
             taken_at_seconds=taken_at_seconds,
             inactive_file_bytes=self.inactive_file_bytes,
+            is_mem_available=self.is_mem_available,
         )
 
     @property

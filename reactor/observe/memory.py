@@ -2,7 +2,8 @@
 
 Counted as the kubelet's Summary API does, so that thresholds mean the same: available is the capacity less
 the working set, and the working set is usage less inactive page cache. The machine's capacity is without the
-pools of huge pages, which neither usage nor anybody's ordinary memory can have.
+pools of huge pages, which neither usage nor anybody's ordinary memory can have. With `memoryAvailable:
+memAvailable` what MemAvailable leaves of the capacity counts as used (reactor/kernel/mem_available.py).
 
 The root of cgroup v2 has no memory.current. Its usage is anon and file of its memory.stat, for the kubelet
 and here, but a pass reads the same counters from /proc/meminfo:
@@ -30,9 +31,10 @@ from pathlib import Path
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion, MemoryCounters
 from reactor.kernel.cgroup_files import parse_limit
-from reactor.kernel.files import KernelFile
-from reactor.kernel.procfs import parse_meminfo, parse_memory_in_use
-from reactor.model.settings import Settings
+from reactor.kernel.files import KernelFile, read_file
+from reactor.kernel.mem_available import Watermarks, available_bytes_of, counters_of, parse_watermarks
+from reactor.kernel.procfs import MemoryInfo, parse_meminfo, parse_memory_in_use
+from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.thresholds import Observation
 
 
@@ -40,6 +42,7 @@ from reactor.model.thresholds import Observation
 class MemoryReading:
     """What a cgroup uses and may use, in bytes; None without a limit.
 
+    `inactive_file_bytes` is how much of the usage counts as available.
     `own_limit_bytes` is set on the cgroup itself, `limit_bytes` is the lowest from there up to the root.
     """
 
@@ -58,6 +61,7 @@ class CgroupMemory:
 
     def __init__(self, tree: CgroupTree, cgroup: str) -> None:
         self._tree = tree
+        self._watermarks: Watermarks | None = None
         self.cgroup = cgroup
         self._counters: MemoryCounters | None = None
         self._limits: tuple[KernelFile, ...] = ()
@@ -73,6 +77,11 @@ class CgroupMemory:
                     raise
         return self._read(self._open())
 
+    def count_by(self, watermarks: Watermarks) -> None:
+        """Count as MemAvailable does, by these watermarks; of the root only the usage is wanted."""
+        self.close()
+        self._watermarks = None if self.cgroup == "/" else watermarks
+
     def close(self) -> None:
         """Close the descriptors; the next reading opens them again."""
         for limit in self._limits:
@@ -86,13 +95,13 @@ class CgroupMemory:
         limits = [parse_limit(limit.read(), limit.path) for limit in self._limits]
         return MemoryReading(
             usage_bytes=counters.usage_bytes(),
-            inactive_file_bytes=counters.inactive_file_bytes(),
+            inactive_file_bytes=counters.available_cache_bytes(),
             own_limit_bytes=limits[0] if limits else None,
             limit_bytes=min((limit for limit in limits if limit is not None), default=None),
         )
 
     def _open(self) -> MemoryCounters:
-        counters = MemoryCounters(self._tree, self.cgroup)
+        counters = counters_of(self._tree, self.cgroup, self._watermarks)
         try:
             self._limits = tuple(self._limit_files())
         except OSError:
@@ -112,12 +121,17 @@ class CgroupMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """What is used of a capacity, in bytes; `machine_bytes` is the most that anything can use."""
+    """What is used of a capacity, in bytes; `machine_bytes` is the most that anything can use.
+
+    `inactive_file_bytes` is how much of the usage counts as available, where `is_mem_available` as
+    MemAvailable counts.
+    """
 
     usage_bytes: int
     inactive_file_bytes: int
     capacity_bytes: int
     machine_bytes: int
+    is_mem_available: bool = False
 
     def observation(self) -> Observation:
         """Return it as a signal shows it.
@@ -133,6 +147,7 @@ class MemoryUse:
             available=available,
             capacity=self.capacity_bytes,
             inactive_file_bytes=self.usage_bytes - working_set_bytes,
+            is_mem_available=self.is_mem_available,
         )
 
 
@@ -147,9 +162,12 @@ class NodeMemory:
         self._tree = tree
         self._node_cgroup = settings.node_cgroup
         self._reserved_bytes = settings.reserved_memory_bytes
+        self._proc = proc
         self._meminfo = KernelFile(proc / "meminfo")
         self._machine_bytes = 0
         self._capacity_bytes = 0
+        self._counts_available = settings.memory_available is MemoryAvailable.MEM_AVAILABLE
+        self.watermarks: Watermarks | None = None
         self._reading: MemoryReading | None = None
         self._node = CgroupMemory(tree, settings.node_cgroup or "/")
         self._parents = tuple(CgroupMemory(tree, parent) for parent in _outermost(settings.measured_parents))
@@ -158,6 +176,8 @@ class NodeMemory:
         """Return what is used of the node: the machine, or the cgroup that stands for it."""
         if self._node_cgroup is None and self._tree.version is CgroupVersion.V2:
             return self._v2_root()
+        if self._node_cgroup is None and self._counts_available:
+            return self._v1_root_by_mem_available()
         if not self._machine_bytes:
             self.look_at_machine()
         found = self._reading = self._node.read()
@@ -168,6 +188,7 @@ class NodeMemory:
             if found.limit_bytes is None
             else min(self._capacity_bytes, found.limit_bytes),
             machine_bytes=self._machine_bytes,
+            is_mem_available=self._counts_available,
         )
 
     def look_at_machine(self) -> None:
@@ -176,8 +197,18 @@ class NodeMemory:
         A node with a counter of its own needs nothing else of /proc/meminfo, which the kernel adds up again
         for each reader (30 us of a pass), and this changes only where memory is plugged in or taken for huge
         pages. What a virtual node may use is its limit, huge pages or not.
+
+        Where memory counts as MemAvailable the watermarks are read again too; counters that go by others are
+        opened again.
         """
         machine = parse_meminfo(self._meminfo.read(), self._meminfo.path)
+        if self._counts_available:
+            path = self._proc / "zoneinfo"
+            watermarks = parse_watermarks(read_file(path), str(path))
+            if watermarks != self.watermarks:
+                self.watermarks = watermarks
+                for held in (self._node, *self._parents):
+                    held.count_by(watermarks)
         self._machine_bytes = machine.total_bytes
         self._capacity_bytes = machine.capacity_bytes if self._node_cgroup is None else machine.total_bytes
 
@@ -202,6 +233,7 @@ class NodeMemory:
             inactive_file_bytes=sum(reading.inactive_file_bytes for reading in readings.values()),
             capacity_bytes=min(sum(known), most_bytes) if len(known) == len(limits) else unreserved_bytes,
             machine_bytes=node.machine_bytes,
+            is_mem_available=self._counts_available,
         )
 
     def close(self) -> None:
@@ -215,12 +247,22 @@ class NodeMemory:
         raw = self._meminfo.read()
         machine = parse_meminfo(raw, self._meminfo.path)
         used = parse_memory_in_use(raw, self._meminfo.path)
+        if self._counts_available:
+            if self.watermarks is None:  # the pods' cgroups count by them
+                self.look_at_machine()
+            return _by_mem_available(machine, used.usage_bytes)
         return MemoryUse(
             usage_bytes=used.usage_bytes,
             inactive_file_bytes=used.inactive_file_bytes,
             capacity_bytes=machine.capacity_bytes,
             machine_bytes=machine.total_bytes,
         )
+
+    def _v1_root_by_mem_available(self) -> MemoryUse:
+        if self.watermarks is None:
+            self.look_at_machine()
+        usage_bytes = self._node.read().usage_bytes
+        return _by_mem_available(parse_meminfo(self._meminfo.read(), self._meminfo.path), usage_bytes)
 
     def _readings(self) -> dict[str, MemoryReading]:
         readings = {}
@@ -238,6 +280,18 @@ class NodeMemory:
     def _own_limit_bytes(self, cgroup: str, reading: MemoryReading) -> int | None:
         """Return a parent's limit, unless it is the node itself: that one's limit is the node's capacity."""
         return None if cgroup == self._node_cgroup else reading.own_limit_bytes
+
+
+def _by_mem_available(machine: MemoryInfo, usage_bytes: int) -> MemoryUse:
+    """Return the machine's memory with all that MemAvailable leaves of the capacity as used."""
+    used_bytes = machine.capacity_bytes - available_bytes_of(machine.available_bytes)
+    return MemoryUse(
+        usage_bytes=usage_bytes,
+        inactive_file_bytes=usage_bytes - used_bytes,
+        capacity_bytes=machine.capacity_bytes,
+        machine_bytes=machine.total_bytes,
+        is_mem_available=True,
+    )
 
 
 def _outermost(cgroups: Sequence[str]) -> tuple[str, ...]:

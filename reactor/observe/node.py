@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.mem_available import Watermarks
 from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
@@ -36,6 +37,11 @@ class NodeObserver:
         self._memory = NodeMemory(tree, settings, proc)
         self._problems: dict[str, dict[str, str]] = {}
         self.processes_of = "/"
+
+    @property
+    def watermarks(self) -> Watermarks | None:
+        """Return the machine's, where memory counts as MemAvailable; None where it does not."""
+        return self._memory.watermarks
 
     @property
     def problems(self) -> Mapping[str, str]:

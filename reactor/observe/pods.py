@@ -20,7 +20,9 @@ from typing import Final
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.files import GONE, KernelFile, parse_integer
+from reactor.kernel.mem_available import Watermarks, counters_of
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
+from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 
 _DESCRIPTORS_PER_POD: Final = 3
@@ -36,8 +38,8 @@ class _PodCounters:
 
     __slots__ = ("memory", "tasks")
 
-    def __init__(self, tree: CgroupTree, cgroup: str) -> None:
-        self.memory = MemoryCounters(tree, cgroup)
+    def __init__(self, tree: CgroupTree, cgroup: str, watermarks: Watermarks | None) -> None:
+        self.memory = counters_of(tree, cgroup, watermarks)
         self.tasks: KernelFile | None = None
         if tree.pids_root is not None:
             # v1 may not mirror the cgroup there
@@ -57,18 +59,22 @@ class PodObserver:
     why is in `problems`. A pod that has vanished is absent from the answers. `vanished` names those whose
     cgroup turned out to be gone since the last `track`: they are no victims, and absent is not unreadable.
 
-    Pods beyond `most_held` (None: what the limit of descriptors allows) are opened for each reading.
+    Pods beyond `most_held` (None: what the limit of descriptors allows) are opened for each reading. What
+    counts as available of the node counts for no pod: nothing of it comes back when the pod dies.
     """
 
     def __init__(
         self,
         tree: CgroupTree,
         *,
+        memory_available: MemoryAvailable = MemoryAvailable.WORKING_SET,
         most_held: int | None = None,
         fresh_seconds: float = _FRESH_SECONDS,
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tree = tree
+        counts_available = memory_available is MemoryAvailable.MEM_AVAILABLE
+        self._watermarks = Watermarks() if counts_available else None  # of a pod all of it can be reclaimed
         self._most_held = most_held
         self._cgroups: dict[str, str] = {}
         self._with_containers: dict[str, Pod] = {}
@@ -164,7 +170,7 @@ class PodObserver:
                     usages[uid] = read(uid, held, cgroup)
                 else:
                     # No descriptor could be spared to be held: slower, but the pod keeps its place.
-                    with closing(_PodCounters(self._tree, cgroup)) as opened:
+                    with closing(_PodCounters(self._tree, cgroup, self._watermarks)) as opened:
                         usages[uid] = read(uid, opened, cgroup)
             except (OSError, ReactorError) as error:
                 self._note(uid, error)
@@ -213,7 +219,10 @@ class PodObserver:
     def _containers(self, pod: Pod) -> tuple[ContainerUsage, ...]:
         found = []
         for name, cgroup in pod.container_cgroups.items():
-            with suppress(OSError, ReactorError), closing(MemoryCounters(self._tree, cgroup)) as opened:
+            with (
+                suppress(OSError, ReactorError),
+                closing(counters_of(self._tree, cgroup, self._watermarks)) as opened,
+            ):
                 used_bytes = opened.working_set_bytes()
                 found.append(ContainerUsage(name=name, memory_working_set_bytes=used_bytes))
         return tuple(found)
@@ -248,7 +257,7 @@ class PodObserver:
 
     def _open(self, uid: str) -> None:
         try:
-            self._counters[uid] = _PodCounters(self._tree, self._cgroups[uid])
+            self._counters[uid] = _PodCounters(self._tree, self._cgroups[uid], self._watermarks)
         except (OSError, ReactorError) as error:
             self._note(uid, error)
 

@@ -41,7 +41,7 @@ class PlainNode:
     def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
         self._node = NodeObserver(tree, settings, proc=proc)
         self._workloads = Workloads(tree, settings, proc=proc)
-        self._pods = PodObserver(tree)
+        self._pods = PodObserver(tree, memory_available=settings.memory_available)
         self._filesystems = FilesystemObserver(settings)
         self._signals = {threshold.signal for threshold in settings.eviction.thresholds}
 

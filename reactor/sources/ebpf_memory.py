@@ -17,8 +17,9 @@ from typing import Final, Protocol
 import trio
 
 from reactor.kernel.bpf.loaders import open_memory_probe
-from reactor.kernel.bpf.records import LEVELS_PER_WATCH, Level
+from reactor.kernel.bpf.records import LEVELS_PER_WATCH, Level, NodeCounting
 from reactor.kernel.cgroup import MemoryCounters
+from reactor.kernel.mem_available import counters_of
 from reactor.model.settings import EbpfLoader
 from reactor.model.signals import Signal
 from reactor.model.wakes import WakeKind
@@ -31,6 +32,7 @@ from reactor.sources.levels import (
     describe_levels,
     levels_by_cgroup,
     needs_rearming,
+    watermarks_of,
     with_room_for,
 )
 
@@ -48,11 +50,13 @@ _Levels = Sequence[MemoryLevel]
 class MemoryProbe(WatchProbe, Protocol):
     """A probe for the memory of cgroups and of the machine."""
 
-    def prepare_node(self) -> None:
-        """Make watches on the node possible."""
+    def prepare_node(self, *, mem_available: bool = False) -> None:
+        """Make watches on the node possible, by its working set or as MemAvailable counts."""
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
-        """Watch the node at these levels."""
+    def watch_node(
+        self, watch_id: int, levels: Sequence[Level], counting: NodeCounting | None = None
+    ) -> None:
+        """Watch the node at these levels, by its working set or as MemAvailable counts."""
 
 
 class _MemoryWatch(EbpfWatch[_Levels]):
@@ -65,6 +69,8 @@ class _MemoryWatch(EbpfWatch[_Levels]):
         self._quiet_until = float("-inf")
 
     def serves(self, armed: _Levels, wanted: _Levels) -> bool:
+        if _counting(armed) != _counting(wanted):
+            return False
         return [level.key for level in armed] == [level.key for level in wanted] and not any(
             needs_rearming(self._fire_bytes(before), self._fire_bytes(level), fired=place in self.told)
             for place, (before, level) in enumerate(zip(armed, wanted, strict=True))
@@ -119,7 +125,7 @@ class _MemoryWatch(EbpfWatch[_Levels]):
     def _levels_past(self) -> list[MemoryLevel]:
         if self._counters is None:
             return []
-        usage_bytes, inactive_bytes = self._counters.usage_bytes(), self._counters.inactive_file_bytes()
+        usage_bytes, inactive_bytes = self._counters.usage_bytes(), self._counters.available_cache_bytes()
         return [
             level
             for level in self.wanted or ()
@@ -149,16 +155,30 @@ class EbpfMemory(EbpfSource[MemoryProbe, _Levels]):
 
     async def _begin(self, probe: MemoryProbe, cgroup: str, watch_id: int) -> _MemoryWatch:
         if cgroup == MACHINE:
-            await of_probe(probe, probe.prepare_node)
+            counting = _counting(self._wanted.get(MACHINE, ()))
+            await of_probe(probe, partial(probe.prepare_node, mem_available=counting is not None))
             return _MemoryWatch(cgroup, watch_id, 0, None)
         directory = self._tree.path(cgroup)
         addresses = await of_probe(probe, partial(probe.counters, directory))
         if not addresses.memory:
             raise OSError(errno.ENODEV, "the cgroup has no memory controller", str(directory))
-        return _MemoryWatch(cgroup, watch_id, addresses.memory, MemoryCounters(self._tree, cgroup))
+        counters = counters_of(self._tree, cgroup, watermarks_of(self._wanted.get(cgroup, ())))
+        return _MemoryWatch(cgroup, watch_id, addresses.memory, counters)
 
     def _watch_machine(self, probe: MemoryProbe, watch_id: int, levels: Sequence[Level]) -> None:
-        probe.watch_node(watch_id, levels)
+        probe.watch_node(watch_id, levels, _counting(self._wanted.get(MACHINE, ())) if levels else None)
 
     def _described(self, watches: Sequence[EbpfWatch[_Levels]]) -> str:
         return describe_levels(level for watch in watches for level in watch.wanted or ())
+
+
+def _counting(levels: _Levels) -> NodeCounting | None:
+    """Return how the machine's memory counts at these levels, None where by the working set."""
+    watermarks = watermarks_of(levels)
+    if watermarks is None:
+        return None
+    return NodeCounting(
+        total=levels[0].capacity_bytes // PAGE_BYTES,
+        reserved=watermarks.reserved_bytes // PAGE_BYTES,
+        low=watermarks.low_bytes // PAGE_BYTES,
+    )

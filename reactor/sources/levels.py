@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from reactor.kernel.mem_available import Watermarks
 from reactor.model.quantity import format_bytes
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Threshold
@@ -30,6 +31,9 @@ class MemoryLevel:
     levels for another reason: a level that the page cache has lifted is stale as soon as the cache is gone,
     and no event reports that. At the floor (capacity - threshold) a pass observes the level again before
     usage can have reached any lower one, and at the brim, close to the capacity, once more.
+
+    With `watermarks` memory counts as MemAvailable: `working_set_bytes` is what that leaves of the capacity,
+    `capacity_bytes`.
     """
 
     signal: Signal
@@ -38,6 +42,8 @@ class MemoryLevel:
     threshold: Threshold
     working_set_bytes: int | None = None
     place_ahead: int = 0
+    watermarks: Watermarks | None = None
+    capacity_bytes: int = 0
 
     @property
     def is_early(self) -> bool:
@@ -50,7 +56,7 @@ class MemoryLevel:
         return (self.signal, self.cgroup, self.threshold, self.place_ahead)
 
     def is_past(self, *, usage_bytes: int, inactive_file_bytes: int) -> bool:
-        """Return whether fresh counters are at the level."""
+        """Return whether fresh counters are at the level; all that counts as available is `inactive_file`."""
         if self.working_set_bytes is None:
             return usage_bytes >= self.level_bytes
         return usage_bytes - inactive_file_bytes >= self.working_set_bytes
@@ -96,6 +102,11 @@ def with_room_for(levels: Sequence[MemoryLevel], most: int) -> list[MemoryLevel]
         key=lambda level: (level.is_early, level is not lowest, abs(first_bytes - level.level_bytes)),
     )[:most]
     return [level for level in levels if level in wanted]
+
+
+def watermarks_of(levels: Iterable[MemoryLevel]) -> Watermarks | None:
+    """Return by which watermarks memory counts at these levels of one cgroup, None where by none."""
+    return next((level.watermarks for level in levels), None)
 
 
 def levels_by_cgroup(levels: Iterable[MemoryLevel]) -> dict[str, list[MemoryLevel]]:

@@ -19,12 +19,13 @@ import trio
 from reactor.backoff import Pace
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memcg_events import register_reclaim
 from reactor.kernel.scheduling import following
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import MEMCG_RECLAIM
-from reactor.sources.levels import MemoryLevel, levels_by_cgroup
+from reactor.sources.levels import MemoryLevel, levels_by_cgroup, watermarks_of
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import in_thread
 
@@ -82,7 +83,7 @@ class MemcgReclaim:
         event_fd = await in_thread(following(register_reclaim), self._tree.path(cgroup))
         with ExitStack() as owned:
             owned.callback(os.close, event_fd)
-            counters = MemoryCounters(self._tree, cgroup)
+            counters = counters_of(self._tree, cgroup, watermarks_of(self._levels.get(cgroup, ())))
             owned.callback(counters.close)
             task_status.started()
             await self._look_on_reclaim(cgroup, event_fd, counters)
@@ -104,7 +105,7 @@ class MemcgReclaim:
 
     def _signals_past(self, cgroup: str, counters: MemoryCounters) -> list[Signal]:
         """Return the signal of each threshold that the working set is at. Raises OSError: cgroup gone."""
-        usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.inactive_file_bytes()
+        usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.available_cache_bytes()
         return [
             level.signal
             for level in self._levels.get(cgroup, ())

@@ -31,11 +31,19 @@ import trio
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.libc import watch_modifications
+from reactor.kernel.mem_available import counters_of
 from reactor.kernel.memory_high import BorrowedHigh, BorrowedHighs
 from reactor.model.quantity import format_bytes
 from reactor.model.wakes import Wake, WakeKind
 from reactor.sources.catalogue import MEMORY_HIGH
-from reactor.sources.levels import DRIFT_BYTES, LevelKey, MemoryLevel, levels_by_cgroup, needs_rearming
+from reactor.sources.levels import (
+    DRIFT_BYTES,
+    LevelKey,
+    MemoryLevel,
+    levels_by_cgroup,
+    needs_rearming,
+    watermarks_of,
+)
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.threads import in_thread
 
@@ -176,7 +184,7 @@ class _Guard:
     async def run(self) -> None:
         """Guard until cancelled, or until the cgroup fails (OSError)."""
         with ExitStack() as owned:
-            counters = MemoryCounters(self._tree, self._cgroup)
+            counters = counters_of(self._tree, self._cgroup, watermarks_of(self._levels))
             owned.callback(counters.close)
             events_fd = watch_modifications(self._directory / "memory.events")
             owned.callback(os.close, events_fd)
@@ -261,7 +269,7 @@ class _Guard:
         Where usage is held at a level the pass may find it a page short, and evict no pod; once the brake is
         off it goes on. Returns whether a hard level is met.
         """
-        usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.inactive_file_bytes()
+        usage_bytes, inactive_file_bytes = counters.usage_bytes(), counters.available_cache_bytes()
         met = {
             (level.key, slack_bytes): level
             for level in self._levels

@@ -41,8 +41,8 @@ def show_status(socket_path: Path, output: str) -> int:
     if document["runtime"] is not None:
         screen.say(f"container runtime: {document['runtime']}")
     screen.print(signals_table(document["signals"], screen.width))
-    if document.get("memory") is not None:
-        screen.say(f"memory: {document['memory']['message']}")
+    for line in _memory_lines(document):
+        screen.say(line)
     screen.show(filesystems_table(document, whole="PATH"))
     if document["reclaimed"]:
         screen.print(reclaimed_table(document["reclaimed"]))
@@ -116,6 +116,13 @@ def _processes(processes: Mapping[str, Any]) -> str:
         f"processes: guard {processes['guard']['pid']}; steward {steward['pid']}, "
         f"{steward['restarts']} restarts, {steward['lost_records']} journal lines lost"
     )
+
+
+def _memory_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    if document.get("memory_available", "workingSet") != "workingSet":  # none of an earlier version
+        yield f"memory.available is counted as {document['memory_available']}"
+    if document.get("memory") is not None:
+        yield f"memory: {document['memory']['message']}"
 
 
 def _closing_lines(document: Mapping[str, Any]) -> Iterator[str]:
@@ -236,6 +243,7 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
         screen.say(
             f"  threshold {threshold['threshold']} ({amount_text(threshold['value'], unit)}): available "
             f"{amount_text(threshold['available'], unit)} of {amount_text(threshold['capacity'], unit)}"
+            + (f", counted as {threshold['counted_as']}" if "counted_as" in threshold else "")
         )
     sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]

@@ -16,7 +16,7 @@ from reactor.kernel.procfs import read_kernel_memory
 from reactor.lab.calm import check_machine
 from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.hog import MIB
-from reactor.model.settings import Settings
+from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Signal
 from reactor.observe.memory import NodeMemory
 from reactor.tune.measured import NodeFacts, Reserve
@@ -35,7 +35,9 @@ def facts(tree: CgroupTree, settings: Settings, root: Path = Path("/")) -> NodeF
         seen = memory.node().observation()
     cpus = len(os.sched_getaffinity(0))
     is_machine = settings.node_cgroup is None
-    watermark_bytes = watermarks_bytes(read_file(root / "proc/zoneinfo")) if is_machine else 0
+    # MemAvailable is without what the kernel holds and keeps.
+    holds_back = is_machine and settings.memory_available is MemoryAvailable.WORKING_SET
+    watermark_bytes = watermarks_bytes(read_file(root / "proc/zoneinfo")) if holds_back else 0
     swap_bytes, swap_free_bytes = swap(read_file(root / "proc/meminfo")) if is_machine else (0, 0)
     return NodeFacts(
         capacity_bytes=seen.capacity,
@@ -48,7 +50,7 @@ def facts(tree: CgroupTree, settings: Settings, root: Path = Path("/")) -> NodeF
             watermark_bytes=watermark_bytes,
             batch_bytes=cpus * _BATCH_BYTES,
             daemon_bytes=_DAEMON_BYTES,
-            kernel_bytes=read_kernel_memory(root / "proc") if is_machine else 0,
+            kernel_bytes=read_kernel_memory(root / "proc") if holds_back else 0,
         ),
         largest_pod_bytes=_largest_pod_bytes(tree, settings),
         # The root of v2 has no memory.high: what can be braked is a virtual node, or the pods' cgroups.

@@ -18,7 +18,15 @@ from reactor.errors import BpfError
 from reactor.kernel.bpf.bcc import BccObject, BccPrograms
 from reactor.kernel.bpf.libbpf import BpfMap
 from reactor.kernel.bpf.probes import KEY, NEEDS_SYSLOG, ONLY, OomRecords, WatchProbe
-from reactor.kernel.bpf.records import COUNTERS_RECORD, CounterAddresses, Level, pack_watch, parse_counters
+from reactor.kernel.bpf.records import (
+    COUNTERS_RECORD,
+    CounterAddresses,
+    Level,
+    NodeCounting,
+    pack_node_counting,
+    pack_watch,
+    parse_counters,
+)
 from reactor.kernel.procfs import PROC
 
 MEMORY: Final = BccPrograms(
@@ -31,7 +39,16 @@ MEMORY: Final = BccPrograms(
     },
     sampled=("node_sample",),
     step="memory_step",
-    maps=("events", "lost", "asked", "steps", "memory_watches", "node_memory", "node_counters"),
+    maps=(
+        "events",
+        "lost",
+        "asked",
+        "steps",
+        "memory_watches",
+        "node_memory",
+        "node_counting",
+        "node_counters",
+    ),
 )
 TASKS: Final = BccPrograms(
     name="processes",
@@ -105,18 +122,22 @@ class BccMemoryProbe(_BccProbe):
         super().__init__(self._loaded, "memory_watches", "node_memory", "memory.current")
         self._prepared = False
 
-    def prepare_node(self) -> None:
+    def prepare_node(self, *, mem_available: bool = False) -> None:
         """Make watches on the node possible. Raises BpfError where its counters are hidden."""
         if self._prepared:
             return
-        _give_addresses(self._loaded.map("node_counters"), "vm_node_stat")
+        symbols = ("vm_node_stat", "vm_zone_stat")[: 1 + mem_available]
+        _give_addresses(self._loaded.map("node_counters"), *symbols)
         self._loaded.sample("node_sample", _NODE_PERIOD_NS)
         self._prepared = True
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
-        """Watch the node's working set (anonymous + file - inactive file) at these levels and no others."""
+    def watch_node(
+        self, watch_id: int, levels: Sequence[Level], counting: NodeCounting | None = None
+    ) -> None:
+        """Watch what is used of the node at these levels and no others; see MemoryProbe.watch_node."""
         if not self._prepared:
             raise ValueError("watch_node before prepare_node")
+        self._loaded.map("node_counting").put(ONLY, pack_node_counting(counting))
         self._node.put(ONLY, pack_watch(watch_id, levels, of_node=True))
 
 

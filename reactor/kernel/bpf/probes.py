@@ -20,8 +20,10 @@ from reactor.kernel.bpf.objects import OBJECTS, BpfObject
 from reactor.kernel.bpf.records import (
     CounterAddresses,
     Level,
+    NodeCounting,
     OomRecord,
     WatchRecord,
+    pack_node_counting,
     pack_watch,
     parse_counters,
     parse_record,
@@ -140,29 +142,41 @@ class MemoryProbe(_CoreProbe):
         self._directory = directory
         self._library = library
         self._node: BpfMap | None = None
+        self._counting: BpfMap | None = None
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
-        """Watch the node's working set (anonymous + file - inactive file) at these levels and no others."""
+    def watch_node(
+        self, watch_id: int, levels: Sequence[Level], counting: NodeCounting | None = None
+    ) -> None:
+        """Watch what is used of the node at these levels and no others.
+
+        That is the working set (anonymous + file - inactive file), or with `counting`, for which the node has
+        to be prepared, what MemAvailable leaves.
+        """
         if self._node is None:
             raise ValueError("watch_node before prepare_node")
+        if self._counting is not None:
+            self._counting.put(ONLY, pack_node_counting(counting))
         self._node.put(ONLY, pack_watch(watch_id, levels, of_node=True))
 
-    def prepare_node(self) -> None:
+    def prepare_node(self, *, mem_available: bool = False) -> None:
         """Load what watches the node. Raises BpfError; the watches on cgroups are none the worse for it."""
         if self._node is not None:
             return
         shared = {"events": self._events, "lost": self._lost}
+        name = "node_available" if mem_available else "node"
         with ExitStack() as owned:
-            node = BpfObject("node", shared=shared, directory=self._directory, library=self._library)
+            node = BpfObject(name, shared=shared, directory=self._directory, library=self._library)
             owned.callback(node.close)
-            working_set_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
-            if working_set_pages <= 0:
-                raise BpfError("eBPF object node", NEEDS_SYSLOG)
+            used_pages, timer = _NODE_START.unpack(node.run("node_start", _NODE_START.size))
+            # What MemAvailable leaves is none before it is said of how much.
+            if used_pages < 0 or (used_pages == 0 and not mem_available):
+                raise BpfError(f"eBPF object {name}", NEEDS_SYSLOG)
             if timer != 0:
-                raise BpfError("eBPF object node", f"its timer does not start: {os.strerror(-timer)}")
+                raise BpfError(f"eBPF object {name}", f"its timer does not start: {os.strerror(-timer)}")
             node.attach()
             self._owned.push(owned.pop_all())
         self._node = node.map("node_memory")
+        self._counting = node.map("node_counting") if mem_available else None
 
 
 class TasksProbe(_CoreProbe):

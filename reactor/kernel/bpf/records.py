@@ -25,6 +25,7 @@ OOM_CGROUP: Final = struct.Struct("=Q128s")
 OOM_PATH_LEVELS: Final = 12
 OOM_RECORD_BYTES: Final = OOM_HEAD.size + OOM_PATH_LEVELS * OOM_CGROUP.size
 COUNTERS_RECORD: Final = struct.Struct("=QQQ")
+NODE_COUNTING: Final = struct.Struct("=QQQ")
 _KIND: Final = struct.Struct("=I")
 
 
@@ -58,6 +59,15 @@ class Level:
     rearm: int
     step: int
     told: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCounting:
+    """How the node's memory counts as MemAvailable leaves it of `total`, in pages; see bpf/records.h."""
+
+    total: int
+    reserved: int
+    low: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +163,13 @@ def parse_record(raw: bytes) -> WatchRecord | OomRecord:
     except (struct.error, ValueError):
         pass
     raise KernelInterfaceError("eBPF ring buffer", raw[:96], "a record as in bpf/records.h")
+
+
+def pack_node_counting(counting: NodeCounting | None) -> bytes:
+    """Return the value of the map `node_counting`; None counts the working set."""
+    if counting is None:
+        return bytes(NODE_COUNTING.size)
+    return NODE_COUNTING.pack(counting.total, counting.reserved, counting.low)
 
 
 def parse_counters(raw: bytes) -> tuple[CounterAddresses, ...]:

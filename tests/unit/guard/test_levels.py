@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
 from reactor.sources.levels import BRIM, FLOOR
 
 MIB = 1 << 20
@@ -251,3 +254,18 @@ def test_machine_on_v2_is_watched_by_its_working_set_which_no_cache_lifts(
         for version in CgroupVersion
     }
     assert places[CgroupVersion.V1] - places[CgroupVersion.V2] == {FLOOR, BRIM}
+
+
+def test_level_where_memory_counts_as_mem_available_says_by_which_watermarks(tree, make_threshold):
+    """It is one of usage still, and lies below capacity less threshold where the kernel holds much."""
+    watermarks = Watermarks(low_bytes=MIB, reserved_bytes=2 * MIB)
+    settings = Settings(
+        eviction=EvictionSettings(thresholds=(make_threshold(100 * MIB),)), node_cgroup="/node"
+    )
+    seen = Observation(available=200 * MIB, capacity=512 * MIB, inactive_file_bytes=-30 * MIB)
+    node = SimpleNamespace(watermarks=watermarks)
+    found = MemoryLevels(tree.tree, settings, node).of({Signal.MEMORY_AVAILABLE: seen})
+    (level,) = crossings(found)
+    assert level.level_bytes == (512 - 100 - 30) * MIB
+    assert (level.watermarks, level.capacity_bytes) == (watermarks, 512 * MIB)
+    assert not any(one.place_ahead in {FLOOR, BRIM} for one in found)

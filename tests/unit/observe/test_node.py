@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reactor.kernel.cgroup import CgroupVersion
-from reactor.model.settings import Settings
+from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.observe.node import NodeObserver
@@ -353,3 +353,61 @@ def _no_descriptor_is_left() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))
     yield
     assert before == len(os.listdir("/proc/self/fd"))
+
+
+ZONE = """\
+Node 0, zone   Normal
+        low      {low}
+        high     5120
+        managed  1000000
+        protection: (0, 0)
+"""
+
+
+def write_zoneinfo(proc: Path, low_mib: int) -> None:
+    (proc / "zoneinfo").write_text(ZONE.format(low=low_mib * MIB // os.sysconf("SC_PAGE_SIZE")))
+
+
+def test_machine_is_counted_as_mem_available_where_asked_for(make_tree: FakeTreeMaker, proc: Path) -> None:
+    """On both versions what MemAvailable leaves of the capacity is used, whatever the usage says."""
+    write_zoneinfo(proc, 10)
+    for version, usage_mib in ((CgroupVersion.V1, 1500), (CgroupVersion.V2, 1600)):
+        fake = make_tree(version)
+        fake.add("/", usage_bytes=1500 * MIB, inactive_file_bytes=400 * MIB)
+        node = observer(fake, proc, memory_available=MemoryAvailable.MEM_AVAILABLE)
+        found = node.memory()[Signal.MEMORY_AVAILABLE]
+        assert (2000 * MIB, 4096 * MIB) == (found.available, found.capacity)
+        assert (usage_mib - 2096) * MIB == found.inactive_file_bytes
+        assert found.is_mem_available
+        assert {} == node.problems
+        node.close()
+
+
+def test_virtual_node_has_its_cache_available_but_for_the_low_watermark(
+    make_tree: FakeTreeMaker, proc: Path
+) -> None:
+    fake = make_tree(CgroupVersion.V2)
+    fake.add("/node", usage_bytes=400 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    fake.file("/node", "memory.stat", f"inactive_file {50 * MIB}\nactive_file {250 * MIB}\n")
+    write_zoneinfo(proc, 10)
+    node = observer(
+        fake,
+        proc,
+        node_cgroup="/node",
+        pod_parents=("/node",),
+        memory_available=MemoryAvailable.MEM_AVAILABLE,
+    )
+    for signal, seen in node.memory().items():
+        assert (512 - 400 + 290) * MIB == seen.available, signal
+        assert 290 * MIB == seen.inactive_file_bytes
+    write_zoneinfo(proc, 40)
+    node.processes()  # the housekeeping
+    assert (512 - 400 + 260) * MIB == node.memory()[Signal.MEMORY_AVAILABLE].available
+
+
+def test_machine_whose_zones_are_not_told_is_not_observed(fake: FakeTree, proc: Path) -> None:
+    fake.add("/", usage_bytes=1500 * MIB)
+    node = observer(fake, proc, memory_available=MemoryAvailable.MEM_AVAILABLE)
+    assert {} == node.memory()
+    assert "zoneinfo" in node.problems[Signal.MEMORY_AVAILABLE]

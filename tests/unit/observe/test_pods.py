@@ -11,6 +11,7 @@ import pytest
 
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
+from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 from reactor.observe.pods import PodObserver
 
@@ -267,3 +268,18 @@ def test_reading_containers_leaves_no_descriptor_open(contained: FakeTree, obser
     before = descriptors()
     observer.memory()
     assert before == descriptors()
+
+
+def test_cache_that_can_be_reclaimed_is_none_of_a_pods_where_memory_counts_as_mem_available(
+    pods: FakeTree,
+) -> None:
+    prefix = "" if pods.tree.version is CgroupVersion.V2 else "total_"
+    pods.counters("/pods/a", usage_bytes=300 * MIB, inactive_file_bytes=0)
+    pods.file(
+        "/pods/a", "memory.stat", f"{prefix}inactive_file {50 * MIB}\n{prefix}active_file {200 * MIB}\n"
+    )
+    for counted, expected_mib in ((MemoryAvailable.WORKING_SET, 250), (MemoryAvailable.MEM_AVAILABLE, 50)):
+        observer = PodObserver(pods.tree, memory_available=counted)
+        observer.track([pod("a")])
+        assert expected_mib * MIB == observer.memory()["a"].memory_working_set_bytes
+        observer.close()

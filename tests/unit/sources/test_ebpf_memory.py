@@ -10,9 +10,10 @@ import trio
 import trio.testing
 
 from reactor.errors import BpfError, failure_text
-from reactor.kernel.bpf.records import Level, RecordKind
+from reactor.kernel.bpf.records import Level, NodeCounting, RecordKind
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.mem_available import Watermarks
 from reactor.model.settings import Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake
@@ -35,13 +36,19 @@ class Probe(ProbeOfCgroups):
         super().__init__()
         self.node: tuple[int, list[Level]] | None = None
         self.node_refusal: BpfError | None = None
+        self.node_counting: NodeCounting | None = None
+        self.counts_available = False
 
-    def prepare_node(self) -> None:
+    def prepare_node(self, *, mem_available: bool = False) -> None:
+        self.counts_available = mem_available
         if self.node_refusal is not None:
             raise self.node_refusal
 
-    def watch_node(self, watch_id: int, levels: Sequence[Level]) -> None:
+    def watch_node(
+        self, watch_id: int, levels: Sequence[Level], counting: NodeCounting | None = None
+    ) -> None:
         self.node = (watch_id, list(levels))
+        self.node_counting = counting
 
 
 class FakeNode:
@@ -345,3 +352,34 @@ async def test_source_is_off_where_it_was_switched_off(node: FakeNode) -> None:
 def test_missing_object_is_why_it_is_off(node: FakeNode) -> None:
     step = EbpfMemory(node.tree, node.wakes, node.board, absent=lambda: "eBPF object x: was not built")
     assert step.unavailable_because() == "eBPF object x: was not built"
+
+
+async def test_machine_is_counted_as_its_levels_are(node: FakeNode, level: LevelFactory) -> None:
+    """With other watermarks the watch is made again, though the level has not moved."""
+    watermarks = Watermarks(low_bytes=10 * MIB, reserved_bytes=50 * MIB)
+    by_cache = replace(
+        level(3500, "/", working_set_mib=3000), watermarks=watermarks, capacity_bytes=4000 * MIB
+    )
+    async with node.watched(by_cache) as step:
+        assert node.probe.counts_available
+        counting = NodeCounting(total=4000 * PAGES, reserved=50 * PAGES, low=10 * PAGES)
+        assert counting == node.probe.node_counting
+        assert node.probe.node is not None
+        assert 3000 * PAGES + 1 == node.probe.node[1][0].fire
+        step.arm([replace(by_cache, watermarks=replace(watermarks, low_bytes=12 * MIB))])
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert replace(counting, low=12 * PAGES) == node.probe.node_counting
+
+
+@pytest.mark.parametrize(("watermarks", "wakes"), [(None, 1), (Watermarks(), 0)])
+async def test_reclaim_at_a_limit_is_no_crossing_of_what_active_cache_leaves_available(
+    node: FakeNode, level: LevelFactory, watermarks: Watermarks | None, wakes: int
+) -> None:
+    """By the working set 400 MiB are used, and the level of 300 is crossed; as MemAvailable 100 are."""
+    node.uses(420, inactive_file_mib=20)
+    with (node.directory / "memory.stat").open("a") as stat:
+        stat.write(f"active_file {300 * MIB}\n")
+    one = replace(level(500, working_set_mib=300), watermarks=watermarks)
+    async with node.watched(one):
+        node.probe.tell(watch_record(RecordKind.RECLAIM, node.watch[0]))
+        assert (wakes == 0) == await node.quiet()

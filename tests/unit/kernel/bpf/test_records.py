@@ -19,6 +19,7 @@ from reactor.kernel.bpf.records import (
     COUNTERS_RECORD,
     LEVEL,
     LEVELS_PER_WATCH,
+    NODE_COUNTING,
     OOM_CGROUP,
     OOM_HEAD,
     OOM_PATH_LEVELS,
@@ -28,10 +29,12 @@ from reactor.kernel.bpf.records import (
     WATCH_RECORD,
     CounterAddresses,
     Level,
+    NodeCounting,
     OomRecord,
     RecordKind,
     Watched,
     WatchRecord,
+    pack_node_counting,
     pack_watch,
     parse_counters,
     parse_record,
@@ -46,6 +49,7 @@ STRUCTS = {
     ),
     "oom_cgroup": (OOM_CGROUP, ("id", "name")),
     "counters_record": (COUNTERS_RECORD, ("cgroup", "memory", "tasks")),
+    "node_counting": (NODE_COUNTING, ("total", "reserved", "low")),
 }
 
 
@@ -216,3 +220,9 @@ def test_every_struct_of_the_header_is_held_to_python() -> None:
     header = (BPF / "records.h").read_text()
     defined = {line.split()[1] for line in header.splitlines() if line.startswith("struct ") and "{" in line}
     assert {*STRUCTS, "counter_watch", "oom_record"} == defined
+
+
+def test_node_counts_by_its_working_set_where_nothing_else_is_asked_for() -> None:
+    assert (0, 0, 0) == NODE_COUNTING.unpack(pack_node_counting(None))
+    counting = NodeCounting(total=3, reserved=2, low=1)
+    assert (3, 2, 1) == NODE_COUNTING.unpack(pack_node_counting(counting))
