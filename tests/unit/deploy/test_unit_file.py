@@ -45,6 +45,15 @@ def test_unit_gives_what_the_daemon_asks_for():
     assert any(line.startswith("WatchdogSec=") for line in lines)
 
 
+def test_unit_refuses_no_way_to_open_the_files_of_an_evicted_pod():
+    """The answer of systemd, where it restricts set-user-ID bits, is ENOSYS."""
+    lines = UNIT.read_text().splitlines()
+
+    assert "RestrictSUIDSGID=no" in lines
+    (allowed,) = (line for line in lines if line.startswith("SystemCallFilter="))
+    assert "openat2" in allowed.split()
+
+
 def test_death_of_a_process_that_the_guard_starts_again_does_not_have_systemd_stop_the_guard():
     assert "OOMPolicy=continue" in UNIT.read_text().splitlines()
 

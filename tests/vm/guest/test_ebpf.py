@@ -119,7 +119,7 @@ def test_kernel_that_hides_its_symbols_is_told_and_only_the_machine_goes_unwatch
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(b"\x7fELF", "libbpf reads"), (None, "not in this installation")]
+    ("content", "why"), [(b"\x7fELF", "libbpf can read"), (None, "not in this installation")]
 )
 def test_memory_high_takes_over_where_the_object_is_broken_or_missing(
     service: Service, content: bytes | None, why: str
