@@ -135,6 +135,11 @@ class CgroupTree:
             return self._limit(cgroup, "memory", "memory.soft_limit_in_bytes") or 0
         return _first_request(self._requests(cgroup))
 
+    @property
+    def request_files(self) -> tuple[str, ...]:
+        """Return the names of the files in which a cgroup asks for memory, which the root does not have."""
+        return _LIMIT_AND_REQUESTS[self.version][1:]
+
     def _requests(self, cgroup: str) -> Iterator[int | None]:
         for name in _LIMIT_AND_REQUESTS[CgroupVersion.V2][1:]:
             path = f"{self._directory(cgroup, 'memory')}/{name}"

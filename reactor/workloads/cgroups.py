@@ -23,7 +23,7 @@ from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.fence import Fence
 from reactor.workloads.main_process import NEVER_KILLED, UNKNOWN, MainProcess, read_main_process
 from reactor.workloads.parents import Children, Parents, find_parents
-from reactor.workloads.trusted_names import held_in_slices
+from reactor.workloads.trusted_names import held_in_slices, is_written_by_root
 from reactor.workloads.unchanged import Unchanged
 
 NAMESPACE: Final = "cgroup"
@@ -247,6 +247,10 @@ class CgroupPods:
             if attributes.problems:
                 problems[found.cgroup] = "; ".join(attributes.problems)
             request_bytes, limit_bytes = self._request_and_limit(found, young)
+            # Who was given a part of the tree could ask for all of the node there, and never exceed it.
+            if request_bytes and not found.is_trusted:
+                by_root = is_written_by_root(directory, self._tree.request_files)
+                request_bytes = request_bytes if by_root else 0
             main = self._main.get(found.uid, UNKNOWN)
             listed = self._listed_as(found, directory, main)
             return _pod(found, attributes, listed, main, request_bytes=request_bytes, limit_bytes=limit_bytes)

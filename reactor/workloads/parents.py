@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
@@ -216,9 +217,13 @@ class _Search:
             return find()
         return self._listing.part(directory.path, (what, directory.inode), find)
 
-    @staticmethod
-    def _directory(cgroup: str, path: str, inode: int) -> _Directory:
-        return _Directory(cgroup, path, inode, names_are_trusted(cgroup, path))
+    def _directory(self, cgroup: str, path: str, inode: int) -> _Directory:
+        """Return a directory, and whose it is: that is asked again with the housekeeping. Raises OSError."""
+        if self._listing is None:
+            return _Directory(cgroup, path, inode, names_are_trusted(cgroup, path))
+        find = partial(names_are_trusted, cgroup, path)
+        is_trusted = self._listing.part(path, inode, find, again=self._again)
+        return _Directory(cgroup, path, inode, is_trusted)
 
     def _failed(self, cgroup: str, error: Exception) -> None:
         """Note what can't be listed: out of descriptors, say, just when a pod may have to be evicted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -31,6 +31,18 @@ def names_are_trusted(cgroup: str, directory: str) -> bool:
 def is_roots(found: os.stat_result) -> bool:
     """Return whether no user but root, or the one that the daemon runs as, writes a file or directory."""
     return found.st_uid in {0, os.geteuid()} and not found.st_mode & _OTHERS_MAY_WRITE
+
+
+def is_written_by_root(directory: str, files: Iterable[str]) -> bool:
+    """Return whether no other user may write these files of a cgroup; those that are missing are left out.
+
+    Raises OSError.
+    """
+    for file in files:
+        with suppress(FileNotFoundError):
+            if not is_roots(os.stat(f"{directory}/{file}")):
+                return False
+    return True
 
 
 def held_in_slices(cgroup: str, directory: str) -> Iterator[str]:

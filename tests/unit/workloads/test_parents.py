@@ -13,6 +13,7 @@ import pytest
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pod_lists import PodLists, PodRule
 from reactor.model.settings import Settings
+from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.parents import MOST_ENTRIES, MOST_PODS, matches_of
 from reactor.workloads.pods import Workloads
@@ -160,6 +161,34 @@ def test_names_below_a_match_count_for_as_much_as_who_gave_them(small: FakeTree,
     settings = Settings(pod_parents=(APPLICATIONS, "/jobs/*"), pod_lists=lists)
     pods = CgroupPods(small.tree, settings, proc=tmp_path / "proc").list()
     assert {"/jobs/a/db.service"} == {pod.cgroup for pod in pods if pod.critical_because is not None}
+
+
+def test_a_directory_that_is_given_away_later_gives_no_names_that_count(
+    small: FakeTree, tmp_path: Path
+) -> None:
+    small.add("/jobs/a/sshd.service")
+    listing = listing_of(small, tmp_path, "/jobs/*")
+    assert [True] == [pod.critical_because is not None for pod in listing.list()]
+    small.directory("/jobs/a").chmod(0o777)
+    assert [False] == [pod.critical_because is not None for pod in listing.list()]
+
+
+@pytest.mark.parametrize("name", ["memory.low", "memory.min", "memory.soft_limit_in_bytes"])
+def test_what_a_user_asks_for_in_his_part_of_the_tree_does_not_protect_him(
+    fake: FakeTree, tmp_path: Path, name: str
+) -> None:
+    if (name == "memory.soft_limit_in_bytes") is not (fake.tree.version is CgroupVersion.V1):
+        return
+    for cgroup in (application(7, "hog"), application(7, "of-root"), "/jobs/a/b"):
+        fake.add(cgroup)
+        fake.file(cgroup, name, f"{1 << 30}\n")
+    for cgroup in (application(7, "hog"), "/jobs/a/b"):
+        (fake.directory(cgroup) / name).chmod(0o666)
+    listing = listing_of(fake, tmp_path, APPLICATIONS, "/jobs/*")
+    for pods in (listing.list(), listing.glance()):
+        assert {"hog": {}, "of-root": {Resource.MEMORY: 1 << 30}, "b": {Resource.MEMORY: 1 << 30}} == {
+            pod.name: pod.requests for pod in pods
+        }
 
 
 def test_a_match_that_another_pattern_has_already_is_its_and_the_other_is_named(
