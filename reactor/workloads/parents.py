@@ -24,7 +24,7 @@ from reactor.workloads.trusted_names import names_are_trusted
 from reactor.workloads.unchanged import Unchanged
 
 MOST_PODS: Final = 256
-MOST_ENTRIES: Final = 8_192
+MOST_ENTRIES: Final = 2_048
 _Matches = Callable[[str], bool] | None
 
 
@@ -162,10 +162,12 @@ class _Search:
         for child, inode in self._named_in(above, name, matches, left):
             cgroup, path = f"{above.cgroup.rstrip('/')}/{child}", f"{above.path}/{child}"
             try:
-                found = self._directory(cgroup, path, inode)
                 if others:
-                    yield from self._below(found, others, left)
+                    yield from self._below(self._directory(cgroup, path, inode), others, left)
+                elif left is not None and left.entries <= 0:
+                    yield cgroup, self._as_a_whole(cgroup, above, (child, inode), left)
                 else:
+                    found = self._directory(cgroup, path, inode)
                     yield cgroup, self._children_of(found, above, child, left)
             except OSError as error:
                 if error.errno not in GONE:
@@ -196,20 +198,22 @@ class _Search:
         """Return a match's children; where they are too many it is one pod itself. Raises OSError."""
         if left is None and not found.is_trusted:
             left = _Left(found.cgroup)
-        if left is None or left.entries > 0:
-            listed = self._part(found, None, lambda: _listed(found.path, is_trusted=found.is_trusted))
-            if left is None:
-                return Children(found.cgroup, found.path, listed.names, found.is_trusted)
+        listed = self._part(found, None, lambda: _listed(found.path, is_trusted=found.is_trusted))
+        if left is not None:
             left.entries -= listed.entries
-            if not listed.is_cut and len(listed.names) <= left.pods:
-                left.pods -= len(listed.names)
-                return Children(found.cgroup, found.path, listed.names, found.is_trusted)
+            if listed.is_cut or len(listed.names) > left.pods:
+                return self._as_a_whole(found.cgroup, above, (name, found.inode), left)
+            left.pods -= len(listed.names)
+        return Children(found.cgroup, found.path, listed.names, found.is_trusted)
+
+    def _as_a_whole(self, cgroup: str, above: _Directory, named: tuple[str, int], left: _Left) -> Children:
+        """Return a match as the one pod that it is, since there would be too many in it."""
         left.pods -= 1
-        self._problems[found.cgroup] = (
-            f"is one pod as a whole: there are more than {MOST_PODS} pods below {left.top}, which is not "
-            "root's alone"
+        why = (
+            f"more than {MOST_PODS} pods below it, which is not root's alone: {cgroup} is one pod as a whole"
         )
-        return Children(above.cgroup, above.path, ((name, found.inode),), above.is_trusted)
+        self._problems.setdefault(left.top, why)
+        return Children(above.cgroup, above.path, (named,), above.is_trusted)
 
     def _part(self, directory: _Directory, what: object, find: Callable[[], _Listing]) -> _Listing:
         """Return what is found in a directory; of another one of its name it is not what was found before."""

@@ -119,3 +119,38 @@ def test_a_pod_that_makes_and_removes_cgroups_all_the_time_keeps_no_hog_alive_an
     eventually(lambda: daemon.evicted() == ["hog", "churn"], "the eviction in the journal")
     eventually(lambda: not node.tree.processes(churn), "nobody of it is left")
     assert 0 == daemon.stop()
+
+
+def test_a_user_who_floods_what_a_pattern_matches_is_one_pod_and_no_other_goes_for_it(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    trial.right |= {"hog", "app.slice"}
+    flooded, quiet = (_applications(node, user) for user in ("1", "2"))
+    for number in range(WIDE):
+        (node.tree.path(f"{node.cgroup}/{flooded}") / str(number)).mkdir()
+    command = [sys.executable, "-S", "-c", CHURN, str(node.tree.path(f"{node.cgroup}/{flooded}"))]
+    churning = node.spawn(node.add_pod(f"{flooded}/churn"), command)
+    innocent = node.spawn(node.add_pod(f"{quiet}/innocent"), hold(30))
+    trial.must_live([innocent])
+    pattern = f"{node.cgroup}/user-*.slice/user@*.service/app.slice"
+    daemon.configure(HARD, {"pods": {"parents": [pattern]}})
+    daemon.start()
+
+    first = node.spawn(node.add_pod(f"{quiet}/hog"), hold(470))
+    assert -signal.SIGKILL == first.wait(30 * PATIENCE)
+    eventually(lambda: daemon.evicted() == ["hog"], "the eviction in the journal")
+    assert churning.poll() is None
+    hidden = node.spawn(node.add_pod(f"{flooded}/hidden"), hold(470))
+    assert -signal.SIGKILL == hidden.wait(30 * PATIENCE)
+    assert -signal.SIGKILL == churning.wait(30 * PATIENCE)
+    eventually(lambda: daemon.evicted() == ["hog", "app.slice"], "the eviction in the journal")
+    assert 0 == daemon.stop()
+
+
+def _applications(node: VirtualNode, user: str) -> str:
+    """Make what systemd makes for a user, and return the name of the parent of his applications."""
+    slice_name = f"user-{user}.slice"
+    names = (slice_name, f"{slice_name}/user@{user}.service", f"{slice_name}/user@{user}.service/app.slice")
+    for name in names:
+        node.add_pod(name)
+    return names[-1]

@@ -222,7 +222,7 @@ def test_a_user_with_too_many_pods_is_one_and_others_keep_theirs(small: FakeTree
     (one, other) = listing.list()
     assert [f"{USER.format(7)}/app.slice", application(8, "a")] == [one.cgroup, other.cgroup]
     assert many.stat().st_ino == one.cgroup_inode
-    assert "is one pod as a whole" in listing.problems[one.cgroup or ""]
+    assert f"{one.cgroup} is one pod as a whole" in listing.problems[USER.format(7)]
     shutil.rmtree(many / "flood-0")
     assert MOST_PODS + 1 == len(listing.glance())
     listing.list()
@@ -240,6 +240,16 @@ def test_matches_that_a_user_makes_share_his_bound_and_none_of_them_escapes(
     pods = [str(cgroup) for cgroup in found(listing_of(small, tmp_path, f"{APPLICATIONS}/*"))]
     assert MOST_PODS + 1 == len(pods)
     assert f"{of_user}/c" in pods
+
+
+def test_of_too_many_matches_each_is_one_pod_that_nothing_is_read_of(small: FakeTree, tmp_path: Path) -> None:
+    many = small.directory(USER.format(7))
+    many.mkdir(parents=True)
+    for number in range(MOST_ENTRIES + 10):
+        (many / f"a{number}").mkdir()
+    listing = listing_of(small, tmp_path, "/user.slice/user-*.slice/user@*.service/a*")
+    assert MOST_ENTRIES == len(listing.list())
+    assert "finds not all" in listing.problems[USER.format(7)]
 
 
 def test_what_roots_names_match_has_no_bound(small: FakeTree, tmp_path: Path) -> None:
