@@ -134,6 +134,22 @@ def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
     assert "are slowed down" in daemon.ask("explain").stdout
 
 
+@contextmanager
+def left_in_memory(node: VirtualNode, daemon: RunningDaemon, path: Path, mib: int) -> Iterator[Path]:
+    """Start the daemon beside a pod that has written so much to a tmpfs, and dies of it; return the file.
+
+    The file stays, and evictions are slowed down for it.
+    """
+    with tmpfs(path) as mounted:
+        file = mounted / "file"
+        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, mib, WRITER_PAUSE_SECONDS))
+        eventually(lambda: file.exists() and file.stat().st_size == mib * MIB, f"a file of {mib} MiB")
+        daemon.start()
+        assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
+        eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
+        yield file
+
+
 def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
     node: VirtualNode,
     daemon: RunningDaemon,
@@ -142,14 +158,7 @@ def test_memory_of_a_tmpfs_that_outlives_its_writer_costs_no_innocent(
     tmp_path: Path,
 ) -> None:
     trial.right |= {"writer", "hog"}
-    with tmpfs(tmp_path / "tmpfs") as mounted:
-        file = mounted / "file"
-        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310, WRITER_PAUSE_SECONDS))
-        eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
-        daemon.start()
-        assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
-        eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
-
+    with left_in_memory(node, daemon, tmp_path / "tmpfs", 310) as file:
         after_passes(daemon, PASSES)
 
         assert INNOCENTS == alive(innocents)
@@ -256,14 +265,7 @@ def test_hog_that_grows_while_another_memory_stays_is_faster_than_no_pause(
 ) -> None:
     """Somebody who lets one pod die for a tmpfs does not protect the next."""
     trial.right |= {"writer", "hog"}
-    with tmpfs(tmp_path / "tmpfs") as mounted:
-        file = mounted / "file"
-        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 280, WRITER_PAUSE_SECONDS))
-        eventually(lambda: file.exists() and file.stat().st_size == 280 * MIB, "a file of 280 MiB")
-        daemon.start()
-        assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
-        eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
-
+    with left_in_memory(node, daemon, tmp_path / "tmpfs", 280):
         hog = node.spawn(node.add_pod("pods/hog"), python(LEAK, 300, 0))
 
         assert -signal.SIGKILL == hog.wait(20 * PATIENCE)
@@ -280,13 +282,7 @@ def test_crash_amid_a_storm_forgets_nothing_of_it(
     tmp_path: Path,
 ) -> None:
     trial.right |= {"writer"}
-    with tmpfs(tmp_path / "tmpfs") as mounted:
-        file = mounted / "file"
-        writer = node.spawn(node.add_pod("pods/writer"), python(WRITER, file, 310, WRITER_PAUSE_SECONDS))
-        eventually(lambda: file.exists() and file.stat().st_size == 310 * MIB, "a file of 310 MiB")
-        daemon.start()
-        assert -signal.SIGKILL == writer.wait(20 * PATIENCE)
-        eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down")
+    with left_in_memory(node, daemon, tmp_path / "tmpfs", 310):
         state = daemon.directory / "state.json"
         eventually(lambda: state.exists() and "slowdowns" in state.read_text(), "a saved state")
 

@@ -16,39 +16,41 @@ async def test_pauses_grow_to_thirty_seconds(autojump_clock: trio.testing.MockCl
     backoff, pauses = AttemptBackoff(), []
     for _ in range(11):
         backoff.begin()
-        began = trio.current_time()
-        await backoff.pause()
-        pauses.append(trio.current_time() - began)
+        pauses.append(await next_pause_seconds(backoff))
     assert pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]) == pauses
+
+
+async def after_five() -> AttemptBackoff:
+    """Return the back-off of a source that has failed five times, its sixth attempt begun."""
+    backoff = AttemptBackoff()
+    for _ in range(5):
+        backoff.begin()
+        await backoff.pause()
+    backoff.begin()
+    return backoff
+
+
+async def next_pause_seconds(backoff: AttemptBackoff) -> float:
+    began = trio.current_time()
+    await backoff.pause()
+    return trio.current_time() - began
 
 
 async def test_an_attempt_that_stood_for_long_starts_again_with_the_shortest_pause(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    backoff = AttemptBackoff()
-    for _ in range(5):
-        backoff.begin()
-        await backoff.pause()
-    backoff.begin()
+    backoff = await after_five()
     backoff.armed()
     await trio.sleep(30)
-    began = trio.current_time()
-    await backoff.pause()
-    assert pytest.approx(0.1) == trio.current_time() - began
+    assert pytest.approx(0.1) == await next_pause_seconds(backoff)
 
 
 async def test_an_attempt_that_took_long_to_fail_does_not_start_again_with_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    backoff = AttemptBackoff()
-    for _ in range(5):
-        backoff.begin()
-        await backoff.pause()
-    backoff.begin()
+    backoff = await after_five()
     await trio.sleep(40)
-    began = trio.current_time()
-    await backoff.pause()
-    assert pytest.approx(3.2) == trio.current_time() - began
+    assert pytest.approx(3.2) == await next_pause_seconds(backoff)
 
 
 async def test_pauses_grow_to_ten_minutes_where_the_node_refuses_and_only_there(
