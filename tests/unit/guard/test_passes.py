@@ -293,6 +293,16 @@ async def test_levels_are_armed_again_after_each_pass_with_what_was_observed(mak
     assert [seen[Signal.MEMORY_AVAILABLE].available for seen in loop.armed] == [400 * MIB, 300 * MIB]
 
 
+def softly_evicted(loop, pod, seen):
+    """Return the soft eviction of a pod that the loop orders where this much memory is left for 3 s."""
+    loop.have(pod)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: seen}
+    loop.passes.make([wake()])
+    loop.now_seconds += 3
+    (attempt,) = loop.passes.make([wake()]).attempts
+    return attempt
+
+
 async def test_soft_eviction_waits_in_the_background_and_a_hard_one_of_the_same_pod_overtakes_it(
     make_loop, make_pod, make_threshold, observation, autojump_clock
 ):
@@ -301,11 +311,7 @@ async def test_soft_eviction_waits_in_the_background_and_a_hard_one_of_the_same_
         make_threshold(200 * MIB, grace_period_seconds=2),
         max_pod_grace_period_seconds=30,
     )
-    loop.have(make_pod("hog"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
-    loop.passes.make([wake()])
-    loop.now_seconds += 3
-    soft = loop.passes.make([wake()])
+    soft = softly_evicted(loop, make_pod("hog"), observation(150 * MIB))
     await trio.testing.wait_all_tasks_blocked()
     assert loop.kills.terminated == [("hog", 30)]
     assert loop.kills.killed == []
@@ -316,19 +322,15 @@ async def test_soft_eviction_waits_in_the_background_and_a_hard_one_of_the_same_
 
     assert loop.kills.killed == ["hog"]
     assert hard.attempts[0].outcome == "killed"
-    await soft.attempts[0].ended.wait()
-    assert soft.attempts[0].outcome == "pre-empted"
+    await soft.ended.wait()
+    assert soft.outcome == "pre-empted"
 
 
 async def test_a_soft_eviction_is_called_off_where_the_pressure_is_gone_when_its_grace_period_is_over(
     nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
 ):
     loop = make_loop(make_threshold(200 * MIB, grace_period_seconds=2), max_pod_grace_period_seconds=30)
-    loop.have(make_pod("hog"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
-    loop.passes.make([wake()])
-    loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).attempts
+    soft = softly_evicted(loop, make_pod("hog"), observation(150 * MIB))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
     await soft.ended.wait()
     assert ("called off", []) == (soft.outcome, loop.kills.killed)
@@ -341,11 +343,7 @@ async def test_a_soft_eviction_is_not_called_off_before_its_minimum_reclaim_is_t
     threshold = make_threshold(200 * MIB, grace_period_seconds=2)
     minimum = replace(threshold, minimum_reclaim=ThresholdValue(text="100Mi", amount=Fraction(100 * MIB)))
     loop = make_loop(minimum, max_pod_grace_period_seconds=30)
-    loop.have(make_pod("hog"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
-    loop.passes.make([wake()])
-    loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).attempts
+    soft = softly_evicted(loop, make_pod("hog"), observation(150 * MIB))
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
     loop.kills.reaped.set()
     await soft.ended.wait()
@@ -369,11 +367,7 @@ async def test_reload_to_a_dry_run_calls_off_the_soft_eviction_under_way_and_no_
     nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
 ):
     loop = make_loop(make_threshold(200 * MIB, grace_period_seconds=2), max_pod_grace_period_seconds=30)
-    loop.have(make_pod("hog"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
-    loop.passes.make([wake()])
-    loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).attempts
+    soft = softly_evicted(loop, make_pod("hog"), observation(150 * MIB))
     await trio.testing.wait_all_tasks_blocked()
 
     assert loop.evictor.adopt(10.0, dry_run=True) == ("uid-hog",)
@@ -391,11 +385,7 @@ async def test_reload_to_a_dry_run_takes_nothing_back_of_a_kill_that_is_done(
     nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
 ):
     loop = make_loop(make_threshold(200 * MIB, grace_period_seconds=2), max_pod_grace_period_seconds=30)
-    loop.have(make_pod("hog"))
-    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(150 * MIB)}
-    loop.passes.make([wake()])
-    loop.now_seconds += 3
-    (soft,) = loop.passes.make([wake()]).attempts
+    soft = softly_evicted(loop, make_pod("hog"), observation(150 * MIB))
     await trio.sleep(31)
     assert loop.kills.killed == ["hog"]
 
