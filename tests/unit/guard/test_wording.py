@@ -11,7 +11,7 @@ from reactor.model.signals import Resource
 
 TEXT = """
 evictionHard: {memory.available: 200Mi, pid.available: 5%}
-reactor: {dryRun: true, pods: {parents: [/system.slice, "/odd\\u001b[31m"]}}
+reactor: {dryRun: true, pods: {parents: [/system.slice, "/odd\\u001b(B"]}}
 """
 
 

@@ -13,7 +13,7 @@ def test_beside_a_normal_main_thread_a_worker_stays_normal() -> None:
     worker = threading.Thread(target=lambda: seen.append((follow_main_thread(), os.sched_getscheduler(0))))
     worker.start()
     worker.join()
-    assert [(None, os.SCHED_OTHER)] == seen
+    assert [(None, os.sched_getscheduler(0))] == seen  # whose may be SCHED_IDLE: not real-time is normal
 
 
 def test_a_call_that_follows_takes_its_arguments_and_gives_its_result() -> None:
