@@ -338,5 +338,6 @@ class Section:
     webhook: _Webhook | None = None
     journald: bool = NotificationSettings().journald
     wall: bool = NotificationSettings().wall
+    desktop: bool = NotificationSettings().desktop
     notify_timeout: Interval = Interval(NotificationSettings().timeout_seconds)
     dry_run: bool = False

@@ -382,6 +382,7 @@ def _notifications(section: Section) -> NotificationSettings:
         timeout_seconds=section.notify_timeout,
         journald=section.journald,
         wall=section.wall,
+        desktop=section.desktop,
         webhook=None
         if section.webhook is None
         else WebhookSettings(

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jeepney.bus import find_system_bus
-
 from reactor.brake.brake import unavailable_because
 from reactor.config.documents import load_documents
 from reactor.config.drop_ins import Layers
@@ -19,7 +17,7 @@ from reactor.config.nearest import nearest
 from reactor.config.refused import join
 from reactor.config.settings import load_configuration
 from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
-from reactor.doctor.notifications import notification_problems
+from reactor.doctor.notifications import notification_problems, system_bus_problem
 from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
 from reactor.errors import ConfigError, ReactorError
 from reactor.kernel.cgroup import CgroupTree
@@ -286,12 +284,9 @@ def _shutdown(settings: Settings, document: Mapping[Any, Any]) -> Iterator[tuple
         return
     by_priority = "shutdownGracePeriodByPodPriority"
     path = by_priority if document.get(by_priority) else "shutdownGracePeriod"
-    try:
-        bus = find_system_bus()
-    except (RuntimeError, ValueError):
-        bus = "DBUS_SYSTEM_BUS_ADDRESS"
-    if not Path(bus).exists():
-        yield path, f"has no effect on this machine: no system bus at {bus}"
+    no_bus = system_bus_problem()
+    if no_bus is not None:
+        yield path, f"has no effect on this machine: {no_bus}"
     kubernetes = settings.kubernetes
     if kubernetes is not None and ends_pods_itself(Path(kubernetes.kubelet_config_path)):
         why = f"the kubelet ends the pods itself, by {kubernetes.kubelet_config_path}"

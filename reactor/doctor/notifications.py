@@ -6,6 +6,8 @@ import os
 import ssl
 import stat
 
+from jeepney.bus import find_system_bus
+
 from reactor.config.settings import KEY_OF_EVENT
 from reactor.errors import ReactorError
 from reactor.model.settings import Settings, WebhookSettings
@@ -24,9 +26,21 @@ def notification_problems(settings: Settings) -> dict[str, str]:
     wall_problem = unrunnable_because((WALL,)) if settings.notifications.wall else None
     if wall_problem is not None:
         found["reactor.wall"] = wall_problem
+    no_bus = system_bus_problem() if settings.notifications.desktop else None
+    if no_bus is not None:
+        found["reactor.desktop"] = no_bus
     if settings.notifications.webhook is not None:
         found |= _of_webhook(settings.notifications.webhook)
     return found
+
+
+def system_bus_problem() -> str | None:
+    """Return why there is no system bus on this machine, None where there is one."""
+    try:
+        bus = find_system_bus()
+    except (RuntimeError, ValueError):
+        bus = "DBUS_SYSTEM_BUS_ADDRESS"
+    return None if os.path.exists(bus) else f"no system bus at {bus}"
 
 
 def _of_webhook(webhook: WebhookSettings) -> dict[str, str]:

@@ -89,7 +89,7 @@ class NotificationSettings:
 
     `commands` are run for each event of a kind. Each of them, and each attempt at the webhook, may take
     `timeout_seconds`. With `journald` events are entries of systemd's journal, where there is one; with
-    `wall` they are written to the terminals of those who are logged in.
+    `wall` they are written to the terminals of those who are logged in, with `desktop` shown on desktops.
     """
 
     commands: Mapping[EventKind, tuple[Command, ...]] = field(default_factory=dict)
@@ -97,6 +97,7 @@ class NotificationSettings:
     webhook: WebhookSettings | None = None
     journald: bool = True
     wall: bool = False
+    desktop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

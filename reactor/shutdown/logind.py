@@ -7,7 +7,7 @@ from typing import Final
 from jeepney import DBusAddress, HeaderFields, Message
 from jeepney.fds import FileDescriptor
 
-from reactor.shutdown.bus import Bus, BusError
+from reactor.system_bus import Bus, BusError
 
 LOGIND: Final = "org.freedesktop.login1"
 _SYSTEMD: Final = "org.freedesktop.systemd1"

@@ -27,8 +27,8 @@ from reactor.link.shutdown import (
     ShutdownNewsKind,
     write_news,
 )
-from reactor.shutdown.bus import open_bus
 from reactor.shutdown.logind import Logind
+from reactor.system_bus import open_bus
 
 _LOG: Final = logging.getLogger("reactor.shutdown")
 # The drop-in by which logind waits for long enough, see logind.conf(5). Drop-ins are ordered by file name,

@@ -13,6 +13,7 @@ from typing import Any
 
 from reactor.model.settings import NotificationSettings, Settings
 from reactor.supervisor import Supervisor, report
+from reactor.tell.desktop import DesktopNotice
 from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
 from reactor.tell.events import Events
 from reactor.tell.journald import Journald
@@ -37,6 +38,7 @@ class Notifications:
             Outbox(self._webhook),
             Outbox(Journald(self._in_force)),
             Outbox(WallNotice(self._in_force), most_waiting=MOST_WAITING),
+            Outbox(DesktopNotice(self._in_force), most_waiting=MOST_WAITING),
         )
 
     @property

@@ -14,7 +14,7 @@ from reactor.tell.outbox import NotSentError
 
 WALL: Final = "/usr/bin/wall"
 MOST_WAITING: Final = 8
-_BETWEEN_SECONDS: Final = 1.0
+BETWEEN_SECONDS: Final = 1.0
 
 
 class WallNotice:
@@ -38,4 +38,4 @@ class WallNotice:
         )
         if problem is not None:
             raise NotSentError(f"{WALL}: {problem}")
-        await trio.sleep(_BETWEEN_SECONDS)
+        await trio.sleep(BETWEEN_SECONDS)

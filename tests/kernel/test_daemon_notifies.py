@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from jeepney.bus_messages import MatchRule, message_bus
+from jeepney.io.trio import open_dbus_router
 
 from reactor.lab.virtual_node import VirtualNode
 from reactor.model.events import EventKind
+from reactor.tell.desktop import INTERFACE
 from reactor.tell.journald import MESSAGE_IDS
 from reactor.tell.notice import WALL
 from tests.support.daemon import RunningDaemon, after_passes
 from tests.support.journald import own_journald
+from tests.support.logind import private_bus
 from tests.support.processes import MIB, hold
 from tests.support.waiting import eventually
 
@@ -129,6 +134,28 @@ def test_an_eviction_is_written_to_the_terminals_of_those_who_are_logged_in(
 
     assert "Broadcast message" in written
     assert "evicted cgroup/hog (killed) for memory.available<64Mi" in " ".join(written.split())
+
+
+async def test_an_eviction_is_shown_on_desktops_that_listen_on_the_system_bus(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = "type='signal',interface='net.nuetzlich.SystemNotifications',member='Notify'"
+    with private_bus(tmp_path) as bus:
+        monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
+        async with open_dbus_router(bus.address) as router:
+            await router.send_and_get_reply(message_bus.AddMatch(rule))
+            with router.filter(MatchRule(interface=INTERFACE)) as received:
+                daemon.configure(HARD, {"desktop": True})
+                daemon.start()
+                assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+                with trio.fail_after(60):
+                    notice = await received.receive()
+        eventually(lambda: channel(daemon, "desktop")["sent"] == 1, "it is sent")
+        daemon.stop()
+
+    summary, body = notice.body
+    assert "reactor" == summary
+    assert "evicted cgroup/hog (killed) for memory.available\u203964Mi" in body
 
 
 def test_a_source_that_is_lost_runs_its_command_once_though_it_is_tried_again_and_again(

@@ -55,3 +55,14 @@ def test_files_of_a_webhook_that_can_not_be_used_or_are_open_to_all_are_named(
 def test_commands_that_can_be_run_are_not_mentioned(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text("reactor: {onEviction: [/bin/true, -x]}\n")
     assert "onEviction" not in _told(config, capsys)
+
+
+def test_a_desktop_without_a_system_bus_is_named(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = config.with_name("bus")
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={bus}")
+    config.write_text("reactor: {desktop: true}\n")
+    assert f"reactor.desktop: on this machine no system bus at {bus}" in _told(config, capsys)
+    bus.touch()
+    assert "reactor.desktop" not in _told(config, capsys)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from reactor.shutdown.bus import BusError, open_bus
+from reactor.system_bus import BusError, open_bus
 
 
 @pytest.mark.parametrize("answer", [b"", b"what?\r\n", b"OK 1234deadbeef\r\nERROR\r\n"])

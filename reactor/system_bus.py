@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import trio
-from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call
+from jeepney import DBusAddress, HeaderFields, Message, MessageType, Properties, new_method_call, new_signal
 from jeepney.auth import BEGIN, Authenticator
 from jeepney.bus import get_bus
 from jeepney.bus_messages import message_bus
@@ -52,6 +52,18 @@ class Bus:
         if not isinstance(value, kind):
             raise BusError(f"{address.bus_name}: {name}: got {value!r:.80}; accepted: {kind.__name__}")
         return value
+
+    async def emit(self, path: str, interface: str, member: str, signature: str, *arguments: Any) -> None:
+        """Send a signal to whom it may concern, and return when the bus has it. Raises BusError."""
+        signal = new_signal(DBusAddress(path, interface=interface), member, signature, arguments)
+        try:
+            with trio.fail_after(_CALL_SECONDS):
+                await self._connection.send(signal)
+        except trio.TooSlowError:
+            raise BusError(f"system bus: {member}: not taken within {_CALL_SECONDS:g} s") from None
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise BusError(f"system bus: {member}: {failure_text(error)}") from error
+        await self._ask(message_bus.GetId(), "GetId")  # answered in the order of what was sent
 
     async def subscribe(self, *rules: str) -> None:
         """Have the bus pass on what these rules match. Raises BusError."""
