@@ -86,7 +86,7 @@ class _Struck:
 
 
 class KillPath:
-    """Kills pods whose cgroups lie strictly inside `pod_parents` (relative to the hierarchy's root)."""
+    """Kills pods whose cgroups lie inside `pod_parents`, as paths from the hierarchy's root or patterns."""
 
     def __init__(self, tree: CgroupTree, pod_parents: Sequence[str]) -> None:
         self._tree = tree

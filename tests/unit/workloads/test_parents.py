@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -78,6 +79,37 @@ def test_who_logs_in_and_out_while_the_daemon_runs_is_seen_at_the_next_glance(
     assert [application(8, "b")] == glanced(listing)
     fake.add(application(7, "c"))
     assert [application(7, "c"), application(8, "b")] == glanced(listing) == found(listing)
+
+
+def test_where_no_inotify_is_to_be_had_every_glance_looks(
+    fake: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("reactor.kernel.libc.open_inotify", refuse)
+    listing = listing_of(fake, tmp_path, APPLICATIONS)
+    assert [] == found(listing)
+    fake.add(application(7, "a"))
+    assert [application(7, "a")] == glanced(listing)
+    shutil.rmtree(fake.directory("/user.slice/user-7.slice"))
+    fake.add(application(8, "b"))
+    assert [application(8, "b")] == glanced(listing) == found(listing)
+
+
+def test_a_storm_of_changes_leaves_a_glance_true(small: FakeTree, tmp_path: Path) -> None:
+    """More events than are read one by one, and the queue of the kernel runs over."""
+    small.add(application(7, "a"))
+    listing = listing_of(small, tmp_path, APPLICATIONS)
+    listing.list()
+    directory = small.directory(f"{USER.format(7)}/app.slice")
+    for rounds in (2_000, int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())):
+        for _ in range(rounds):
+            (directory / "x").mkdir()
+            (directory / "x").rmdir()
+        small.add(application(8, f"b{rounds}"))
+        assert application(8, f"b{rounds}") in glanced(listing)
+    assert 3 == len(glanced(listing))
 
 
 def test_a_glance_lists_only_what_has_changed(
