@@ -135,8 +135,10 @@ CASES: Final = [
 
 
 @pytest.fixture(params=list(CgroupVersion))
-def tree(request, make_tree, monkeypatch):
-    """Return the cgroups of a machine with systemd."""
+def tree(request, make_tree, monkeypatch, tmp_path):
+    """Return the cgroups of a machine with systemd and a system bus."""
+    (tmp_path / "bus").touch()
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/bus")
     monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: DAEMON)
     for module in ("findings", "notifications"):
         monkeypatch.setattr(f"reactor.doctor.{module}.unrunnable_because", missing_because)
