@@ -13,7 +13,15 @@ from reactor.config.refused import Refused
 from reactor.model import quantity
 from reactor.model.pods import QosClass
 from reactor.model.quantity import Quantity, parse_quantity
-from reactor.model.settings import BrakeMode, EbpfLoader, OomOrderMode, PodOrigin, Role
+from reactor.model.settings import (
+    BrakeMode,
+    EbpfLoader,
+    MemoryAvailable,
+    OomOrderMode,
+    PodOrigin,
+    Ranking,
+    Role,
+)
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 
 Count = NewType("Count", int)
@@ -150,6 +158,8 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
             PodOrigin,
             EbpfLoader,
             BrakeMode,
+            MemoryAvailable,
+            Ranking,
             OomOrderMode,
         )
     ),

@@ -21,6 +21,7 @@ from reactor.model.settings import (
     NotificationSettings,
     OomOrderMode,
     PodOrigin,
+    Ranking,
     RealtimeSettings,
     RestartLoopSettings,
     Role,
@@ -310,6 +311,7 @@ class Section:
     filesystems: Mapping[Filesystem, AbsolutePath] = field(default_factory=dict)
     layout: Layout | None = None
     memory_available: MemoryAvailable = MemoryAvailable.WORKING_SET
+    ranking: Ranking = Ranking.MEMORY
     housekeeping_interval: Interval = Interval(10.0)
     reclaim: Mapping[Filesystem, Commands] = field(default_factory=dict)
     reclaim_timeout: Interval = Interval(30.0)

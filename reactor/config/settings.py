@@ -31,6 +31,7 @@ from reactor.model.settings import (
     JournalSettings,
     KubernetesSettings,
     NotificationSettings,
+    Ranking,
     RealtimeSettings,
     ReclaimSettings,
     RestartLoopSettings,
@@ -437,6 +438,7 @@ def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -
         hard_memory_evictions_per_minute=section.hard_memory_evictions_per_minute,
         unhelpful_eviction_pause_seconds=section.unhelpful_eviction_pause,
         minimum_victim=section.minimum_victim_bytes,
+        ranks_swap=section.ranking is Ranking.MEMORY_AND_SWAP,
     )
 
 

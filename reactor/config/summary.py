@@ -38,6 +38,27 @@ class MemoryStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwapStats:
+    """SwapStats, of the node or of a pod; capacity is what is available and what is in use."""
+
+    swap_available_bytes: Count | None = None
+    swap_usage_bytes: Count | None = None
+    time: Timestamp | None = None
+
+    def observations(self) -> Iterator[tuple[Signal, Observation]]:
+        """Yield what it shows of the node; nothing of one without swap."""
+        if not self.swap_available_bytes and not self.swap_usage_bytes:
+            return
+        if self.swap_available_bytes is not None and self.swap_usage_bytes is not None:
+            seen = Observation(
+                available=self.swap_available_bytes,
+                capacity=self.swap_available_bytes + self.swap_usage_bytes,
+                taken_at_seconds=self.time,
+            )
+            yield Signal.SWAP_AVAILABLE, seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FsStats:
     """FsStats, of a filesystem of the node or of what a pod holds on one."""
 
@@ -107,6 +128,7 @@ class NodeStats:
     fs: FsStats | None = None
     runtime: RuntimeStats = field(default_factory=RuntimeStats)
     rlimit: RlimitStats | None = None
+    swap: SwapStats | None = None
     system_containers: tuple[ContainerStats, ...] = ()
 
 
@@ -150,6 +172,7 @@ class PodStats:
     volume: tuple[VolumeStats, ...] = ()
     ephemeral_storage: FsStats | None = field(default=None, metadata={"key": "ephemeral-storage"})
     process_stats: ProcessStats | None = field(default=None, metadata={"key": "process_stats"})
+    swap: SwapStats | None = None
 
     def usage(self) -> PodUsage:
         """Return it as the policy takes it."""
@@ -159,6 +182,7 @@ class PodStats:
             ephemeral_storage_bytes=None
             if self.ephemeral_storage is None
             else self.ephemeral_storage.used_bytes,
+            swap_bytes=None if self.swap is None else self.swap.swap_usage_bytes,
             containers=tuple(container.usage() for container in self.containers),
             volumes={
                 volume.name: FilesystemUsage(used_bytes=volume.used_bytes, inodes_used=volume.inodes_used)
@@ -192,6 +216,8 @@ class Summary:
         ):
             if filesystem is not None:
                 yield from filesystem.observations(space, inodes)
+        if self.node.swap is not None:
+            yield from self.node.swap.observations()
         rlimit = self.node.rlimit
         if rlimit is not None and rlimit.maxpid is not None and rlimit.curproc is not None:
             yield (

@@ -11,15 +11,21 @@ from typing import Final
 from reactor.doctor.kubernetes import kubernetes_features
 from reactor.doctor.remedies import NONE_IS_NEEDED, each_once, fitting, this_place
 from reactor.doctor.runtime import podman_features, runtime_feature
-from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
+from reactor.doctor.thresholds import (
+    absurd_on_this_machine,
+    late_on_this_machine,
+    without_swap_on_this_machine,
+)
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
 from reactor.model.settings import BrakeMode, Settings
+from reactor.model.signals import Signal
 from reactor.sources.catalogue import (
     BY_NAME,
     MEMCG_EVENTFD,
     MEMORY_HIGH,
     SOURCES,
+    SWAP,
     TICKER,
     Source,
     Watched,
@@ -62,6 +68,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)
     absurd, late = absurd_on_this_machine(wanted), late_on_this_machine(wanted)
+    without_swap = without_swap_on_this_machine(wanted)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
     lacks = second_choices(wanted, plans, by_name)
     status = exit_status(works=works, lacks=lacks, strict=strict)
@@ -72,6 +79,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
             "brake": brake,
             "absurd_thresholds": absurd,
             "late_thresholds": late,
+            "thresholds_without_swap": without_swap,
             "can_guard": works,
             "second_choices": lacks,
         }
@@ -87,7 +95,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
         )
     )
     screen.print(f"brake: {brake}")
-    for what, why in (*absurd.items(), *late.items()):
+    for what, why in (*absurd.items(), *late.items(), *without_swap.items()):
         screen.print(f"{what}: {why}")
     for what, why in lacks.items():
         screen.say(f"second choice: {what}: {why}")
@@ -173,6 +181,8 @@ def _plan(source: Source, settings: Settings, features: Mapping[str, Feature]) -
     feature = _feature(source, features)
     used = source.feature is None or (feature is not None and feature.available)
     because = source.because if feature is None else feature.detail
+    if source.name == SWAP and not _watches_swap(settings):
+        used, because = False, "no threshold is for swap.available"
     if source.name == TICKER:
         because = f"every {settings.housekeeping_interval_seconds:g} s"
     eventfd = _feature(BY_NAME[MEMCG_EVENTFD], features)
@@ -181,6 +191,10 @@ def _plan(source: Source, settings: Settings, features: Mapping[str, Feature]) -
     elif source.version is CgroupVersion.V2 and eventfd is not None and eventfd.available:
         used, because = False, _ON_V1
     return SourcePlan(name=source.name, used=used, purpose=source.purpose, because=because)
+
+
+def _watches_swap(settings: Settings) -> bool:
+    return any(one.signal is Signal.SWAP_AVAILABLE for one in settings.eviction.thresholds)
 
 
 def _feature(source: Source, features: Mapping[str, Feature]) -> Feature | None:

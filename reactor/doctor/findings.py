@@ -18,7 +18,11 @@ from reactor.config.refused import join
 from reactor.config.settings import load_configuration
 from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
 from reactor.doctor.notifications import notification_problems, system_bus_problem
-from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
+from reactor.doctor.thresholds import (
+    absurd_on_this_machine,
+    late_on_this_machine,
+    without_swap_on_this_machine,
+)
 from reactor.errors import ConfigError, ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
@@ -100,6 +104,7 @@ def _found(
     )
     for what, why in (*absurd.items(), *late.items()):
         yield what, f"on this machine {why}"
+    yield from without_swap_on_this_machine(settings, proc=proc).items()
 
 
 def _parents(

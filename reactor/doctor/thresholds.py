@@ -11,6 +11,7 @@ from reactor.disks.filesystems import FilesystemObserver, observations
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
+from reactor.kernel.swap import machine_swap
 from reactor.model.amounts import amount_text
 from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Resource, Signal
@@ -70,6 +71,20 @@ def late_on_this_machine(
     }
 
 
+def without_swap_on_this_machine(settings: Settings, *, proc: Path = PROC) -> dict[str, str]:
+    """Return which thresholds this machine never meets because it has no swap, by their names."""
+    try:
+        if machine_swap(proc).total_bytes:
+            return {}
+    except (OSError, ReactorError):
+        return {}
+    return {
+        f"threshold {one}": "never met: this machine has no swap (/proc/swaps)"
+        for one in settings.eviction.thresholds
+        if one.signal is Signal.SWAP_AVAILABLE
+    }
+
+
 def hard_threshold_bytes(
     settings: Settings, tree: CgroupTree | None = None, *, proc: Path = PROC
 ) -> dict[str, int]:
@@ -90,7 +105,7 @@ def _memory_and_processes(
     except (OSError, ReactorError):
         return {}
     try:
-        return {**node.memory(), **node.processes()}
+        return {**node.memory(), **node.processes(), **node.swap()}
     finally:
         node.close()
 

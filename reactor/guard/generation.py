@@ -30,7 +30,8 @@ from reactor.guard.recorder import OnPass
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import ToldFilesystems
-from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
 from reactor.model.pod_parents import fences
@@ -49,6 +50,7 @@ from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.oom import OomSource
 from reactor.sources.processes import ProcessSource
+from reactor.sources.swap import SwapWatch
 from reactor.sources.ticker import Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
@@ -105,7 +107,10 @@ class Generation:
         self._clock_seconds = clock_seconds
         self._node = NodeObserver(tree, settings)
         self._usages = PodObserver(
-            tree, memory_available=settings.memory_available, clock_seconds=self._clock_seconds
+            tree,
+            memory_available=settings.memory_available,
+            counts_swap=settings.counts_swap,
+            clock_seconds=self._clock_seconds,
         )
         self._levels = MemoryLevels(tree, settings, self._node)
         self._brake = brake
@@ -120,6 +125,7 @@ class Generation:
             on_oom_kill,
             expect=self._expect_oom_victim,
         )
+        self._swap = self._swap_watch(tree)
         self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
         workloads: Workloads | None = None
         if pods is None:
@@ -182,6 +188,22 @@ class Generation:
         if self._oom_scores is not None and self._oom_scores.problem is not None:
             found["oom_score_adj of pods"] = self._oom_scores.problem
         return found
+
+    def _swap_watch(self, tree: CgroupTree) -> SwapWatch | None:
+        """Return what watches swap, None where no threshold is for it."""
+        thresholds = [one for one in self.settings.eviction.thresholds if one.signal is Signal.SWAP_AVAILABLE]
+        if not thresholds:
+            return None
+        node = self.settings.node_cgroup
+        has_events = node is not None and tree.version is CgroupVersion.V2
+        return SwapWatch(
+            thresholds,
+            lambda: self._node.swap().get(Signal.SWAP_AVAILABLE),
+            self.wakes,
+            self.board,
+            events=tree.memory_root / f"{node}/{SWAP_EVENTS}".lstrip("/") if has_events else None,
+            longest_seconds=self.settings.housekeeping_interval_seconds,
+        )
 
     def _oom_scores_of(
         self,
@@ -413,6 +435,7 @@ class Generation:
         return {
             **oom_scores,
             "oom kills": self._oom.run,
+            **({} if self._swap is None else {"swap": self._swap.run}),
             "filesystems": self.filesystems.run,
             "storage": self.storage.run,
             "housekeeping": self.housekeeping.run,

@@ -9,6 +9,7 @@ from reactor.model.signals import RESOURCE, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 
 PROCESS_SIGNALS: Final = frozenset({Signal.PID_AVAILABLE})
+SWAP_SIGNALS: Final = frozenset({Signal.SWAP_AVAILABLE})
 
 
 class Observed:

@@ -8,7 +8,7 @@ cost the longer it is good for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,8 @@ import trio
 from reactor.guard.record import ranked_document
 from reactor.model.decisions import PolicyState, RankedPod
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.signals import MEMORY_SIGNALS, RESOURCE, Resource, Signal
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import FREED_TOGETHER, RESOURCE, Resource, Signal
 from reactor.observe.storage import with_storage
 from reactor.policy import rank
 
@@ -99,7 +100,7 @@ class EvictionOrder:
             present = (pod for pod in some if pod.uid not in view.usages.vanished)
             # The best so far stand before the others, so that ties keep the pods' order.
             among = (*(place.pod for place in best), *present)
-            best = rank(among, usages, signal, view.settings.eviction.layout)[:places]
+            best = rank_now(view.settings.eviction, among, usages, signal)[:places]
             usages = {place.pod.uid: usages[place.pod.uid] for place in best if place.pod.uid in usages}
             took_seconds += self._clock_seconds() - began
             await trio.lowlevel.checkpoint()
@@ -110,6 +111,13 @@ class EvictionOrder:
             at_seconds=self._clock_seconds(),
             took_seconds=took_seconds,
         )
+
+
+def rank_now(
+    settings: EvictionSettings, pods: Iterable[Pod], usages: Mapping[str, PodUsage], signal: Signal
+) -> tuple[RankedPod, ...]:
+    """Return the pods in the order in which a pass would rank them."""
+    return rank(pods, usages, signal, settings.layout, with_swap=settings.ranks_swap)
 
 
 async def usages_in_turns(view: View, pods: Sequence[Pod], signal: Signal) -> Mapping[str, PodUsage]:
@@ -124,7 +132,7 @@ async def usages_in_turns(view: View, pods: Sequence[Pod], signal: Signal) -> Ma
 def _usages(view: View, pods: Sequence[Pod], signal: Signal) -> Mapping[str, PodUsage]:
     """Return what these pods use of what the signal is about, by uid."""
     uids = [pod.uid for pod in pods]
-    if signal in MEMORY_SIGNALS:
+    if RESOURCE[signal] in FREED_TOGETHER:
         return view.usages.of(uids)
     counted = view.usages.of(uids, with_processes=True) if RESOURCE[signal] is Resource.PIDS else {}
     return with_storage(counted, view.known.storage.usages(pods), pods)

@@ -29,6 +29,9 @@ class Node(Protocol):
     def processes(self) -> Mapping[Signal, Observation]:
         """Read the process signal."""
 
+    def swap(self) -> Mapping[Signal, Observation]:
+        """Read swap.available; nothing where the node has no swap."""
+
 
 class PodUsages(Protocol):
     """Observes what pods use; one that vanished is absent from the answer."""
@@ -51,6 +54,9 @@ class PodUsages(Protocol):
 
     def shared_memory_bytes(self, uid: str) -> int | None:
         """Read how much of a pod's memory is shared or tmpfs; None where that can't be had."""
+
+    def note_swap(self) -> None:
+        """Read what of each pod is in swap, for those who ask later; nothing where the machine has none."""
 
     def active_file_bytes(self, uid: str) -> int | None:
         """Read how much of a pod's working set is page cache; None where that can't be had."""

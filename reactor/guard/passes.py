@@ -17,7 +17,7 @@ from reactor.guard.candidates import Candidates
 from reactor.guard.evictor import Evictor
 from reactor.guard.lingering import Lingering
 from reactor.guard.node_reclaimer import NodeReclaimer, Observe
-from reactor.guard.observed import PROCESS_SIGNALS, Observed, resources_wanting
+from reactor.guard.observed import PROCESS_SIGNALS, SWAP_SIGNALS, Observed, resources_wanting
 from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.readiness import foreseen, near
@@ -107,6 +107,7 @@ class Passes:
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
         self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
+        self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_near = False
         self.is_unfinished = False
         parts.usages.track(known.pods)
@@ -386,6 +387,10 @@ class Passes:
         self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):
             self.known.observed.take(PROCESS_SIGNALS, self._parts.node.processes(), now_seconds)
+            if self._watches_swap:
+                self.known.observed.take(SWAP_SIGNALS, self._parts.node.swap(), now_seconds)
+            if any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
+                self._parts.usages.note_swap()
         return memory
 
     def _snapshot(self, wakes: Sequence[Wake], now_seconds: float) -> Snapshot:

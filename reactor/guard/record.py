@@ -317,6 +317,7 @@ def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, An
         "priority": place.pod.priority,
         "usage": place.usage,
         "request": place.request,
+        "swap_bytes": place.swap_bytes,
         "exceeds_request": place.exceeds_request,
         "critical_because": place.pod.critical_because,
         "preference": place.pod.preference.name.lower(),

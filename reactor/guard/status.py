@@ -16,7 +16,7 @@ import trio
 import reactor
 from reactor.brake.braking import BrakeReading
 from reactor.guard.oom import OomKills
-from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, ranked_signal, usages_in_turns
+from reactor.guard.order import PODS_AT_ONCE, EvictionOrder, rank_now, ranked_signal, usages_in_turns
 from reactor.guard.parts import Node, PodUsages
 from reactor.guard.passes import NodeView
 from reactor.guard.record import counted_as
@@ -27,7 +27,6 @@ from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, UNIT, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
-from reactor.policy import rank
 from reactor.policy.oom_victims import credit_bytes
 from reactor.sources.catalogue import chain_of
 from reactor.supervisor import PartState
@@ -138,7 +137,7 @@ async def explain(view: View) -> dict[str, Any]:
     usages = await usages_in_turns(view, pods, signal)
     resource = RESOURCE[signal]
     ranking: list[dict[str, Any]] = []
-    places = rank(pods, usages, signal, view.settings.eviction.layout)
+    places = rank_now(view.settings.eviction, pods, usages, signal)
     for number, place in enumerate(places, 1):
         if number % PODS_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
@@ -152,6 +151,7 @@ async def explain(view: View) -> dict[str, Any]:
                 "preference": place.pod.preference.name.lower(),
                 "usage": place.usage,
                 "request": place.request,
+                "swap_bytes": place.swap_bytes,
                 "because": standing(place, resource),
             }
         )

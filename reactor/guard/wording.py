@@ -44,6 +44,8 @@ def standing(place: RankedPod, resource: Resource | None) -> str:
         tail += "; passed over, since it holds less than minimumVictimBytes"
     if place.usage is None:
         return f"without statistics, so first; {tail}"
+    if place.swap_bytes and resource is not Resource.SWAP:
+        tail += f"; {amount_text(place.swap_bytes, Resource.SWAP)} in swap"
     used = amount_text(place.usage, resource)
     if place.exceeds_request is None:
         return f"uses {used}; {tail}"

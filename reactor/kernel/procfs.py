@@ -70,6 +70,14 @@ def parse_meminfo(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInfo:
     )
 
 
+def parse_swap(raw: bytes, interface: str = "/proc/meminfo") -> tuple[int, int]:
+    """Return how much swap the machine has, and how much of it is free, in bytes; 0 and 0 without any."""
+    total_bytes, free_bytes = (
+        _optional_kib_line(raw, label, interface) or 0 for label in (b"SwapTotal:", b"SwapFree:")
+    )
+    return total_bytes, free_bytes
+
+
 def parse_memory_in_use(raw: bytes, interface: str = "/proc/meminfo") -> MemoryInUse:
     """Return what processes and files use.
 

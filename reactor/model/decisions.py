@@ -27,6 +27,7 @@ class RankedPod(NamedTuple):
 
     `usage` and `request` are of the starved resource (usage None: the pod has no statistics, or, where
     `unreadable`, the number could not be read); `exceeds_request` is None there and for processes.
+    `swap_bytes` is what the pod has in swap (None: not observed).
     `is_passed_over`: others go first because this pod holds too little to be worth it.
     """
 
@@ -36,6 +37,7 @@ class RankedPod(NamedTuple):
     exceeds_request: bool | None
     unreadable: bool = False
     is_passed_over: bool = False
+    swap_bytes: int | None = None
 
     @property
     def evictable(self) -> bool:

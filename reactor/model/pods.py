@@ -162,12 +162,15 @@ class ContainerUsage:
 class PodUsage:
     """What one pod uses (None: not observed, which counts as none used). `volumes` is by volume name.
 
+    `swap_bytes` is what of its memory is in swap, and no part of the working set.
+
     `unreadable` are the resources whose numbers were looked for and could not be read.
     """
 
     memory_working_set_bytes: int | None = None
     process_count: int | None = None
     ephemeral_storage_bytes: int | None = None
+    swap_bytes: int | None = None
     containers: tuple[ContainerUsage, ...] = ()
     volumes: Mapping[str, FilesystemUsage] = field(default_factory=dict)
     unreadable: frozenset[Resource] = frozenset()

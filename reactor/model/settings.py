@@ -9,7 +9,7 @@ from enum import StrEnum
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import PodLists
 from reactor.model.pod_parents import fences
-from reactor.model.signals import Filesystem, Layout
+from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 
 
@@ -33,6 +33,7 @@ class EvictionSettings:
     which have `hard_memory_evictions_per_minute`; those that turn out not to help are one in
     `unhelpful_eviction_pause_seconds` (0: not slowed down). `minimum_victim` is what a pod has to hold to be
     worth a hard memory eviction, in bytes or as a share of what is missing (None: anything).
+    With `ranks_swap` a pod's memory in swap counts where pods are ranked for memory.
     With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`).
     `commands_for` are the filesystems for which commands are configured that give something back.
     """
@@ -50,6 +51,7 @@ class EvictionSettings:
     minimum_victim: ThresholdValue | None = None
     in_flight_deadline_seconds: float = 10.0
     reclaims_memory: bool = False
+    ranks_swap: bool = False
     commands_for: frozenset[Filesystem] = frozenset()
 
 
@@ -154,6 +156,13 @@ class OomOrderMode(StrEnum):
 
     POLICY = "policy"
     LEAVE = "leave"
+
+
+class Ranking(StrEnum):
+    """By what pods are ranked for memory: their working set, or that and what they have in swap."""
+
+    MEMORY = "memory"
+    MEMORY_AND_SWAP = "memory+swap"
 
 
 class MemoryAvailable(StrEnum):
@@ -266,6 +275,12 @@ class Settings:
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def counts_swap(self) -> bool:
+        """Return whether a pass asks what each pod has in swap: for a threshold, or to rank by it."""
+        eviction = self.eviction
+        return eviction.ranks_swap or any(one.signal is Signal.SWAP_AVAILABLE for one in eviction.thresholds)
 
     @property
     def measured_parents(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Signal(StrEnum):
-    """What is observed of a node, by upstream's name."""
+    """What is observed of a node, by upstream's name; of swap upstream observes nothing."""
 
     MEMORY_AVAILABLE = "memory.available"
     ALLOCATABLE_MEMORY_AVAILABLE = "allocatableMemory.available"
@@ -22,6 +22,7 @@ class Signal(StrEnum):
     CONTAINERFS_AVAILABLE = "containerfs.available"
     CONTAINERFS_INODES_FREE = "containerfs.inodesFree"
     PID_AVAILABLE = "pid.available"
+    SWAP_AVAILABLE = "swap.available"
 
 
 class LimitSignal(StrEnum):
@@ -39,6 +40,7 @@ class Resource(StrEnum):
     EPHEMERAL_STORAGE = "ephemeral-storage"
     INODES = "inodes"
     PIDS = "pids"
+    SWAP = "swap"
 
 
 class NodeCondition(StrEnum):
@@ -83,6 +85,8 @@ class Reclaim(StrEnum):
 
 
 MEMORY_SIGNALS: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})
+# A pod that ends frees both.
+FREED_TOGETHER: Final = frozenset({Resource.MEMORY, Resource.SWAP})
 ON_DISK: Final = frozenset({Resource.EPHEMERAL_STORAGE, Resource.INODES})
 
 RESOURCE: Final[dict[Signal, Resource]] = {
@@ -95,6 +99,7 @@ RESOURCE: Final[dict[Signal, Resource]] = {
     Signal.CONTAINERFS_AVAILABLE: Resource.EPHEMERAL_STORAGE,
     Signal.CONTAINERFS_INODES_FREE: Resource.INODES,
     Signal.PID_AVAILABLE: Resource.PIDS,
+    Signal.SWAP_AVAILABLE: Resource.SWAP,
 }
 
 # What is observed of each filesystem: bytes, and inodes.
@@ -104,7 +109,7 @@ FILESYSTEM_SIGNALS: Final[Mapping[Filesystem, tuple[Signal, Signal]]] = {
     Filesystem.CONTAINERFS: (Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE),
 }
 
-IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE})
+IN_BYTES: Final = frozenset({Resource.MEMORY, Resource.EPHEMERAL_STORAGE, Resource.SWAP})
 # What a status document calls the unit of an amount, and a resource that is counted in it.
 UNIT: Final[dict[Resource, str]] = {
     resource: "bytes" if resource in IN_BYTES else {Resource.PIDS: "processes"}.get(resource, resource.value)
@@ -115,6 +120,7 @@ RESOURCE_IN: Final = {"bytes": Resource.MEMORY, "inodes": Resource.INODES, "proc
 CONDITION: Final[dict[Signal, NodeCondition]] = {
     signal: {
         Resource.MEMORY: NodeCondition.MEMORY_PRESSURE,
+        Resource.SWAP: NodeCondition.MEMORY_PRESSURE,
         Resource.PIDS: NodeCondition.PID_PRESSURE,
     }.get(resource, NodeCondition.DISK_PRESSURE)
     for signal, resource in RESOURCE.items()

@@ -14,6 +14,7 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.mem_available import Watermarks
 from reactor.kernel.procfs import PROC, read_task_count, read_task_limit
+from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
 from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
@@ -75,6 +76,18 @@ class NodeObserver:
         self._problems["processes"] = problems
         return {} if found is None else {Signal.PID_AVAILABLE: found}
 
+    def swap(self) -> Mapping[Signal, Observation]:
+        """Return swap.available; nothing, with a problem, where the node has no swap."""
+        problems: dict[str, str] = {}
+        signal = Signal.SWAP_AVAILABLE
+        found = _tried(problems, str(signal), self._swap)
+        if found is not None and not found.total_bytes:
+            problems[str(signal)] = "the node has no swap: its thresholds are never met"
+        self._problems["swap"] = problems
+        if problems or found is None:
+            return {}
+        return {signal: Observation(available=found.free_bytes, capacity=found.total_bytes)}
+
     def close(self) -> None:
         """Close every descriptor."""
         self._memory.close()
@@ -89,6 +102,11 @@ class NodeObserver:
         if is_missing:
             why = f"the cgroup {cgroup} (nodeCgroup) does not exist: no pod is guarded until it does"
             problems[str(Signal.MEMORY_AVAILABLE)] = why
+
+    def _swap(self) -> SwapSpace:
+        machine = machine_swap(self._proc)
+        node = self._settings.node_cgroup
+        return machine if node is None else cgroup_swap(self._tree, node, machine)
 
     def _tasks(self) -> Observation:
         node = self._settings.node_cgroup

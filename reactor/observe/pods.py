@@ -15,17 +15,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.files import GONE, KernelFile, parse_integer
 from reactor.kernel.mem_available import Watermarks, counters_of
+from reactor.kernel.procfs import PROC
+from reactor.kernel.swap import SwapCounter, machine_swap
 from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 
-_DESCRIPTORS_PER_POD: Final = 3
+_DESCRIPTORS_PER_POD: Final = 4
 # What the daemon needs besides: sockets, eventfds, the node's counters, the journal, a worker's reads.
 _DESCRIPTORS_BESIDES: Final = 256
 _DETAILED_PODS: Final = 2
@@ -61,6 +64,8 @@ class PodObserver:
 
     Pods beyond `most_held` (None: what the limit of descriptors allows) are opened for each reading. What
     counts as available of the node counts for no pod: nothing of it comes back when the pod dies.
+
+    What of a pod is in swap is told as it was at the last `note_swap`, or with `counts_swap` read afresh.
     """
 
     def __init__(
@@ -68,6 +73,8 @@ class PodObserver:
         tree: CgroupTree,
         *,
         memory_available: MemoryAvailable = MemoryAvailable.WORKING_SET,
+        counts_swap: bool = False,
+        proc: Path = PROC,
         most_held: int | None = None,
         fresh_seconds: float = _FRESH_SECONDS,
         clock_seconds: Callable[[], float] = time.monotonic,
@@ -76,6 +83,10 @@ class PodObserver:
         counts_available = memory_available is MemoryAvailable.MEM_AVAILABLE
         self._watermarks = Watermarks() if counts_available else None  # of a pod all of it can be reclaimed
         self._most_held = most_held
+        self._counts_swap = counts_swap
+        self._proc = proc
+        self._swap_counters: dict[str, SwapCounter] = {}
+        self._swapped: dict[str, int | None] = {}
         self._cgroups: dict[str, str] = {}
         self._with_containers: dict[str, Pod] = {}
         self._counters: dict[str, _PodCounters] = {}
@@ -106,6 +117,8 @@ class PodObserver:
         wanted = {pod.uid: pod.cgroup for pod in pods if pod.cgroup is not None}
         for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:
             self._counters.pop(uid).close()
+        for uid in [uid for uid in self._swap_counters if wanted.get(uid) != self._cgroups.get(uid)]:
+            self._forget_swap(uid)
         self._cgroups = wanted
         self._without_cgroup = tuple(pod.uid for pod in pods if pod.cgroup is None)
         self._with_containers = {
@@ -151,6 +164,34 @@ class PodObserver:
                 return read(opened)
         except (KeyError, OSError, ReactorError):
             return None
+
+    def note_swap(self) -> None:
+        """Read what of each pod is in swap; where the machine has no swap nothing is read or held open."""
+        try:
+            has_swap = machine_swap(self._proc).total_bytes > 0
+        except (OSError, ReactorError):
+            has_swap = False
+        if has_swap:
+            self._swapped = {uid: self._swap_bytes(uid) for uid in self._cgroups}
+            return
+        for uid in tuple(self._swap_counters):
+            self._forget_swap(uid)
+
+    def _swap_bytes(self, uid: str) -> int | None:
+        """Return what of a pod is in swap, None where that is not counted or can't be read."""
+        try:
+            if uid not in self._swap_counters:
+                self._swap_counters[uid] = SwapCounter(self._tree, self._cgroups[uid])
+            return self._swap_counters[uid].swapped_bytes()
+        except (OSError, ReactorError):  # the cgroup is gone, or its swap is not counted
+            self._forget_swap(uid)
+            return None
+
+    def _forget_swap(self, uid: str) -> None:
+        counter = self._swap_counters.pop(uid, None)
+        self._swapped.pop(uid, None)
+        if counter is not None:
+            counter.close()
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -227,9 +268,11 @@ class PodObserver:
                 found.append(ContainerUsage(name=name, memory_working_set_bytes=used_bytes))
         return tuple(found)
 
-    @staticmethod
-    def _memory(_uid: str, counters: _PodCounters, _cgroup: str) -> PodUsage:
-        return PodUsage(memory_working_set_bytes=counters.memory.working_set_bytes())
+    def _memory(self, uid: str, counters: _PodCounters, _cgroup: str) -> PodUsage:
+        return PodUsage(
+            memory_working_set_bytes=counters.memory.working_set_bytes(),
+            swap_bytes=self._swap_bytes(uid) if self._counts_swap else self._swapped.get(uid),
+        )
 
     def _full(self, uid: str, counters: _PodCounters, cgroup: str) -> PodUsage:
         working_set_bytes = counters.memory.working_set_bytes()
@@ -241,7 +284,10 @@ class PodObserver:
             return self._with_count_as_it_was(uid, working_set_bytes)
         if self._failing_since_seconds:
             self._failing_since_seconds.pop((uid, Resource.PIDS), None)
-        return PodUsage(memory_working_set_bytes=working_set_bytes, process_count=count)
+        swap_bytes = self._swap_bytes(uid) if self._counts_swap else self._swapped.get(uid)
+        return PodUsage(
+            memory_working_set_bytes=working_set_bytes, process_count=count, swap_bytes=swap_bytes
+        )
 
     def _with_count_as_it_was(self, uid: str, working_set_bytes: int) -> PodUsage:
         known = self._last[Resource.PIDS].get(uid)

@@ -186,7 +186,7 @@ def _evict(
 ) -> Decision:
     """Return the decision to act on a threshold: the ranking, and the first in it that may be evicted."""
     eligible = candidates(pods, state, threshold, decision.at_seconds)
-    ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout)
+    ranking = rank(eligible, snapshot.pods, threshold.signal, settings.layout, with_swap=settings.ranks_swap)
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         seen = snapshot.signals[threshold.signal]
         ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)

@@ -13,7 +13,7 @@ from reactor.model.amounts import amount_text
 from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
+from reactor.model.signals import FREED_TOGETHER, MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.oom_victims import credit_bytes
 from reactor.policy.storm import slowed, with_kill
@@ -161,8 +161,13 @@ def _waited_for(state: PolicyState, threshold: Threshold, now_seconds: float) ->
     """Return the evictions that free a threshold's resource; a hard one waits for no grace period."""
     for flight in state.in_flight:
         is_in_grace = now_seconds < flight.kill_at_seconds
-        if flight.resource is RESOURCE[threshold.signal] and not (threshold.is_hard and is_in_grace):
+        if _frees(flight.resource, RESOURCE[threshold.signal]) and not (threshold.is_hard and is_in_grace):
             yield flight
+
+
+def _frees(evicted_for: Resource, resource: Resource) -> bool:
+    """Return whether an eviction for one resource frees the other: a pod that ends has memory and swap."""
+    return evicted_for is resource or {evicted_for, resource} <= FREED_TOGETHER
 
 
 def _rate(

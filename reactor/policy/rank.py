@@ -12,7 +12,12 @@ from reactor.policy.usage import is_unreadable, usage
 
 
 def rank(
-    pods: Iterable[Pod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
+    pods: Iterable[Pod],
+    used: Mapping[str, PodUsage],
+    signal: Signal,
+    layout: Layout,
+    *,
+    with_swap: bool = False,
 ) -> tuple[RankedPod, ...]:
     """Return the pods in the order in which they would be evicted; those that never are, last.
 
@@ -24,7 +29,9 @@ def rank(
 
     Not upstream's: a pod whose number could not be read comes last of those that may be evicted, since a
     victim is never chosen for a fault of the observer's. Before all that, the pods that the operator prefers
-    come first and those to be avoided last.
+    come first and those to be avoided last. For swap, of which upstream knows nothing, the order is that for
+    inodes: no pod requests any, and one that has none in use goes last. `with_swap` counts a pod's memory in
+    swap where the ranking is for memory.
     """
     resource = RESOURCE[signal]
     is_requested = resource is not Resource.PIDS
@@ -33,6 +40,9 @@ def rank(
     for pod in pods:
         statistics = used.get(pod.uid)
         amount = usage(pod, statistics, signal, layout)
+        swap_bytes = None if statistics is None else statistics.swap_bytes
+        if with_swap and swap_bytes is not None and amount is not None and resource is Resource.MEMORY:
+            amount += swap_bytes
         request = pod.requests.get(resource, 0)
         exceeds = amount > request if is_requested and amount is not None else None
         places.append(
@@ -42,6 +52,7 @@ def rank(
                 request=request,
                 exceeds_request=exceeds,
                 unreadable=is_unreadable(statistics, resource),
+                swap_bytes=swap_bytes,
             )
         )
     return tuple(sorted(places, key=order))

@@ -19,7 +19,7 @@ def node_reclaim(
     `commands_for` are the filesystems for which commands are configured: they come first, since an image
     that is removed has to be fetched again. For the rest see upstream's buildSignalToNodeReclaimFuncs.
     """
-    if RESOURCE[signal] in {Resource.MEMORY, Resource.PIDS}:
+    if RESOURCE[signal] in {Resource.MEMORY, Resource.PIDS, Resource.SWAP}:
         return ()
     has_commands = any(filesystem in commands_for for filesystem in filesystems_of(signal, layout))
     return (*((Reclaim.COMMANDS,) if has_commands else ()), *_upstream(signal, layout))

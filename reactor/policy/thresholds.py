@@ -15,6 +15,7 @@ _OF_WHAT: Final = {
     Signal.MEMORY_AVAILABLE: "the node has",
     Signal.ALLOCATABLE_MEMORY_AVAILABLE: "the pods' cgroups may use",
     Signal.PID_AVAILABLE: "the node may run",
+    Signal.SWAP_AVAILABLE: "the node may swap",
 }
 
 

@@ -24,6 +24,8 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
         return used.memory_working_set_bytes or 0
     if resource is Resource.PIDS:
         return used.process_count or 0
+    if resource is Resource.SWAP:
+        return used.swap_bytes or 0
     counts = (
         filesystem.inodes_used if resource is Resource.INODES else filesystem.used_bytes
         for filesystem in _filesystems(pod, used, signal, layout)

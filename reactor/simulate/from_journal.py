@@ -99,6 +99,8 @@ def _summary(document: Mapping[str, Any]) -> dict[str, Any]:
             node["systemContainers"] = [{"name": "pods", "memory": _memory(seen)}]
         elif signal is Signal.PID_AVAILABLE:
             node["rlimit"] = {"maxpid": seen["capacity"], "curproc": seen["capacity"] - seen["available"]}
+        elif signal is Signal.SWAP_AVAILABLE:
+            node["swap"] = _swap(seen["available"], seen["capacity"])
         else:
             place, available, capacity = _FILESYSTEMS[signal]
             holder = node if place == "fs" else node.setdefault("runtime", {})
@@ -110,6 +112,10 @@ def _summary(document: Mapping[str, Any]) -> dict[str, Any]:
             _usage(place, resource) for place in document.get("ranking") or () if place["usage"] is not None
         ],
     }
+
+
+def _swap(available: int, capacity: int) -> dict[str, int]:
+    return {"swapAvailableBytes": available, "swapUsageBytes": capacity - available}
 
 
 def _memory(seen: Mapping[str, Any]) -> dict[str, int]:
@@ -160,5 +166,7 @@ def _usage(place: Mapping[str, Any], resource: Resource) -> dict[str, Any]:
         return {**reference, "memory": {"workingSetBytes": used}}
     if resource is Resource.PIDS:
         return {**reference, "process_stats": {"process_count": used}}
+    if resource is Resource.SWAP:
+        return {**reference, "swap": {"swapUsageBytes": used}}
     key = "usedBytes" if resource is Resource.EPHEMERAL_STORAGE else "inodesUsed"
     return {**reference, "containers": [{"name": "all", "rootfs": {key: used}, "logs": {key: 0}}]}

@@ -41,7 +41,9 @@ class PlainNode:
     def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
         self._node = NodeObserver(tree, settings, proc=proc)
         self._workloads = Workloads(tree, settings, proc=proc)
-        self._pods = PodObserver(tree, memory_available=settings.memory_available)
+        self._pods = PodObserver(
+            tree, memory_available=settings.memory_available, counts_swap=settings.counts_swap
+        )
         self._filesystems = FilesystemObserver(settings)
         self._signals = {threshold.signal for threshold in settings.eviction.thresholds}
 
@@ -50,6 +52,8 @@ class PlainNode:
         seen = {**self._node.memory(), **self._node.processes()}
         if Signal.ALLOCATABLE_MEMORY_AVAILABLE not in self._signals:
             seen.pop(Signal.ALLOCATABLE_MEMORY_AVAILABLE, None)
+        if Signal.SWAP_AVAILABLE in self._signals:
+            seen |= self._node.swap()
         for filesystem, path in self._filesystems.paths.items():
             with trio.move_on_after(_PATIENCE_SECONDS):
                 try:
@@ -144,6 +148,10 @@ def summary_of(seen: Mapping[Signal, Observation], pods: Sequence[Pod], usages: 
     if Signal.PID_AVAILABLE in seen:
         tasks = seen[Signal.PID_AVAILABLE]
         node["rlimit"] = {"maxpid": tasks.capacity, "curproc": tasks.capacity - tasks.available}
+    swap = seen.get(Signal.SWAP_AVAILABLE)
+    if swap is not None:
+        taken = swap.capacity - swap.available
+        node["swap"] = {"swapAvailableBytes": swap.available, "swapUsageBytes": taken}
     nodefs = _filesystem(seen, Filesystem.NODEFS)
     runtime = {
         key: _filesystem(seen, filesystem)
@@ -200,4 +208,6 @@ def _usage(pod: Pod, usage: PodUsage) -> dict[str, Any]:
         found["memory"] = {"workingSetBytes": usage.memory_working_set_bytes}
     if usage.process_count is not None:
         found["process_stats"] = {"process_count": usage.process_count}
+    if usage.swap_bytes is not None:
+        found["swap"] = {"swapUsageBytes": usage.swap_bytes}
     return found

@@ -24,6 +24,7 @@ PROCESSES: Final = "processes"
 EBPF_OOM: Final = "ebpf-oom"
 OOM_COUNTERS: Final = "oom-counters"
 FILESYSTEMS: Final = "filesystems"
+SWAP: Final = "swap"
 TICKER: Final = "ticker"
 
 
@@ -34,6 +35,7 @@ class Watched(StrEnum):
     PROCESSES = "processes"
     OOM_KILLS = "oom-kills"
     FILESYSTEMS = "filesystems"
+    SWAP = "swap"
     EVERYTHING = "everything"
 
 
@@ -142,6 +144,12 @@ SOURCES: Final = (
         purpose="disks and inodes, as often as they fill",
         because="every kernel has statvfs",
     ),
+    Source(
+        name=SWAP,
+        watched=Watched.SWAP,
+        purpose="swap, as often as it fills; only for thresholds on swap.available",
+        because="every kernel has /proc/meminfo",
+    ),
     Source(name=TICKER, watched=Watched.EVERYTHING, purpose="everything, the last resort"),
 )
 
@@ -160,6 +168,8 @@ def chain_of(signal: Signal) -> tuple[Source, ...]:
         watched = Watched.MEMORY
     elif signal is Signal.PID_AVAILABLE:
         watched = Watched.PROCESSES
+    elif signal is Signal.SWAP_AVAILABLE:
+        watched = Watched.SWAP
     return (*steps_of(watched), *steps_of(Watched.EVERYTHING))
 
 

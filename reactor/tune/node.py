@@ -12,7 +12,7 @@ from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, MemoryCounters
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import read_file
-from reactor.kernel.procfs import read_kernel_memory
+from reactor.kernel.procfs import parse_swap, read_kernel_memory
 from reactor.lab.calm import check_machine
 from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.hog import MIB
@@ -38,7 +38,7 @@ def facts(tree: CgroupTree, settings: Settings, root: Path = Path("/")) -> NodeF
     # MemAvailable is without what the kernel holds and keeps.
     holds_back = is_machine and settings.memory_available is MemoryAvailable.WORKING_SET
     watermark_bytes = watermarks_bytes(read_file(root / "proc/zoneinfo")) if holds_back else 0
-    swap_bytes, swap_free_bytes = swap(read_file(root / "proc/meminfo")) if is_machine else (0, 0)
+    swap_bytes, swap_free_bytes = parse_swap(read_file(root / "proc/meminfo")) if is_machine else (0, 0)
     return NodeFacts(
         capacity_bytes=seen.capacity,
         available_bytes=seen.available,
@@ -70,12 +70,6 @@ def watermarks_bytes(zoneinfo: bytes) -> int:
         for name in (b"high", b"boost")
     }
     return max(0, pages[b"high"] - pages[b"boost"]) * _PAGE_BYTES
-
-
-def swap(meminfo: bytes) -> tuple[int, int]:
-    """Return a machine's swap and what is free of it, in bytes; 0 and 0 where the kernel has none."""
-    kib = dict(re.findall(rb"^(SwapTotal|SwapFree): +([0-9]+) kB$", meminfo, re.MULTILINE))
-    return int(kib.get(b"SwapTotal", 0)) << 10, int(kib.get(b"SwapFree", 0)) << 10
 
 
 def huge_pages(root: Path = Path("/")) -> str:

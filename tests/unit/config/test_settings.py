@@ -14,6 +14,7 @@ from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
     KubernetesSettings,
+    MemoryAvailable,
     OomOrderMode,
     PodOrigin,
     Role,
@@ -461,3 +462,33 @@ def test_a_file_that_is_larger_than_any_configuration_is_refused_before_all_of_i
 
     (problem,) = refused.value.problems
     assert (str(path), "larger than 4 MiB") == (problem.path, problem.got)
+
+
+def test_pods_are_ranked_and_memory_is_counted_as_upstream_unless_it_is_said_otherwise() -> None:
+    settings = _read("{}")
+    assert not settings.eviction.ranks_swap
+    assert MemoryAvailable.WORKING_SET is settings.memory_available
+    assert not settings.counts_swap
+    settings = _read("reactor: {ranking: memory+swap, memoryAvailable: memAvailable}")
+    assert settings.eviction.ranks_swap
+    assert all(one.ranks_swap for one in settings.by_layout.values())
+    assert settings.counts_swap
+    assert MemoryAvailable.MEM_AVAILABLE is settings.memory_available
+
+
+@pytest.mark.parametrize("key", ["ranking", "memoryAvailable"])
+@pytest.mark.parametrize("wrong", ["swap", "true", "3", "[]"])
+def test_a_way_to_count_that_there_is_not_is_refused(key: str, wrong: str) -> None:
+    assert [f"reactor.{key}"] == _paths(f"reactor: {{{key}: {wrong}}}")
+
+
+def test_swap_has_thresholds_like_every_signal() -> None:
+    settings = _read(
+        "{evictionHard: {swap.available: 10%}, evictionSoft: {swap.available: 1Gi}, "
+        "evictionSoftGracePeriod: {swap.available: 30s}, evictionMinimumReclaim: {swap.available: 64Mi}}"
+    )
+    hard, soft = settings.eviction.thresholds
+    assert ("swap.available<10%", 0.0) == (str(hard), hard.grace_period_seconds)
+    assert ("swap.available<1Gi", 30.0) == (str(soft), soft.grace_period_seconds)
+    assert hard.minimum_reclaim is not None
+    assert settings.counts_swap

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import socket
 
+from reactor.config.settings import settings_from_text
 from reactor.doctor.doctor import brake_plan, examine, exit_status, second_choices, source_plans
 from reactor.doctor.runtime import runtime_feature
 from reactor.kernel.features import Feature
@@ -156,3 +157,9 @@ def test_the_exit_status_is_as_ever_and_has_three_values_if_strict():
         exit_status(works=works, lacks=one, strict=True) for works, one in ((1, {}), (1, lacks), (0, {}))
     ]
     assert [0, 1, 2] == strict
+
+
+def test_swap_is_sampled_only_where_a_threshold_is_for_it():
+    settings = settings_from_text("{evictionHard: {swap.available: 10%}}", "f")
+    assert "swap" in used(settings)
+    assert "swap" not in used(Settings())

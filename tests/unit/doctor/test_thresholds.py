@@ -6,7 +6,11 @@ import pytest
 
 from reactor.cli import main
 from reactor.config.settings import settings_from_text
-from reactor.doctor.thresholds import absurd_on_this_machine, late_on_this_machine
+from reactor.doctor.thresholds import (
+    absurd_on_this_machine,
+    late_on_this_machine,
+    without_swap_on_this_machine,
+)
 from reactor.kernel.cgroup import CgroupVersion
 
 MIB = 1 << 20
@@ -85,3 +89,28 @@ def test_the_doctor_names_absurd_thresholds_in_both_of_its_outputs(tmp_path, cap
 
     main(["doctor", "--config", str(config)])
     assert f"{name}: ignored" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "is_named"),
+    [("SwapTotal: 0 kB\nSwapFree: 0 kB\n", True), ("", True), ("SwapTotal: 8 kB\nSwapFree: 8 kB\n", False)],
+)
+def test_a_threshold_on_swap_is_named_where_the_machine_has_none(tmp_path, meminfo, is_named):
+    (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\n{meminfo}")
+    text = "{evictionHard: {swap.available: 10%, memory.available: 1Mi}}"
+    found = without_swap_on_this_machine(settings_from_text(text, "f"), proc=tmp_path)
+    assert list(found) == ["threshold swap.available<10%"] * is_named
+    assert {} == without_swap_on_this_machine(settings_from_text("{}", "f"), proc=tmp_path)
+
+
+def test_swap_that_can_not_be_read_is_not_judged(tmp_path):
+    settings = settings_from_text("{evictionHard: {swap.available: 10%}}", "f")
+    assert {} == without_swap_on_this_machine(settings, proc=tmp_path)
+
+
+def test_a_threshold_as_mem_available_counts_is_hidden_by_no_memory_of_the_kernels(make_tree, tmp_path):
+    tree = make_tree(CgroupVersion.V1)
+    tree.add("/", usage_bytes=2048 * MIB)
+    text = "{evictionHard: {memory.available: 1Mi}, reactor: {memoryAvailable: memAvailable}}"
+    proc = a_machine(tmp_path / "proc", slab_mib=1000)
+    assert {} == late_on_this_machine(settings_from_text(text, "f"), tree.tree, proc=proc)

@@ -39,6 +39,8 @@ class FakeNode:
     def __init__(self) -> None:
         self.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(400 * MIB)}
         self.processes_seen: dict[Signal, Observation] = {}
+        self.swap_seen: dict[Signal, Observation] = {}
+        self.swap_reads = 0
         self.problems: dict[str, str] = {}
 
     def memory(self) -> Mapping[Signal, Observation]:
@@ -46,6 +48,10 @@ class FakeNode:
 
     def processes(self) -> Mapping[Signal, Observation]:
         return self.processes_seen
+
+    def swap(self) -> Mapping[Signal, Observation]:
+        self.swap_reads += 1
+        return self.swap_seen
 
 
 class FakeUsages:
@@ -63,6 +69,7 @@ class FakeUsages:
         self.stays: set[str] = set()
         self.vanished: frozenset[str] = frozenset()
         self.memory_reads = 0
+        self.swap_notes = 0
         self.full_reads = 0
         self.processes_asked = False
 
@@ -82,6 +89,9 @@ class FakeUsages:
         self.meanwhile()
         self.processes_asked = with_processes
         return {uid: self.seen[uid] for uid in uids if uid in self.seen}
+
+    def note_swap(self) -> None:
+        self.swap_notes += 1
 
     def shared_memory_bytes(self, uid: str) -> int | None:
         return self.shared.get(uid)

@@ -513,3 +513,44 @@ async def test_no_other_pod_is_evicted_for_processes_while_those_of_the_first_ar
     await attempt.ended.wait()
     assert loop.gone == ["uid-bomb"]
     assert attempt.freed_ns is not None
+
+
+SWAP = Signal.SWAP_AVAILABLE
+
+
+async def test_swap_is_not_read_where_no_threshold_is_for_it(make_loop, make_pod):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    for kind in WakeKind:
+        loop.passes.make([wake(kind)])
+    assert loop.node.swap_reads == 0
+
+
+async def test_crossing_of_swap_kills_and_a_pass_for_memory_reads_none(
+    make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(100 * MIB), make_threshold(100 * MIB, signal=SWAP))
+    loop.have(make_pod("resident"), make_pod("leak"))
+    loop.usages.seen = {
+        "uid-resident": PodUsage(memory_working_set_bytes=300 * MIB, swap_bytes=0),
+        "uid-leak": PodUsage(memory_working_set_bytes=100 * MIB, swap_bytes=400 * MIB),
+    }
+    loop.node.swap_seen = {SWAP: observation(99 * MIB)}
+
+    loop.passes.make([wake()])
+    assert loop.node.swap_reads == 0
+    assert loop.kills.killed == []
+
+    record = loop.passes.make([wake(WakeKind.PROCESSES)])
+    assert loop.kills.killed == ["leak"]
+    assert record.document()["ranking"][0]["swap_bytes"] == 400 * MIB
+    assert record.document()["threshold"]["signal"] == SWAP
+
+
+async def test_what_pods_have_in_swap_is_noted_with_the_housekeeping_alone(make_loop, make_pod):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.passes.make([wake(), wake(WakeKind.PROCESSES)])
+    assert loop.usages.swap_notes == 0
+    loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
+    assert loop.usages.swap_notes == 1

@@ -411,3 +411,29 @@ def test_machine_whose_zones_are_not_told_is_not_observed(fake: FakeTree, proc: 
     node = observer(fake, proc, memory_available=MemoryAvailable.MEM_AVAILABLE)
     assert {} == node.memory()
     assert "zoneinfo" in node.problems[Signal.MEMORY_AVAILABLE]
+
+
+def test_swap_is_the_machines_or_what_the_virtual_node_may_have(make_tree: FakeTreeMaker, proc: Path) -> None:
+    fake = make_tree(CgroupVersion.V2)
+    fake.add("/node")
+    meminfo(proc, SwapTotal=1000, SwapFree=700)
+    assert {Signal.SWAP_AVAILABLE: Observation(available=700 * MIB, capacity=1000 * MIB)} == observer(
+        fake, proc
+    ).swap()
+    fake.file("/node", "memory.swap.max", f"{200 * MIB}\n")
+    fake.file("/node", "memory.swap.current", f"{50 * MIB}\n")
+    virtual = observer(fake, proc, node_cgroup="/node")
+    assert {Signal.SWAP_AVAILABLE: Observation(available=150 * MIB, capacity=200 * MIB)} == virtual.swap()
+    assert {} == virtual.problems
+
+
+def test_node_without_swap_has_no_such_signal_and_says_so(fake: FakeTree, proc: Path) -> None:
+    node = observer(fake, proc)
+    assert {} == node.swap()
+    assert {Signal.SWAP_AVAILABLE: "the node has no swap: its thresholds are never met"} == node.problems
+
+
+def test_swap_that_can_not_be_read_is_a_problem(fake: FakeTree, proc: Path) -> None:
+    node = observer(fake, proc, node_cgroup="/gone")
+    assert {} == node.swap()
+    assert Signal.SWAP_AVAILABLE in node.problems

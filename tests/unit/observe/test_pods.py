@@ -5,6 +5,7 @@ import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -283,3 +284,54 @@ def test_cache_that_can_be_reclaimed_is_none_of_a_pods_where_memory_counts_as_me
         observer.track([pod("a")])
         assert expected_mib * MIB == observer.memory()["a"].memory_working_set_bytes
         observer.close()
+
+
+@pytest.fixture
+def proc_with_swap(tmp_path: Path) -> Path:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nSwapTotal: 1024 kB\nSwapFree: 512 kB\n")
+    return tmp_path
+
+
+def swap_out(pods: FakeTree, cgroup: str, swapped: int) -> None:
+    if pods.tree.version is CgroupVersion.V2:
+        pods.file(cgroup, "memory.swap.current", f"{swapped}\n")
+    else:
+        pods.file(cgroup, "memory.stat", f"cache 1\ntotal_inactive_file 0\ntotal_swap {swapped}\n")
+
+
+def test_swap_of_a_pod_is_what_it_was_when_it_was_noted(pods: FakeTree, proc_with_swap: Path) -> None:
+    observer = PodObserver(pods.tree, proc=proc_with_swap)
+    observer.track([pod("a"), pod("b")])
+    swap_out(pods, "/pods/a", 70)
+    assert observer.memory()["a"].swap_bytes is None
+    observer.note_swap()
+    swap_out(pods, "/pods/a", 90)
+    for seen in (observer.memory(), observer.full(), observer.of(["a"])):
+        assert 70 == seen["a"].swap_bytes
+    assert observer.memory()["b"].swap_bytes is None  # not counted there
+    (proc_with_swap / "meminfo").write_text("MemTotal: 9 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
+    observer.note_swap()
+    assert observer.memory()["a"].swap_bytes is None
+    observer.close()
+
+
+def test_swap_is_read_afresh_where_it_decides(pods: FakeTree, proc_with_swap: Path) -> None:
+    observer = PodObserver(pods.tree, counts_swap=True, proc=proc_with_swap)
+    observer.track([pod("a"), pod("b")])
+    for swapped in (70, 90):
+        swap_out(pods, "/pods/a", swapped)
+        for seen in (observer.memory(), observer.full()):
+            assert swapped == seen["a"].swap_bytes
+            assert seen["b"].swap_bytes is None
+    swap_out(pods, "/pods/a", 10)
+    observer.track([pod("b")])
+    observer.close()
+
+
+def test_machine_whose_meminfo_is_gone_has_no_swap_to_note(pods: FakeTree, tmp_path: Path) -> None:
+    observer = PodObserver(pods.tree, proc=tmp_path)
+    observer.track([pod("a")])
+    swap_out(pods, "/pods/a", 70)
+    observer.note_swap()
+    assert observer.memory()["a"].swap_bytes is None
+    observer.close()

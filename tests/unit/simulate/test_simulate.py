@@ -306,3 +306,37 @@ def test_a_scenario_that_is_changed_anywhere_is_replayed_or_refused(data: st.Dat
     for line in lines:
         assert KEYS == list(line)
         json.dumps(line, allow_nan=False)
+
+
+def test_swap_of_the_summary_decides_as_the_daemon_does() -> None:
+    """Upstream's Summary tells it (SwapStats); a node that has none crosses nothing."""
+    pods = [
+        {**POD, "metadata": {"name": name, "uid": name, "namespace": "default"}} for name in ("small", "leak")
+    ]
+    usages = [
+        {"podRef": {"name": name, "namespace": "default", "uid": name}, "swap": {"swapUsageBytes": used}}
+        for name, used in (("small", 1), ("leak", 900))
+    ]
+    swaps = (
+        {"swapAvailableBytes": 99, "swapUsageBytes": 901},
+        {"swapAvailableBytes": 100, "swapUsageBytes": 900},
+        {"swapAvailableBytes": 0, "swapUsageBytes": 0},
+    )
+    document = {
+        **VALID,
+        "kubeletConfiguration": {
+            "evictionHard": {"swap.available": "10%"},
+            "evictionPressureTransitionPeriod": "1s",
+        },
+        "pods": pods,
+        "steps": [
+            {"at": f"{10 * place}s", "summary": {"node": {"swap": swap}, "pods": usages}}
+            for place, swap in enumerate(swaps)
+        ],
+    }
+    short, enough, without = replay(scenario_from_text(json.dumps(document), "x"))
+    assert ["swap.available<10%"] == short["thresholdsMet"]
+    assert ["MemoryPressure"] == short["conditions"]
+    assert ["default/leak", "default/small"] == short["ranking"]
+    assert ["default/leak"] == [one["pod"] for one in short["evicted"]]
+    assert [] == enough["evicted"] == without["evicted"] == without["thresholdsMet"]

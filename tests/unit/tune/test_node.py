@@ -6,9 +6,10 @@ from reactor.config import settings_from_text
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.procfs import parse_swap
 from reactor.lab.calm import memory_pressure_percent
 from reactor.model.settings import Settings
-from reactor.tune.node import check_calm, facts, huge_pages, swap, watermarks_bytes
+from reactor.tune.node import check_calm, facts, huge_pages, watermarks_bytes
 
 MIB = 1 << 20
 ZONES = b"""Node 0, zone      DMA
@@ -47,8 +48,9 @@ def test_the_reserve_is_every_zones_high_watermark_without_boost_and_no_cpus_lis
 
 
 def test_swap_is_the_machines_and_none_where_the_kernel_has_none(tmp_path: Path) -> None:
-    assert (2 << 30, 1 << 20) == swap(b"MemTotal: 9 kB\nSwapTotal:       2097152 kB\nSwapFree: 1024 kB\n")
-    assert (0, 0) == swap(b"MemTotal: 9 kB\n")
+    meminfo = b"MemTotal: 9 kB\nSwapTotal:       2097152 kB\nSwapFree: 1024 kB\n"
+    assert (2 << 30, 1 << 20) == parse_swap(meminfo)
+    assert (0, 0) == parse_swap(b"MemTotal: 9 kB\n")
     tree = a_node(tmp_path, available_mib=4096, pressure=0)
     (tmp_path / "proc/zoneinfo").write_bytes(ZONES)
     with (tmp_path / "proc/meminfo").open("a") as file:

@@ -1,0 +1,103 @@
+"""Swap: the machine's, and what a cgroup has of it and may have.
+
+v2: memory.swap.current and memory.swap.max of the cgroup and of each above it. v1, where the kernel counts
+swap (swapaccount): `total_swap` of memory.stat, and what memory.memsw.limit_in_bytes leaves above the memory
+limit, both as memory.stat has them for the whole path. Sources: Documentation/admin-guide/cgroup-v2.rst and
+cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion, parse_limit
+from reactor.kernel.files import KernelFile, parse_field, parse_integer, read_file
+from reactor.kernel.procfs import PROC, parse_swap
+
+SWAP_EVENTS: Final = "memory.swap.events"
+_UNLIMITED_FROM_BYTES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapSpace:
+    """How much swap there is, and how much of it is free, in bytes: 0 and 0 without any."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class SwapCounter:
+    """How much of one cgroup is swapped out, by a file held open.
+
+    Raises OSError (with the path; FileNotFoundError where the kernel does not count it, ENODEV once the
+    cgroup is gone) and KernelInterfaceError.
+    """
+
+    __slots__ = ("_file", "_is_v2")
+
+    def __init__(self, tree: CgroupTree, cgroup: str) -> None:
+        self._is_v2 = tree.version is CgroupVersion.V2
+        name = "memory.swap.current" if self._is_v2 else "memory.stat"
+        self._file = KernelFile(tree.path(cgroup) / name)
+
+    def swapped_bytes(self) -> int:
+        """Return how much of the cgroup and of what is below it is in swap."""
+        raw = self._file.read()
+        if self._is_v2:
+            return parse_integer(raw, self._file.path)
+        return parse_field(raw, b"total_swap", self._file.path)
+
+    def close(self) -> None:
+        """Close the descriptor; a second time is harmless."""
+        self._file.close()
+
+
+def machine_swap(proc: Path = PROC) -> SwapSpace:
+    """Return the machine's swap. Raises OSError with the path, KernelInterfaceError."""
+    path = proc / "meminfo"
+    total_bytes, free_bytes = parse_swap(read_file(path), str(path))
+    return SwapSpace(total_bytes=total_bytes, free_bytes=free_bytes)
+
+
+def cgroup_swap(tree: CgroupTree, cgroup: str, machine: SwapSpace) -> SwapSpace:
+    """Return what swap a cgroup may have and what of that is free; the machine's where nothing limits it.
+
+    What limits a cgroup above it limits it too, and others may take it. Raises as SwapCounter, but for files
+    that are not there.
+    """
+    if tree.version is CgroupVersion.V1:
+        return _v1(tree, cgroup, machine)
+    total_bytes, free_bytes = machine.total_bytes, machine.free_bytes
+    while cgroup != "/":
+        directory = tree.path(cgroup)
+        limit, current = f"{directory}/memory.swap.max", f"{directory}/memory.swap.current"
+        try:
+            limit_bytes = parse_limit(read_file(limit), limit)
+            if limit_bytes is not None:
+                free_bytes = min(free_bytes, max(0, limit_bytes - parse_integer(read_file(current), current)))
+                total_bytes = min(total_bytes, limit_bytes)
+        except FileNotFoundError:
+            if not directory.is_dir():
+                raise
+        cgroup = os.path.dirname(cgroup)
+    return SwapSpace(total_bytes=total_bytes, free_bytes=min(free_bytes, total_bytes))
+
+
+def _v1(tree: CgroupTree, cgroup: str, machine: SwapSpace) -> SwapSpace:
+    path = f"{tree.path(cgroup)}/memory.stat"
+    stat = read_file(path)
+    if b"\nhierarchical_memsw_limit " not in stat:
+        return machine
+    both_bytes, memory_bytes = (
+        parse_field(stat, name, path) for name in (b"hierarchical_memsw_limit", b"hierarchical_memory_limit")
+    )
+    limit_bytes = max(0, both_bytes - memory_bytes)
+    if both_bytes >= _UNLIMITED_FROM_BYTES or limit_bytes >= machine.total_bytes:
+        return machine
+    swapped_bytes = parse_field(stat, b"total_swap", path)
+    free_bytes = min(machine.free_bytes, max(0, limit_bytes - swapped_bytes))
+    return SwapSpace(total_bytes=limit_bytes, free_bytes=free_bytes)

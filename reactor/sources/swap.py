@@ -1,0 +1,121 @@
+"""Swap: sampled at a pace that follows how fast it fills, and sooner where the kernel tells of it.
+
+No kernel reports that so much swap is left. What it does report, on v2, is that a cgroup was refused some or
+is at its limit (memory.swap.events). So swap is read as often as it could run down to a threshold meanwhile:
+by twice the rate seen last, and at the least by what a disk takes. A read costs 30 us.
+
+Runs only where a threshold is for swap.available.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from reactor.errors import ReactorError
+from reactor.kernel.libc import watch_modifications
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation, Threshold
+from reactor.model.wakes import SourceHealth, Wake, WakeKind
+from reactor.sources.catalogue import SWAP
+from reactor.sources.wakes import SourceBoard, Wakes
+
+_SHORTEST_SECONDS: Final = 0.05
+_MET_SECONDS: Final = 0.25  # while a threshold is met
+_EXPECTED_BYTES_PER_SECOND: Final = 256 << 20
+_SAFETY: Final = 2
+
+
+class SwapWatch:
+    """Wakes the loop when a threshold for swap.available is crossed, and while it is.
+
+    `observe` reads the signal, None where there is no swap or it can't be read. `events` is the file that the
+    kernel modifies where it refuses swap, None where there is none.
+    """
+
+    def __init__(
+        self,
+        thresholds: Sequence[Threshold],
+        observe: Callable[[], Observation | None],
+        wakes: Wakes,
+        board: SourceBoard,
+        *,
+        events: Path | None = None,
+        longest_seconds: float = 10.0,
+    ) -> None:
+        self._thresholds = thresholds
+        self._observe = observe
+        self._wakes = wakes
+        self._board = board
+        self._events = events
+        self._longest_seconds = max(longest_seconds, _SHORTEST_SECONDS)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Sample until cancelled."""
+        with ExitStack() as owned:
+            events_fd = self._opened_events(owned)
+            how = "sampled" if events_fd is None else "sampled, and events"
+            self._board.set(SWAP, SourceHealth.ARMED, how)
+            task_status.started()
+            before: Observation | None = None
+            before_seconds = trio.current_time()
+            was_met = False
+            while True:
+                seen, now_seconds = self._observe(), trio.current_time()
+                is_met = seen is not None and any(_missing(one, seen) for one in self._thresholds)
+                if is_met or was_met:
+                    self._board.count_wake(SWAP)
+                    self._wakes.notify(
+                        Wake(
+                            source=SWAP,
+                            kind=WakeKind.PROCESSES,
+                            at_ns=time.monotonic_ns(),
+                            signal=Signal.SWAP_AVAILABLE,
+                        )
+                    )
+                was_met = is_met
+                taken = 0 if seen is None or before is None else before.available - seen.available
+                rate = taken / max(now_seconds - before_seconds, _SHORTEST_SECONDS)
+                before, before_seconds = seen, now_seconds
+                pause_seconds = _MET_SECONDS if is_met else self._pause_seconds(seen, rate)
+                await _wait(events_fd, min(pause_seconds, self._longest_seconds))
+
+    def _pause_seconds(self, seen: Observation | None, rate: float) -> float:
+        """Return after how long swap may have run down to a threshold, half of it for safety."""
+        if seen is None:
+            return self._longest_seconds
+        margin = min(seen.available - int(one.value.of(seen.capacity)) for one in self._thresholds)
+        expected = max(_SAFETY * rate, _EXPECTED_BYTES_PER_SECOND)
+        return max(_SHORTEST_SECONDS, margin / expected / _SAFETY)
+
+    def _opened_events(self, owned: ExitStack) -> int | None:
+        if self._events is None:
+            return None
+        try:
+            events_fd = watch_modifications(self._events)
+        except (OSError, ReactorError):  # the root has none, nor a kernel without swap; sampling goes on
+            return None
+        owned.callback(os.close, events_fd)
+        return events_fd
+
+
+def _missing(threshold: Threshold, seen: Observation) -> bool:
+    """Return whether less than the threshold is available; its minimum reclaim is the policy's to add."""
+    return not threshold.is_absurd_at(seen.capacity) and seen.available < threshold.value.of(seen.capacity)
+
+
+async def _wait(events_fd: int | None, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        if events_fd is None:
+            await trio.sleep_forever()
+        else:
+            await trio.lowlevel.wait_readable(events_fd)
+            with suppress(BlockingIOError):
+                os.read(events_fd, 4096)
+            await trio.sleep(_SHORTEST_SECONDS)  # they come as often as swap is refused

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reactor.errors import KernelInterfaceError
+from reactor.kernel.cgroup import CgroupVersion
+from reactor.kernel.swap import SwapCounter, SwapSpace, cgroup_swap, machine_swap
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import FakeTree, FakeTreeMaker
+
+MIB = 1 << 20
+MACHINE = SwapSpace(total_bytes=1000 * MIB, free_bytes=700 * MIB)
+UNLIMITED = 9223372036854771712
+
+
+def space(total_mib: int, free_mib: int) -> SwapSpace:
+    return SwapSpace(total_bytes=total_mib * MIB, free_bytes=free_mib * MIB)
+
+
+def limited(fake: FakeTree, cgroup: str, limit: str, current_mib: int) -> None:
+    fake.add(cgroup)
+    fake.file(cgroup, "memory.swap.max", f"{limit}\n")
+    fake.file(cgroup, "memory.swap.current", f"{current_mib * MIB}\n")
+
+
+def test_machine_without_swap_has_none(tmp_path: Path) -> None:
+    for text, expected in (
+        ("MemTotal: 9 kB\nSwapTotal: 2048 kB\nSwapFree: 1024 kB\n", space(2, 1)),
+        ("MemTotal: 9 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n", space(0, 0)),
+        ("MemTotal: 9 kB\n", space(0, 0)),
+    ):
+        (tmp_path / "meminfo").write_text(text)
+        assert expected == machine_swap(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "current_mib", "expected"),
+    [
+        (200, 50, (200, 150)),  # its limit
+        (200, 260, (200, 0)),  # the limit was lowered below what is swapped out
+        (900, 100, (900, 700)),  # more than the machine has free
+        (5000, 100, (1000, 700)),  # more than the machine has
+        (0, 0, (0, 0)),  # no swap at all
+    ],
+)
+def test_cgroup_has_what_its_limit_and_the_machine_leave(
+    make_tree: FakeTreeMaker, limit_mib: int, current_mib: int, expected: tuple[int, int]
+) -> None:
+    fake = make_tree(CgroupVersion.V2)
+    limited(fake, "/node", str(limit_mib * MIB), current_mib)
+    assert space(*expected) == cgroup_swap(fake.tree, "/node", MACHINE)
+
+
+def test_limit_above_the_cgroup_counts_with_all_that_is_below_it(make_tree: FakeTreeMaker) -> None:
+    fake = make_tree(CgroupVersion.V2)
+    limited(fake, "/slice", str(300 * MIB), 280)
+    limited(fake, "/slice/node", "max", 10)
+    assert space(300, 20) == cgroup_swap(fake.tree, "/slice/node", MACHINE)
+
+
+def test_cgroup_whose_swap_is_not_counted_has_the_machines(make_tree: FakeTreeMaker) -> None:
+    fake = make_tree(CgroupVersion.V2)
+    fake.add("/node")
+    assert MACHINE == cgroup_swap(fake.tree, "/node", MACHINE)
+    with pytest.raises(FileNotFoundError):
+        cgroup_swap(fake.tree, "/gone", MACHINE)
+    with pytest.raises(FileNotFoundError):
+        SwapCounter(fake.tree, "/node")
+
+
+@pytest.mark.parametrize("raw", ["", "-1\n", "lots\n", "\xff"])
+def test_limit_that_is_no_number_is_refused(make_tree: FakeTreeMaker, raw: str) -> None:
+    fake = make_tree(CgroupVersion.V2)
+    limited(fake, "/node", raw, 0)
+    with pytest.raises(KernelInterfaceError):
+        cgroup_swap(fake.tree, "/node", MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("memory_limit", "both_limit", "expected"),
+    [
+        (512 * MIB, 712 * MIB, (200, 170)),
+        (512 * MIB, 512 * MIB, (0, 0)),
+        (512 * MIB, UNLIMITED, (1000, 700)),
+        (UNLIMITED, UNLIMITED, (1000, 700)),
+    ],
+)
+def test_cgroup_of_v1_may_swap_what_both_limits_leave(
+    make_tree: FakeTreeMaker, memory_limit: int, both_limit: int, expected: tuple[int, int]
+) -> None:
+    fake = make_tree(CgroupVersion.V1)
+    fake.add("/node")
+    limits = f"hierarchical_memory_limit {memory_limit}\nhierarchical_memsw_limit {both_limit}\n"
+    fake.file("/node", "memory.stat", f"cache 1\n{limits}total_swap {30 * MIB}\n")
+    assert space(*expected) == cgroup_swap(fake.tree, "/node", MACHINE)
+    fake.file("/node", "memory.stat", "cache 1\n")
+    assert MACHINE == cgroup_swap(fake.tree, "/node", MACHINE)
+
+
+def test_swap_of_a_cgroup_is_read_afresh(make_tree: FakeTreeMaker) -> None:
+    v2, v1 = make_tree(CgroupVersion.V2), make_tree(CgroupVersion.V1)
+    limited(v2, "/pod", "max", 7)
+    v1.add("/pod")
+    v1.file("/pod", "memory.stat", f"cache 1\nswap 1\ntotal_swap {7 * MIB}\n")
+    for fake in (v2, v1):
+        with closing(SwapCounter(fake.tree, "/pod")) as counter:
+            assert 7 * MIB == counter.swapped_bytes()
+    with closing(SwapCounter(v2.tree, "/pod")) as counter:
+        v2.file("/pod", "memory.swap.current", f"{9 * MIB}\n")
+        assert 9 * MIB == counter.swapped_bytes()
+    v1.file("/pod", "memory.stat", "cache 1\n")
+    with closing(SwapCounter(v1.tree, "/pod")) as counter, pytest.raises(KernelInterfaceError):
+        counter.swapped_bytes()
