@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup wheel deb test-deb demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup wheel deb test-deb demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -82,6 +82,10 @@ hostile-figures: ## Write the figures of test-hostile, and of FIGURES="…" afte
 SOAK ?= 30m
 soak: setup ## Thousands of crossings, each judged by an oracle of its own (root; SOAK=8h, SEED=1)
 	$(BIN)/python -m tests.soak --time $(SOAK) $(if $(SEED),--seed $(SEED))
+
+HEATS ?= 20
+survival: setup ## Whom the kernel's OOM killer takes where the guard is starved, stopped or dead (root; HEATS=20, SEED=1)
+	$(BIN)/python -m tests.survival --heats $(HEATS) $(if $(SEED),--seed $(SEED)) --figures .cache/survival.json
 
 bench: setup ## Measure, print and store the figures as JSON; say what moved against the stored baseline
 	$(BIN)/reactor bench

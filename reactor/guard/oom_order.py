@@ -1,9 +1,10 @@
 """The kernel's OOM killer takes the pod that the policy would, also where the guard is too late or dead.
 
 From the far early level of a hard memory threshold on, and under MemoryPressure, the processes of the
-ranking's first pod have the highest oom_score_adj, those of other pods stay clearly behind it, and on a plain
-node's cgroup v2 the kernel kills the pod as a whole (memory.oom.group). The passes say who is first, and that
-is all they do for it: what is read and written here is done beside the loop, a few processes at a time.
+ranking's first pod have the highest oom_score_adj. Pods that may still overtake it have one by which they do
+so as in the ranking, all others stay clearly behind (policy/oom_order.py). On a plain node's cgroup v2 the
+kernel kills the first pod as a whole (memory.oom.group). The passes say who is first, and that is all they do
+for it: what is read and written here is done beside the loop, a few processes at a time.
 
 Everything is given back at recovery, at the end, and by the next guard after a crash. What a process had is
 saved before anything is written: by its id and start time, valid for one boot. A process that was started
@@ -39,9 +40,15 @@ from reactor.kernel.oom_score import open_process, read_birth, read_score, write
 from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.kernel.small_file import KeptFile, document_of
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.signals import Signal
+from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation
-from reactor.policy.oom_order import FIRST, may_be_raised, most_of_others
+from reactor.policy.oom_order import (
+    FIRST,
+    is_contender,
+    may_be_raised,
+    most_of_others,
+    score_by_request,
+)
 
 _LOG: Final = logging.getLogger("reactor.oom")
 NAME: Final = "oom-order.json"
@@ -58,6 +65,9 @@ _ROUNDS: Final = 4
 _AGAIN_SECONDS: Final = 2.0  # until what has come to a pod, or set its own score again, is seen
 _OTHERS_AGAIN_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 60.0
+_REMEDY: Final = "grant CAP_SYS_RESOURCE, and CAP_DAC_OVERRIDE for processes of others than root"
+_SPLIT_BYTES: Final = 4 << 20
+_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _PAUSE_SECONDS: Final = 0.1  # a ranking that changes with each pass is followed ten times a second
 
 Document = Mapping[str, Any]
@@ -71,6 +81,7 @@ class _Seen(NamedTuple):
     parent: int
     score: int
     directory: int
+    resident_bytes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +141,25 @@ class _Wanted(NamedTuple):
     used: Mapping[str, PodUsage]
     memory: Mapping[Signal, Observation]
 
+    @property
+    def limit_bytes(self) -> int:
+        """Return the limit at which the kernel will kill, 0 where it is not known."""
+        return min((seen.capacity for seen in self.memory.values()), default=0)
+
+    @property
+    def room_bytes(self) -> int:
+        """Return what is left until that limit is met."""
+        return max((seen.available for seen in self.memory.values()), default=0)
+
+    def used_bytes(self, pod: Pod) -> int:
+        """Return what a pod was seen to use."""
+        used = self.used.get(pod.uid)
+        return 0 if used is None else used.memory_working_set_bytes or 0
+
+    def score_of(self, pod: Pod, more_bytes: int = 0) -> int:
+        """Return the score by which a pod is ranked for its usage above its request and `more_bytes`."""
+        return score_by_request(pod.requests.get(Resource.MEMORY, 0) + more_bytes, self.limit_bytes)
+
 
 class OomOrder:
     """Keeps the order while it is wanted. Everything but `want` runs beside the loop; nothing raises.
@@ -159,6 +189,8 @@ class OomOrder:
         self._changed = trio.Event()
         self._others_at_seconds = -1.0
         self._refused: str | None = None
+        self._score = FIRST
+        self._largest_bytes = 0
         self._first: str | None = None
         self._since_unix_seconds = 0.0
 
@@ -202,7 +234,7 @@ class OomOrder:
                 "pod": first.key,
                 "uid": first.uid,
                 "processes": raised,
-                "oom_score_adj": FIRST,
+                "oom_score_adj": self._score,
                 "oom_group": first.is_grouped,
                 "since": instant(self._since_unix_seconds),
             }
@@ -210,10 +242,10 @@ class OomOrder:
         return {"first": shown, "others": sum(len(held.own) for held in others)}
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many processes are raised, and how many of other pods are put behind them."""
+        """Return how many processes of the first pod, and of others, have a score that was written."""
         document = self.document()
         first = document["first"]
-        return {"raised": 0 if first is None else first["processes"], "lowered": document["others"]}
+        return {"first": 0 if first is None else first["processes"], "others": document["others"]}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the order as it is wanted, until cancelled."""
@@ -249,7 +281,7 @@ class OomOrder:
 
     async def _take(self, wanted: _Wanted) -> None:
         """Raise the first pod, give back what the one before had, and put the others behind."""
-        if not await self._raise(wanted.first):
+        if not await self._raise(wanted):
             return
         before, self._first = self._first, wanted.first.uid
         if before is None:
@@ -260,21 +292,32 @@ class OomOrder:
             left = None if before is None else self._held.get(before)
             if left is not None:
                 await self._give_back(left)
-        if trio.current_time() >= self._others_at_seconds and wanted.memory:
+        if self._refused is not None:  # raised above a first that is not, others would go in its place
+            for held in [held for uid, held in self._held.items() if uid != wanted.first.uid]:
+                await self._give_back(held)
+            return
+        if trio.current_time() >= self._others_at_seconds:
             self._others_at_seconds = trio.current_time() + _OTHERS_AGAIN_SECONDS
-            await self._lower_others(wanted)
+            await self._order_others(wanted)
 
-    async def _raise(self, pod: Pod) -> bool:
-        """Give the processes of a pod the highest score; return whether there were any."""
+    async def _raise(self, wanted: _Wanted) -> bool:
+        """Give the processes of the first pod the highest score; return whether there were any."""
+        pod = wanted.first
         held = self._held.get(pod.uid) or _Held.of(pod)
         seen = await self._survey(held, _MOST_PROCESSES)
         if not seen:
             return False
         own = [(one, held.note(one)) for one in seen]
         held.forget_but({one.pid for one in seen})
-        changes = [(one, FIRST) for one, score in own if may_be_raised(score) and one.score != FIRST]
+        self._largest_bytes = max(one.resident_bytes for one in seen)
+        self._score = wanted.score_of(pod)
+        changes = [
+            (one, max(score, self._score))
+            for one, score in own
+            if may_be_raised(score) and one.score != max(score, self._score)
+        ]
         is_grouped = self._is_to_be_grouped(held)
-        held.written.add(FIRST)
+        held.written.add(self._score)
         held.is_grouped |= is_grouped
         self._held[pod.uid] = held
         if (changes or is_grouped) and not await self._is_saved():
@@ -284,32 +327,42 @@ class OomOrder:
             self._write_group(held, b"1")
         return True
 
-    async def _lower_others(self, wanted: _Wanted) -> None:
-        """Put the processes of other pods behind the first, as far as they have a score so high."""
-        limit_bytes = min(seen.capacity for seen in wanted.memory.values())
-        room_bytes = max(0, *(seen.available for seen in wanted.memory.values()))
+    async def _order_others(self, wanted: _Wanted) -> None:
+        """Put the processes of other pods behind the first; contenders as far as they are by the policy.
 
-        def used_bytes(pod: Pod) -> int:
-            used = wanted.used.get(pod.uid)
-            return 0 if used is None else used.memory_working_set_bytes or 0
+        The kernel counts by processes: what the first pod holds in others than its largest is added to what
+        its contenders request.
+        """
+        first_used_bytes = wanted.used_bytes(wanted.first)
+        split_bytes = max(0, first_used_bytes - self._largest_bytes) // _SPLIT_BYTES * _SPLIT_BYTES
+        request_bytes = wanted.first.requests.get(Resource.MEMORY, 0)
+        room_bytes = wanted.room_bytes + max(0, request_bytes - self._largest_bytes)
+
+        def is_contending(pod: Pod) -> bool:
+            used_bytes = wanted.used_bytes(pod)
+            return is_contender(pod, used_bytes, wanted.first, first_used_bytes, wanted.room_bytes)
 
         others = [pod for pod in wanted.pods if pod.uid != wanted.first.uid and pod.cgroup is not None]
         left = _MOST_PROCESSES
         changes: list[tuple[_Seen, int]] = []
-        for pod in sorted(others, key=used_bytes, reverse=True):
+        for pod in sorted(others, key=lambda pod: (not is_contending(pod), -wanted.used_bytes(pod))):
             if left <= 0 or self._changed.is_set():
                 break
-            most = most_of_others(used_bytes(pod), room_bytes, limit_bytes)
             held = self._held.get(pod.uid) or _Held.of(pod)
             seen = await self._survey(held, left)
             left -= len(seen)
-            too_high = [one for one in seen if one.score > most]
-            if too_high:
-                for one in too_high:
+            if is_contending(pod):
+                score = wanted.score_of(pod, split_bytes)
+                changed = [one for one in seen if one.score != score and held.own_score(one) >= 0]
+            else:
+                score = most_of_others(wanted.used_bytes(pod), room_bytes, wanted.limit_bytes)
+                changed = [one for one in seen if one.score > score]
+            if changed:
+                for one in changed:
                     held.note(one)
-                held.written.add(most)
+                held.written.add(score)
                 self._held[pod.uid] = held
-                changes += [(one, most) for one in too_high]
+                changes += [(one, score) for one in changed]
         if changes and await self._is_saved():
             await self._write_all(changes)
 
@@ -345,7 +398,7 @@ class OomOrder:
             write_score(process, score)
         except OSError as error:
             if error.errno not in GONE and not isinstance(error, ProcessLookupError):
-                self._refused = f"an oom_score_adj was refused: {error.strerror}; grant CAP_SYS_RESOURCE"
+                self._refused = f"an oom_score_adj was refused: {error.strerror}; {_REMEDY}"
         except (ReactorError, ValueError):
             pass  # no process that could be read
         finally:
@@ -475,8 +528,10 @@ class OomOrder:
             process = -1
             try:
                 process = open_process(pid, self._proc)
-                start_ticks, parent = read_birth(process)
-                yield _Seen(pid, start_ticks, parent, read_score(process), directory)
+                born = read_birth(process)
+                resident_bytes = born.resident_pages * _PAGE_BYTES
+                score = read_score(process)
+                yield _Seen(pid, born.start_ticks, born.parent, score, directory, resident_bytes)
             except (OSError, ReactorError, ValueError):
                 continue  # gone
             finally:

@@ -160,7 +160,7 @@ class Passes:
         record = self._record(wakes, snapshot, decision, attempts, times)
         if not attempts:  # what is left to do of an attempt comes first
             self._prepare(memory, now_seconds)
-        if not (wakes and _only_memory(wakes)):
+        if not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
             self._parts.recount_oom_kills(self.known.pods)
             self._order_under_pressure(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)

@@ -43,7 +43,7 @@ class Reading:
     cluster: Mapping[str, Any] | None = None
     problems: Collection[str] = ()
     shutdown: Mapping[str, float] = field(default_factory=dict)
-    oom_order: Mapping[str, int] = field(default_factory=lambda: {"raised": 0, "lowered": 0})
+    oom_order: Mapping[str, int] = field(default_factory=lambda: {"first": 0, "others": 0})
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""

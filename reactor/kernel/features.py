@@ -50,7 +50,7 @@ _CAPABILITIES_USED: Final = {
     "CAP_IPC_LOCK": "locking its memory",
     "CAP_SYS_RESOURCE": "its oom_score_adj, short pressure windows, more descriptors",
     "CAP_NET_ADMIN": "process events",
-    _FOR_OTHERS_FILES: "control files of cgroups that belong to others",
+    _FOR_OTHERS_FILES: "files of cgroups and oom_score_adj of processes that belong to others",
     "CAP_BPF": "eBPF",
     "CAP_PERFMON": "eBPF",
     "CAP_SYSLOG": "the node's own counters in eBPF",

@@ -30,10 +30,11 @@ _STAT_BYTES: Final = 4096
 
 
 class Birth(NamedTuple):
-    """When a process was started, in clock ticks since boot, and its parent, if that still lives."""
+    """When a process was started, in clock ticks since boot, its parent if that lives, and its size."""
 
     start_ticks: int
     parent: int
+    resident_pages: int
 
 
 def open_process(pid: int, proc: Path = PROC) -> int:
@@ -56,13 +57,16 @@ def write_score(process: int, score: int) -> None:
 
 
 def read_birth(process: int) -> Birth:
-    """Return when and by whom a process was started. Raises OSError, KernelInterfaceError."""
+    """Return when and by whom a process was started, and its size.
+
+    Raises OSError, KernelInterfaceError.
+    """
     raw = _read(process, "stat", _STAT_BYTES)
     # The name comes in brackets and may hold anything, brackets and blanks included.
     fields = raw.rpartition(b")")[2].split()
-    if len(fields) < 20:
-        raise KernelInterfaceError("/proc/PID/stat", raw[:64], "22 fields and more")
-    return Birth(parse_integer(fields[19], "/proc/PID/stat"), parse_integer(fields[1], "/proc/PID/stat"))
+    if len(fields) < 22:
+        raise KernelInterfaceError("/proc/PID/stat", raw[:64], "24 fields and more")
+    return Birth(*(parse_integer(fields[at], "/proc/PID/stat") for at in (19, 1, 21)))
 
 
 def _read(process: int, name: str, most_bytes: int) -> bytes:

@@ -388,8 +388,8 @@ def _oom_order(processes: Mapping[str, int]) -> Metric:
     return _gauge(
         "reactor_oom_order_processes",
         "Processes whose oom_score_adj is written for the OOM killer's order now.",
-        ["change"],
-        *(((change,), count) for change, count in processes.items()),
+        ["pod"],
+        *(((pod,), count) for pod, count in processes.items()),
     )
 
 

@@ -46,9 +46,11 @@ class Node:
             boot_id=self.boot_id,
         )
 
-    def add(self, name: str, *pids: int, score: int = 0, cgroup: str = "") -> None:
+    def add(
+        self, name: str, *pids: int, score: int = 0, cgroup: str = "", request_mib: int = 0, priority: int = 0
+    ) -> None:
         """Make a pod with these processes; `cgroup` is one inside of it."""
-        pod = make_pod(name)
+        pod = make_pod(name, request_mib * MIB, priority)
         where = f"{pod.cgroup}{cgroup}"
         self.fake.add(where)
         if self.fake.tree.version is CgroupVersion.V2:
@@ -62,10 +64,10 @@ class Node:
     def list(self, cgroup: str, *pids: int) -> None:
         self.fake.file(cgroup, "cgroup.procs", "".join(f"{pid}\n" for pid in pids))
 
-    def process(self, pid: int, score: int = 0, *, parent: int = 1, start: int = 100) -> None:
+    def process(self, pid: int, score: int = 0, *, parent: int = 1, start: int = 100, pages: int = 0) -> None:
         path = self.proc / str(pid)
         path.mkdir(parents=True, exist_ok=True)
-        (path / "stat").write_text(f"{pid} (a) b) S {parent}" + " 0" * 17 + f" {start} 0\n")
+        (path / "stat").write_text(f"{pid} (a) b) S {parent}" + " 0" * 17 + f" {start} 0 {pages}\n")
         (path / "oom_score_adj").write_text(f"{score}\n")
 
     def score(self, pid: int) -> int:
@@ -75,6 +77,7 @@ class Node:
         return [self.score(pid) for pid in pids]
 
     def want(self, name: str | None, **used_mib: int) -> None:
+        used_mib = {**({} if name is None else {name: 200}), **used_mib}
         used = {f"uid-{pod}": PodUsage(memory_working_set_bytes=mib * MIB) for pod, mib in used_mib.items()}
         first = None if name is None else self.pods[name]
         self.order.want(first, tuple(self.pods.values()), used, MEMORY)
@@ -102,14 +105,14 @@ async def test_first_has_the_highest_score_and_gets_back_its_own(node):
     node.add("other", 20)
     node.want("hog")
     await node.becomes(lambda: node.scores(10, 11, 20) == [1000, 1000, 0])
-    assert node.order.counts() == {"raised": 2, "lowered": 0}
+    await node.becomes(lambda: node.order.counts() == {"first": 2, "others": 0})
     document = node.order.document()
     assert (document["first"]["pod"], document["first"]["processes"]) == ("cgroup/hog", 2)
     node.want(None)
     await node.becomes(lambda: node.scores(10, 11, 20) == [0, 300, 0])
     await node.becomes(lambda: not node.order.is_ordered("uid-hog"))
+    await node.becomes(lambda: node.order.document()["first"] is None)
     assert [line["action"] for line in node.journal] == ["taken", "given back"]
-    assert node.order.document()["first"] is None
     assert node.order.problem is None
 
 
@@ -126,16 +129,59 @@ async def test_another_first_takes_its_place(node):
 
 async def test_pods_of_the_same_score_are_put_behind_and_others_left(node):
     node.add("hog", 10, score=1000)
-    node.add("big", 20, score=1000)
-    node.add("burstable", 30, score=200)
+    node.add("big", 20, score=1000, priority=10)
+    node.add("burstable", 30, score=200, priority=10)
     node.add("protected", 40, score=-997)
     node.want("hog", hog=10, big=300, burstable=1)
     await node.becomes(lambda: node.score(20) < 1000)
     assert node.scores(10, 30, 40) == [1000, 200, -997]
     assert node.score(20) <= 1000 - 1000 * 330 // 512
-    assert node.order.counts() == {"raised": 1, "lowered": 1}
+    await node.becomes(lambda: node.order.counts() == {"first": 1, "others": 1})
     node.want(None)
     await node.becomes(lambda: node.scores(10, 20, 30, 40) == [1000, 1000, 200, -997])
+
+
+async def test_pod_that_may_overtake_the_first_does_so_by_what_it_takes_above_its_request(node):
+    node.add("hog", 10)
+    node.process(10, pages=200 * MIB // os.sysconf("SC_PAGESIZE"))
+    node.add("near", 20)
+    node.add("asks", 30, request_mib=100)
+    node.add("far", 40)
+    node.add("protected", 50, score=-500)
+    node.want("hog", near=180, asks=290, far=160, protected=190)
+    await node.becomes(lambda: node.scores(10, 20, 30) == [1000, 1000, 1000 - 196])
+    assert node.scores(40, 50) == [0, -500]
+    node.want(None)
+    await node.becomes(lambda: node.scores(10, 20, 30) == [0, 0, 0])
+
+
+async def test_first_that_is_split_into_processes_is_overtaken_by_no_smaller_pod(node):
+    node.add("hog", 10, 11)
+    for pid in (10, 11):
+        node.process(pid, pages=100 * MIB // os.sysconf("SC_PAGESIZE"))
+    node.add("near", 20)
+    node.want("hog", near=180)
+    await node.becomes(lambda: node.score(20) > 0)
+    points_mib = [mib + 512 * score // 1000 for mib, score in ((100, node.score(10)), (180, node.score(20)))]
+    assert points_mib[0] > points_mib[1]
+
+
+async def test_no_pod_is_raised_where_the_first_can_not_be(node, monkeypatch):
+    asked = []
+
+    def refuse(process: int, score: int) -> None:
+        asked.append(score)
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(oom_order, "write_score", refuse)
+    monkeypatch.setattr(oom_order, "_AGAIN_SECONDS", 0.01)
+    node.add("hog", 10)
+    node.add("near", 20)
+    node.want("hog", near=190)
+    await node.becomes(lambda: len(asked) > 2)
+    assert set(asked) == {1000}
+    assert not node.order.is_ordered("uid-near")
+    assert "CAP_DAC_OVERRIDE" in (node.order.problem or "")
 
 
 async def test_process_that_is_never_to_be_killed_keeps_its_score(node):
@@ -319,7 +365,7 @@ async def test_plain_pod_is_killed_as_a_whole_on_v2_and_has_its_own_setting_back
 
     node.want("hog")
     await node.becomes(lambda: group("hog") == "1" and node.score(10) == 1000)
-    assert node.order.document()["first"]["oom_group"]
+    await node.becomes(lambda: (node.order.document()["first"] or {}).get("oom_group") is True)
     node.want("whole")
     await node.becomes(lambda: group("hog") == "0" and node.score(20) == 1000)
     node.want(None)
@@ -353,4 +399,4 @@ async def test_pod_that_forks_without_end_is_not_remembered_without_end(node, mo
     node.process(12, 5)
     node.list("/node/hog", 12)
     await node.becomes(lambda: node.score(12) == 1000)
-    assert node.order.document()["first"]["processes"] == 1
+    await node.becomes(lambda: node.order.document()["first"]["processes"] == 1)

@@ -38,7 +38,9 @@ def test_score_that_was_raised_can_be_given_back(child: subprocess.Popen[bytes])
 def test_process_is_known_by_its_start_and_its_parent(child: subprocess.Popen[bytes]) -> None:
     process = open_process(child.pid)
     try:
-        assert read_birth(process) == (read_start_ticks(pid=child.pid), os.getpid())
+        start_ticks, parent, pages = read_birth(process)
+        assert (start_ticks, parent) == (read_start_ticks(pid=child.pid), os.getpid())
+        assert pages > 0
     finally:
         os.close(process)
 

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from reactor.policy.oom_order import FIRST, first_of, may_be_raised, most_of_others
+from reactor.policy.oom_order import (
+    FIRST,
+    first_of,
+    is_contender,
+    may_be_raised,
+    most_of_others,
+    score_by_request,
+)
 from tests.support.builders import make_pod
 
 MIB = 1 << 20
@@ -38,3 +45,35 @@ def test_no_other_pod_has_as_many_points_whatever_it_still_takes(used_mib: int, 
 def test_others_never_get_a_privilege() -> None:
     assert most_of_others(600 * MIB, 0, 512 * MIB) == 0
     assert most_of_others(600 * MIB, 0, 0) == 0
+
+
+@pytest.mark.parametrize(("request_mib", "score"), [(0, 1000), (1, 998), (256, 500), (512, 0), (600, 0)])
+def test_points_are_the_usage_above_the_request(request_mib: int, score: int) -> None:
+    assert score_by_request(request_mib * MIB, 512 * MIB) == score
+
+
+def test_request_counts_for_nothing_where_the_limit_is_not_known() -> None:
+    assert score_by_request(MIB, 0) == 1000
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "request_mib", "priority", "is_one"),
+    [
+        (171, 0, 0, True),
+        (170, 0, 0, False),  # not with all that is left
+        (271, 100, 0, True),
+        (271, 200, 0, False),
+        (500, 0, 10, False),  # its priority is higher
+        (171, 0, -10, True),
+    ],
+)
+def test_contender_is_who_may_overtake_the_first(
+    used_mib: int,
+    request_mib: int,
+    priority: int,
+    is_one: bool,  # noqa: FBT001
+) -> None:
+    pod = make_pod("other", request_mib * MIB, priority)
+    assert is_contender(pod, used_mib * MIB, make_pod("hog"), 200 * MIB, 30 * MIB) is is_one
+    critical = replace(pod, critical_because="user.oomd_omit")
+    assert not is_contender(critical, used_mib * MIB, make_pod("hog"), 200 * MIB, 30 * MIB)

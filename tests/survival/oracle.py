@@ -1,0 +1,86 @@
+"""The pods of a heat, and who of them is the policy's first by the kernel's counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+MIB = 1 << 20
+_LEAST_MIB: Final = 12  # of a pod: an interpreter alone takes 5
+_CLEAR_BYTES: Final = 4 * MIB  # a difference below this is no difference: counters lag behind
+_DRAWN_CLEAR_BYTES: Final = 12 * MIB
+_HOG_IS_FIRST: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnPod:
+    """What a pod holds before one of them grows, and what it asks for."""
+
+    name: str
+    mib: int
+    request_mib: int
+    priority: int
+
+    def kubelet_score(self, capacity_mib: int) -> int:
+        """Return the oom_score_adj that a kubelet gives it: BestEffort, or Burstable by its request."""
+        if not self.request_mib:
+            return 1000
+        return min(max(1000 - 1000 * self.request_mib // capacity_mib, 3), 999)
+
+
+def draw(random: Random, total_mib: int) -> tuple[DrawnPod, ...]:
+    """Return three to six pods that hold so much together, the last of which will grow.
+
+    It is clear who of them is first, whatever their interpreters take: half of the time the one that grows.
+    """
+    while True:
+        pods = _drawn(random, total_mib)
+        first = first_of(pods, {pod.name: pod.mib * MIB for pod in pods}, _DRAWN_CLEAR_BYTES)
+        if first is not None:
+            break
+    if random.random() < _HOG_IS_FIRST:
+        return tuple(sorted(pods, key=lambda pod: pod.name == first))
+    return pods
+
+
+def _drawn(random: Random, total_mib: int) -> tuple[DrawnPod, ...]:
+    count = random.randint(3, 6)
+    cuts = sorted(random.sample(range(total_mib - count * _LEAST_MIB), count - 1))
+    sizes = [
+        high - low + _LEAST_MIB
+        for low, high in zip((0, *cuts), (*cuts, total_mib - count * _LEAST_MIB), strict=True)
+    ]
+    random.shuffle(sizes)
+    return tuple(
+        DrawnPod(
+            name=f"pod-{number}",
+            mib=mib,
+            # Most pods of a node keep within what they request.
+            request_mib=random.choice((0, mib // 2, *(mib + random.randint(20, 120) for _ in range(2)))),
+            priority=random.choice((0, 0, 0, 1000)),
+        )
+        for number, mib in enumerate(sizes)
+    )
+
+
+def first_of(
+    pods: Sequence[DrawnPod], used_bytes: Mapping[str, int], clear_bytes: int = _CLEAR_BYTES
+) -> str | None:
+    """Return who is to go first, None where that is not clear by what was read.
+
+    Who is over its request goes before who is not, then the lower priority, then who is farthest above.
+    """
+
+    def excess_bytes(pod: DrawnPod) -> int:
+        return used_bytes[pod.name] - pod.request_mib * MIB
+
+    if any(pod.request_mib and abs(excess_bytes(pod)) < clear_bytes for pod in pods):
+        return None
+    ranked = sorted(pods, key=lambda pod: (excess_bytes(pod) <= 0, pod.priority, -excess_bytes(pod)))
+    first, second = ranked[:2]
+    is_tied = (excess_bytes(first) > 0, first.priority) == (excess_bytes(second) > 0, second.priority)
+    if is_tied and excess_bytes(first) - excess_bytes(second) < clear_bytes:
+        return None
+    return first.name
