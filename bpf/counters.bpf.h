@@ -29,6 +29,7 @@ int cgroup_counters(struct bpf_iter__cgroup___from_6_1 *ctx)
 	if (!cgroup)
 		return 0;
 	record.cgroup = cgroup->kn->id;
+	record.level = cgroup->level;
 	css = css_of(cgroup, bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id));
 	if (css)
 		record.memory = (__u64)css + bpf_core_field_offset(struct mem_cgroup, memory);

@@ -9,16 +9,13 @@
  * of the root cgroup use is charged to none, and a charge comes before its pages are counted. Each CPU adds up to
  * 125 pages of a counter for itself first (mm/vmstat.c), for a second at the most, so the working set may be
  * seen that much late, or a page cache that is read be seen before its place on the list of inactive pages is.
- *
- * The counters are data symbols without BTF: reading them takes bpf_probe_read_kernel, and CAP_SYSLOG for
- * their addresses (without it /proc/kallsyms shows zeros).
  */
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
-#include "core_fixes.bpf.h"
 #include "watch.bpf.h"
+#include "node.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -28,8 +25,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* The distance to the next level from which the pause is longer: memory is allocated at 8 GiB/s at most. */
 #define NS_PER_PAGE 476
 
-/* __weak: vm_node_stat does not resolve everywhere, and a strong symbol would fail the whole load. */
-extern const void vm_node_stat __ksym __weak;
 #ifdef COUNT_MEM_AVAILABLE
 extern const void vm_zone_stat __ksym __weak;
 #endif
@@ -52,17 +47,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sampler);
 } samplers SEC(".maps");
-
-/* Return one of the kernel's counters, -1 where the kernel does not let it be read. */
-static __always_inline __s64 node_pages(__u64 item)
-{
-	__s64 pages = -1;
-
-	if (!&vm_node_stat ||
-	    bpf_probe_read_kernel(&pages, sizeof(pages), (const void *)&vm_node_stat + sizeof(pages) * item))
-		return -1;
-	return whole_pages(pages);
-}
 
 #ifdef COUNT_MEM_AVAILABLE
 struct {
@@ -93,22 +77,9 @@ static __always_inline __s64 used_pages(void)
 	return unavailable(counting, whole_pages(free), inactive + active, slab + other);
 }
 #else
-/*
- * Return the node's working set, -1 where the kernel does not let it be read. Swap cache counts among the file
- * pages of the node, and not among those of any cgroup; its anonymous pages that are mapped count as such.
- */
 static __always_inline __s64 used_pages(void)
 {
-	__s64 anonymous = node_pages(bpf_core_enum_value(enum node_stat_item, NR_ANON_MAPPED));
-	__s64 file = node_pages(bpf_core_enum_value(enum node_stat_item, NR_FILE_PAGES));
-	__s64 inactive = node_pages(bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE));
-	__s64 swap = 0;
-
-	if (bpf_core_enum_value_exists(enum node_stat_item___with_swap, NR_SWAPCACHE___with_swap))
-		swap = node_pages(bpf_core_enum_value(enum node_stat_item___with_swap, NR_SWAPCACHE___with_swap));
-	if (anonymous < 0 || file < 0 || inactive < 0 || swap < 0)
-		return -1;
-	return working_set(anonymous, file, swap, inactive);
+	return working_set_pages();
 }
 #endif
 

@@ -15,6 +15,7 @@ enum record_kind {
 	RECORD_RECLAIM = 2,  /* a charge met a limit at or below the watched cgroup: memory is being reclaimed */
 	RECORD_REMOVED = 3,  /* the cgroup is gone, and its watch with it */
 	RECORD_OOM_KILL = 4,
+	RECORD_WARRANT = 5,  /* a warrant was served, or is void */
 };
 
 enum watched {
@@ -96,6 +97,77 @@ struct counters_record {
 	__u64 cgroup;
 	__u64 memory; /* struct page_counter, 0 without the memory controller */
 	__u64 tasks; /* atomic64_t of the pids controller, 0 without it */
+	__u64 level; /* how deep it lies in the hierarchy, the root at 0; BCC leaves it out */
+};
+
+/* --- warrants: the kill at the crossing, in the kernel, as user space has decided it in advance --- */
+
+#define WARRANT_SPARED 8 /* cgroups in the victim's that are left alone */
+#define WARRANT_PLACES 4096 /* pods whose growth can be bounded */
+
+/*
+ * The two lowest bits of a claim; above them is the warrant's generation. A claim of 0 is no warrant. It moves by
+ * compare-and-exchange alone: whoever moves it has decided, and acts.
+ */
+#define CLAIM_BITS 2
+#define CLAIM_STATES ((1 << CLAIM_BITS) - 1)
+
+enum claim_state {
+	CLAIM_DRAFT = 1,  /* bounds are heeded, nothing is served */
+	CLAIM_LIVE = 2,
+	CLAIM_SERVED = 3,
+};
+
+enum warrant_outcome {
+	WARRANT_OPEN = 0,
+	WARRANT_SERVED = 1,
+	WARRANT_REFUSED = 2,     /* claimed, but the kernel refused the signal */
+	WARRANT_EXPIRED = 3,     /* the crossing came after its time */
+	WARRANT_OTHERS = 4,      /* the charge that crossed was not the victim's; the warrant stays */
+	WARRANT_SHRUNK = 5,      /* the victim holds less than it has to */
+	WARRANT_GROWN = 6,       /* another pod has grown beyond its bound */
+	WARRANT_CACHE = 7,       /* page cache has grown by more than it may: the crossing may be a reader's */
+	WARRANT_NEWCOMER = 8,    /* a cgroup was made: it may be a pod that goes first */
+	WARRANT_GONE = 9,        /* the victim's cgroup was removed */
+	WARRANT_WITHDRAWN = 10,  /* user space took the claim */
+};
+
+struct warrant {
+	__u64 claim;
+	/* What user space has decided. */
+	__u64 victim; /* the id of its cgroup */
+	__u64 victim_counter; /* the address of its page counter */
+	__u64 victim_least; /* pages */
+	__u64 watched_counter; /* whose usage crosses the level; 0: the machine's working set does */
+	__u64 fire; /* pages */
+	__u64 cache_most; /* pages of page cache on the machine */
+	__u64 expires_ns; /* CLOCK_MONOTONIC */
+	__u64 spared[WARRANT_SPARED]; /* ids of cgroups; 0: none */
+	__u32 spared_levels[WARRANT_SPARED]; /* how deep they lie; the root is 0 */
+	__u32 victim_level;
+	/* What has come of it. */
+	__u32 outcome;
+	__u64 crossed_ns; /* 0: not crossed */
+	__u64 signalled_ns; /* 0: no signal was sent */
+	__u64 value; /* at the crossing */
+	__u32 pid; /* signalled */
+	__s32 error; /* of the signal; 0 or a negative errno */
+	char comm[COMM_BYTES];
+	__u64 arrivals; /* memory cgroups that were made since the programs were loaded; of no one warrant */
+};
+
+struct warrant_record {
+	__u32 kind;
+	__u32 outcome;
+	__u64 at_ns;
+	__u64 generation;
+};
+
+/* What the programs that user space calls are given, and what they answer. */
+struct warrant_order {
+	__u64 generation;
+	__u64 arrivals; /* as read before the pods were listed */
+	__u64 result;
 };
 
 #endif

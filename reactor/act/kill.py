@@ -121,6 +121,11 @@ class KillPath:
                 if uid in self._ready:
                     self._ready.pop(uid).close()
 
+    def holds(self, pod: Pod) -> bool:
+        """Return whether this very pod is prepared: checked, and neither reactor nor init in it."""
+        target = self._ready.get(pod.uid)
+        return target is not None and target.is_of(pod)
+
     def find_self(self) -> None:
         """Find the cgroups of reactor and of init: where one was moved, the next kill need not."""
         self._untouchable.find()

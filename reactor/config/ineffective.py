@@ -16,8 +16,8 @@ from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.nearest import nearest
 from reactor.config.refused import join
 from reactor.config.section import Section
-from reactor.model.settings import BrakeMode, Settings
-from reactor.model.signals import Signal
+from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, Settings
+from reactor.model.signals import MEMORY_SIGNALS, Signal
 
 SECTION: Final = "reactor"
 _READ: Final = tuple(key_of(field) for field in dataclasses.fields(KubeletConfiguration))
@@ -79,6 +79,7 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
         yield Ineffective("evictionHard", "there is no threshold, hard or soft: no pod can be evicted")
     yield from _commands(settings)
     yield from _brake(settings)
+    yield from _kernel_kill(settings)
 
 
 def _not_read(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
@@ -125,6 +126,21 @@ def _commands(settings: Settings) -> Iterator[Ineffective]:
     of_disks = [one for one in settings.eviction.thresholds if "fs." in one.signal]
     if settings.reclaim.commands and not of_disks:
         yield Ineffective("reactor.reclaim", "no effect: no threshold is for a filesystem")
+
+
+def _kernel_kill(settings: Settings) -> Iterator[Ineffective]:
+    """Yield why the kernel could never kill, though it is asked to."""
+    is_hard = any(
+        threshold.is_hard and threshold.signal in MEMORY_SIGNALS for threshold in settings.eviction.thresholds
+    )
+    if settings.kernel_kill is KernelKill.OFF:
+        return
+    if not is_hard:
+        yield Ineffective("reactor.kernelKill", "has no effect: there is no hard memory threshold")
+    if settings.memory_available is not MemoryAvailable.WORKING_SET:
+        yield Ineffective("reactor.kernelKill", "has no effect with memoryAvailable: memAvailable")
+    if settings.eviction.ranks_swap:
+        yield Ineffective("reactor.kernelKill", "has no effect with ranking: memory+swap")
 
 
 def _brake(settings: Settings) -> Iterator[Ineffective]:

@@ -16,6 +16,7 @@ from reactor.model.quantity import Quantity, parse_quantity
 from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
+    KernelKill,
     MemoryAvailable,
     OomOrderMode,
     PodOrigin,
@@ -161,6 +162,7 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
             MemoryAvailable,
             Ranking,
             OomOrderMode,
+            KernelKill,
         )
     ),
     (Quantity, lambda raw, _: as_quantity(raw)),

@@ -16,6 +16,7 @@ from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
     JournalSettings,
+    KernelKill,
     KubernetesSettings,
     MemoryAvailable,
     NotificationSettings,
@@ -330,6 +331,7 @@ class Section:
     ebpf: _Ebpf = field(default_factory=_Ebpf)
     brake: BrakeMode = BrakeMode.OFF
     oom_order: OomOrderMode = OomOrderMode.POLICY
+    kernel_kill: KernelKill = KernelKill.OFF
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)
     podman: _Podman = field(default_factory=_Podman)

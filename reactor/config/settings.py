@@ -367,6 +367,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         podman_socket=section.podman.socket,
         brake=section.brake,
         oom_order=section.oom_order,
+        kernel_kill=section.kernel_kill,
         shutdown_groups=kubelet.shutdown_groups,
         dry_run=section.dry_run,
     )

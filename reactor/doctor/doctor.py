@@ -18,7 +18,7 @@ from reactor.doctor.thresholds import (
 )
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
-from reactor.model.settings import BrakeMode, Settings
+from reactor.model.settings import BrakeMode, EbpfLoader, KernelKill, Settings
 from reactor.model.signals import Signal
 from reactor.sources.catalogue import (
     BY_NAME,
@@ -37,6 +37,7 @@ _CONTROLLER: Final = "cgroup memory controller"
 _MEMORY_HIGH: Final = "memory.high"
 _SWITCHED_OFF: Final = "switched off in the configuration"
 _ON_V1: Final = "the memory controller is on cgroup v1"
+_WARRANTS: Final = "eBPF warrants"
 _NO_CHOICE: Final = frozenset({_SWITCHED_OFF, _ON_V1})
 
 
@@ -67,6 +68,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     by_name = {feature.name: feature for feature in features}
     plans = source_plans(settings or Settings(), by_name)
     brake = brake_plan(settings or Settings(), by_name)
+    kernel_kill = kernel_kill_plan(settings or Settings(), by_name)
     absurd, late = absurd_on_this_machine(wanted), late_on_this_machine(wanted)
     without_swap = without_swap_on_this_machine(wanted)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
@@ -77,6 +79,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
             "features": [asdict(one) for one in features],
             "sources": [asdict(one) for one in plans],
             "brake": brake,
+            "kernel_kill": kernel_kill,
             "absurd_thresholds": absurd,
             "late_thresholds": late,
             "thresholds_without_swap": without_swap,
@@ -95,6 +98,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
         )
     )
     screen.print(f"brake: {brake}")
+    screen.print(f"kernel kill: {kernel_kill}")
     for what, why in (*absurd.items(), *late.items(), *without_swap.items()):
         screen.print(f"{what}: {why}")
     for what, why in lacks.items():
@@ -160,6 +164,29 @@ def brake_plan(settings: Settings, features: Mapping[str, Feature]) -> str:
     if feature is None or not feature.available:
         return f"not used: memory.high: {'unknown' if feature is None else feature.detail}"
     return "used while a hard memory threshold is crossed on a cgroup below the root"
+
+
+def kernel_kill_plan(settings: Settings, features: Mapping[str, Feature]) -> str:
+    """Return whether the kernel would kill at a crossing, and why not."""
+    feature = features.get(_WARRANTS)
+    eventfd = _feature(BY_NAME[MEMCG_EVENTFD], features)
+    because = (
+        None
+        if feature is not None and feature.available
+        else "unknown"
+        if feature is None
+        else feature.detail
+    )
+    if eventfd is not None and eventfd.available:
+        because = _ON_V1
+    elif settings.sources.ebpf_loader is EbpfLoader.BCC:
+        because = "reactor.ebpf.loader is bcc"
+    if settings.kernel_kill is KernelKill.OFF:
+        can = "this node can" if because is None else f"this node can't: {because}"
+        return f"not used: switched off in the configuration; {can}"
+    if because is not None:
+        return f"not used: {because}"
+    return "used where it is certain in advance whom a crossing of a hard memory threshold evicts"
 
 
 def source_plans(settings: Settings, features: Mapping[str, Feature]) -> tuple[SourcePlan, ...]:

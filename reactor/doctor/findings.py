@@ -25,9 +25,10 @@ from reactor.doctor.thresholds import (
 )
 from reactor.errors import ConfigError, ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_parents import PodParent, is_pattern
-from reactor.model.settings import BrakeMode, Settings
+from reactor.model.settings import BrakeMode, KernelKill, Settings
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.workloads.manifests import SUFFIXES
@@ -98,6 +99,8 @@ def _found(
         because = "no cgroup memory controller is mounted" if tree is None else unavailable_because(tree)
         if because is not None:
             yield "reactor.brake", f"has no effect on this machine: {because}"
+    if settings.kernel_kill is KernelKill.HARD and tree is not None and tree.version is CgroupVersion.V1:
+        yield "reactor.kernelKill", "has no effect on this machine: the memory controller is on cgroup v1"
     absurd, late = (
         absurd_on_this_machine(settings, tree, proc=proc),
         late_on_this_machine(settings, tree, proc=proc),

@@ -85,10 +85,17 @@ class Evictor:
         """Hold what it takes to end these pods at once, and no others."""
         self._kills.prepare(() if self._dry_run else pods)
 
-    def begin(self, eviction: Eviction) -> EvictionAttempt:
-        """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits."""
+    def holds(self, pod: Pod) -> bool:
+        """Return whether this pod is prepared, and would be killed if it were chosen."""
+        return not self._dry_run and self._kills.holds(pod)
+
+    def begin(self, eviction: Eviction, *, by_kernel_ns: int | None = None) -> EvictionAttempt:
+        """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits.
+
+        `by_kernel_ns` is when the kernel killed a process of the pod, under a warrant: here the rest is.
+        """
         if not self._dry_run and eviction.grace_period_seconds <= 0:
-            return self._kill(eviction)
+            return self._kill(eviction, by_kernel_ns)
         attempt = EvictionAttempt(eviction=eviction)
         if self._dry_run:
             attempt.outcome = "dry-run"
@@ -119,7 +126,7 @@ class Evictor:
         finally:
             attempt.ended.set()
 
-    def _kill(self, eviction: Eviction) -> EvictionAttempt:
+    def _kill(self, eviction: Eviction, by_kernel_ns: int | None = None) -> EvictionAttempt:
         pod = eviction.pod
         try:
             report = self._kills.kill_now(pod)
@@ -129,6 +136,8 @@ class Evictor:
             return attempt
         attempt = EvictionAttempt(eviction=eviction)
         _killed(attempt, report)
+        if by_kernel_ns is not None:
+            _killed_by_kernel(attempt, by_kernel_ns)
         # Only now: cancelling what waits for the same pod is not on the way of the kill.
         overtaken = self._waiting.pop(pod.uid, None)
         if overtaken is not None:
@@ -235,6 +244,14 @@ def _killed(attempt: EvictionAttempt, report: KillReport) -> None:
     attempt.is_empty = report.is_empty
     attempt.killed_ns = None if report.is_gone else report.killed_ns
     attempt.add_problems(*report.problems)
+
+
+def _killed_by_kernel(attempt: EvictionAttempt, at_ns: int) -> None:
+    """Take note that the pod was killed already: its only process may be gone, and its cgroup with it."""
+    attempt.outcome = "killed"
+    attempt.is_empty = False
+    attempt.killed_ns = at_ns
+    attempt.processes = max(1, attempt.processes or 0)
 
 
 def _failed(attempt: EvictionAttempt, error: Exception) -> None:

@@ -30,12 +30,13 @@ from reactor.guard.recorder import OnPass
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import ToldFilesystems
+from reactor.guard.warrants import Warrants
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SWAP_EVENTS
 from reactor.model.decisions import MemoryReclaim
 from reactor.model.oom import OomKill
 from reactor.model.pod_parents import fences
-from reactor.model.settings import BrakeMode, OomOrderMode, Settings
+from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, OomOrderMode, Settings
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
@@ -96,6 +97,7 @@ class Generation:
         pods: PodList | None = None,
         oom_order: OomOrder | None = None,
         reclaims: Mapping[Reclaim, NodeReclaim] | None = None,
+        warrants: Warrants | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
         arming_seconds: float = _ARMING_SECONDS,
     ) -> None:
@@ -127,6 +129,14 @@ class Generation:
         )
         self._swap = self._swap_watch(tree)
         self._processes = ProcessSource(tree, settings.sources, self.wakes, self.board)
+        self._warrants = warrants  # also where there are to be none: one that was served may be left
+        self._gives_warrants = (
+            settings.kernel_kill is KernelKill.HARD
+            and settings.memory_available is MemoryAvailable.WORKING_SET
+            and not settings.dry_run
+        )
+        if self._warrants is not None:
+            self._warrants.notify = self.wakes.notify
         workloads: Workloads | None = None
         if pods is None:
             pods = workloads = Workloads(tree, settings)
@@ -143,6 +153,7 @@ class Generation:
             oom_struck=oom_kills.struck,
             recount_oom_kills=oom_kills.recount,
             oom_order=_order_for(settings, oom_order),
+            warrants=self._warrants,
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
         self.passes = Passes(
@@ -187,6 +198,8 @@ class Generation:
         found = self.housekeeping.problems
         if self._oom_scores is not None and self._oom_scores.problem is not None:
             found["oom_score_adj of pods"] = self._oom_scores.problem
+        if self._warrants is not None and self._warrants.problem is not None:
+            found["kernelKill"] = self._warrants.problem
         return found
 
     def _swap_watch(self, tree: CgroupTree) -> SwapWatch | None:
@@ -364,6 +377,8 @@ class Generation:
             if self.passes.has_sunk():
                 source = _GLANCE
                 break
+            if self._warrants is not None and self._warrants.is_due(self._clock_seconds()):
+                self.passes.prepare()
         ended = grace_period_ended(state, self._clock_seconds())
         if ended - MEMORY_SIGNALS:
             self.housekeeping.due()  # they are acted on only when they have been looked at again
@@ -406,6 +421,8 @@ class Generation:
         levels = self._levels.of(memory)
         self._crossings = [level for level in levels if level.threshold.is_hard and not level.is_early]
         self._memory.arm(levels)
+        if self._warrants is not None:
+            self._warrants.levels(self._crossings)
         self._brake.arm(lowest_hard(levels) if self._is_braking_wanted else {})
 
     @property
@@ -432,8 +449,12 @@ class Generation:
     def _parts(self) -> Mapping[str, StartedPart]:
         """Return what is restarted where it fails; the ticker last, because it wakes the loop at once."""
         oom_scores = {} if self._oom_scores is None else {"oom scores": self._oom_scores.run}
+        warrants = {}
+        if self._warrants is not None and self._gives_warrants:
+            warrants["warrants"] = self._warrants.run
         return {
             **oom_scores,
+            **warrants,
             "oom kills": self._oom.run,
             **({} if self._swap is None else {"swap": self._swap.run}),
             "filesystems": self.filesystems.run,

@@ -20,6 +20,7 @@ from reactor.guard.passes import NodeView
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
+from reactor.guard.warrants import Warrants
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.decisions import InFlight
 from reactor.model.oom import OomKill
@@ -41,7 +42,7 @@ class GenerationSupervisor:
 
     `kill_path_problem` says what the first one found wrong with killing, None where that works. `on_refused`
     is told why settings could not be guarded by; those before them stay in force. All else that it is given
-    outlives every generation, as the evictions under way do.
+    outlives every generation, as the evictions under way and the `warrants` do.
     """
 
     def __init__(  # noqa: PLR0913 - what one generation leaves to the next
@@ -79,6 +80,7 @@ class GenerationSupervisor:
         self._on_resumed = on_resumed
         self._on_refused = on_refused
         self._next: Settings | None = None
+        self.warrants = Warrants(tree)
 
     async def run(
         self,
@@ -173,6 +175,7 @@ class GenerationSupervisor:
 
     def _generation(self, evictor: Evictor) -> Generation:
         settings = self.settings
+        self.warrants.loader = settings.sources.ebpf_loader
         self._kills.guard(settings.pod_parents)
         deadline_seconds = settings.eviction.in_flight_deadline_seconds
         for uid in evictor.adopt(deadline_seconds, dry_run=settings.dry_run):
@@ -191,6 +194,7 @@ class GenerationSupervisor:
             pods=None if self._cluster is None else self._cluster.pod_list(settings),
             oom_order=self._oom_order,
             reclaims=self._reclaims(settings),
+            warrants=self.warrants,
             clock_seconds=self._clock_seconds,
         )
 

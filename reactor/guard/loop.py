@@ -225,6 +225,7 @@ class Daemon:
             processes={"guard": {"pid": os.getpid()}, "steward": self._steward.document()},
             shutdown=self._shutdown.document(),
             oom_order=self._oom_order.document(),
+            warrants=self._generations.warrants.document(),
         )
 
     def reload(self, settings: Settings) -> None:
@@ -513,6 +514,7 @@ class Daemon:
             problems=() if generation is None else self.view.problems.keys(),
             shutdown=self._shutdown.times(),
             oom_order=self._oom_order.counts(),
+            warrants=self._generations.warrants.counted,
         ).document()
 
 

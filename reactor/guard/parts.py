@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reactor.act.kill import KillReport
 from reactor.act.reap import ReapReport
@@ -14,6 +14,9 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.reclaim.reclaims import Reclaims
+
+if TYPE_CHECKING:
+    from reactor.guard.warrants import Warrants
 
 
 class Node(Protocol):
@@ -51,6 +54,9 @@ class PodUsages(Protocol):
 
     def of(self, uids: Iterable[str], *, with_processes: bool = False) -> Mapping[str, PodUsage]:
         """Read what these pods use of memory, and how many tasks they have where that is asked for."""
+
+    def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:
+        """Read what is charged to these pods, page cache included; what can't be read is absent."""
 
     def shared_memory_bytes(self, uid: str) -> int | None:
         """Read how much of a pod's memory is shared or tmpfs; None where that can't be had."""
@@ -104,6 +110,9 @@ class Kills(Protocol):
     def prepare(self, pods: Sequence[Pod]) -> None:
         """Hold what a kill of these pods needs, and of no others; never raises."""
 
+    def holds(self, pod: Pod) -> bool:
+        """Return whether this pod is prepared: checked, and not one that must not be killed."""
+
     def kill_now(self, pod: Pod) -> KillReport:
         """Kill everything in the pod; raises RefusedError or OSError."""
 
@@ -125,7 +134,8 @@ class Parts:
     the memory thresholds again. `oom_kills` returns the kernel's own kills that were not reported yet,
     without waiting. `oom_struck` returns in which of these pods the kernel has killed since it was asked
     last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand. `oom_order` is
-    told which pod the policy would evict first for memory.
+    told which pod the policy would evict first for memory. `warrants` are those that the
+    kernel kills under, None where there can be none.
     """
 
     node: Node
@@ -139,3 +149,4 @@ class Parts:
     oom_struck: Callable[[Sequence[Pod]], Sequence[str]] = lambda _: ()
     recount_oom_kills: Callable[[Sequence[Pod]], None] = lambda _: None
     oom_order: Order = unordered
+    warrants: Warrants | None = None

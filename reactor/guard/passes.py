@@ -24,6 +24,7 @@ from reactor.guard.readiness import foreseen, near
 from reactor.guard.record import EvictionAttempt, PassRecord, Reclaimed, StageTimes
 from reactor.guard.told_storage import ToldStorage
 from reactor.guard.under_way import UnderWay
+from reactor.guard.warrants import Given, Outlook, Warrants
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot
 from reactor.model.oom import OomKill
@@ -111,11 +112,15 @@ class Passes:
         self.is_near = False
         self.is_unfinished = False
         parts.usages.track(known.pods)
+        if parts.warrants is not None:
+            parts.warrants.track(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:
         """Make one pass for these wakes; a pod that had to die at once is dead on return."""
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
+        warrants = self._parts.warrants
+        served = None if warrants is None else warrants.withdraw()
         self._observe_left()
         memory = self._observe(wakes, now_seconds)
         braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
@@ -146,11 +151,14 @@ class Passes:
             pods = self._to_decide_over(now_seconds)
             observed_ns = time.monotonic_ns()
             self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+        if served is not None:
+            decision, snapshot = self._as_served(served, decision, snapshot)
         decided_ns = time.monotonic_ns()
-        attempts = self._act(decision, snapshot, pods, now_seconds)
+        attempts = self._act(decision, snapshot, pods, now_seconds, served)
         self._parts.arm_memory(memory)
+        woke_ns = min((wake.at_ns for wake in wakes), default=started_ns)
         times = StageTimes(
-            woke_ns=min((wake.at_ns for wake in wakes), default=started_ns),
+            woke_ns=woke_ns if served is None else min(woke_ns, served.crossed_ns() or woke_ns),
             started_ns=started_ns,
             observed_ns=observed_ns,
             decided_ns=decided_ns,
@@ -176,10 +184,35 @@ class Passes:
         """Prepare for a crossing that is near, by what is observed now; nothing is decided."""
         self._prepare(self._parts.node.memory(), self._clock_seconds())
 
+    def _as_served(self, served: Given, decision: Decision, snapshot: Snapshot) -> tuple[Decision, Snapshot]:
+        """Return the decision of a warrant that the kernel has served, in place of the one made now.
+
+        Its victim is dying, or gone, and what it held is credited as it was decided on.
+        """
+        given = served.decision(self._settings)
+        uid = served.victim.pod.uid
+        used = {**snapshot.pods}
+        if uid in served.used:
+            used[uid] = served.used[uid]
+        signal = served.victim.threshold.signal
+        signals = {**snapshot.signals, signal: snapshot.signals.get(signal, served.victim.crossing)}
+        decision = dataclasses.replace(
+            decision,
+            acted_on=given.acted_on,
+            ranking=given.ranking,
+            evictions=given.evictions,
+            reclaim=(),
+            deferred_because=None,
+        )
+        return decision, Snapshot(signals=signals, pods=used)
+
     def _prepare(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Prepare for the crossing where it is near; see readiness.py."""
         nearby = near(self._settings.thresholds, memory)
+        warrants = self._parts.warrants
         if nearby:
+            if warrants is not None:
+                warrants.begin()
             self.glance()
             used = self._parts.usages.memory()
             pods = self._to_decide_over(now_seconds)
@@ -189,10 +222,13 @@ class Passes:
             self.is_near = True
             if first:  # none while an eviction is waited for: the order stays as it is
                 self._parts.oom_order(first_of(first), pods, used, memory)
+            if warrants is not None:
+                self._give_warrant(warrants, pods, used, first, now_seconds)
         else:
             if self.is_near:
                 self._evictor.prepare(())
                 self.is_near = False
+                self._rest()
             if NodeCondition.MEMORY_PRESSURE not in self.known.state.conditions:
                 self._parts.oom_order(None)
 
@@ -209,6 +245,29 @@ class Passes:
         first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
         if first:
             self._parts.oom_order(first_of(first), pods, used, memory)
+
+    def _give_warrant(
+        self,
+        warrants: Warrants,
+        pods: Sequence[Pod],
+        used: Mapping[str, PodUsage],
+        first: Sequence[Pod],
+        now_seconds: float,
+    ) -> None:
+        """Have the kernel kill at the crossing, where it is certain whom; see warrants.py."""
+        if len(pods) != len(self.known.pods):
+            warrants.rest()  # an evicted pod may live again, and nothing would tell of it
+            return
+        outlook = Outlook(
+            settings=self._settings,
+            state=self.known.state,
+            memory=self._parts.node.memory(),
+            pods=pods,
+            used=used,
+            first=first[0] if first else None,
+            now_seconds=now_seconds,
+        )
+        warrants.give(outlook, self._parts.usages, holds=self._evictor.holds)
 
     async def give_back(
         self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None
@@ -227,6 +286,7 @@ class Passes:
             self.known.reclaimed = reclaimed or self.known.reclaimed
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
+        self._rest()
         self._observe((), now_seconds)
         after = self._snapshot((), now_seconds)
         pods = self._to_decide_over(now_seconds)
@@ -258,6 +318,8 @@ class Passes:
             self.known.pods = pods
             self.known.candidates.forget_absent(pods)
             self._parts.usages.track(pods)
+            if self._parts.warrants is not None:
+                self._parts.warrants.track(pods)
 
     def gone(self, uid: str) -> bool:
         """Take note that an evicted pod has ended: nothing more is expected of it.
@@ -325,8 +387,13 @@ class Passes:
         """Return which thresholds make no sense at the capacities seen last, and what is done about each."""
         return absurd_thresholds(self._settings.thresholds, self.known.observed.at(self._clock_seconds()))
 
+    def _rest(self) -> None:
+        if self._parts.warrants is not None:
+            self._parts.warrants.rest()
+
     def oom_killed(self, kill: OomKill) -> None:
         """Take note that the kernel has killed: what its victim gives back is waited for."""
+        self._rest()
         pod = None
         if kill.victim_cgroup is not None:
             pod = pod_in(kill.victim_cgroup, self.known.pods)
@@ -534,13 +601,22 @@ class Passes:
             )
 
     def _act(
-        self, decision: Decision, snapshot: Snapshot, pods: Sequence[Pod], now_seconds: float
+        self,
+        decision: Decision,
+        snapshot: Snapshot,
+        pods: Sequence[Pod],
+        now_seconds: float,
+        served: Given | None = None,
     ) -> tuple[EvictionAttempt, ...]:
         attempts = []
         self.is_unfinished = False
         ordered_ns = time.monotonic_ns()
         for eviction in decision.evictions:
-            attempt = self._evictor.begin(eviction)
+            if served is None:
+                attempt = self._evictor.begin(eviction)
+            else:
+                attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
+                attempt.warrant = served.document()
             attempts.append(attempt)
             if eviction.resource is Resource.MEMORY and eviction.threshold is not None:
                 attempt.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)

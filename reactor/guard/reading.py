@@ -13,6 +13,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, UNIT, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceState
+from reactor.model.warrants import WarrantEnd
 from reactor.supervisor import PartState
 
 
@@ -23,7 +24,7 @@ class Reading:
     `tally` is what was counted since `started_unix_seconds`, `refused_requests` how many of the steward's
     requests were none. `cluster` is how the daemon takes part in one, `problems` what `status` calls them,
     `shutdown` when the node's last graceful shutdown began and ended, `oom_order` how many processes have
-    another oom_score_adj than their own.
+    another oom_score_adj than their own, `warrants` what has become of them.
     """
 
     now_seconds: float
@@ -44,6 +45,7 @@ class Reading:
     problems: Collection[str] = ()
     shutdown: Mapping[str, float] = field(default_factory=dict)
     oom_order: Mapping[str, int] = field(default_factory=lambda: {"first": 0, "others": 0})
+    warrants: Mapping[WarrantEnd, int] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -69,6 +71,7 @@ class Reading:
             "cluster": self.cluster,
             "problems": list(self.problems),
             "shutdown": dict(self.shutdown),
+            "warrants": dict(self.warrants),
             "tally": self.tally,
         }
 

@@ -30,7 +30,8 @@ _PLACES_AT_ONCE: Final = 32
 class StageTimes:
     """When each stage of a pass ended, on CLOCK_MONOTONIC in ns; None where the pass had no such stage.
 
-    `woke_ns` is when the earliest source woke, `started_ns` when the loop came round to it.
+    `woke_ns` is when the earliest source woke, or of the crossing at which the kernel killed under a warrant;
+    `started_ns` when the loop came round to it.
     """
 
     woke_ns: int
@@ -54,6 +55,8 @@ class EvictionAttempt:
     it was chosen and `available_bytes` what the node had then; `returned_bytes` is by how much more the node
     had at the end, below zero where others took it; `left_bytes` are still charged to the pod's cgroup,
     `left_shared_bytes` of them shared memory or tmpfs.
+
+    `warrant` is under which the kernel itself killed the pod at the crossing, as plain JSON values.
     """
 
     eviction: Eviction
@@ -67,6 +70,7 @@ class EvictionAttempt:
     returned_bytes: int | None = None
     left_bytes: int | None = None
     left_shared_bytes: int | None = None
+    warrant: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -345,6 +349,7 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "returned_bytes": attempt.returned_bytes,
         "left_bytes": attempt.left_bytes,
         "left_shared_bytes": attempt.left_shared_bytes,
+        "warrant": attempt.warrant,
         "problems": [printable(problem) for problem in attempt.problems],
     }
 

@@ -44,6 +44,10 @@ class RuntimeKills:
         """Hold what a kill of these pods needs, see KillPath.prepare."""
         self._kills.prepare(pods)
 
+    def holds(self, pod: Pod) -> bool:
+        """Return whether this pod is prepared, see KillPath.holds."""
+        return self._kills.holds(pod)
+
     def kill_now(self, pod: Pod) -> KillReport:
         """Kill the pod's containers by their cgroups, see KillPath.kill_now."""
         return self._kills.kill_now(pod)

@@ -46,7 +46,7 @@ class View:
 
     `parts` are those that the supervisor restarts. `cluster` is how the guard takes part in one; None
     without. `processes` are the guard and the steward, `shutdown` how the node's graceful shutdown stands,
-    `oom_order` which pod the kernel's OOM killer takes first.
+    `oom_order` which pod the kernel's OOM killer takes first, `warrants` those that the kernel kills under.
     """
 
     settings: Settings
@@ -64,6 +64,7 @@ class View:
     processes: Mapping[str, Any] = field(default_factory=dict)
     shutdown: Mapping[str, Any] = field(default_factory=dict)
     oom_order: Mapping[str, Any] = field(default_factory=dict)
+    warrants: Mapping[str, Any] = field(default_factory=dict)
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -113,6 +114,7 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "sources": [_source(source) for source in view.sources],
         "brake": _brake(view),
         "oom_order": {"mode": view.settings.oom_order, **view.oom_order},
+        "kernel_kill": {"mode": view.settings.kernel_kill, **view.warrants},
         "oom_kills": {"counted": dict(view.oom.counted)},
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
         "parts": [part_document(part) for part in view.parts],

@@ -77,8 +77,9 @@ class Tally:
         if record.decision.acted_on is not None:
             self._observe_ages(record)
         if times.killed_ns is not None:
-            self._stage("kill", times.killed_ns - times.decided_ns)
-            self._wake_to_kill.observe((times.killed_ns - times.woke_ns) / 1e9)
+            # The kernel kills before anything is observed, and before the loop is woken.
+            self._stage("kill", max(0, times.killed_ns - times.decided_ns))
+            self._wake_to_kill.observe(max(0, times.killed_ns - times.woke_ns) / 1e9)
 
     def _observe_ages(self, record: PassRecord) -> None:
         """Count how old the statistics were that a pod was evicted by. Source: synchronize."""

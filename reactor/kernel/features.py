@@ -222,6 +222,10 @@ def _ebpf_oom(node: _Node) -> str:
     return _ebpf(node, "oom_kills")
 
 
+def _ebpf_warrants(node: _Node) -> str:
+    return _ebpf(node, "warrants")
+
+
 def _ebpf(node: _Node, name: str) -> str:
     if node.root != Path("/"):
         raise _Absent("only the running kernel can be asked")
@@ -317,6 +321,11 @@ _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("eBPF watches", _EBPF_NEEDS, _ebpf_memory),
     ("eBPF process counts", _EBPF_NEEDS, _ebpf_processes),
     ("eBPF OOM kills", _EBPF_NEEDS, _ebpf_oom),
+    (
+        "eBPF warrants",
+        "needs libbpf1, CAP_BPF, CAP_PERFMON, CAP_SYSLOG; a kernel with BTF (6.1 on)",
+        _ebpf_warrants,
+    ),
     ("lockdown", "boot with lockdown=integrity or none", _lockdown),
     ("process events", "a kernel with CONFIG_PROC_EVENTS", _process_events),
     ("cgroup.kill", "cgroup v2 on a kernel from 5.14 on", _cgroup_kill),

@@ -179,6 +179,13 @@ class BrakeMode(StrEnum):
     HARD = "hard"
 
 
+class KernelKill(StrEnum):
+    """Whether the kernel itself kills for hard memory thresholds, at the crossing and under a warrant."""
+
+    OFF = "off"
+    HARD = "hard"
+
+
 class Role(StrEnum):
     """Whether the kubelet evicts too (`ALONGSIDE`), or its eviction is switched off (`SOLE`)."""
 
@@ -262,6 +269,7 @@ class Settings:
     sources: SourceSettings = field(default_factory=SourceSettings)
     brake: BrakeMode = BrakeMode.OFF
     oom_order: OomOrderMode = OomOrderMode.POLICY
+    kernel_kill: KernelKill = KernelKill.OFF
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)
     runtime_endpoint: str | None = None

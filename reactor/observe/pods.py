@@ -147,6 +147,11 @@ class PodObserver:
         read = self._full if with_processes else self._memory
         return self._read(read, [uid for uid in uids if uid in self._cgroups])
 
+    def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:
+        """Return what is charged to these pods, page cache included; what can't be read is absent."""
+        found = {uid: self._counted(uid, MemoryCounters.usage_bytes) for uid in uids}
+        return {uid: charged for uid, charged in found.items() if charged is not None}
+
     def shared_memory_bytes(self, uid: str) -> int | None:
         """Return how much shared memory and tmpfs is charged to a pod; None where that can't be read."""
         return self._counted(uid, MemoryCounters.shared_bytes)

@@ -22,7 +22,7 @@ from reactor.policy.outside import memory_outside_pods
 
 MOST_SECONDS: Final = 0.5
 PAUSE_SECONDS: Final = 10.0
-_AFTER_EVICTION_SECONDS: Final = 30.0
+AFTER_EVICTION_SECONDS: Final = 30.0
 _FALL_BYTES: Final = 1 << 20
 
 
@@ -76,7 +76,7 @@ def is_reclaiming(state: PolicyState, now_seconds: float) -> bool:
 
 
 def _is_due(state: PolicyState, now_seconds: float) -> bool:
-    if not any(now_seconds - at < _AFTER_EVICTION_SECONDS for at in state.evicted_at):
+    if not any(now_seconds - at < AFTER_EVICTION_SECONDS for at in state.evicted_at):
         return False
     if state.oom_victims or is_dying(state):
         return False  # what they bring back is seen first

@@ -21,6 +21,7 @@ from reactor.guard.tally import BUCKETS_SECONDS, STAGES, Durations
 from reactor.model.decisions import SlowReason
 from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
 from reactor.model.wakes import SourceHealth
+from reactor.model.warrants import WarrantEnd
 from reactor.reclaim.removed_images import RemovedFor
 from reactor.tell.prometheus import (
     Collector,
@@ -101,6 +102,12 @@ class _Scrape(Collector):
         yield from _brake(reading["brake"])
         yield _oom_order(reading["oom_order"])
         yield _slowdowns(reading["slowdowns"])
+        yield _counter(
+            "reactor_warrants",
+            "Warrants for the kernel to kill at a crossing, by what became of them; served ones killed.",
+            ["outcome"],
+            _from_zero(product(WarrantEnd), reading["warrants"].items()),
+        )
         yield GaugeMetricFamily("reactor_pods", "Pods that may be ranked.", reading["pods"])
         yield GaugeMetricFamily(
             "reactor_storage_overdue_pods",

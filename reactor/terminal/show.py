@@ -48,8 +48,7 @@ def show_status(socket_path: Path, output: str) -> int:
         screen.print(reclaimed_table(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
-    screen.say(_brake(document["brake"]))
-    _say_oom_order(screen, document.get("oom_order") or {})  # none of an earlier version
+    _say_by_the_kernel(screen, document)
     _say_shutdown(screen, document.get("shutdown") or {"state": "off"})  # none of an earlier version
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
@@ -175,11 +174,33 @@ def _say_oom_order(screen: Screen, order: Mapping[str, Any]) -> None:
     )
 
 
+def _say_by_the_kernel(screen: Screen, document: Mapping[str, Any]) -> None:
+    """Print what the kernel does at a crossing: it brakes, it kills, it runs out of memory."""
+    screen.say(_brake(document["brake"]))
+    kernel_kill = kernel_kill_text(document.get("kernel_kill"))  # none of a daemon of an earlier version
+    if kernel_kill is not None:
+        screen.say(kernel_kill)
+    _say_oom_order(screen, document.get("oom_order") or {})  # none of an earlier version
+
+
 def _brake(brake: Mapping[str, Any]) -> str:
     if brake["mode"] == "off":
         return "brake: switched off"
     on = ", ".join(f"on {one['cgroup']}" for one in brake["on"]) or "released"
     return f"brake: {on}; engaged {brake['times']} times, {brake['seconds']:.1f} s in all"
+
+
+def kernel_kill_text(told: Mapping[str, Any] | None) -> str | None:
+    """Return how the kernel's own kills stand; None where they are not asked for."""
+    if told is None or told["mode"] == "off":
+        return None
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(told["counted"].items()))
+    standing = f"{told['state']}: {printable(told['detail'])}"
+    if told["armed_for"] is not None:
+        standing = f"armed for {told['armed_for']}"
+    elif told["state"] == "armed" and told["why_none"] is not None:
+        standing = f"no warrant now: {printable(told['why_none'])}"
+    return f"kernel kill: {standing}; warrants so far: {counted or 'none'}"
 
 
 def _say_shutdown(screen: Screen, shutdown: Mapping[str, Any]) -> None:
@@ -255,11 +276,31 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
             amount_text(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")
         )
         screen.say(f"  the pod held {credited}; the node had {returned} more afterwards")
+    if eviction.get("warrant") is not None:
+        screen.say(f"  {warrant_text(eviction['warrant'])}")
     for problem in eviction["problems"]:
         screen.say(f"  problem: {problem}")
     if eviction["ranking"]:
         places = [{"place": number, **place} for number, place in enumerate(eviction["ranking"], 1)]
         screen.print(_ranking("  Ranking then", places))
+
+
+def warrant_text(warrant: Mapping[str, Any]) -> str:
+    """Return how the kernel killed a pod under a warrant."""
+    armed_ns, crossed_ns, signalled_ns = (warrant[key] for key in ("armed_ns", "crossed_ns", "signalled_ns"))
+    crossed = "" if crossed_ns is None else f", crossed {(crossed_ns - armed_ns) / 1e6:.1f} ms later"
+    name = f"warrant {warrant['generation']}, armed in advance{crossed}"
+    if warrant["refused"] is not None:
+        return f"the kernel refused to kill under {name}: {warrant['refused']}; reactor killed the pod itself"
+    signalled = ""
+    if crossed_ns is not None and signalled_ns is not None:
+        signalled = f", signalled after {(signalled_ns - crossed_ns) / 1000:.0f} us"
+    who = (
+        "" if warrant["pid"] is None else f" (process {warrant['pid']}, {printable(warrant['comm'] or '?')})"
+    )
+    return (
+        f"killed by the kernel under {name}{signalled}{who}; the ranking below is the one it was armed with"
+    )
 
 
 def _ranking(title: str, ranking: Iterable[Mapping[str, Any]]) -> Table:

@@ -105,6 +105,8 @@ def test_a_prepared_pod_is_released_when_others_are_prepared_or_the_parents_chan
     kill_path.prepare(pods[:1])
     held = open_descriptors()
     assert held > before
+    assert [True, False] == [kill_path.holds(pod) for pod in pods]
+    assert not kill_path.holds(replace(pods[0], cgroup_inode=1))
     kill_path.prepare(pods[:1])
     kill_path.prepare(pods[1:])
     assert held == open_descriptors()
@@ -130,6 +132,7 @@ def test_reactor_itself_is_not_killed_where_it_came_into_a_prepared_pod(
         with pytest.raises(RefusedError, match="reactor"):
             kill_path.kill_now(pod)
         kill_path.prepare([pod])  # refused as well, silently
+        assert not kill_path.holds(pod)
     finally:
         back.write_text(str(os.getpid()))
     assert child.poll() is None

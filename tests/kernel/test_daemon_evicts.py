@@ -57,6 +57,27 @@ def test_hog_is_evicted_the_others_live_and_every_word_of_it_is_kept(
     assert not daemon.socket_path.exists()
 
 
+def test_where_the_kernel_can_not_kill_the_daemon_says_so_and_does(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    """On cgroup v1, and where eBPF is refused: one line, and user space goes on as ever."""
+    hog = node.add_pod("hog")
+    daemon.configure(HARD, {"kernelKill": "hard"})
+    daemon.start()
+    status = daemon.status()
+    assert status["kernel_kill"]["mode"] == "hard"
+    if status["kernel_kill"]["state"] == "armed":
+        pytest.skip("the kernel can kill here: tests/vm/guest/test_warrants.py")
+    assert status["problems"]["kernelKill"]
+    assert "\n" not in status["problems"]["kernelKill"]
+    victim = node.spawn(hog, hold(220))
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+    assert -signal.SIGKILL == victim.wait(10)
+    (line,) = daemon.evictions()
+    assert line["evictions"][0]["warrant"] is None
+    assert status["kernel_kill"]["counted"] == {}
+
+
 def _at_rest(daemon: RunningDaemon) -> list[str]:
     """Return what the daemon holds open when nothing is being looked at just then.
 

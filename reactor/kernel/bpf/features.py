@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reactor.errors import BpfError
-from reactor.kernel.bpf.loaders import open_memory_probe, open_oom_probe, open_tasks_probe
+from reactor.kernel.bpf.loaders import open_memory_probe, open_oom_probe, open_tasks_probe, open_warrant_probe
 
 
 def memory_watches() -> str:
@@ -32,6 +32,12 @@ def oom_kills() -> str:
     """Return how OOM kills are reported. Raises BpfError where they can't be."""
     with open_oom_probe() as probe:
         return f"each with its victim and the limit{_in_brackets(probe.made_by)}"
+
+
+def warrants() -> str:
+    """Return that the kernel can kill under a warrant. Raises BpfError where it can't."""
+    with open_warrant_probe():
+        return "the kernel can kill at a crossing, with reactor.kernelKill: hard"
 
 
 def _in_brackets(made_by: str) -> str:

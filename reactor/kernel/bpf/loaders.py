@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from reactor.errors import BpfError
 from reactor.kernel.bpf import objects as bpf
 from reactor.kernel.bpf.probes import MemoryProbe, OomProbe, OomRecords, TasksProbe
-from reactor.kernel.bpf.refusal import has_btf
+from reactor.kernel.bpf.refusal import NO_BTF, has_btf
+from reactor.kernel.bpf.warrants import WarrantProbe
 from reactor.model.settings import EbpfLoader
 
 if TYPE_CHECKING:
@@ -56,6 +58,14 @@ def open_oom_probe(
     from reactor.kernel.bpf import bcc_probes  # noqa: PLC0415 - on few nodes only
 
     return bcc_probes.BccOomProbe(bcc_probes.compiled(interrupt))
+
+
+def open_warrant_probe(loader: EbpfLoader = EbpfLoader.AUTO) -> WarrantProbe:
+    """Return what holds warrants, attached. Raises BpfError; BCC makes none."""
+    if uses_bcc(loader):
+        because = NO_BTF if not has_btf() else "reactor.ebpf.loader is bcc"
+        raise BpfError("warrants", f"{because}; they are made by libbpf alone")
+    return WarrantProbe()
 
 
 def uses_bcc(loader: EbpfLoader = EbpfLoader.AUTO) -> bool:

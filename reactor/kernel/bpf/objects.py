@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,18 +143,33 @@ class BpfObject:
 
     def run(self, program_name: str, result_bytes: int) -> bytes:
         """Run a syscall program once; return what it has made of so many zero bytes. Raises BpfError."""
-        context = ffi.new("char[]", result_bytes)
+        return self.caller(program_name, result_bytes)(bytes(result_bytes))
+
+    def caller(self, program_name: str, size: int) -> Callable[[bytes], bytes]:
+        """Return a call of a syscall program: so many bytes in, what it has made of them out.
+
+        A call is one system call; it raises BpfError. Not for more than one thread at a time.
+        """
+        context = ffi.new("char[]", size)
+        room = ffi.buffer(context)
         options = ffi.new(
             "struct test_run_options *",
             {
                 "sz": ffi.sizeof("struct test_run_options"),
                 "ctx_in": context,
-                "ctx_size_in": result_bytes,  # the kernel copies it back over the input
+                "ctx_size_in": size,  # the kernel copies it back over the input
             },
         )
         fd = self._c.bpf_program__fd(self._program(program_name))
-        self._check(self._c.bpf_prog_test_run_opts(fd, options), f"{program_name} not run")
-        return bytes(ffi.buffer(context))
+
+        def call(order: bytes) -> bytes:
+            room[:] = order
+            result = self._c.bpf_prog_test_run_opts(fd, options)
+            if result < 0:
+                raise self._error(-result, f"{program_name} not run")
+            return bytes(room)
+
+        return call
 
     def close(self) -> None:
         """Detach and unload; a second time is harmless."""

@@ -22,6 +22,7 @@ from reactor.kernel.bpf.records import (
     Level,
     NodeCounting,
     OomRecord,
+    WarrantRecord,
     WatchRecord,
     pack_node_counting,
     pack_watch,
@@ -87,7 +88,7 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self) -> list[WatchRecord | OomRecord]:
+    def _take(self) -> list[WatchRecord | OomRecord | WarrantRecord]:
         return [parse_record(raw) for raw in self._ring.take()]
 
 
@@ -115,6 +116,18 @@ class WatchProbe(Probe):
         return self._cgroups.delete(KEY.pack(address))
 
 
+def counters_of(loaded: BpfObject, directory: Path) -> CounterAddresses:
+    """Return where the kernel keeps a cgroup's counters. Raises OSError where the cgroup is gone."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = parse_counters(loaded.iterate("cgroup_counters", fd))
+    finally:
+        os.close(fd)
+    if not found:
+        raise FileNotFoundError(2, os.strerror(2), str(directory))
+    return found[0]
+
+
 class _CoreProbe(WatchProbe):
     """One of the objects that libbpf loads."""
 
@@ -124,14 +137,7 @@ class _CoreProbe(WatchProbe):
 
     def counters(self, directory: Path) -> CounterAddresses:
         """Return where the kernel keeps a cgroup's counters. Raises OSError where the cgroup is gone."""
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            found = parse_counters(self._object.iterate("cgroup_counters", fd))
-        finally:
-            os.close(fd)
-        if not found:
-            raise FileNotFoundError(2, os.strerror(2), str(directory))
-        return found[0]
+        return counters_of(self._object, directory)
 
 
 class MemoryProbe(_CoreProbe):

@@ -24,8 +24,9 @@ OOM_HEAD: Final = struct.Struct("=IIQQQQQ16s")
 OOM_CGROUP: Final = struct.Struct("=Q128s")
 OOM_PATH_LEVELS: Final = 12
 OOM_RECORD_BYTES: Final = OOM_HEAD.size + OOM_PATH_LEVELS * OOM_CGROUP.size
-COUNTERS_RECORD: Final = struct.Struct("=QQQ")
+COUNTERS_RECORD: Final = struct.Struct("=QQQQ")
 NODE_COUNTING: Final = struct.Struct("=QQQ")
+WARRANT_RECORD: Final = struct.Struct("=IIQQ")
 _KIND: Final = struct.Struct("=I")
 
 
@@ -36,6 +37,7 @@ class RecordKind(IntEnum):
     RECLAIM = 2
     REMOVED = 3
     OOM_KILL = 4
+    WARRANT = 5
 
 
 class Watched(IntEnum):
@@ -123,13 +125,42 @@ class OomRecord:
         return None
 
 
+class WarrantOutcome(IntEnum):
+    """What has come of a warrant; see bpf/records.h."""
+
+    OPEN = 0
+    SERVED = 1
+    REFUSED = 2
+    EXPIRED = 3
+    OTHERS = 4
+    SHRUNK = 5
+    GROWN = 6
+    CACHE = 7
+    NEWCOMER = 8
+    GONE = 9
+    WITHDRAWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarrantRecord:
+    """The warrant of this generation was served, or voided by the kernel."""
+
+    outcome: WarrantOutcome
+    at_ns: int
+    generation: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterAddresses:
-    """Where the kernel keeps a cgroup's counters; 0 for a controller that the cgroup does not have."""
+    """Where the kernel keeps a cgroup's counters; 0 for a controller that the cgroup does not have.
+
+    `level` is how deep the cgroup lies in the whole hierarchy, the root at 0; 0 where BCC was asked.
+    """
 
     cgroup_id: int
     memory: int
     tasks: int
+    level: int = 0
 
 
 def pack_watch(watch_id: int, levels: Sequence[Level], *, of_node: bool = False) -> bytes:
@@ -152,12 +183,15 @@ def pack_watch(watch_id: int, levels: Sequence[Level], *, of_node: bool = False)
     return WATCH_HEAD.pack(watch_id, of_node and bool(levels), 0) + b"".join(packed)
 
 
-def parse_record(raw: bytes) -> WatchRecord | OomRecord:
+def parse_record(raw: bytes) -> WatchRecord | OomRecord | WarrantRecord:
     """Return what a ring buffer record says. Raises KernelInterfaceError for anything but a whole record."""
     kind = _KIND.unpack_from(raw)[0] if len(raw) >= _KIND.size else None
     try:
         if kind == RecordKind.OOM_KILL:
             return _oom_record(raw)
+        if kind == RecordKind.WARRANT:
+            _, outcome, at_ns, generation = WARRANT_RECORD.unpack(raw)
+            return WarrantRecord(outcome=WarrantOutcome(outcome), at_ns=at_ns, generation=generation)
         if kind is not None:
             return _watch_record(raw)
     except (struct.error, ValueError):
@@ -179,8 +213,8 @@ def parse_counters(raw: bytes) -> tuple[CounterAddresses, ...]:
             "eBPF cgroup iterator", raw[:96], f"a multiple of {COUNTERS_RECORD.size} bytes"
         )
     return tuple(
-        CounterAddresses(cgroup_id=cgroup_id, memory=memory, tasks=tasks)
-        for cgroup_id, memory, tasks in COUNTERS_RECORD.iter_unpack(raw)
+        CounterAddresses(cgroup_id=cgroup_id, memory=memory, tasks=tasks, level=level)
+        for cgroup_id, memory, tasks, level in COUNTERS_RECORD.iter_unpack(raw)
     )
 
 

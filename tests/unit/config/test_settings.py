@@ -13,6 +13,7 @@ from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule
 from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
+    KernelKill,
     KubernetesSettings,
     MemoryAvailable,
     OomOrderMode,
@@ -104,6 +105,23 @@ def test_the_section_is_read() -> None:
         token_path="/etc/t",  # noqa: S106 - where it is
         ca_path="/etc/ca",
     )
+
+
+def test_the_kernel_kills_nothing_unless_it_is_asked_to() -> None:
+    assert KernelKill.OFF is _read("{}").kernel_kill
+    assert KernelKill.OFF is _read("reactor: {kernelKill: off}").kernel_kill
+    assert KernelKill.HARD is _read("reactor: {kernelKill: hard}").kernel_kill
+    assert ["reactor.kernelKill"] == _paths("reactor: {kernelKill: soft}")
+
+
+def test_kernel_kills_without_a_hard_memory_threshold_are_warned_of() -> None:
+    soft = "{reactor: {kernelKill: hard}, evictionHard: {pid.available: 5%}}"
+    assert any("reactor.kernelKill: has no effect" in warning for warning in _read(soft).warnings)
+    assert not any("kernelKill" in warning for warning in _read("reactor: {kernelKill: hard}").warnings)
+    counted = _read("reactor: {kernelKill: hard, memoryAvailable: memAvailable}").warnings
+    assert any("kernelKill: has no effect with memoryAvailable" in warning for warning in counted)
+    ranked = _read("reactor: {kernelKill: hard, ranking: memory+swap}").warnings
+    assert any("kernelKill: has no effect with ranking" in warning for warning in ranked)
 
 
 @pytest.mark.parametrize(

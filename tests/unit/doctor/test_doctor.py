@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 
 from reactor.config.settings import settings_from_text
-from reactor.doctor.doctor import brake_plan, examine, exit_status, second_choices, source_plans
+from reactor.doctor.doctor import (
+    brake_plan,
+    examine,
+    exit_status,
+    kernel_kill_plan,
+    second_choices,
+    source_plans,
+)
 from reactor.doctor.runtime import runtime_feature
 from reactor.kernel.features import Feature
 from reactor.model.settings import (
     BrakeMode,
+    EbpfLoader,
+    KernelKill,
     KubernetesSettings,
     RealtimeSettings,
     Settings,
@@ -85,6 +95,23 @@ def test_doctor_prints_a_table_with_the_remedies(capsys, tmp_path):
     assert "FEATURE" in printed
     assert "ticker" in printed
     assert f"remedy: container runtime: {remedy}" in printed
+
+
+def test_doctor_says_whether_the_kernel_can_kill():
+    hard = Settings(kernel_kill=KernelKill.HARD)
+    can = features("eBPF warrants")
+    cannot = {"eBPF warrants": Feature(name="eBPF warrants", available=False, detail="missing")}
+    assert kernel_kill_plan(hard, can).startswith("used where it is certain")
+    assert kernel_kill_plan(hard, cannot) == "not used: missing"
+    assert kernel_kill_plan(hard, {}) == "not used: unknown"
+    assert kernel_kill_plan(hard, features("eBPF warrants", "memcg eventfd")) == (
+        "not used: the memory controller is on cgroup v1"
+    )
+    by_bcc = replace(hard, sources=SourceSettings(ebpf_loader=EbpfLoader.BCC))
+    assert kernel_kill_plan(by_bcc, can) == "not used: reactor.ebpf.loader is bcc"
+    off = "not used: switched off in the configuration; this node"
+    assert kernel_kill_plan(Settings(), can) == f"{off} can"
+    assert kernel_kill_plan(Settings(), cannot) == f"{off} can't: missing"
 
 
 def test_doctor_says_whether_the_brake_would_be_used():

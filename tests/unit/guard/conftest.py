@@ -19,6 +19,7 @@ from reactor.guard.passes import NodeView, Passes
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.recorder import Hooks, Recorder
 from reactor.guard.status import View
+from reactor.guard.warrants import Warrants
 from reactor.model.decisions import Eviction
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
@@ -93,6 +94,10 @@ class FakeUsages:
     def note_swap(self) -> None:
         self.swap_notes += 1
 
+    def charged_bytes(self, uids: Iterable[str]) -> Mapping[str, int]:
+        found = {uid: self.seen[uid].memory_working_set_bytes for uid in uids if uid in self.seen}
+        return {uid: held for uid, held in found.items() if held is not None}
+
     def shared_memory_bytes(self, uid: str) -> int | None:
         return self.shared.get(uid)
 
@@ -135,6 +140,9 @@ class FakeKills:
 
     def prepare(self, pods: Sequence[Pod]) -> None:
         self.ready = [pod.name for pod in pods]
+
+    def holds(self, pod: Pod) -> bool:
+        return pod.name in self.ready
 
     def kill_now(self, pod: Pod) -> KillReport:
         self.meanwhile()
@@ -193,6 +201,7 @@ class FakeLoop:
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
         unhelpful_eviction_pause_seconds: float = 0.0,
+        warrants: Warrants | None = None,
     ) -> None:
         self.now_seconds = 1000.0
         self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
@@ -219,6 +228,7 @@ class FakeLoop:
             oom_struck=lambda _: self.oom_struck,
             recount_oom_kills=self._recount,
             oom_order=self._order,
+            warrants=warrants,
         )
         self.evictor = Evictor(
             self.kills,
@@ -312,6 +322,7 @@ def make_loop(nursery):
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
         unhelpful_eviction_pause_seconds: float = 0.0,
+        warrants: Warrants | None = None,
     ) -> FakeLoop:
         return FakeLoop(
             nursery,
@@ -321,6 +332,7 @@ def make_loop(nursery):
             commands_for=commands_for,
             reclaims_memory=reclaims_memory,
             unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
+            warrants=warrants,
         )
 
     return make

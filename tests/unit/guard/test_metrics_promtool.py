@@ -18,6 +18,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
+from reactor.model.warrants import WarrantEnd
 from reactor.reclaim.removed_images import RemovedFor
 from reactor.tell.http import serve_metrics
 from reactor.tell.metrics import Metrics, StewardReading
@@ -77,6 +78,7 @@ def reading(make_threshold, tally: Tally) -> Reading:
         cluster={"node": "one", "watches": {"pods": True, "node": False}, "untold_evictions": 3},
         brake=BrakeReading(times=3, seconds=1.5),
         oom_order={"first": 2, "others": 1},
+        warrants={WarrantEnd.SERVED: 2},
         journal_written=4,
         journal_lost=1,
         problems=["journal"],
@@ -155,6 +157,8 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         "reactor_brake_engaged 0.0",
         'reactor_oom_order_processes{pod="first"} 2.0',
         'reactor_oom_order_processes{pod="others"} 1.0',
+        'reactor_warrants_total{outcome="served"} 2.0',
+        'reactor_warrants_total{outcome="expired"} 0.0',
         "reactor_brake_engagements_total 3.0",
         "reactor_brake_seconds_total 1.5",
         "reactor_journal_lost_lines_total 1.0",

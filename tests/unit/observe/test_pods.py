@@ -57,6 +57,11 @@ def test_working_sets_are_by_uid(pods: FakeTree, observer: PodObserver) -> None:
     assert PodUsage(memory_working_set_bytes=9 * MIB) == observer.memory()["a"]
 
 
+def test_what_is_charged_is_read_with_the_page_cache(pods: FakeTree, observer: PodObserver) -> None:
+    observer.track([pod("a"), pod("b")])
+    assert observer.charged_bytes(["a", "b", "unknown"]) == {"a": 2 * MIB, "b": 3 * MIB}
+
+
 def test_files_of_a_pod_are_those_of_its_subtree(pods: FakeTree, observer: PodObserver) -> None:
     prefix = "" if pods.tree.version is CgroupVersion.V2 else "total_"
     stat = "".join(f"{prefix}{key} {size}\n" for key, size in (("shmem", 20), ("active_file", 30)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reactor.terminal.show import show_explanation
+from reactor.terminal.show import kernel_kill_text, show_explanation
 
 EVICTION: dict[str, Any] = {
     "id": 6,
@@ -74,3 +74,85 @@ def test_a_dry_run_says_what_would_have_been_evicted_and_not_what_was(tmp_path, 
 
     assert "cgroup/hog would have been evicted (dry run) at" in text
     assert "was evicted" not in text
+
+
+WARRANT = {
+    "generation": 7,
+    "armed_ns": 1_000_000,
+    "crossed_ns": 3_500_000,
+    "signalled_ns": 3_547_000,
+    "pid": 42,
+    "comm": "hog\x1b[0m",
+    "refused": None,
+}
+
+
+def test_kill_by_the_kernel_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(explained(tmp_path, capsys, warrant=WARRANT).split())
+    assert (
+        "killed by the kernel under warrant 7, armed in advance, crossed 2.5 ms later, signalled after 47 us "
+        "(process 42, hog" in text
+    )
+    assert "\x1b" not in text
+    assert "the ranking below is the one it was armed with" in text
+
+
+def test_signal_that_the_kernel_refused_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = {**WARRANT, "refused": "Operation not permitted"}
+    text = " ".join(explained(tmp_path, capsys, warrant=refused).split())
+    assert "the kernel refused to kill under warrant 7" in text
+    assert "Operation not permitted; reactor killed the pod itself" in text
+
+
+def test_warrant_whose_end_was_not_written_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = {**WARRANT, "crossed_ns": None, "signalled_ns": None, "pid": None, "comm": None}
+    text = " ".join(explained(tmp_path, capsys, warrant=unknown).split())
+    assert "killed by the kernel under warrant 7, armed in advance; the ranking" in text
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (None, None),
+        ({"mode": "off"}, None),
+        (
+            {
+                "mode": "hard",
+                "state": "armed",
+                "detail": "3 of 3 pods known to the kernel",
+                "armed_for": "ns/hog",
+                "why_none": None,
+                "counted": {"withdrawn": 2, "served": 1},
+            },
+            "kernel kill: armed for ns/hog; warrants so far: 1 served, 2 withdrawn",
+        ),
+        (
+            {
+                "mode": "hard",
+                "state": "armed",
+                "detail": "",
+                "armed_for": None,
+                "why_none": "no crossing is near",
+                "counted": {},
+            },
+            "kernel kill: no warrant now: no crossing is near; warrants so far: none",
+        ),
+        (
+            {
+                "mode": "hard",
+                "state": "failed",
+                "detail": "the kernel is locked down",
+                "armed_for": None,
+                "why_none": None,
+                "counted": {},
+            },
+            "kernel kill: failed: the kernel is locked down; warrants so far: none",
+        ),
+    ],
+)
+def test_status_says_how_the_kernels_own_kills_stand(told: dict[str, Any] | None, expected: str) -> None:
+    assert kernel_kill_text(told) == expected

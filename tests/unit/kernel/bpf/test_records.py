@@ -25,6 +25,7 @@ from reactor.kernel.bpf.records import (
     OOM_PATH_LEVELS,
     OOM_RECORD_BYTES,
     UNUSED,
+    WARRANT_RECORD,
     WATCH_HEAD,
     WATCH_RECORD,
     CounterAddresses,
@@ -32,12 +33,28 @@ from reactor.kernel.bpf.records import (
     NodeCounting,
     OomRecord,
     RecordKind,
+    WarrantOutcome,
+    WarrantRecord,
     Watched,
     WatchRecord,
     pack_node_counting,
     pack_watch,
     parse_counters,
     parse_record,
+)
+from reactor.kernel.bpf.warrants import (
+    CLAIM,
+    CLAIM_BITS,
+    PLACES,
+    SPARED,
+    WARRANT_ARRIVALS,
+    WARRANT_BYTES,
+    WARRANT_ORDER,
+    WARRANT_RESULT,
+    WARRANT_TERMS,
+    ClaimState,
+    Terms,
+    parse_result,
 )
 
 BPF = Path(__file__).parents[4] / "bpf"
@@ -48,12 +65,21 @@ STRUCTS = {
         ("kind", "watched", "at_ns", "id", "value", "fire", "level", "pid", "comm"),
     ),
     "oom_cgroup": (OOM_CGROUP, ("id", "name")),
-    "counters_record": (COUNTERS_RECORD, ("cgroup", "memory", "tasks")),
     "node_counting": (NODE_COUNTING, ("total", "reserved", "low")),
+    "counters_record": (COUNTERS_RECORD, ("cgroup", "memory", "tasks", "level")),
+    "warrant_record": (WARRANT_RECORD, ("kind", "outcome", "at_ns", "generation")),
+    "warrant_order": (WARRANT_ORDER, ("generation", "arrivals", "result")),
 }
 
 
 OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_pages", "victim_pages", "comm")
+
+
+TERMS = (
+    *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache_most", "expires_ns"),
+    *("spared", "spared_levels", "victim_level"),
+)
+RESULT = ("outcome", "crossed_ns", "signalled_ns", "value", "pid", "error", "comm")
 
 
 def _offsets(layout: struct.Struct) -> list[int]:
@@ -69,7 +95,7 @@ def c_layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         pytest.skip("no C compiler: apt-get install gcc libc6-dev")
     lines = [
         f'printf("{name} %zu\\n", sizeof(struct {name}));'
-        for name in (*STRUCTS, "counter_watch", "oom_record")
+        for name in (*STRUCTS, "counter_watch", "oom_record", "warrant")
     ]
     lines += [
         f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));'
@@ -81,10 +107,15 @@ def c_layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         f'printf("oom_record.{field} %zu\\n", offsetof(struct oom_record, {field}));'
         for field in (*OOM_FIELDS, "path")
     ]
-    constants = [f"RECORD_{kind.name}" for kind in RecordKind] + [f"WATCHED_{one.name}" for one in Watched]
     lines += [
-        f'printf("{name} %d\\n", {name});' for name in (*constants, "LEVELS_PER_WATCH", "OOM_PATH_LEVELS")
+        f'printf("warrant.{field} %zu\\n", offsetof(struct warrant, {field}));'
+        for field in (*TERMS, *RESULT, "claim", "arrivals")
     ]
+    constants = [f"RECORD_{kind.name}" for kind in RecordKind] + [f"WATCHED_{one.name}" for one in Watched]
+    constants += [f"CLAIM_{one.name}" for one in ClaimState]
+    constants += [f"WARRANT_{one.name}" for one in WarrantOutcome]
+    constants += ["CLAIM_BITS", "WARRANT_PLACES", "WARRANT_SPARED", "LEVELS_PER_WATCH", "OOM_PATH_LEVELS"]
+    lines += [f'printf("{name} %d\\n", {name});' for name in constants]
     directory = tmp_path_factory.mktemp("layouts")
     source = directory / "layouts.c"
     source.write_text(
@@ -202,9 +233,9 @@ def test_any_bytes_are_a_record_or_refused(raw: bytes) -> None:
 
 
 def test_counters_of_several_cgroups_are_read() -> None:
-    raw = COUNTERS_RECORD.pack(1, 2, 3) + COUNTERS_RECORD.pack(4, 5, 0)
+    raw = COUNTERS_RECORD.pack(1, 2, 3, 4) + COUNTERS_RECORD.pack(4, 5, 0, 0)
     expected = (
-        CounterAddresses(cgroup_id=1, memory=2, tasks=3),
+        CounterAddresses(cgroup_id=1, memory=2, tasks=3, level=4),
         CounterAddresses(cgroup_id=4, memory=5, tasks=0),
     )
     assert expected == parse_counters(raw)
@@ -219,10 +250,92 @@ def test_every_struct_of_the_header_is_held_to_python() -> None:
     """A struct that is added to records.h has to be added here too."""
     header = (BPF / "records.h").read_text()
     defined = {line.split()[1] for line in header.splitlines() if line.startswith("struct ") and "{" in line}
-    assert {*STRUCTS, "counter_watch", "oom_record"} == defined
+    assert {*STRUCTS, "counter_watch", "oom_record", "warrant"} == defined
 
 
 def test_node_counts_by_its_working_set_where_nothing_else_is_asked_for() -> None:
     assert (0, 0, 0) == NODE_COUNTING.unpack(pack_node_counting(None))
     counting = NodeCounting(total=3, reserved=2, low=1)
     assert (3, 2, 1) == NODE_COUNTING.unpack(pack_node_counting(counting))
+
+
+def test_warrant_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
+    assert c_layouts["warrant"] == WARRANT_BYTES
+    assert c_layouts["warrant.claim"] == 0
+    seven, spared, levels = 7 * 8, SPARED * 8, SPARED * 4
+    in_terms = [*range(0, seven, 8), seven, seven + spared, seven + spared + levels]
+    assert [c_layouts[f"warrant.{field}"] for field in TERMS] == [CLAIM.size + place for place in in_terms]
+    result_at = CLAIM.size + WARRANT_TERMS.size
+    *in_result, end = _offsets(WARRANT_RESULT)
+    assert [c_layouts[f"warrant.{field}"] for field in RESULT] == [result_at + place for place in in_result]
+    assert c_layouts["warrant.arrivals"] == result_at + end == WARRANT_BYTES - WARRANT_ARRIVALS.size
+
+
+def test_constants_of_warrants_are_the_same_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
+    for state in ClaimState:
+        assert state == c_layouts[f"CLAIM_{state.name}"]
+    for outcome in WarrantOutcome:
+        assert outcome == c_layouts[f"WARRANT_{outcome.name}"]
+    assert (CLAIM_BITS, PLACES, SPARED) == tuple(
+        c_layouts[name] for name in ("CLAIM_BITS", "WARRANT_PLACES", "WARRANT_SPARED")
+    )
+
+
+def test_terms_name_each_spared_cgroup_with_its_level() -> None:
+    terms = Terms(
+        victim=1,
+        victim_level=2,
+        victim_counter=3,
+        victim_least=4,
+        watched_counter=5,
+        fire=6,
+        cache_most=7,
+        expires_ns=8,
+        spared=((10, 3), (11, 4)),
+    )
+    assert (1, 3, 4, 5, 6, 7, 8, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(terms.pack())
+
+
+def test_terms_refuse_more_spared_cgroups_than_they_hold() -> None:
+    terms = Terms(
+        victim=1,
+        victim_level=2,
+        victim_counter=3,
+        victim_least=4,
+        watched_counter=5,
+        fire=6,
+        cache_most=7,
+        expires_ns=8,
+        spared=((10, 3),) * 9,
+    )
+    with pytest.raises(ValueError, match="9 spared cgroups; accepted: 8 at the most"):
+        terms.pack()
+
+
+def test_record_of_a_warrant_is_read_back() -> None:
+    expected = WarrantRecord(outcome=WarrantOutcome.SERVED, at_ns=123, generation=7)
+    assert expected == parse_record(WARRANT_RECORD.pack(5, 1, 123, 7))
+
+
+def test_result_of_a_warrant_tells_what_it_did_not_come_to() -> None:
+    nothing = parse_result(bytes(WARRANT_RESULT.size))
+    assert (WarrantOutcome.OPEN, None, None, "") == (
+        nothing.outcome,
+        nothing.crossed_ns,
+        nothing.signalled_ns,
+        nothing.comm,
+    )
+    served = parse_result(WARRANT_RESULT.pack(1, 10, 12, 5, 42, -1, b"hog"))
+    assert (WarrantOutcome.SERVED, 10, 12, 42, -1, "hog") == (
+        served.outcome,
+        served.crossed_ns,
+        served.signalled_ns,
+        served.pid,
+        served.error,
+        served.comm,
+    )
+
+
+@given(st.binary(min_size=WARRANT_RESULT.size, max_size=WARRANT_RESULT.size))
+def test_any_bytes_are_a_result(raw: bytes) -> None:
+    parse_result(raw)

@@ -1,0 +1,545 @@
+"""Warrants are given where the decision is certain, withdrawn before anything else, followed where served."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from reactor.errors import BpfError
+from reactor.guard.warrants import RENEWAL_SECONDS, Outlook, Warrants
+from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, WarrantRecord
+from reactor.kernel.bpf.warrants import ClaimState, Result, Terms
+from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.decisions import PolicyState
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
+from reactor.model.wakes import Wake
+from reactor.model.warrants import WarrantEnd
+from reactor.sources.levels import MemoryLevel
+from tests.support.builders import make_pod, make_threshold
+from tests.unit.guard.conftest import WAKE, FakeUsages
+
+MIB = 1 << 20
+PAGES = MIB // 4096
+HARD = make_threshold(100 * MIB)
+CAPACITY = 1000 * MIB
+
+
+class FakeProbe:
+    """The kernel's side as bpf/warrant.bpf.c has it, without a kernel: `charge` is what it sees."""
+
+    made_by = ""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0)
+        self.claim: tuple[int, ClaimState] | None = None
+        self.terms: Terms | None = None
+        self.places: dict[int, int] = {}
+        self.bounds: dict[int, int] = {}
+        self.come = 0
+        self.found = _nothing()
+        self.fails: Exception | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.closed = False
+
+    def counters(self, directory: Path) -> CounterAddresses:
+        inode = directory.stat().st_ino
+        return CounterAddresses(cgroup_id=inode, memory=inode * 16, tasks=0, level=len(directory.parts))
+
+    def place(self, address: int, place: int) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.places[address] = place
+
+    def displace(self, address: int) -> bool:
+        return self.places.pop(address, None) is not None
+
+    def bound(self, place: int, pages: int) -> None:
+        self.bounds[place] = pages
+
+    def arrivals(self) -> int:
+        return self.come
+
+    def cache_pages(self) -> int:
+        return 1000
+
+    def is_claimed(self) -> bool:
+        return self.claim is not None
+
+    def draft(self, generation: int, terms: Terms) -> bool:
+        if self.claim is not None:
+            return False
+        self.claim, self.terms, self.found = (generation, ClaimState.DRAFT), terms, _nothing()
+        self.meanwhile()
+        return True
+
+    def arm(self, generation: int, arrivals: int) -> bool:
+        if self.claim != (generation, ClaimState.DRAFT):
+            return False
+        self.claim = (generation, ClaimState.LIVE)
+        if arrivals != self.come:
+            self.void(WarrantOutcome.NEWCOMER)
+        return self.claim is not None
+
+    def withdraw(self) -> ClaimState | None:
+        claim, self.claim = self.claim, None
+        return None if claim is None else claim[1]
+
+    def result(self) -> Result:
+        return self.found
+
+    def take(self) -> Sequence[WarrantRecord]:
+        return ()
+
+    def lost(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    def void(self, outcome: WarrantOutcome) -> None:
+        self.claim, self.found = None, replace(self.found, outcome=outcome)
+
+    def serve(self, *, error: int = 0) -> None:
+        """Kill as the program does."""
+        assert self.claim is not None
+        assert self.claim[1] is ClaimState.LIVE
+        outcome = WarrantOutcome.REFUSED if error else WarrantOutcome.SERVED
+        self.claim = (self.claim[0], ClaimState.SERVED)
+        self.found = Result(
+            outcome=outcome, crossed_ns=100, signalled_ns=150, value_pages=5, pid=42, error=error, comm="hog"
+        )
+
+    @property
+    def armed_for(self) -> int | None:
+        """Return the cgroup that may be killed now."""
+        if self.claim is None or self.claim[1] is not ClaimState.LIVE or self.terms is None:
+            return None
+        return self.terms.victim
+
+
+def _nothing() -> Result:
+    return Result(
+        outcome=WarrantOutcome.OPEN,
+        crossed_ns=None,
+        signalled_ns=None,
+        value_pages=0,
+        pid=0,
+        error=0,
+        comm="",
+    )
+
+
+class Setting:
+    """A node of two pods with a hog, 2 MiB before its threshold, on directories as cgroups."""
+
+    def __init__(self, root: Path, tree: CgroupTree) -> None:
+        self.root = root
+        self.probe = FakeProbe()
+        self.woken: list[Wake] = []
+        self.usages = FakeUsages()
+        self.pods: tuple[Pod, ...] = ()
+        for name, held in (("other", 100), ("hog", 600)):
+            self.add(name, held)
+        self.warrants = Warrants(tree, notify=self.woken.append, open_probe=lambda: self.probe)
+        self.holds = lambda _: True
+        self.available = 102 * MIB
+        self.settings = EvictionSettings(thresholds=(HARD,))
+        self.state = PolicyState()
+        self.now_seconds = 1000.0
+
+    def add(self, name: str, held_mib: int) -> None:
+        directory = self.root / "node" / name
+        directory.mkdir(parents=True)
+        pod = replace(make_pod(name), cgroup=f"/node/{name}", cgroup_inode=directory.stat().st_ino)
+        self.pods = (*self.pods, pod)
+        self.usages.seen[pod.uid] = PodUsage(memory_working_set_bytes=held_mib * MIB)
+        self.usages.cached[pod.uid] = 0
+
+    @property
+    def hog(self) -> Pod:
+        return self.pods[1]
+
+    @property
+    def seen(self) -> Observation:
+        return Observation(available=self.available, capacity=CAPACITY, inactive_file_bytes=10 * MIB)
+
+    def level(self, **given: object) -> MemoryLevel:
+        level = MemoryLevel(
+            signal=HARD.signal,
+            cgroup="/node",
+            level_bytes=910 * MIB,
+            threshold=HARD,
+            working_set_bytes=900 * MIB,
+        )
+        return replace(level, **given)  # type: ignore[arg-type]
+
+    def outlook(self) -> Outlook:
+        return Outlook(
+            settings=self.settings,
+            state=self.state,
+            memory={Signal.MEMORY_AVAILABLE: self.seen},
+            pods=self.pods,
+            used=dict(self.usages.seen),
+            first=self.hog,
+            now_seconds=self.now_seconds,
+        )
+
+    def give(self) -> None:
+        self.warrants.begin()
+        self.warrants.give(self.outlook(), self.usages, holds=self.holds)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for the thread that looks cgroups up."""
+        for _ in range(1000):
+            if is_so():
+                return
+            await trio.sleep(0.005)
+        raise AssertionError(self.warrants.document())
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        self.warrants.track(self.pods)
+        self.warrants.levels([self.level()])
+        await nursery.start(self.warrants.run)
+        await self.until(lambda: len(self.probe.places) == len(self.pods))
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    found = Setting(tmp_path, CgroupTree(version=CgroupVersion.V2, memory_root=tmp_path))
+    try:
+        yield found
+    finally:
+        os.close(found.probe.fd)
+
+
+@pytest.fixture
+async def started(setting: Setting, nursery: trio.Nursery) -> Setting:
+    await setting.start(nursery)
+    return setting
+
+
+async def test_certain_victim_is_armed_with_its_conditions(started: Setting) -> None:
+    started.give()
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    terms = started.probe.terms
+    assert terms is not None
+    assert (910 * PAGES + 1, 598 * PAGES, 1000 + 2 * PAGES) == (
+        terms.fire,
+        terms.victim_least,
+        terms.cache_most,
+    )
+    assert terms.watched_counter == (started.root / "node").stat().st_ino * 16
+    places = {pod.name: started.probe.places[(pod.cgroup_inode or 0) * 16] for pod in started.pods}
+    assert started.probe.bounds[places["other"]] == 102 * PAGES
+    assert started.probe.bounds[places["hog"]] > 1 << 60
+    assert started.warrants.why_none is None
+
+
+async def test_pod_that_may_be_overtaken_gets_none(started: Setting) -> None:
+    started.usages.seen[started.pods[0].uid] = PodUsage(memory_working_set_bytes=598 * MIB)
+    started.give()
+    assert started.probe.claim is None
+    assert started.warrants.why_none == "cgroup/hog may come before cgroup/other by then"
+
+
+async def test_page_cache_of_the_victim_counts_as_if_it_were_old(started: Setting) -> None:
+    started.usages.cached[started.hog.uid] = 500 * MIB
+    started.give()
+    assert started.probe.claim is None
+
+
+async def test_pod_that_outgrows_its_bound_while_it_is_read_gets_none(started: Setting) -> None:
+    """Bounds are heeded from the draft on; what has grown before that is found by the second reading."""
+
+    def grow() -> None:
+        started.usages.seen[started.pods[0].uid] = PodUsage(memory_working_set_bytes=103 * MIB)
+
+    started.probe.meanwhile = grow
+    started.give()
+    assert started.probe.claim is None
+    assert started.warrants.why_none is not None
+    assert "grows too fast" in started.warrants.why_none
+
+
+async def test_pod_that_outgrows_its_bound_after_it_was_read_gets_none(started: Setting) -> None:
+    started.probe.meanwhile = lambda: started.probe.void(WarrantOutcome.GROWN)
+    started.give()
+    assert started.probe.armed_for is None
+    assert started.warrants.counted == {WarrantEnd.OTHER_GREW: 1}
+
+
+async def test_cgroup_that_comes_after_the_pods_were_listed_leaves_no_warrant(started: Setting) -> None:
+    started.warrants.begin()
+    started.probe.come += 1
+    started.warrants.give(started.outlook(), started.usages, holds=started.holds)
+    assert started.probe.armed_for is None
+    assert started.warrants.counted == {WarrantEnd.NEW_CGROUP: 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda at: setattr(at, "available", 99 * MIB), "more than one crossing"),
+        (lambda at: setattr(at, "available", 400 * MIB), "no crossing is near"),
+        (lambda at: setattr(at, "holds", lambda _: False), "is not prepared to be killed"),
+        (lambda at: at.warrants.levels([]), "no crossing is near"),
+        (lambda at: at.warrants.levels([at.level(working_set_bytes=None)]), "no one counter tells of it"),
+        (lambda at: at.warrants.levels([at.level(cgroup="/gone")]), "/gone is not known to the kernel"),
+        (lambda at: at.add("newcomer", 1), "is not known to the kernel yet"),
+        (
+            lambda at: setattr(at, "pods", (at.pods[0], replace(at.hog, cgroup_inode=1))),
+            "cgroup/hog is not known to the kernel yet",
+        ),
+        (lambda at: setattr(at, "settings", EvictionSettings()), "may come before cgroup/hog"),
+    ],
+)
+async def test_no_warrant_is_given_and_it_is_told_why(
+    started: Setting, change: Callable[[Setting], None], why: str
+) -> None:
+    change(started)
+    started.give()
+    assert started.probe.claim is None
+    assert started.warrants.why_none is not None
+    assert why in started.warrants.why_none
+
+
+async def test_withdrawal_comes_first_and_costs_nothing_without_a_warrant(started: Setting) -> None:
+    assert started.warrants.withdraw() is None
+    started.give()
+    assert started.warrants.withdraw() is None
+    assert started.probe.claim is None
+    assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
+    assert started.warrants.withdraw() is None
+    assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
+
+
+async def test_served_warrant_is_given_back_once_with_what_it_was_decided_on(started: Setting) -> None:
+    started.give()
+    started.probe.serve()
+    served = started.warrants.withdraw()
+    assert served is not None
+    assert served.signalled_ns() == 150
+    decision = served.decision(started.settings)
+    assert ["hog"] == [eviction.pod.name for eviction in decision.evictions]
+    assert ["hog", "other"] == [place.pod.name for place in decision.ranking]
+    document = served.document()
+    assert (1, 100, 150, 42, "hog", None) == tuple(
+        document[key] for key in ("generation", "crossed_ns", "signalled_ns", "pid", "comm", "refused")
+    )
+    assert started.warrants.counted == {WarrantEnd.SERVED: 1}
+    assert started.warrants.withdraw() is None
+
+
+async def test_served_warrant_that_nobody_followed_in_time_is_forgotten(started: Setting) -> None:
+    """By then the pod may have been restarted in its cgroup."""
+    started.give()
+    started.probe.serve()
+    started.warrants.rest()
+    started.warrants.clock_ns = lambda: time.monotonic_ns() + 6_000_000_000
+    assert started.warrants.withdraw() is None
+    assert started.warrants.counted == {WarrantEnd.SERVED: 1}
+
+
+async def test_signal_that_the_kernel_refused_is_left_to_user_space(started: Setting) -> None:
+    started.give()
+    started.probe.serve(error=-errno.EPERM)
+    served = started.warrants.withdraw()
+    assert served is not None
+    assert served.signalled_ns() is None
+    assert served.document()["refused"] == "Operation not permitted"
+    assert started.warrants.counted == {WarrantEnd.REFUSED: 1}
+
+
+async def test_warrant_is_renewed_before_it_expires(started: Setting) -> None:
+    started.give()
+    assert not started.warrants.is_due(started.now_seconds)
+    started.now_seconds += RENEWAL_SECONDS
+    assert started.warrants.is_due(started.now_seconds)
+    started.give()
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    assert started.warrants.counted == {WarrantEnd.RENEWED: 1}
+
+
+async def test_rehearsal_leaves_a_warrant_that_stands_as_it_is(started: Setting) -> None:
+    started.give()
+    before = started.probe.claim
+    started.give()
+    assert started.probe.claim == before
+    assert started.warrants.counted == {}
+    started.probe.void(WarrantOutcome.GROWN)
+    started.give()
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    assert started.warrants.counted == {WarrantEnd.OTHER_GREW: 1}
+
+
+async def test_warrant_that_was_served_before_its_renewal_wakes_the_loop(started: Setting) -> None:
+    started.give()
+    started.probe.serve()
+    started.now_seconds += RENEWAL_SECONDS
+    started.give()
+    assert started.probe.armed_for is None
+    assert ["warrant"] == [wake.source for wake in started.woken]
+    assert started.warrants.withdraw() is not None
+
+
+async def test_nothing_stays_armed_where_no_crossing_is_near_any_more(started: Setting) -> None:
+    started.give()
+    started.warrants.rest()
+    assert started.probe.claim is None
+    assert not started.warrants.is_due(started.now_seconds + 10)
+    started.give()
+    started.probe.serve()
+    started.warrants.rest()
+    assert len(started.woken) == 1
+    assert started.warrants.withdraw() is not None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "end"),
+    [
+        (WarrantOutcome.EXPIRED, WarrantEnd.EXPIRED),
+        (WarrantOutcome.SHRUNK, WarrantEnd.SHRANK),
+        (WarrantOutcome.GROWN, WarrantEnd.OTHER_GREW),
+        (WarrantOutcome.CACHE, WarrantEnd.CACHE_GREW),
+        (WarrantOutcome.NEWCOMER, WarrantEnd.NEW_CGROUP),
+        (WarrantOutcome.GONE, WarrantEnd.REMOVED),
+        (WarrantOutcome.OPEN, WarrantEnd.UNKNOWN),
+    ],
+)
+async def test_warrant_that_the_kernel_voided_is_counted_by_its_reason(
+    started: Setting, outcome: WarrantOutcome, end: WarrantEnd
+) -> None:
+    started.give()
+    started.probe.void(outcome)
+    assert started.warrants.withdraw() is None
+    assert started.warrants.counted == {end: 1}
+
+
+async def test_crossing_of_another_pod_is_counted_as_such(started: Setting) -> None:
+    started.give()
+    started.probe.found = replace(started.probe.found, crossed_ns=5)
+    assert started.warrants.withdraw() is None
+    assert started.warrants.counted == {WarrantEnd.OTHER_CROSSED: 1}
+
+
+async def test_pods_that_go_are_forgotten_by_the_kernel_too(started: Setting) -> None:
+    address = (started.pods[0].cgroup_inode or 0) * 16
+    started.warrants.track(started.pods[1:])
+    await started.until(lambda: address not in started.probe.places)
+    assert len(started.probe.places) == 1
+
+
+async def test_pod_that_finds_the_map_full_stays_unknown(setting: Setting, nursery: trio.Nursery) -> None:
+    setting.probe.fails = OSError(errno.E2BIG, "Argument list too long", "eBPF map warrant_places")
+    setting.warrants.track(setting.pods)
+    setting.warrants.levels([setting.level()])
+    await nursery.start(setting.warrants.run)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    setting.give()
+    assert setting.probe.claim is None
+    assert setting.warrants.why_none == "cgroup/hog is not known to the kernel yet"
+
+
+@pytest.mark.parametrize("why", ["refused by the verifier", "the kernel is locked down"])
+async def test_programs_that_are_refused_cost_one_line_and_no_kill(
+    setting: Setting, nursery: trio.Nursery, why: str
+) -> None:
+    def refuse() -> FakeProbe:
+        raise BpfError("eBPF object warrant", why)
+
+    setting.warrants.open_probe = refuse
+    await nursery.start(setting.warrants.run)
+    assert setting.warrants.problem == f"eBPF object warrant: {why}"
+    setting.give()
+    assert setting.warrants.withdraw() is None
+    setting.warrants.rest()
+    assert setting.warrants.document()["state"] == "failed"
+
+
+async def test_cgroup_v1_has_no_warrants(setting: Setting, nursery: trio.Nursery) -> None:
+    setting.warrants.tree = replace(setting.warrants.tree, version=CgroupVersion.V1)
+    await nursery.start(setting.warrants.run)
+    assert setting.warrants.problem is not None
+    assert "cgroup v1" in setting.warrants.problem
+
+
+async def test_end_of_a_generation_withdraws_and_leaves_what_was_served_to_the_next(
+    setting: Setting,
+) -> None:
+    for is_served in (False, True):
+        async with trio.open_nursery() as nursery:
+            await setting.start(nursery)
+            setting.give()
+            if is_served:
+                setting.probe.serve()
+            nursery.cancel_scope.cancel()
+        assert setting.probe.claim is None
+        assert setting.probe.closed
+        setting.probe.places.clear()
+        served = setting.warrants.withdraw()
+        assert (served is not None) is is_served
+    assert setting.warrants.document()["state"] == "off"
+
+
+# --- passes ---
+
+
+async def test_pass_follows_what_the_kernel_has_killed(started: Setting, make_loop) -> None:
+    """The pod of the warrant is evicted, whichever would be chosen now that its memory is coming back."""
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = dict(started.usages.seen)
+    started.give()
+    started.probe.serve()
+    loop.kills.empty = {"hog"}  # the only process has exited by now
+    loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
+    record = loop.passes.make([WAKE])
+    assert loop.kills.killed == ["hog"]
+    (attempt,) = record.attempts
+    assert ("killed", 150, 600 * MIB) == (attempt.outcome, attempt.killed_ns, attempt.credited_bytes)
+    assert attempt.warrant is not None
+    assert attempt.warrant["generation"] == 1
+    assert not loop.passes.is_unfinished
+    assert [started.hog.uid] == [flight.uid for flight in loop.known.state.in_flight]
+    assert record.document()["evictions"][0]["warrant"]["signalled_ns"] == 150
+    assert ["cgroup/hog", "cgroup/other"] == [one["pod"] for one in record.document()["ranking"]]
+
+
+async def test_pass_without_a_served_warrant_decides_as_ever(started: Setting, make_loop) -> None:
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = dict(started.usages.seen)
+    started.give()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=90 * MIB)}
+    record = loop.passes.make([WAKE])
+    assert started.probe.claim is None
+    assert loop.kills.killed == ["hog"]
+    assert record.attempts[0].warrant is None
+    assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
+
+
+async def test_near_pass_gives_a_warrant_and_a_far_one_takes_it_back(started: Setting, make_loop) -> None:
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = dict(started.usages.seen)
+    loop.usages.cached = dict(started.usages.cached)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen}
+    loop.passes.make([WAKE])
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    assert loop.kills.killed == []
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=500 * MIB)}
+    loop.passes.make([WAKE])
+    assert started.probe.claim is None
