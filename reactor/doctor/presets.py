@@ -93,7 +93,9 @@ _DESKTOP: Final = Purpose(
   # For a desktop. Each application is a pod, with all that it has started. What the
   # session stands on (compositor, shell, sound) and system services lie elsewhere.
   # Applications have cgroups of their own where the session runs under systemd, as
-  # those of GNOME and KDE Plasma do.""",
+  # those of GNOME and KDE Plasma do.
+  # A notice on the screen for each eviction, with the package systembus-notify:
+  # desktop: true""",
     lists="""\
     # Never. `trusting`: here the user chose the name, and may protect his own programs.
     never:

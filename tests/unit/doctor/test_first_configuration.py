@@ -167,6 +167,10 @@ SYSTEM_UNITS = (
     "systemd-timesyncd.service",
     "systemd-udevd.service",
     "apt-daily-upgrade.service",
+    *("chronyd.service", "cri-docker.service", "dropbear.service", "iscsid.service", "iwd.service"),
+    *("k3s.service", "libvirtd.service", "lvm2-monitor.service", "multipathd.service", "networking.service"),
+    *("ntpsec.service", "podman.service", "rke2-server.service", "systemd-resolved.service"),
+    *("tailscaled.service", "virtqemud.service", "wg-quick@wg0.service", "wpa_supplicant.service"),
 )
 OF_A_SESSION = (
     "session.slice/org.gnome.Shell@wayland.service",
