@@ -100,7 +100,7 @@ def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
         _plain_ticks(axes.yaxis)
     elif figure.whole_y:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    for name, points in figure.series.items():
+    for place, (name, points) in enumerate(figure.series.items()):
         colour, dash = look[name]
         axes.plot(
             [x for x, _ in points],
@@ -109,6 +109,9 @@ def _lines(axes: Axes, figure: Lines, look: Strokes) -> None:
             color=colour,
             linestyle="" if name in figure.dots else dash,
             marker=_MARKS[dash] if name in figure.dots else "",
+            fillstyle="none",  # rings of several sizes: of those at one place each is seen
+            markersize=5 + 3 * (place % 4),
+            markeredgewidth=1.2,
             drawstyle="steps-post" if figure.steps else "default",
         )
     for name, level in figure.levels.items():
