@@ -140,10 +140,14 @@ class Passes:
                 memory = self._observe(wakes, now_seconds)
             snapshot = dataclasses.replace(snapshot, signals=self.known.observed.at(now_seconds))
         pods = self._to_decide_over(now_seconds)
+        if served is not None:
+            snapshot = served.at_crossing(snapshot)
         observed_ns = time.monotonic_ns()
         before = self.known.state
         self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
-        if is_newly_slowed(before, self.known.state):
+        if served is not None:
+            decision = served.in_place_of(decision)
+        elif is_newly_slowed(before, self.known.state):
             # In two observations, or not at all: what a process had that ended after the node was read and
             # before its pod was looks as if it were outside the pods.
             memory = self._observe(wakes, now_seconds)
@@ -151,8 +155,6 @@ class Passes:
             pods = self._to_decide_over(now_seconds)
             observed_ns = time.monotonic_ns()
             self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
-        if served is not None:
-            decision, snapshot = self._as_served(served, decision, snapshot)
         decided_ns = time.monotonic_ns()
         attempts = self._act(decision, snapshot, pods, now_seconds, served)
         self._parts.arm_memory(memory)
@@ -183,28 +185,6 @@ class Passes:
     def prepare(self) -> None:
         """Prepare for a crossing that is near, by what is observed now; nothing is decided."""
         self._prepare(self._parts.node.memory(), self._clock_seconds())
-
-    def _as_served(self, served: Given, decision: Decision, snapshot: Snapshot) -> tuple[Decision, Snapshot]:
-        """Return the decision of a warrant that the kernel has served, in place of the one made now.
-
-        Its victim is dying, or gone, and what it held is credited as it was decided on.
-        """
-        given = served.decision(self._settings)
-        uid = served.victim.pod.uid
-        used = {**snapshot.pods}
-        if uid in served.used:
-            used[uid] = served.used[uid]
-        signal = served.victim.threshold.signal
-        signals = {**snapshot.signals, signal: snapshot.signals.get(signal, served.victim.crossing)}
-        decision = dataclasses.replace(
-            decision,
-            acted_on=given.acted_on,
-            ranking=given.ranking,
-            evictions=given.evictions,
-            reclaim=(),
-            deferred_because=None,
-        )
-        return decision, Snapshot(signals=signals, pods=used)
 
     def _prepare(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Prepare for the crossing where it is near; see readiness.py."""

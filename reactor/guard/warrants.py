@@ -129,16 +129,38 @@ class Given:
     victim: CertainVictim
     armed_ns: int
     expires_ns: int
+    settings: EvictionSettings
     state: PolicyState
     pods: Sequence[Pod]
     used: Mapping[str, PodUsage]
     decided_seconds: float
     result: Callable[[], Result]
 
-    def decision(self, settings: EvictionSettings) -> Decision:
+    def decision(self) -> Decision:
         """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
-        snapshot = Snapshot(signals={self.victim.threshold.signal: self.victim.crossing}, pods=self.used)
-        return decide(settings, self.state, snapshot, self.pods, self.decided_seconds)[1]
+        crossed = self.at_crossing(Snapshot())
+        return decide(self.settings, self.state, crossed, self.pods, self.decided_seconds)[1]
+
+    def at_crossing(self, snapshot: Snapshot) -> Snapshot:
+        """Return what was observed after the crossing with what was so at it.
+
+        The victim is dying, or gone, and its memory coming back: the node was short of it all the same, and
+        the kill is judged by what pods held when it was decided on.
+        """
+        signals = {**snapshot.signals, self.victim.threshold.signal: self.victim.crossing}
+        return Snapshot(signals=signals, pods={**snapshot.pods, **self.used})
+
+    def in_place_of(self, decision: Decision) -> Decision:
+        """Return a decision that was made after the crossing with the one that the kernel has carried out."""
+        carried_out = self.decision()
+        return replace(
+            decision,
+            acted_on=carried_out.acted_on,
+            ranking=carried_out.ranking,
+            evictions=carried_out.evictions,
+            reclaim=(),
+            deferred_because=None,
+        )
 
     def crossed_ns(self) -> int | None:
         """Return when the level was crossed, None where that is not written yet."""
@@ -489,6 +511,7 @@ class Warrants:
             victim=victim,
             armed_ns=self.clock_ns(),
             expires_ns=expires_ns,
+            settings=outlook.settings,
             state=outlook.state,
             pods=outlook.pods,
             used=outlook.used,

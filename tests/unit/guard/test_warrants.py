@@ -22,7 +22,7 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import PolicyState
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import Signal
+from reactor.model.signals import NodeCondition, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake
 from reactor.model.warrants import WarrantEnd
@@ -331,7 +331,7 @@ async def test_served_warrant_is_given_back_once_with_what_it_was_decided_on(sta
     served = started.warrants.withdraw()
     assert served is not None
     assert served.signalled_ns() == 150
-    decision = served.decision(started.settings)
+    decision = served.decision()
     assert ["hog"] == [eviction.pod.name for eviction in decision.evictions]
     assert ["hog", "other"] == [place.pod.name for place in decision.ranking]
     document = served.document()
@@ -516,6 +516,30 @@ async def test_pass_follows_what_the_kernel_has_killed(started: Setting, make_lo
     assert [started.hog.uid] == [flight.uid for flight in loop.known.state.in_flight]
     assert record.document()["evictions"][0]["warrant"]["signalled_ns"] == 150
     assert ["cgroup/hog", "cgroup/other"] == [one["pod"] for one in record.document()["ranking"]]
+
+
+async def test_crossing_counts_though_its_memory_is_back_when_the_pass_comes(
+    started: Setting, make_loop
+) -> None:
+    """The node was under pressure, and the kill is judged by what lay outside the pods at the crossing."""
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = dict(started.usages.seen)
+    started.give()
+    started.probe.serve()
+    loop.usages.seen[started.hog.uid] = PodUsage(memory_working_set_bytes=0)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=700 * MIB)}
+    record = loop.passes.make([WAKE])
+    assert record.decision.conditions == (NodeCondition.MEMORY_PRESSURE,)
+    (kill,) = loop.known.state.hard_memory_kills
+    assert (600 * MIB, 200 * MIB + 1, 100 * MIB) == (
+        kill.credited_bytes,
+        kill.outside_bytes,
+        kill.pods_bytes,
+    )
+    assert record.attempts[0].available_bytes == 100 * MIB - 1
+    document = record.document()
+    assert document["threshold"]["available"] < document["threshold"]["value"]
 
 
 async def test_pass_without_a_served_warrant_decides_as_ever(started: Setting, make_loop) -> None:
