@@ -134,9 +134,10 @@ class RunningDaemon:
         return [one["pod"].rpartition("/")[2] for line in self.evictions() for one in line["evictions"]]
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of reactor's against this daemon."""
+        """Run a command of reactor's against this daemon, whose lines are not to break: some hold paths."""
         return subprocess.run(
             [sys.executable, "-m", "reactor", *arguments, "--socket", str(self.socket_path)],
+            env={**os.environ, "COLUMNS": "1000"},
             capture_output=True,
             text=True,
             check=False,
