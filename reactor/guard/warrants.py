@@ -235,11 +235,6 @@ class Warrants:
     _again_seconds: float | None = None
 
     @property
-    def is_on(self) -> bool:
-        """Return whether there are programs that a warrant could be given to."""
-        return self._probe is not None
-
-    @property
     def problem(self) -> str | None:
         """Return why there are no warrants though they are asked for, None where there may be."""
         state = self._board.state(NAME)
@@ -445,22 +440,31 @@ class Warrants:
         """
         served, self._served = self._served, None
         given, self._given = self._given, None
-        if served is not None and self.clock_ns() > served.expires_ns + _FOLLOWED_NS:
-            served = None  # whatever lives in the pod by now was not meant
         if served is not None or given is None:
-            return served
+            return self._in_time(served)
         state = self._take_claim()
         result = given.result()
         if state is ClaimState.SERVED:
             is_refused = result.outcome is WarrantOutcome.REFUSED
             self.counted[WarrantEnd.REFUSED if is_refused else WarrantEnd.SERVED] += 1
-            return given
+            return self._in_time(given)
         if state is not ClaimState.LIVE:
             self.counted[_VOID.get(result.outcome, WarrantEnd.UNKNOWN)] += 1
         elif result.crossed_ns is not None:
             self.counted[WarrantEnd.OTHER_CROSSED] += 1
         else:
             self.counted[WarrantEnd.RENEWED if renewed else WarrantEnd.WITHDRAWN] += 1
+        return None
+
+    def _in_time(self, served: Given | None) -> Given | None:
+        """Return the warrant where it can be followed: whatever lives in its pod later was not meant."""
+        if served is None or self.clock_ns() <= served.expires_ns + _FOLLOWED_NS:
+            return served
+        _LOG.warning(
+            "pod %s: killed by the kernel under warrant %d, and noticed too late to evict it",
+            served.victim.pod.key,
+            served.generation,
+        )
         return None
 
     def _take_claim(self) -> ClaimState | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 
 from reactor.errors import BpfError
 from reactor.guard.warrants import RENEWAL_SECONDS, Outlook, Warrants
@@ -52,10 +51,13 @@ class FakeProbe:
         self.fails: Exception | None = None
         self.meanwhile: Callable[[], None] = lambda: None
         self.closed = False
+        self.moved: dict[int, int] = {}
+        self.records: list[WarrantRecord] = []
 
     def counters(self, directory: Path) -> CounterAddresses:
         inode = directory.stat().st_ino
-        return CounterAddresses(cgroup_id=inode, memory=inode * 16, tasks=0, level=len(directory.parts))
+        memory = self.moved.get(inode, inode * 16)
+        return CounterAddresses(cgroup_id=inode, memory=memory, tasks=0, level=len(directory.parts))
 
     def place(self, address: int, place: int) -> None:
         if self.fails is not None:
@@ -100,7 +102,9 @@ class FakeProbe:
         return self.found
 
     def take(self) -> Sequence[WarrantRecord]:
-        return ()
+        os.eventfd_read(self.fd)
+        taken, self.records = self.records, []
+        return taken
 
     def lost(self) -> int:
         return 0
@@ -352,6 +356,15 @@ async def test_served_warrant_that_nobody_followed_in_time_is_forgotten(started:
     assert started.warrants.counted == {WarrantEnd.SERVED: 1}
 
 
+async def test_guard_that_was_stopped_for_long_follows_no_warrant(started: Setting) -> None:
+    started.give()
+    started.probe.serve()
+    started.warrants.clock_ns = lambda: time.monotonic_ns() + 6_000_000_000
+    assert started.warrants.withdraw() is None
+    assert started.probe.claim is None
+    assert started.warrants.counted == {WarrantEnd.SERVED: 1}
+
+
 async def test_signal_that_the_kernel_refused_is_left_to_user_space(started: Setting) -> None:
     started.give()
     started.probe.serve(error=-errno.EPERM)
@@ -441,12 +454,65 @@ async def test_pods_that_go_are_forgotten_by_the_kernel_too(started: Setting) ->
     assert len(started.probe.places) == 1
 
 
+async def test_record_of_a_kill_wakes_the_loop_and_that_of_a_void_warrant_does_not(started: Setting) -> None:
+    for outcome in (WarrantOutcome.GROWN, WarrantOutcome.SERVED):
+        started.probe.records.append(WarrantRecord(outcome=outcome, at_ns=1, generation=1))
+        os.eventfd_write(started.probe.fd, 1)
+        await started.until(lambda: not started.probe.records)
+        assert len(started.woken) == (outcome is WarrantOutcome.SERVED)
+
+
+async def test_pod_that_is_another_cgroup_by_now_is_looked_up_again(started: Setting) -> None:
+    """A warrant may name the place that moves: it goes first."""
+    started.give()
+    before = (started.hog.cgroup_inode or 0) * 16
+    (started.root / "node" / "hog").rename(started.root / "node" / "gone")
+    (started.root / "node" / "hog").mkdir()
+    inode = (started.root / "node" / "hog").stat().st_ino
+    started.pods = (started.pods[0], replace(started.hog, cgroup_inode=inode))
+    started.warrants.track(started.pods)
+    await started.until(lambda: inode * 16 in started.probe.places)
+    assert before not in started.probe.places
+    assert started.probe.claim is None
+    started.give()
+    assert started.probe.armed_for == inode
+
+
+async def test_address_that_came_back_is_the_new_pods(started: Setting) -> None:
+    """The kernel has forgotten the pod that is gone; its place must not take the new one's away."""
+    gone = started.pods[0]
+    started.probe.moved[started.hog.cgroup_inode or 0] = (gone.cgroup_inode or 0) * 16
+    started.pods = (gone, replace(started.hog, spared_cgroups=("/node/hog/pause",)))
+    (started.root / "node" / "hog" / "pause").mkdir()
+    started.warrants.track(started.pods)
+    await started.until(lambda: len(started.probe.places) == 1)
+    started.warrants.track(started.pods[1:])
+    known = "1 of 1 pods known to the kernel"
+    await started.until(lambda: started.warrants.document()["detail"] == known)
+    assert list(started.probe.places) == [(gone.cgroup_inode or 0) * 16]
+
+
+async def test_spared_cgroups_are_named_with_their_levels(started: Setting) -> None:
+    pause = started.root / "node" / "hog" / "pause"
+    pause.mkdir()
+    started.pods = (started.pods[0], replace(started.hog, spared_cgroups=("/node/hog/pause",)))
+    started.warrants.track(started.pods)
+
+    def is_spared() -> bool:
+        started.warrants.withdraw()
+        started.give()
+        terms = started.probe.terms
+        return terms is not None and terms.spared == ((pause.stat().st_ino, len(pause.parts)),)
+
+    await started.until(is_spared)
+
+
 async def test_pod_that_finds_the_map_full_stays_unknown(setting: Setting, nursery: trio.Nursery) -> None:
     setting.probe.fails = OSError(errno.E2BIG, "Argument list too long", "eBPF map warrant_places")
     setting.warrants.track(setting.pods)
     setting.warrants.levels([setting.level()])
     await nursery.start(setting.warrants.run)
-    await trio.testing.wait_all_tasks_blocked(0.05)
+    await setting.until(lambda: setting.warrants.document()["state"] == "armed")
     setting.give()
     assert setting.probe.claim is None
     assert setting.warrants.why_none == "cgroup/hog is not known to the kernel yet"

@@ -8,8 +8,10 @@ import pytest
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf import _libbpf_build
+from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.objects import OBJECTS, BpfObject
 from reactor.kernel.bpf.probes import MemoryProbe
+from reactor.model.settings import EbpfLoader
 from tests.support.this_machine import needs_libbpf
 
 
@@ -22,6 +24,13 @@ def test_generated_declarations_are_those_that_are_declared(tmp_path: Path) -> N
 def test_missing_library_is_named_with_its_package() -> None:
     with pytest.raises(BpfError, match=r"libbpf\.so\.99: not found; Debian's package libbpf1 has it"):
         MemoryProbe(library="libbpf.so.99")
+
+
+def test_warrants_are_not_made_by_bcc() -> None:
+    why = "warrants: .*they are made by libbpf alone"
+    with pytest.raises(BpfError, match=why) as caught:
+        open_warrant_probe(EbpfLoader.BCC)
+    assert "\n" not in str(caught.value)
 
 
 @needs_libbpf
