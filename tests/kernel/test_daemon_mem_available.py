@@ -1,0 +1,93 @@
+"""A pod with much active page cache, with the whole daemon: it goes by the working set alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reactor.kernel.cgroup import MemoryCounters
+from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon, after_passes
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
+
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+FILE_MIB, HOG_MIB = 200, 170  # of 256
+WRITE = """
+import os, sys
+with open(sys.argv[1], "wb") as file:
+    for _ in range(int(sys.argv[2])):
+        file.write(bytes(1 << 20))
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+"""
+# Active page cache: by page faults where the kernel has generations (MGLRU), by being read twice elsewhere.
+READ = """
+import mmap, sys, time
+with open(sys.argv[1], "rb", buffering=0) as file:
+    with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        for _ in range(2):
+            for offset in range(0, len(memory), 4096):
+                memory[offset]
+    for _ in range(4):
+        file.seek(0)
+        while file.read(1 << 20):
+            pass
+time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def database(node: VirtualNode, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Return a process in the pod `db` that has read a large file again and again."""
+    file = tmp_path / "large"
+    write = [sys.executable, "-S", "-c", WRITE, str(file), str(FILE_MIB)]
+    written = node.spawn(node.add_pod("writer"), write)
+    assert 0 == written.wait(120)
+    database = node.spawn(node.add_pod("db"), [sys.executable, "-S", "-c", READ, str(file)])
+    counters = MemoryCounters(node.tree, node.cgroup)
+    try:
+        eventually(lambda: counters.active_file_bytes() > 195 * MIB, "the cache is active", 60)
+    finally:
+        counters.close()
+    return database
+
+
+def _start(node: VirtualNode, daemon: RunningDaemon, counted: str) -> None:
+    section: dict[str, Any] = {
+        "memoryAvailable": counted,
+        "pods": {"parents": [node.cgroup]},
+        "housekeepingInterval": "100ms",
+    }
+    daemon.configure(HARD, section)
+    daemon.start()
+
+
+def test_by_the_working_set_a_pod_goes_for_its_cache(
+    node: VirtualNode, daemon: RunningDaemon, database: subprocess.Popen[bytes]
+) -> None:
+    _start(node, daemon, "workingSet")
+    assert -signal.SIGKILL == database.wait(60)
+
+
+def test_as_mem_available_nobody_goes_for_cache_and_the_hog_for_its_memory(
+    node: VirtualNode, daemon: RunningDaemon, database: subprocess.Popen[bytes]
+) -> None:
+    _start(node, daemon, "memAvailable")
+    after_passes(daemon, 10)
+    assert [] == daemon.evictions()
+    hog = node.spawn(node.add_pod("hog"), hold(HOG_MIB))
+
+    assert -signal.SIGKILL == hog.wait(60)
+    after_passes(daemon, 5)
+    assert ["hog"] == daemon.evicted()
+    assert database.poll() is None
+    (eviction,) = daemon.evictions()
+    assert "memAvailable" == eviction["threshold"]["counted_as"]
+    assert "memory.available is counted as memAvailable" in daemon.ask("status").stdout
+    assert "counted as memAvailable" in " ".join(daemon.ask("explain", "hog").stdout.split())
