@@ -11,6 +11,7 @@ from typing import Final
 from reactor.doctor.kubernetes import kubernetes_features
 from reactor.doctor.remedies import NONE_IS_NEEDED, each_once, fitting, this_place
 from reactor.doctor.runtime import podman_features, runtime_feature
+from reactor.doctor.swap import swap_feature
 from reactor.doctor.thresholds import (
     absurd_on_this_machine,
     late_on_this_machine,
@@ -61,6 +62,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     place = this_place()
     features = (
         *(fitting(one, place) for one in probe(delegated=wanted.kubernetes is None)),
+        swap_feature(wanted),
         runtime_feature(wanted),
         *podman_features(wanted),
         *kubernetes_features(wanted),
