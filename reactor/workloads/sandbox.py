@@ -9,9 +9,10 @@ and it is looked at again at each listing, since what is small may grow.
     it does not (yet, or any more)  the oldest container whose process has the score that the runtime gives to
                                     sandboxes, and that no process without CAP_SYS_RESOURCE can give to itself
     nor has any that score          the oldest of several containers, where its process is called `pause`: a
-    (the runtime lacks the right    sandbox is there before all others. A tenant chooses what a process is
-    itself)                         called, but not to be older; where a runtime makes no sandboxes, one that
-                                    poses as a sandbox is spared until it is listed the next time, grown
+    (the runtime lacks the right    sandbox is there before all others, and stays spared when left alone. A
+    itself)                         tenant chooses what a process is called, but not to be older; where a
+                                    runtime makes no sandboxes, one that poses as a sandbox is spared until it
+                                    is listed the next time, grown
 
 At most one container of a pod is spared, and what can't be read at present is as it was.
 """
@@ -55,7 +56,9 @@ def spared_cgroups(
         candidates = [(one, _told) for one in told]
     else:
         candidates = [(one, partial(_has_sandbox_score, proc)) for one in own]
-        candidates += [(one, partial(_is_named_pause, proc)) for one in own[: len(own) > 1]]
+        # Alone it may be what an eviction has left: that is no pod that lives again.
+        oldest = [one for one in own[:1] if len(own) > 1 or one.cgroup in before]
+        candidates += [(one, partial(_is_named_pause, proc)) for one in oldest]
     sandbox = next(
         (one.cgroup for one, evidence in candidates if _is_pause(tree, one, evidence, one.cgroup in before)),
         None,

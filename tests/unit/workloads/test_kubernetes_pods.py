@@ -346,6 +346,18 @@ def test_the_pause_container_is_spared_by_what_the_runtime_tells_or_by_what_it_l
     assert by_uid["b"].spared_cgroups == (f"/kubepods/besteffort/podb/{SANDBOX}",)
 
 
+def test_a_pause_container_that_an_eviction_has_left_alone_is_still_spared(node: Node) -> None:
+    node.run(f"{BURSTABLE}/{SANDBOX}", "pause", 0)
+    node.run(f"{BURSTABLE}/{APP}", "app", 0)
+    pods = node.list()
+    oldest, other = container_cgroups(node.fake.tree, BURSTABLE)
+    node.run(oldest.cgroup, "pause", 0)
+    node.run(other.cgroup, "app", 0)
+    assert only(trio.run(pods.listed)).spared_cgroups == (oldest.cgroup,)
+    shutil.rmtree(node.fake.tree.path(other.cgroup))
+    assert only(trio.run(pods.listed)).spared_cgroups == (oldest.cgroup,)
+
+
 @pytest.mark.parametrize("looks", [{"processes": 2}, {"mib": 100}])
 def test_a_sandbox_in_which_the_pod_itself_runs_is_not_spared(node: Node, looks: dict[str, int]) -> None:
     """As with gVisor and Kata."""
