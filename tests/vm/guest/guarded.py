@@ -159,9 +159,10 @@ class Service:
         return run("journalctl", "-u", "reactor", "--no-pager", "-o", "cat", f"--since=@{self._started:.0f}")
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the journal."""
+        """Return the journal, but for a line that is still being written."""
         try:
-            return [json.loads(line) for line in JOURNAL.read_text().splitlines()]
+            lines = JOURNAL.read_text().splitlines(keepends=True)
+            return [json.loads(line) for line in lines if line.endswith("\n")]
         except FileNotFoundError:
             return []
 

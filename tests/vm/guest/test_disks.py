@@ -76,7 +76,7 @@ def test_a_volume_is_held_to_its_limit_by_what_its_project_takes(service: Servic
     write(elsewhere, 10)
     decision = service.wait_for_eviction()
     assert (
-        decision["evictions"][0]["message"] == 'Usage of EmptyDir volume "scratch" exceeds the limit "20Mi".'
+        decision["evictions"][0]["message"] == 'Usage of EmptyDir volume "scratch" exceeds the limit "20Mi". '
     )
     eventually(lambda: not tenant.is_alive(), "the tenant's end")
     eventually(lambda: not (volume / "file").exists(), "the volume emptied")

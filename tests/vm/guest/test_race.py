@@ -16,7 +16,8 @@ def test_a_short_race_has_the_reactor_and_both_floors_kill(tmp_path: Path) -> No
     (stored,) = tmp_path.iterdir()  # no HTML: what draws it is not installed here
     found = json.loads(stored.read_text())
     assert 6 == len(found["heats"])
-    assert all(heat["kill_ms"] is not None for heat in found["heats"])
+    # Under emulation the kernel's count may reach the level before the allocator's own does.
+    assert all(heat["kill_ms"] is not None or heat["early"] for heat in found["heats"])
     assert "earlyoom" in found["left_out"]
     # The allocator would have taken 490 MiB more: it was stopped on its way.
     overshoots = {

@@ -223,7 +223,7 @@ def test_a_level_that_systemd_overwrites_is_armed_again(service: Service) -> Non
     hog = Tenant("hog", "grow", "430", "100")
     decision = service.wait_for_eviction()
     assert [hog.pod] == service.evicted()
-    assert "memory-high" in {wake["source"] for wake in decision["wakes"]}
+    assert service.was_woken_by("memory-high", decision)
 
 
 def _started_seconds(tenant: Tenant) -> float:

@@ -15,7 +15,10 @@ def test_a_short_run_recommends_thresholds_for_this_kernel(tmp_path: Path) -> No
     measured, recommended = document["measured"], document["recommendation"]
     sources = [reaction["source"] for reaction in measured["reactions"] if reaction["way"] == "as configured"]
     assert sources
-    assert all(("ebpf" if V2 else "memcg-eventfd") in woken_by for woken_by in sources)
+    expected = "ebpf" if V2 else "memcg-eventfd"
+    assert any(expected in woken_by for woken_by in sources)
+    # Near a threshold the loop looks every 10 ms, too, and may be the first to see it.
+    assert all(expected in woken_by or "glance" in woken_by for woken_by in sources)
     if V2:
         # Some tens of KiB for each sleep of 0.1 s: far less than the GB/s of one that is not braked.
         assert 0 < measured["braked_rate_bytes"] < 32 * MIB
