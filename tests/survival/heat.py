@@ -28,6 +28,7 @@ _THRESHOLD_MIB: Final = 40
 _AHEAD_MIB: Final = 16  # the far early level of such a node
 _DRAWN_MIB: Final = 170
 _LAST_SECONDS: Final = 30.0
+_BATCH_BYTES: Final = 512 << 10  # by which counters lag behind
 _STARVED_US: Final = 1000  # of CPU in 100 ms, the least that there is
 _HOLD: Final = """
 import mmap, os, sys
@@ -198,13 +199,16 @@ def _raced(pods: _Pods, drawn: tuple[DrawnPod, ...], first_before: str | None) -
     pods.send(by_mib=NODE_MIB)
     deadline = time.monotonic() + _LAST_SECONDS
     seen = pods.used_bytes()
+    is_over = False
     while time.monotonic() < deadline:
         now = pods.used_bytes()
         died = pods.died()
         if died:
             return Outcome(died=died, first=first_of(drawn, seen), first_before=first_before)
-        # What a pod has given back before its end is seen is none of what was decided on.
-        seen = now if all(now[name] > seen[name] - MIB for name in now) else seen
+        # No pod gives anything back but one that has been killed, which ends a moment later.
+        is_over |= any(now[name] < seen[name] - _BATCH_BYTES for name in now)
+        if not is_over:
+            seen = {name: max(now[name], seen[name]) for name in now}
     return Outcome(died=(), first=None, first_before=first_before)
 
 

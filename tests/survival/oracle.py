@@ -31,7 +31,9 @@ class DrawnPod:
 
 
 def draw(random: Random, total_mib: int) -> tuple[DrawnPod, ...]:
-    """Return three to six pods that hold so much together, the last of which will grow.
+    """Return three to five pods that hold so much together, the last of which will grow.
+
+    One is large and keeps within what it requests.
 
     It is clear who of them is first, whatever their interpreters take: half of the time the one that grows.
     """
@@ -46,23 +48,25 @@ def draw(random: Random, total_mib: int) -> tuple[DrawnPod, ...]:
 
 
 def _drawn(random: Random, total_mib: int) -> tuple[DrawnPod, ...]:
-    count = random.randint(3, 6)
-    cuts = sorted(random.sample(range(total_mib - count * _LEAST_MIB), count - 1))
-    sizes = [
-        high - low + _LEAST_MIB
-        for low, high in zip((0, *cuts), (*cuts, total_mib - count * _LEAST_MIB), strict=True)
-    ]
-    random.shuffle(sizes)
-    return tuple(
+    large = DrawnPod(
+        name="large", mib=random.randint(80, 100), request_mib=random.randint(160, 200), priority=0
+    )
+    count = random.randint(2, 4)
+    left_mib = total_mib - large.mib - count * _LEAST_MIB
+    cuts = sorted(random.sample(range(left_mib), count - 1))
+    sizes = [high - low + _LEAST_MIB for low, high in zip((0, *cuts), (*cuts, left_mib), strict=True)]
+    others = (
         DrawnPod(
             name=f"pod-{number}",
             mib=mib,
-            # Most pods of a node keep within what they request.
-            request_mib=random.choice((0, mib // 2, *(mib + random.randint(20, 120) for _ in range(2)))),
+            request_mib=random.choice((0, mib // 2, mib + random.randint(20, 120))),
             priority=random.choice((0, 0, 0, 1000)),
         )
         for number, mib in enumerate(sizes)
     )
+    pods = [large, *others]
+    random.shuffle(pods)
+    return tuple(pods)
 
 
 def first_of(
