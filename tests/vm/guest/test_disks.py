@@ -91,5 +91,5 @@ def test_a_volume_that_the_unit_may_not_write_to_is_told_and_stays(service: Serv
     guard(service, disk)
     service.wait_for_eviction()
     eventually(lambda: not tenant.is_alive(), "the tenant's end")
-    eventually(lambda: "was not emptied: file: Read-only file system" in service.log(), "the warning")
+    eventually(lambda: "was not emptied: 'file': Read-only file system" in service.log(), "the warning")
     assert (volume / "file").exists()
