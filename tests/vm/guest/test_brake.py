@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -236,8 +235,7 @@ def small_pages() -> Iterator[None]:
 
 
 def test_overshoot_with_and_without_it_as_measured(service: Service) -> None:
-    """One unit grows as fast as it can while a larger one is ended for it. Prints; judges only the order."""
-    overshoot_mib = {}
+    """One unit grows as fast as it can while a larger one is ended for it. Prints the figures."""
     with small_pages():
         for mode in ("off", "hard"):
             service.configure(HARD, {"brake": mode})
@@ -246,8 +244,7 @@ def test_overshoot_with_and_without_it_as_measured(service: Service) -> None:
             runs = [_crossing(service, f"{mode}{number}") for number in range(4)]
             service.stop()
             Path("/var/log/reactor/journal.jsonl").unlink()
-            overshoot_mib[mode] = [past for past, _ in runs]
-            shown = ", ".join(f"{past:.2f}" for past in sorted(overshoot_mib[mode]))
+            shown = ", ".join(f"{past:.2f}" for past in sorted(past for past, _ in runs))
             kill_ms = ", ".join(f"{_after_ms(decision, 'killed_ns'):.1f}" for _, decision in runs)
             freed_ms = ", ".join(f"{_after_ms(decision, 'freed_ns'):.0f}" for _, decision in runs)
             print(
@@ -258,7 +255,6 @@ def test_overshoot_with_and_without_it_as_measured(service: Service) -> None:
                 on_ms = ", ".join(f"{_on_ms(decision):.0f}" for _, decision in runs)
                 engaged = ", ".join(f"{_engaged_ms(decision):.1f}" for _, decision in runs)
                 print(f"brake on for {on_ms} ms, engaged {engaged} ms after the wake")
-    assert statistics.median(overshoot_mib["hard"]) <= statistics.median(overshoot_mib["off"]) + 1
 
 
 def _after_ms(decision: dict[str, Any], stage: str) -> float:
