@@ -126,8 +126,8 @@ def test_a_user_who_floods_what_a_pattern_matches_is_one_pod_and_no_other_goes_f
 ) -> None:
     trial.right |= {"hog", "app.slice"}
     flooded, quiet = (_applications(node, user) for user in ("1", "2"))
-    for number in range(WIDE):
-        (node.tree.path(f"{node.cgroup}/{flooded}") / str(number)).mkdir()
+    for number in range(WIDE):  # by names that the churn does not remove
+        (node.tree.path(f"{node.cgroup}/{flooded}") / f"flood-{number}").mkdir()
     command = [sys.executable, "-S", "-c", CHURN, str(node.tree.path(f"{node.cgroup}/{flooded}"))]
     churning = node.spawn(node.add_pod(f"{flooded}/churn"), command)
     innocent = node.spawn(node.add_pod(f"{quiet}/innocent"), hold(30))
