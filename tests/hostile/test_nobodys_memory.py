@@ -11,7 +11,7 @@ import pytest
 
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
-from tests.support.processes import MIB, hold
+from tests.support.processes import MIB, hold, write_out
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
@@ -26,14 +26,6 @@ HARD = {
 # memory.high at the level would have the kernel itself remove dentries there, and take pages that are merely
 # read for inactive (generations age under reclaim): no threshold would be crossed.
 SECTION = {"housekeepingInterval": "500ms", "sources": {"ebpf": False, "memoryHigh": False}}
-WRITE = """
-import os, sys
-with open(sys.argv[1], "wb") as file:
-    for _ in range(int(sys.argv[2])):
-        file.write(bytes(1 << 20))
-    os.fsync(file.fileno())
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-"""
 # Active page cache, a part of the working set: where the kernel has two lists, by being read twice and more;
 # with generations (MGLRU), which count what is only read as inactive, by the page faults that bring it in.
 READ = """
@@ -64,7 +56,7 @@ def test_innocents_outlive_a_reader_of_a_large_file(
     node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
 ) -> None:
     file = tmp_path / "large"
-    written = node.spawn(node.add_pod("writer"), [sys.executable, "-S", "-c", WRITE, str(file), "330"])
+    written = node.spawn(node.add_pod("writer"), write_out(file, mib=330))
     assert 0 == written.wait(60 * PATIENCE)
     eventually(lambda: node.usage_bytes() < 100 * MIB, "the writer's cache is dropped")
     command = [sys.executable, "-S", "-c", READ, str(file)]

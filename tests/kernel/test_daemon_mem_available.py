@@ -13,19 +13,11 @@ import pytest
 from reactor.kernel.cgroup import MemoryCounters
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
-from tests.support.processes import MIB, hold
+from tests.support.processes import MIB, hold, write_out
 from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
 FILE_MIB, HOG_MIB = 200, 170  # of 256
-WRITE = """
-import os, sys
-with open(sys.argv[1], "wb") as file:
-    for _ in range(int(sys.argv[2])):
-        file.write(bytes(1 << 20))
-    os.fsync(file.fileno())
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-"""
 # Active page cache: by page faults where the kernel has generations (MGLRU), by being read twice elsewhere.
 READ = """
 import mmap, sys, time
@@ -46,7 +38,7 @@ time.sleep(3600)
 def database(node: VirtualNode, tmp_path: Path) -> subprocess.Popen[bytes]:
     """Return a process in the pod `db` that has read a large file again and again."""
     file = tmp_path / "large"
-    write = [sys.executable, "-S", "-c", WRITE, str(file), str(FILE_MIB)]
+    write = write_out(file, mib=FILE_MIB)
     written = node.spawn(node.add_pod("writer"), write)
     assert 0 == written.wait(120)
     database = node.spawn(node.add_pod("db"), [sys.executable, "-S", "-c", READ, str(file)])

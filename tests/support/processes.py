@@ -20,6 +20,14 @@ for offset in range(0, size, 4096):
     memory[offset] = 1
 signal.pause()
 """
+_WRITE = """
+import os, sys
+with open(sys.argv[1], "wb") as file:
+    for _ in range(int(sys.argv[2])):
+        file.write(bytes(1 << 20))
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+"""
 _FILL = """
 import os, signal, sys, time
 directory, what, count, pause_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -60,6 +68,11 @@ for line in sys.stdin:
 def hold(mib: int, *, stubborn: bool = False) -> list[str]:
     """Return the command of a process that takes that much memory; a stubborn one ignores SIGTERM."""
     return [sys.executable, "-S", "-c", _HOLD, str(mib), "stubborn" if stubborn else "mild"]
+
+
+def write_out(path: Path, *, mib: int) -> list[str]:
+    """Return the command that writes a file to its disk, leaves none of it in memory, and ends."""
+    return [sys.executable, "-S", "-c", _WRITE, str(path), str(mib)]
 
 
 def fill(directory: Path, *, mib: int = 0, files: int = 0, pause_seconds: float = 0.0) -> list[str]:

@@ -281,8 +281,8 @@ def test_constants_of_warrants_are_the_same_in_c_and_in_python(c_layouts: dict[s
     )
 
 
-def test_terms_name_each_spared_cgroup_with_its_level() -> None:
-    terms = Terms(
+def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
+    return Terms(
         victim=1,
         victim_level=2,
         victim_counter=3,
@@ -291,23 +291,17 @@ def test_terms_name_each_spared_cgroup_with_its_level() -> None:
         fire=6,
         cache_most=7,
         expires_ns=8,
-        spared=((10, 3), (11, 4)),
+        spared=spared,
     )
+
+
+def test_terms_name_each_spared_cgroup_with_its_level() -> None:
+    terms = terms_with(((10, 3), (11, 4)))
     assert (1, 3, 4, 5, 6, 7, 8, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(terms.pack())
 
 
 def test_terms_refuse_more_spared_cgroups_than_they_hold() -> None:
-    terms = Terms(
-        victim=1,
-        victim_level=2,
-        victim_counter=3,
-        victim_least=4,
-        watched_counter=5,
-        fire=6,
-        cache_most=7,
-        expires_ns=8,
-        spared=((10, 3),) * 9,
-    )
+    terms = terms_with(((10, 3),) * 9)
     with pytest.raises(ValueError, match="9 spared cgroups; accepted: 8 at the most"):
         terms.pack()
 
