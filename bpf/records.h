@@ -107,7 +107,7 @@ struct counters_record {
 
 /*
  * The two lowest bits of a claim; above them is the warrant's generation. A claim of 0 is no warrant. It moves by
- * compare-and-exchange alone: whoever moves it has decided, and acts.
+ * compare-and-exchange alone: the side that moves it has decided, and acts.
  */
 #define CLAIM_BITS 2
 #define CLAIM_STATES ((1 << CLAIM_BITS) - 1)
