@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup wheel deb test-deb demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup wheel deb test-deb demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ promtool: ## Fetch promtool and prometheus from Debian's package into .cache, wi
 
 kernel-tests: setup ## Tests against this machine's kernel (root; skips say what is missing)
 	$(BIN)/pytest tests/kernel
+
+dashboard: setup promtool ## Draw the dashboard's first rows, by a real Prometheus's answers, into docs/operations (root, 5 minutes)
+	$(BIN)/python -m tests.dashboard docs/operations/dashboard.svg
 
 test-disk: setup ## Disk and inode pressure on real filesystems in image files (root, loop devices; xfsprogs, podman)
 	$(BIN)/pytest tests/disk

@@ -140,7 +140,8 @@ struct warrant {
 	__u64 victim_least; /* pages */
 	__u64 watched_counter; /* whose usage crosses the level; 0: the machine's working set does */
 	__u64 fire; /* pages */
-	__u64 cache_most; /* pages of page cache on the machine */
+	__u64 cache; /* pages of page cache on the machine, as read before */
+	__u64 cache_most; /* of them at the crossing */
 	__u64 expires_ns; /* CLOCK_MONOTONIC */
 	__u64 spared[WARRANT_SPARED]; /* ids of cgroups; 0: none */
 	__u32 spared_levels[WARRANT_SPARED]; /* how deep they lie; the root is 0 */

@@ -95,14 +95,26 @@ static __always_inline bool is_victims(struct warrant *warrant)
 }
 
 /*
+ * Return whether a cgroup's usage is past the level only by page cache that has come since the level was computed. It
+ * may be idle, and counts as available then: the crossing moves with it.
+ */
+static __always_inline bool is_lifted(struct warrant *warrant, __u64 value, __s64 cache)
+{
+	return warrant->watched_counter && cache > (__s64)warrant->cache &&
+	       value < warrant->fire + ((__u64)cache - warrant->cache);
+}
+
+/*
  * Take note of the crossing, and return why the warrant is void, WARRANT_OPEN where it is to be served.
  * `victim_pages` are -1 where the charge is not the victim's: of a socket, of swap, on another's behalf.
  */
 static __always_inline __u32 objection(struct warrant *warrant, __u64 claimed, __u64 value, __s64 victim_pages)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__s64 cache;
+	__s64 cache = page_cache_pages();
 
+	if (is_lifted(warrant, value, cache))
+		return WARRANT_OTHERS;
 	if (*(volatile __u64 *)&warrant->claim == claimed && claim(&warrant->crossed_ns, 0, now))
 		warrant->value = value;
 	if (now > warrant->expires_ns)
@@ -111,7 +123,6 @@ static __always_inline __u32 objection(struct warrant *warrant, __u64 claimed, _
 		return WARRANT_OTHERS;
 	if ((__u64)victim_pages < warrant->victim_least)
 		return WARRANT_SHRUNK;
-	cache = page_cache_pages();
 	return cache < 0 || (__u64)cache > warrant->cache_most ? WARRANT_CACHE : WARRANT_OPEN;
 }
 

@@ -4,13 +4,16 @@
 usage: .venv/bin/python deploy/debian/stage.py DIRECTORY [--version VERSION]
 
 The build itself fetches nothing. A checkout that is not tagged with its version becomes a version before it
-(0.1.0~20261122190000), a later commit a later one. Prints the version. Exit status 0, or 1 and a line on standard error.
+(0.1.0~20261122190000), a later commit a later one. DEBFULLNAME and DEBEMAIL name the package's maintainer, as for
+Debian's other tools; without them it is the commit's author. Prints the version. Exit status 0, or 1 and a line on
+standard error.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -54,12 +57,15 @@ def stage(directory: Path, version: str, seconds: int) -> None:
     for name in _files():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, directory / name)
-    debian = directory / "debian"
+    debian, maintainer = directory / "debian", _maintainer()
     shutil.copytree(directory / "deploy/debian", debian)
+    control = (debian / "control").read_text(encoding="utf-8")
+    (debian / "control").write_text(control.replace("@MAINTAINER@", maintainer), encoding="utf-8")
     (debian / "changelog").write_text(
         f"reactor ({version}) unstable; urgency=medium\n\n"
         "  * See /usr/share/doc/reactor/changelog.gz.\n\n"
-        f" -- The reactor developers <reactor@reactor.invalid>  {formatdate(seconds)}\n"
+        f" -- {maintainer}  {formatdate(seconds)}\n",
+        encoding="utf-8",
     )
     shutil.copytree(_wheels(), debian / "wheels")
 
@@ -111,6 +117,13 @@ def _version(seconds: int) -> str:
     if tagged == f"v{reactor.__version__}":
         return reactor.__version__
     return f"{reactor.__version__}~{time.strftime('%Y%m%d%H%M%S', time.gmtime(seconds))}"
+
+
+def _maintainer() -> str:
+    """Return who answers for the package: the one that the environment names, else the commit's author."""
+    command = ["git", "-C", str(CHECKOUT), "log", "-1", "--format=%an%n%ae"]
+    name, address = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return f"{os.environ.get('DEBFULLNAME', name)} <{os.environ.get('DEBEMAIL', address)}>"
 
 
 def _commit_seconds() -> int:

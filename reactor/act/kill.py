@@ -29,6 +29,7 @@ import trio
 from reactor.act import processes
 from reactor.act.exercise import exercise
 from reactor.act.freezer import frozen, frozen_by_ancestor, thawing, without_forks
+from reactor.act.one_process import OneProcess
 from reactor.act.processes import NO_DESCRIPTORS, Reserve
 from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, ReapReport, wait_empty
 from reactor.act.release import MemoryRelease, boost_cpu
@@ -92,11 +93,12 @@ class KillPath:
         self._tree = tree
         self._ready: dict[str, Target] = {}
         self._untouchable = Untouchable(tree)
-        self.guard(pod_parents)
+        self._pod_parents = tuple(map(PodParent, pod_parents))
         self._dying = Dying()
         self._unfinished: set[Key] = set()
         self._release = MemoryRelease()
         self._reserve = Reserve()
+        self.one_process = OneProcess(self._allowed, self._untouchable, self._release)
 
     def guard(self, pod_parents: Sequence[str]) -> None:
         """Kill pods inside these from now on, and nothing elsewhere, not even pods in their grace period."""
@@ -133,6 +135,7 @@ class KillPath:
     def close(self) -> None:
         """Close every descriptor that is still held. Harmless when repeated."""
         self.prepare(())
+        self.one_process.close()
         self._reserve.close()
         self._dying.close()
         self._release.close()
@@ -476,6 +479,16 @@ class KillPath:
         """Return the pod's target. Raises RefusedError where reactor must not kill it, OSError."""
         self._inside(pod)
         return self._twice(lambda: Target.of(self._tree, pod))
+
+    def _allowed(self, pod: Pod) -> Target:
+        """Return the pod's target where neither reactor nor init is in it. Raises RefusedError, OSError."""
+        target = self._checked(pod)
+        try:
+            self._untouchable.refuse(target.cgroup)
+        except RefusedError:
+            target.close()
+            raise
+        return target
 
     def _inside(self, pod: Pod) -> str:
         """Return the pod's cgroup. Raises RefusedError where it is not known or not inside the parents."""

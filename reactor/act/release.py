@@ -3,7 +3,9 @@
 process_mrelease(2) works only while the victim is not exiting yet (ESRCH otherwise), and a victim that has a
 CPU starts to exit within 50 us of its SIGKILL. So a thread is waiting already: starting one takes longer than
 that, and may fail where a fork bomb has the last process id. On two busy CPUs 400 MiB are free after 30 ms
-where it comes in time, and after 100 ms and more where the victim frees them in its own turn.
+where it comes in time, and after 100 ms and more where the victim frees them in its own turn. It is asked for
+at once also where the victim has a CPU to itself: in time the two are done in half to three quarters of the
+time, and too late it costs nothing (docs/latency.md).
 
 Where it does not come in time, the victim frees its memory itself, in its CPU quota and at its weight. On two
 busy CPUs freeing 400 MiB takes 25 ms of CPU time; at a weight of 2, the kubelet's for BestEffort pods, that

@@ -7,7 +7,7 @@ daemon itself where it can tell (leaving.py), else by `reactor cluster clean`, f
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,12 +61,17 @@ async def clean(client: ApiClient, nodes: Sequence[str] | None) -> AsyncIterator
     raise UnreachableError("GET /api/v1/nodes", "the list of nodes has no end")
 
 
-async def clean_node(client: ApiClient, name: str) -> Cleaned:
-    """Clean a node; why something is left stands in what is returned."""
+async def clean_node(client: ApiClient, name: str, begun: Callable[[], None] = lambda: None) -> Cleaned:
+    """Clean a node; why something is left stands in what is returned.
+
+    `begun` is called once the node is known, before each attempt to write. Taints go first: pods stay away
+    from a node for them, while conditions are only shown.
+    """
     path, taints, conditions = node_path(name), 0, 0
     for attempts_left in range(_ATTEMPTS - 1, -1, -1):
         try:
             node = read_node(await client.get(path))
+            begun()
             patch = taints_patch(node, (), Role.ALONGSIDE, time.time())
             if patch is not None:
                 await client.patch(path, patch, MERGE_PATCH)

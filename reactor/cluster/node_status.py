@@ -77,11 +77,14 @@ class NodeStatus:
             self._wanted, self._unknown = wanted
             self._changed.set()
 
-    async def withdraw(self) -> Cleaned:
-        """Remove from the node what is the reactor's, and write no more: there is no successor."""
+    async def withdraw(self, begun: Callable[[], None] = lambda: None) -> Cleaned:
+        """Remove from the node what is the reactor's, and write no more: there is no successor.
+
+        `begun` is called before anything is removed.
+        """
         self._is_withdrawn = True
         async with self._writing:
-            return await clean_node(self._client, self._node_name)
+            return await clean_node(self._client, self._node_name, begun)
 
     def shut_down(self, *, is_under_way: bool) -> None:
         """Have the node show that it shuts down, or not any more."""
@@ -93,6 +96,11 @@ class NodeStatus:
     def uid(self) -> str:
         """Return the object's uid, "" while it is not known."""
         return "" if self._node is None else self._node.uid
+
+    @property
+    def is_out_of_service(self) -> bool:
+        """Return whether the object has the taint by which an operator says that the node is down."""
+        return self._node is not None and self._node.is_out_of_service
 
     def listing(self) -> None:
         """Note that a list begins."""

@@ -11,6 +11,7 @@ from reactor.commands import ask, cluster, config, doctor, lab, run, simulate, t
 # In the order in which the help lists them.
 COMMANDS = (
     run.add,
+    run.add_managed_oom,
     simulate.add_simulate,
     simulate.add_record,
     ask.add_status,

@@ -61,10 +61,15 @@ def add_explain(commands: Commands) -> None:
         commands,
         "explain",
         _explain,
-        "show why a pod was evicted, or its place in the ranking now",
+        "show why a pod was evicted, or its place in the ranking now; why a rule acted, or why it does not",
         "reactor explain default/web",
     )
-    command.add_argument("pod", metavar="POD", nargs="?", help="name, namespace/name or uid; without it: all")
+    command.add_argument(
+        "pod",
+        metavar="POD",
+        nargs="?",
+        help="name, namespace/name or uid, or the name of a rule; without it: all",
+    )
     add_socket(command)
     add_output(command)
 

@@ -34,8 +34,7 @@ def add(commands: Commands) -> None:
         "name every error in a configuration, each by its path, and what has no effect or a bad one",
         _EXAMPLE,
     )
-    check.add_argument("file", metavar="FILE", type=Path, help="the configuration")
-    add_config_dir(check)
+    _add_file(check)
     show = add_command(
         those,
         "show",
@@ -43,15 +42,7 @@ def add(commands: Commands) -> None:
         "show what is in force, and who is guarded, spared and never touched",
         "reactor config show /etc/reactor/config.yaml",
     )
-    show.add_argument(
-        "file",
-        metavar="FILE",
-        type=Path,
-        nargs="?",
-        default=DEFAULT_CONFIG,
-        help=f"the configuration ({DEFAULT_CONFIG})",
-    )
-    add_config_dir(show)
+    _add_file(show)
     add_output(show)
     init = add_command(
         those,
@@ -75,22 +66,33 @@ def add(commands: Commands) -> None:
     )
 
 
+def _add_file(command: argparse.ArgumentParser) -> None:
+    """Add the file and its drop-ins; `--config` as the other commands have it is the same file."""
+    command.add_argument(
+        "file", metavar="FILE", type=Path, nargs="?", help=f"the configuration ({DEFAULT_CONFIG})"
+    )
+    command.add_argument("--config", metavar="FILE", type=Path, help="the same")
+    add_config_dir(command)
+
+
+def _file(options: argparse.Namespace) -> Path:
+    return Path(options.file or options.config or DEFAULT_CONFIG)
+
+
 def _check(options: argparse.Namespace) -> int:
-    settings = settings_in(options.file, options.config_dir)
+    file = _file(options)
+    settings = settings_in(file, options.config_dir)
     from reactor.config.settings import layers_of
     from reactor.doctor.findings import findings, nobody_because, refusals
 
-    layers, tree = layers_of(options.file, options.config_dir), _tree()
-    for finding in (
-        *refusals(options.file, options.config_dir),
-        *findings(settings, layers, tree),
-    ):
+    layers, tree = layers_of(file, options.config_dir), _tree()
+    for finding in (*refusals(file, options.config_dir), *findings(settings, layers, tree)):
         print(f"reactor: {printable(str(finding))}", file=sys.stderr)
     thresholds = settings.eviction.thresholds
-    print(f"{options.file}: ok, {len(thresholds)} thresholds: {', '.join(map(str, thresholds))}")
+    print(f"{file}: ok, {len(thresholds)} thresholds: {', '.join(map(str, thresholds))}")
     because = nobody_because(settings, tree)
     if because is not None:
-        print(f"{options.file}: guards nobody: {because}")
+        print(f"{file}: guards nobody: {because}")
     return 0
 
 
@@ -107,7 +109,7 @@ def _tree() -> CgroupTree | None:
 def _show(options: argparse.Namespace) -> int:
     from reactor.doctor.in_force import show
 
-    return show(options.file, options.config_dir, options.output)
+    return show(_file(options), options.config_dir, options.output)
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -42,6 +42,23 @@ def add(commands: Commands) -> None:
     )
 
 
+def add_managed_oom(commands: Commands) -> None:
+    """Declare `reactor managed-oom`."""
+    add_command(
+        commands,
+        "managed-oom",
+        _managed_oom,
+        "hear of systemd what units say of being killed (ManagedOOM…=), in the place of systemd-oomd",
+        "reactor managed-oom",
+    )
+
+
+def _managed_oom(_: argparse.Namespace) -> int:
+    from reactor.managed_oom.__main__ import main
+
+    return main()
+
+
 def _run(options: argparse.Namespace) -> int:
     # Blocked from here until the daemon receives them itself, so that none is answered by a default that
     # ends the process halfway: SIGHUP's would, while the modules below are being imported.

@@ -37,7 +37,9 @@ def add_simulate(commands: Commands) -> None:
         metavar="THRESHOLDS",
         action="append",
         help="try many thresholds instead of the scenario's own: 'memory.available<100Mi..1Gi/50Mi' (hard), "
-        "'memory.available<1Gi,2Gi@30s,2m' (soft, with its grace periods); given again, all combinations",
+        "'memory.available<1Gi,2Gi@30s,2m' (soft, with its grace periods); or of a rule of the scenario "
+        "'rule:NAME>=40%%,60%%@10s,30s' (the limit of its first condition, its time); given again, all "
+        "combinations",
     )
     command.add_argument(
         "--csv", metavar="FILE", type=Path, help="with --sweep: a line for each of them, too"

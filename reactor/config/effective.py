@@ -13,7 +13,7 @@ from reactor.config.ineffective import SECTION
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.refused import join
 from reactor.config.scalars import Seconds
-from reactor.config.section import Interval, Section, Size
+from reactor.config.section import Interval, Section, Size, SoftReclaimTime
 from reactor.model.quantity import format_bytes
 from reactor.model.settings import Settings
 from reactor.model.thresholds import ThresholdValue
@@ -83,7 +83,7 @@ def _written(value: Any, declared: Any) -> Any:
     """Return a value as its author would write it."""
     if value is None:
         return None
-    if declared in {Seconds, Interval}:
+    if declared in {Seconds, Interval, SoftReclaimTime}:
         return _seconds(value)
     if declared is Size:
         return format_bytes(value)

@@ -80,6 +80,9 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
     yield from _commands(settings)
     yield from _brake(settings)
     yield from _kernel_kill(settings)
+    yield from _soft_reclaim(settings)
+    if settings.kubernetes is not None and settings.pod_lists.process_victims:
+        yield Ineffective("reactor.pods.processVictims", "has no effect on a Kubernetes node")
 
 
 def _not_read(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
@@ -141,6 +144,13 @@ def _kernel_kill(settings: Settings) -> Iterator[Ineffective]:
         yield Ineffective("reactor.kernelKill", "has no effect with memoryAvailable: memAvailable")
     if settings.eviction.ranks_swap:
         yield Ineffective("reactor.kernelKill", "has no effect with ranking: memory+swap")
+
+
+def _soft_reclaim(settings: Settings) -> Iterator[Ineffective]:
+    thresholds = settings.eviction.thresholds
+    is_soft = any(not one.is_hard and one.signal in MEMORY_SIGNALS for one in thresholds)
+    if settings.eviction.soft_reclaim_seconds > 0 and not is_soft:
+        yield Ineffective("reactor.reclaimBeforeSoft", "has no effect: there is no soft memory threshold")
 
 
 def _brake(settings: Settings) -> Iterator[Ineffective]:

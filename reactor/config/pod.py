@@ -111,6 +111,7 @@ class _Status:
     qos_class: QosClass | None = None
     container_statuses: tuple[_ContainerStatus, ...] = ()
     init_container_statuses: tuple[_ContainerStatus, ...] = ()
+    allocated_resources: Mapping[str, Quantity] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +188,13 @@ def _allocated(spec: _Spec, status: _Status) -> _Spec:
     """Return the spec with the requests that the kubelet has allocated, where the status tells them.
 
     A wish for more that was not granted counts for nothing: otherwise a tenant who may resize a pod could
-    exempt it. Source: allocation.Manager, UpdatePodFromAllocation.
+    exempt it. The pod's own requests can be resized as well; without any, what the status has of the pod as
+    a whole is the containers' sum. Source: allocation.Manager, UpdatePodFromAllocation.
     """
+    own = spec.resources
+    if status.allocated_resources and (own.requests or own.limits):
+        requests = {**own.requests, **status.allocated_resources}
+        spec = replace(spec, resources=replace(own, requests=requests))
     statuses = (*status.container_statuses, *status.init_container_statuses)
     allocated = {one.name: one.allocated_resources for one in statuses if one.allocated_resources}
     if not allocated:

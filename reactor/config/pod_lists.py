@@ -1,7 +1,7 @@
 """The lists of pods as they are written: names, globs and paths, and what each of them may say.
 
 A rule is a text, the name of a unit or the path of a cgroup, or a mapping of `unit`, `cgroup`, `process` and
-`trusting`.
+`trusting`; that of a process victim has `never` beside these, names of processes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any, Final, NewType
 from reactor.config.decode import CONVERTER, register_scalar
 from reactor.config.refused import Refused
 from reactor.model.name_patterns import REGEX, matcher
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodRule
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodRule, ProcessVictimRule
 
 ProtectingRule = NewType("ProtectingRule", PodRule)
 PreferringRule = NewType("PreferringRule", PodRule)
+ProcessRule = NewType("ProcessRule", ProcessVictimRule)
 Name = NewType("Name", PodRule)
 BuiltIn = NewType("BuiltIn", str)
 PodPriority = NewType("PodPriority", int)
@@ -25,6 +26,8 @@ _ACCEPTED: Final = (
     "a unit's name such as postgresql.service, a cgroup's path such as /system.slice/db-*, or a mapping of "
     "unit, cgroup, process and trusting"
 )
+_NEVER: Final = "never"
+_MOST_SPARED: Final = 64
 _LONGEST_PROCESS: Final = 15  # TASK_COMM_LEN without its end
 _PRIORITIES: Final = range(-(2**31), 2**31)
 
@@ -36,6 +39,21 @@ def _protecting(raw: Any, _: type) -> ProtectingRule:
             raw, "a unit or a cgroup beside the process: every process can take any name, and so hide"
         )
     return ProtectingRule(rule)
+
+
+def _process_rule(raw: Any, kind: type) -> ProcessRule:
+    """Return in which pods one process is killed: by names that count, as this spares the rest of them."""
+    if not isinstance(raw, Mapping):
+        return ProcessRule(ProcessVictimRule(pods=_protecting(raw, kind)))
+    for key in raw:
+        if key not in {*_KEYS, _NEVER}:
+            raise Refused(key, f"one of {', '.join((*_KEYS, _NEVER))}")
+    pods = _protecting({key: value for key, value in raw.items() if key != _NEVER}, kind)
+    never = [] if raw.get(_NEVER) is None else raw[_NEVER]
+    if not isinstance(never, list) or len(never) > _MOST_SPARED:
+        raise Refused(never, f"a list of {_MOST_SPARED} names of processes at most", at=_NEVER)
+    names = tuple(_process(one, f"{_NEVER}[{index}]") for index, one in enumerate(never))
+    return ProcessRule(ProcessVictimRule(pods=pods, never=names))
 
 
 def _preferring(raw: Any, _: type) -> PreferringRule:
@@ -115,21 +133,22 @@ def _path(raw: Any, at: str = "") -> str:
     return "/" + "/".join(part for part in raw.split("/") if part not in {"", "."})
 
 
-def _process(raw: Any) -> str:
+def _process(raw: Any, at: str = "process") -> str:
     if isinstance(raw, str) and raw.startswith(REGEX):
-        return _expression(raw, "process")
+        return _expression(raw, at)
     is_name = isinstance(raw, str) and raw and raw.isprintable()
     if not is_name or (len(raw) > _LONGEST_PROCESS and not set("*?[") & set(raw)):
         accepted = (
             "a process's name of 15 characters at most as in /proc/PID/comm, a glob, or ~ and an expression"
         )
-        raise Refused(raw, accepted, at="process")
+        raise Refused(raw, accepted, at=at)
     return str(raw)
 
 
 for _scalar, _hook in (
     (ProtectingRule, _protecting),
     (PreferringRule, _preferring),
+    (ProcessRule, _process_rule),
     (Name, _name),
     (BuiltIn, _built_in),
     (PodPriority, _priority),

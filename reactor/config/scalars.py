@@ -22,6 +22,7 @@ from reactor.model.settings import (
     PodOrigin,
     Ranking,
     Role,
+    SystemdOomd,
 )
 from reactor.model.signals import Filesystem, Layout, Reclaim, Signal
 
@@ -163,6 +164,7 @@ HOOKS: Final[tuple[tuple[Any, Callable[[Any, Any], Any]], ...]] = (
             Ranking,
             OomOrderMode,
             KernelKill,
+            SystemdOomd,
         )
     ),
     (Quantity, lambda raw, _: as_quantity(raw)),

@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any, NewType
 
 from reactor.config.decode import CONVERTER, check_document, register_scalar, strict
-from reactor.config.pod_lists import BuiltIn, Name, PodPriority, PreferringRule, ProtectingRule
+from reactor.config.pod_lists import (
+    BuiltIn,
+    Name,
+    PodPriority,
+    PreferringRule,
+    ProcessRule,
+    ProtectingRule,
+)
 from reactor.config.refused import Refused
+from reactor.config.rules import ReclaimAmount, ReclaimTime, RuleName, WrittenCondition, rule_problems
 from reactor.config.scalars import Count, Seconds, as_quantity
 from reactor.model.pod_parents import is_pattern
+from reactor.model.rules import DEFAULT_RECLAIM, RankedBy, Rule, RuleAction
 from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
@@ -26,6 +35,7 @@ from reactor.model.settings import (
     RealtimeSettings,
     RestartLoopSettings,
     Role,
+    SystemdOomd,
 )
 from reactor.model.signals import Filesystem, Layout
 from reactor.model.thresholds import ThresholdValue
@@ -46,9 +56,11 @@ Size = NewType("Size", int)
 Positive = NewType("Positive", int)
 FifoPriority = NewType("FifoPriority", int)
 OomScore = NewType("OomScore", int)
+SoftReclaimTime = NewType("SoftReclaimTime", float)
 
 _SHORTEST_INTERVAL_SECONDS = 0.01
 _MOST_COMPONENTS = 16
+_LONGEST_SOFT_RECLAIM_SECONDS = 60.0
 
 
 def _cgroup(raw: Any, _: type) -> CgroupPath:
@@ -151,6 +163,13 @@ def _interval(raw: Any, _: type) -> Interval:
     return Interval(seconds)
 
 
+def _soft_reclaim_time(raw: Any, _: type) -> SoftReclaimTime:
+    seconds = CONVERTER.structure(raw, Seconds)
+    if seconds > _LONGEST_SOFT_RECLAIM_SECONDS:
+        raise Refused(raw, "a duration of 1m or less: soft evictions wait for it")
+    return SoftReclaimTime(seconds)
+
+
 def _size(raw: Any, _: type) -> Size:
     size = as_quantity(raw).value
     if size < 4096:
@@ -179,6 +198,7 @@ for _scalar, _hook in (
     (Namespace, _namespace),
     (Commands, _commands),
     (Interval, _interval),
+    (SoftReclaimTime, _soft_reclaim_time),
     (Size, _size),
     (Positive, _within(1, 1_000_000)),
     (FifoPriority, _within(0, 99)),
@@ -197,6 +217,7 @@ class _Pods:
     avoid: tuple[ProtectingRule, ...] = ()
     prefer: tuple[PreferringRule, ...] = ()
     priorities: Mapping[Name, PodPriority] = field(default_factory=dict)
+    process_victims: tuple[ProcessRule, ...] = ()
     may_evict: tuple[BuiltIn, ...] = ()
     managed_oom_preference: bool = field(default=True, metadata={"key": "managedOOMPreference"})
 
@@ -304,6 +325,39 @@ check_document(_Webhook, _webhook_problems)
 
 @strict
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRule:
+    """One rule of the operator's own."""
+
+    name: RuleName
+    cgroups: tuple[ParentPath, ...]
+    when: tuple[WrittenCondition, ...]
+    for_: Seconds = field(metadata={"key": "for"})
+    action: RuleAction
+    by: RankedBy = RankedBy.MEMORY
+    cooldown: Seconds = Seconds(60.0)
+    amount: ReclaimAmount = ReclaimAmount(DEFAULT_RECLAIM)
+    timeout: ReclaimTime = ReclaimTime(5.0)
+
+    def rule(self) -> Rule:
+        """Return it as the policy has it."""
+        return Rule(
+            name=self.name,
+            cgroups=tuple(self.cgroups),
+            conditions=tuple(one.condition() for one in self.when),
+            for_seconds=self.for_,
+            action=self.action,
+            by=self.by,
+            cooldown_seconds=self.cooldown,
+            amount=self.amount,
+            reclaim_seconds=self.timeout,
+        )
+
+
+check_document(WrittenRule, rule_problems)
+
+
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Every key of the section."""
 
@@ -317,6 +371,7 @@ class Section:
     reclaim: Mapping[Filesystem, Commands] = field(default_factory=dict)
     reclaim_timeout: Interval = Interval(30.0)
     reclaim_pause: Interval = Interval(60.0)
+    reclaim_before_soft: SoftReclaimTime = SoftReclaimTime(0.0)
     evictions_per_minute: Positive | None = None
     hard_memory_evictions_per_minute: Positive = Positive(300)
     unhelpful_eviction_pause: Seconds = Seconds(10.0)
@@ -344,4 +399,6 @@ class Section:
     wall: bool = NotificationSettings().wall
     desktop: bool = NotificationSettings().desktop
     notify_timeout: Interval = Interval(NotificationSettings().timeout_seconds)
+    rules: tuple[WrittenRule, ...] = ()
+    systemd_oomd: SystemdOomd = SystemdOomd.IGNORE
     dry_run: bool = False

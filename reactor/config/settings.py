@@ -37,6 +37,7 @@ from reactor.model.settings import (
     RestartLoopSettings,
     Settings,
     SourceSettings,
+    SystemdOomd,
     WebhookSettings,
 )
 from reactor.model.signals import Filesystem, Layout
@@ -44,6 +45,7 @@ from reactor.model.signals import Filesystem, Layout
 DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
 KUBEPODS: Final = "kubepods"
 _MOST_BYTES: Final = 4 << 20
+_MOST_RULES: Final = 100
 KEY_OF_EVENT: Final = {
     EventKind.EVICTION: "onEviction",
     EventKind.OOM_KILL: "onOOMKill",
@@ -262,6 +264,7 @@ def _settings_of(raw: Mapping[str, object], file_of: Callable[[str], str]) -> Se
     except ConfigError as error:
         problems.extend(map(_placed, error.problems))
     problems.extend(_parent_problems(section))
+    problems.extend(_rule_problems(section))
     if problems:
         raise ConfigError(problems)
     settings = _settings(kubelet, section)
@@ -307,6 +310,32 @@ def _parent_problems(section: Section) -> list[Problem]:
     return problems
 
 
+def _rule_problems(section: Section) -> list[Problem]:
+    """Return a problem for each rule that has another one's name, or is for cgroups outside the node.
+
+    And for the rules of systemd's units, where the node is none that systemd knows.
+    """
+    node, rules = section.node_cgroup, section.rules
+    problems = []
+    if section.systemd_oomd is SystemdOomd.REPLACE and node not in {None, "/"}:
+        accepted = "ignore with reactor.nodeCgroup: systemd's units are the machine's"
+        problems.append(Problem(path="reactor.systemdOomd", got=repr("replace"), accepted=accepted))
+    if len(rules) > _MOST_RULES:
+        accepted = f"{_MOST_RULES} rules at most"
+        problems.append(Problem(path="reactor.rules", got=f"{len(rules)} rules", accepted=accepted))
+    for index, rule in enumerate(rules):
+        path = f"reactor.rules[{index}]"
+        if any(rule.name == other.name for other in rules[:index]):
+            accepted = "a name that no other rule has"
+            problems.append(Problem(path=f"{path}.name", got=repr(rule.name), accepted=accepted))
+        for place, cgroup in enumerate(rule.cgroups):
+            fence = PodParent(cgroup).fence
+            if node not in {None, "/"} and fence != node and not fence.startswith(f"{node}/"):
+                accepted = f"{node} or cgroups below it"
+                problems.append(Problem(path=f"{path}.cgroups[{place}]", got=repr(cgroup), accepted=accepted))
+    return problems
+
+
 def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
     by_layout = {layout: _eviction(kubelet, section, layout) for layout in Layout}
     node = None if section.node_cgroup in {None, "/"} else section.node_cgroup
@@ -323,6 +352,7 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
             avoid=section.pods.avoid,
             prefer=section.pods.prefer,
             priorities=tuple(section.pods.priorities.items()),
+            process_victims=section.pods.process_victims,
             built_in_never=tuple(one for one in BUILT_IN_NEVER if one not in section.pods.may_evict),
             honours_oomd=section.pods.managed_oom_preference,
         ),
@@ -369,6 +399,8 @@ def _settings(kubelet: KubeletConfiguration, section: Section) -> Settings:
         oom_order=section.oom_order,
         kernel_kill=section.kernel_kill,
         shutdown_groups=kubelet.shutdown_groups,
+        rules=tuple(rule.rule() for rule in section.rules),
+        systemd_oomd=section.systemd_oomd,
         dry_run=section.dry_run,
     )
 
@@ -438,6 +470,7 @@ def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -
         commands_for=frozenset(section.reclaim),
         hard_memory_evictions_per_minute=section.hard_memory_evictions_per_minute,
         unhelpful_eviction_pause_seconds=section.unhelpful_eviction_pause,
+        soft_reclaim_seconds=section.reclaim_before_soft,
         minimum_victim=section.minimum_victim_bytes,
         ranks_swap=section.ranking is Ranking.MEMORY_AND_SWAP,
     )

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from reactor.doctor.kubernetes import kubernetes_features
+from reactor.doctor.managed_oom import managed_oom_on_this_machine
 from reactor.doctor.remedies import NONE_IS_NEEDED, each_once, fitting, this_place
 from reactor.doctor.runtime import podman_features, runtime_feature
 from reactor.doctor.swap import swap_feature
@@ -19,12 +20,13 @@ from reactor.doctor.thresholds import (
 )
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.features import Feature, probe
-from reactor.model.settings import BrakeMode, EbpfLoader, KernelKill, Settings
+from reactor.model.settings import BrakeMode, EbpfLoader, KernelKill, OomOrderMode, Settings
 from reactor.model.signals import Signal
 from reactor.sources.catalogue import (
     BY_NAME,
     MEMCG_EVENTFD,
     MEMORY_HIGH,
+    RULE_PRESSURE,
     SOURCES,
     SWAP,
     TICKER,
@@ -61,7 +63,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     wanted = settings or Settings()
     place = this_place()
     features = (
-        *(fitting(one, place) for one in probe(delegated=wanted.kubernetes is None)),
+        *(fitting(one, place) for one in probe(for_others=_writes_for_others(wanted))),
         swap_feature(wanted),
         runtime_feature(wanted),
         *podman_features(wanted),
@@ -73,6 +75,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     kernel_kill = kernel_kill_plan(settings or Settings(), by_name)
     absurd, late = absurd_on_this_machine(wanted), late_on_this_machine(wanted)
     without_swap = without_swap_on_this_machine(wanted)
+    systemd_oomd = managed_oom_on_this_machine(wanted)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
     lacks = second_choices(wanted, plans, by_name)
     status = exit_status(works=works, lacks=lacks, strict=strict)
@@ -85,6 +88,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
             "absurd_thresholds": absurd,
             "late_thresholds": late,
             "thresholds_without_swap": without_swap,
+            "systemd_oomd": systemd_oomd,
             "can_guard": works,
             "second_choices": lacks,
         }
@@ -103,9 +107,11 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     screen.print(f"kernel kill: {kernel_kill}")
     for what, why in (*absurd.items(), *late.items(), *without_swap.items()):
         screen.print(f"{what}: {why}")
+    for why in systemd_oomd:
+        screen.say(f"systemdOomd: {why}")
     for what, why in lacks.items():
         screen.say(f"second choice: {what}: {why}")
-    for remedy, names in each_once(_of_use(features, plans)).items():
+    for remedy, names in each_once(_of_use(features, plans, wanted.kernel_kill)).items():
         screen.say(f"remedy: {', '.join(names)}: {remedy}")
     for feature in features:
         if verbose and feature.log:
@@ -113,6 +119,11 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     if not works:
         screen.print("reactor can't guard this node: the cgroup memory controller is missing")
     return status
+
+
+def _writes_for_others(wanted: Settings) -> bool:
+    """Return whether files of users other than root are written; a kubelet's cgroups belong to root."""
+    return wanted.kubernetes is None or wanted.oom_order is OomOrderMode.POLICY
 
 
 def exit_status(*, works: bool, lacks: Mapping[str, str], strict: bool) -> int:
@@ -152,9 +163,13 @@ def _is_choice(plan: SourcePlan, features: Mapping[str, Feature]) -> bool:
     return plan.because not in _NO_CHOICE and not (is_of_v1 and on_v2 is not None and on_v2.available)
 
 
-def _of_use(features: Iterable[Feature], plans: Iterable[SourcePlan]) -> Iterator[Feature]:
+def _of_use(
+    features: Iterable[Feature], plans: Iterable[SourcePlan], kernel_kill: KernelKill
+) -> Iterator[Feature]:
     """Yield the features but for those of the other version of cgroups, and those that nothing needs."""
     idle = {BY_NAME[plan.name].feature for plan in plans if plan.because == _ON_V1}
+    if idle or kernel_kill is KernelKill.OFF:
+        idle.add(_WARRANTS)
     return (one for one in features if one.name not in idle and not one.remedy.startswith(NONE_IS_NEEDED))
 
 
@@ -212,6 +227,8 @@ def _plan(source: Source, settings: Settings, features: Mapping[str, Feature]) -
     because = source.because if feature is None else feature.detail
     if source.name == SWAP and not _watches_swap(settings):
         used, because = False, "no threshold is for swap.available"
+    if source.name == RULE_PRESSURE and not _has_rules_on_pressure(settings):
+        used, because = False, "no rule is on pressure"
     if source.name == TICKER:
         because = f"every {settings.housekeeping_interval_seconds:g} s"
     eventfd = _feature(BY_NAME[MEMCG_EVENTFD], features)
@@ -224,6 +241,10 @@ def _plan(source: Source, settings: Settings, features: Mapping[str, Feature]) -
 
 def _watches_swap(settings: Settings) -> bool:
     return any(one.signal is Signal.SWAP_AVAILABLE for one in settings.eviction.thresholds)
+
+
+def _has_rules_on_pressure(settings: Settings) -> bool:
+    return any(one.metric.resource is not None for rule in settings.rules for one in rule.conditions)
 
 
 def _feature(source: Source, features: Mapping[str, Feature]) -> Feature | None:

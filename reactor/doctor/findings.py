@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,18 +18,22 @@ from reactor.config.nearest import nearest
 from reactor.config.refused import join
 from reactor.config.settings import load_configuration
 from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
+from reactor.doctor.managed_oom import managed_oom_findings
 from reactor.doctor.notifications import notification_problems, system_bus_problem
+from reactor.doctor.rules import rule_findings
 from reactor.doctor.thresholds import (
     absurd_on_this_machine,
     late_on_this_machine,
     without_swap_on_this_machine,
 )
 from reactor.errors import ConfigError, ReactorError
+from reactor.kernel import memory_reclaim
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.settings import BrakeMode, KernelKill, Settings
+from reactor.policy.lists import Named, matches_by_any_name, rule_text
 from reactor.programs import unrunnable_because
 from reactor.shutdown.kubelet import ends_pods_itself
 from reactor.workloads.manifests import SUFFIXES
@@ -64,6 +69,8 @@ def findings(
     if tree is not None and settings.kubernetes is None:
         who = guarded(settings, tree, proc=proc, daemon=daemon_cgroup())
         for path, why in _essential(settings, layers.document, who):
+            yield Finding(layers.file_of(path), path, why)
+        for path, why in _process_victims(settings, who):
             yield Finding(layers.file_of(path), path, why)
         if settings.manifests_path is not None:
             yield from _manifests(settings.manifests_path, who.problems)
@@ -101,6 +108,10 @@ def _found(
             yield "reactor.brake", f"has no effect on this machine: {because}"
     if settings.kernel_kill is KernelKill.HARD and tree is not None and tree.version is CgroupVersion.V1:
         yield "reactor.kernelKill", "has no effect on this machine: the memory controller is on cgroup v1"
+    if settings.eviction.soft_reclaim_seconds > 0 and tree is not None:
+        because = memory_reclaim.unavailable_because(tree)
+        if because is not None:
+            yield "reactor.reclaimBeforeSoft", f"has no effect on this machine: {because}"
     absurd, late = (
         absurd_on_this_machine(settings, tree, proc=proc),
         late_on_this_machine(settings, tree, proc=proc),
@@ -108,6 +119,8 @@ def _found(
     for what, why in (*absurd.items(), *late.items()):
         yield what, f"on this machine {why}"
     yield from without_swap_on_this_machine(settings, proc=proc).items()
+    yield from rule_findings(settings, tree, proc=proc)
+    yield from managed_oom_findings(settings, tree, proc=proc)
 
 
 def _parents(
@@ -279,6 +292,24 @@ def _essential(settings: Settings, document: Mapping[Any, Any], who: Guarded) ->
             path = f"reactor.pods.parents[{index}]" if _written_parents(document) else "reactor.nodeCgroup"
             remedy = "name each in reactor.pods.never, or guard a slice without them"
             yield path, f"may evict what this machine needs: {_some(names)}; {remedy}"
+
+
+def _process_victims(settings: Settings, who: Guarded) -> Iterator[tuple[str, str]]:
+    """Yield the rules for one process of a pod that apply to no pod of this machine now."""
+    applied = {one.pod.process_victim.rule for one in who.pods if one.pod.process_victim is not None}
+    for index, rule in enumerate(settings.pod_lists.process_victims):
+        if rule_text(rule.pods) in applied:
+            continue
+        why = "matches no pod on this machine now"
+        pods = replace(rule.pods, process=None)
+        named = [one.pod.cgroup for one in who.pods if one.pod.cgroup is not None]
+        matched = [one for one in named if matches_by_any_name(pods, Named(one, is_trusted=False))]
+        if matched and not rule.pods.is_trusting:
+            why = (
+                f"applies to no pod now: root did not choose the name of {_some(matched)}, "
+                "or an earlier rule matches; `trusting: true` takes such names"
+            )
+        yield f"reactor.pods.processVictims[{index}]", why
 
 
 def _some(names: Sequence[str]) -> str:

@@ -20,10 +20,12 @@ from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.amounts import amount_text, duration_text
+from reactor.model.pod_lists import SPARED_PROCESSES
 from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy import absurd_thresholds
+from reactor.policy.lists import rule_text
 from reactor.terminal.tables import Screen, console, table
 
 _DEFAULT: Final = "default"
@@ -60,6 +62,7 @@ def in_force(
         "pods": [] if who is None else list(_pods(who)),
         "never": [] if who is None else [{"cgroup": one, "because": why} for one, why in who.never.items()],
         "built_in_never": [] if settings.kubernetes is not None else list(settings.pod_lists.built_in_never),
+        "process_victims": list(_process_victims(settings)),
         "settings": [
             {"key": one.path, "value": one.value, "file": layers.origin(one.path)}
             for one in effective(layers.document, settings)
@@ -108,6 +111,15 @@ def _is_derived(signal: Signal) -> bool:
     return signal.startswith("containerfs.") or signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
 
 
+def _process_victims(settings: Settings) -> Iterator[Mapping[str, Any]]:
+    for one in settings.pod_lists.process_victims:
+        yield {
+            "rule": rule_text(one.pods),
+            "never": list(one.never),
+            "built_in_never": list(SPARED_PROCESSES),
+        }
+
+
 def _pods(who: Guarded) -> Iterator[Mapping[str, Any]]:
     for one in who.pods:
         yield {
@@ -115,6 +127,8 @@ def _pods(who: Guarded) -> Iterator[Mapping[str, Any]]:
             "cgroup": one.pod.cgroup,
             "qos_class": one.pod.qos_class,
             "priority": one.pod.priority,
+            "victim": "pod" if one.pod.process_victim is None else "process",
+            "process_victim_rule": None if one.pod.process_victim is None else one.pod.process_victim.rule,
             "request_bytes": one.pod.requests.get(Resource.MEMORY, 0),
             "used_bytes": one.used_bytes,
             "is_guarded": one.spared_because is None,
@@ -188,11 +202,31 @@ def _print_pods(screen: Screen, document: Mapping[str, Any]) -> None:
         ]
         columns = ("GUARDED", "USES", "REQUEST", "PRIORITY")
         screen.show(table(columns, rows, right="USES,REQUEST,PRIORITY", whole="GUARDED"))
+    _print_process_victims(screen, document["process_victims"], guarded_pods)
     spared = [(one["cgroup"], one["because"]) for one in pods if not one["is_guarded"]]
     if spared:
         screen.show(table(("SPARED", "BECAUSE"), spared, whole="SPARED"))
     never = [(one["cgroup"], f"is or holds {one['because']}") for one in document["never"]]
     screen.show(table(("NEVER TOUCHED", "BECAUSE"), [*never, (_NEVER, "no pods")], whole="NEVER TOUCHED"))
+
+
+def _print_process_victims(
+    screen: Screen, rules: Sequence[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
+) -> None:
+    """Print in which pods one process is killed, by which rule, and which processes are spared there."""
+    if not rules:
+        return
+    by_rule: dict[str, list[str]] = {one["rule"]: [] for one in rules}
+    for pod in pods:
+        if pod["process_victim_rule"] is not None:
+            by_rule[pod["process_victim_rule"]].append(pod["cgroup"])
+    rows = [
+        (one["rule"], ", ".join(by_rule[one["rule"]]) or "none now", ", ".join(one["never"]) or "none")
+        for one in rules
+    ]
+    columns = ("ONE PROCESS IS KILLED BY", "PODS", "SPARED")
+    screen.show(table(columns, rows, whole="ONE PROCESS IS KILLED BY"))
+    screen.say(f"processes spared by any such rule: {', '.join(rules[0]['built_in_never'])}")
 
 
 def _print_matches(screen: Screen, matches: Mapping[str, Sequence[str]]) -> None:

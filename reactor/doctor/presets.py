@@ -114,6 +114,10 @@ _DESKTOP: Final = Purpose(
       - {unit: "ibus*.service", trusting: true}
       - {unit: "app-*ibus*", trusting: true}
       - {unit: "app-*fcitx*", trusting: true}
+    # Of these one process is killed, a browser's tab, say, and not the whole application:
+    # processVictims:
+    #   - {unit: "app-*firefox*", trusting: true}
+    #   - {unit: "app-*chrom*", trusting: true}
 """,
 )
 _CONTAINERS: Final = Purpose(

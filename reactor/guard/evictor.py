@@ -6,18 +6,21 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final
 
 import trio
 
 from reactor.act.kill import KillReport
+from reactor.act.one_process import Chosen, NoProcessError
 from reactor.errors import ReactorError
-from reactor.guard.parts import Kills
-from reactor.guard.record import EvictionAttempt
+from reactor.guard.parts import Kills, ProcessKills
+from reactor.guard.record import PROCESS_KILLED, PROCESS_TERMINATED, EvictionAttempt
 from reactor.model.decisions import Eviction, InFlight
 from reactor.model.pods import Pod
 from reactor.model.signals import ON_DISK, RESOURCE
+from reactor.policy.process_victims import evicts_one_process
 from reactor.supervisor import Nursery
 
 _LOG: Final = logging.getLogger("reactor.evict")
@@ -33,6 +36,8 @@ class Evictor:
     `confirm` is asked at the end of a soft eviction's grace period whether the node is still short of what
     the pod was to end for; where it is not, the eviction is called off and the pod lives on.
     `on_ended` fills in what has become of an eviction that was carried out; it neither waits nor raises.
+    Of pods whose rule says so one process is ended through `one_process`: `on_process_killed` is told where
+    that is after a grace period, `on_process_over` the pod's uid when nothing more is done to the process.
 
     What happens after the kill runs in `nursery`, and no failure there goes further than the log: the
     policy forgets an eviction at its deadline and chooses again.
@@ -49,8 +54,14 @@ class Evictor:
         empty: Callable[[Pod], Awaitable[tuple[str, ...]]] | None = None,
         confirm: Callable[[Eviction], bool] = lambda _: True,
         on_ended: Callable[[EvictionAttempt], None] = lambda _: None,
+        one_process: ProcessKills | None = None,
+        on_process_killed: Callable[[EvictionAttempt], None] = lambda _: None,
+        on_process_over: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._nursery = nursery
+        self._one_process = one_process
+        self._on_process_killed = on_process_killed
+        self._on_process_over = on_process_over
         self._empty = empty
         self._on_ended = on_ended
         self._on_gone = on_gone
@@ -83,17 +94,41 @@ class Evictor:
 
     def prepare(self, pods: Sequence[Pod]) -> None:
         """Hold what it takes to end these pods at once, and no others."""
-        self._kills.prepare(() if self._dry_run else pods)
+        wanted = () if self._dry_run else pods
+        self._kills.prepare(wanted)
+        if self._one_process is not None:
+            self._one_process.prepare(wanted)
 
     def holds(self, pod: Pod) -> bool:
         """Return whether this pod is prepared, and would be killed if it were chosen."""
         return not self._dry_run and self._kills.holds(pod)
 
-    def begin(self, eviction: Eviction, *, by_kernel_ns: int | None = None) -> EvictionAttempt:
+    def begin(
+        self,
+        eviction: Eviction,
+        *,
+        by_kernel_ns: int | None = None,
+        used_bytes: int | None = None,
+        whole_because: str | None = None,
+    ) -> EvictionAttempt:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits.
 
         `by_kernel_ns` is when the kernel killed a process of the pod, under a warrant: here the rest is.
+        Where one process of the pod is to end and the pod to live on, `used_bytes` is the pod's working set;
+        `whole_because` says why it is the whole pod all the same.
         """
+        if evicts_one_process(eviction) and by_kernel_ns is None:
+            if whole_because is None:
+                try:
+                    return self._begin_process(eviction, used_bytes)
+                except (ReactorError, OSError) as error:
+                    whole_because = str(error)
+            attempt = self._begin_whole(eviction, None)
+            attempt.whole_because = whole_because
+            return attempt
+        return self._begin_whole(eviction, by_kernel_ns)
+
+    def _begin_whole(self, eviction: Eviction, by_kernel_ns: int | None) -> EvictionAttempt:
         if not self._dry_run and eviction.grace_period_seconds <= 0:
             return self._kill(eviction, by_kernel_ns)
         attempt = EvictionAttempt(eviction=eviction)
@@ -104,11 +139,104 @@ class Evictor:
             self._terminate(attempt, eviction.grace_period_seconds)
         return attempt
 
+    def _begin_process(self, eviction: Eviction, used_bytes: int | None) -> EvictionAttempt:
+        """Order the end of one process of a pod. Raises NoProcessError and as a kill where none is chosen."""
+        if self._one_process is None:
+            raise NoProcessError("no process of a pod is killed alone here")
+        attempt = EvictionAttempt(eviction=eviction)
+        if self._dry_run:
+            with closing(self._one_process.choose(eviction.pod, used_bytes)) as chosen:
+                attempt.process = chosen.process
+            attempt.outcome = "dry-run"
+            attempt.ended.set()
+        elif eviction.grace_period_seconds <= 0:
+            chosen = self._one_process.kill_first(eviction.pod, used_bytes)
+            _process_killed(attempt, chosen)
+            waiting = self._waiting.get(eviction.pod.uid)
+            if waiting is not None and waiting[0].process is not None:
+                del self._waiting[eviction.pod.uid]
+                waiting[0].outcome = "pre-empted"
+                waiting[1].cancel()
+            self._nursery.start_soon(self._await_process, attempt, chosen, self._one_process)
+        else:
+            chosen = self._one_process.choose(eviction.pod, used_bytes)
+            attempt.process = chosen.process
+            scope = trio.CancelScope()
+            self._waiting[eviction.pod.uid] = (attempt, scope)
+            self._nursery.start_soon(self._terminate_process, attempt, chosen, self._one_process, scope)
+        return attempt
+
+    async def _await_process(
+        self, attempt: EvictionAttempt, chosen: Chosen, one_process: ProcessKills
+    ) -> None:
+        """Wait until the memory of a process that was killed is free."""
+        try:
+            attempt.freed_ns = await one_process.wait_exited(chosen, self._deadline_seconds)
+            if attempt.freed_ns is None:
+                attempt.add_problems(
+                    f"process {chosen.process.pid} has not exited {self._deadline_seconds:g} s after SIGKILL"
+                )
+        finally:
+            chosen.close()
+            self._on_process_over(attempt.eviction.pod.uid)
+            self._on_ended(attempt)
+            attempt.ended.set()
+
+    async def _terminate_process(
+        self,
+        attempt: EvictionAttempt,
+        chosen: Chosen,
+        one_process: ProcessKills,
+        scope: trio.CancelScope,
+    ) -> None:
+        """Ask a process to end, and kill it where it has not in its grace period."""
+        uid = attempt.eviction.pod.uid
+        is_killed = False
+        try:
+            with scope:
+                is_killed = await self._is_process_killed(attempt, chosen, one_process)
+        except (ReactorError, OSError) as error:
+            attempt.outcome = "failed"
+            attempt.add_problems(str(error))
+        finally:
+            waiting = self._waiting.get(uid)
+            if waiting is not None and waiting[0] is attempt:
+                del self._waiting[uid]
+            if not is_killed:
+                chosen.close()
+                if attempt.outcome != "pre-empted":  # what took over answers for the pod
+                    self._on_process_over(uid)
+                if attempt.outcome == PROCESS_TERMINATED:
+                    self._on_ended(attempt)
+                attempt.ended.set()
+        if is_killed:
+            await self._await_process(attempt, chosen, one_process)
+
+    async def _is_process_killed(
+        self, attempt: EvictionAttempt, chosen: Chosen, one_process: ProcessKills
+    ) -> bool:
+        """Return whether the process has outlived its grace period, and was killed."""
+        exited_ns: int | None = time.monotonic_ns()
+        if one_process.terminate(chosen):
+            exited_ns = await one_process.wait_exited(chosen, attempt.eviction.grace_period_seconds)
+        if exited_ns is not None:
+            attempt.outcome, attempt.freed_ns = PROCESS_TERMINATED, exited_ns
+            return False
+        if not self._is_still_wanted(attempt):
+            return False
+        if not one_process.kill(chosen):
+            attempt.outcome = "failed"
+            attempt.add_problems(f"process {chosen.process.pid} is not in its pod any more")
+            return False
+        _process_killed(attempt, chosen)
+        self._on_process_killed(attempt)
+        return True
+
     def resume(self, pod: Pod, flight: InFlight, now_seconds: float) -> EvictionAttempt:
         """Take up an eviction that was ordered before a restart, with what is left of its grace period."""
         eviction = _resumed(pod, flight, max(0, math.ceil(flight.kill_at_seconds - now_seconds)))
         _LOG.warning("pod %s: eviction taken up again; %d s left", pod.key, eviction.grace_period_seconds)
-        return self.begin(eviction)
+        return self._begin_whole(eviction, None)
 
     def await_files(self, pod: Pod, flight: InFlight) -> EvictionAttempt:
         """Take up an eviction of which only the files are left: its pod ended while no daemon ran.
@@ -244,6 +372,13 @@ def _killed(attempt: EvictionAttempt, report: KillReport) -> None:
     attempt.is_empty = report.is_empty
     attempt.killed_ns = None if report.is_gone else report.killed_ns
     attempt.add_problems(*report.problems)
+
+
+def _process_killed(attempt: EvictionAttempt, chosen: Chosen) -> None:
+    attempt.outcome = PROCESS_KILLED
+    attempt.process = chosen.process
+    attempt.processes = 1
+    attempt.killed_ns = chosen.killed_ns
 
 
 def _killed_by_kernel(attempt: EvictionAttempt, at_ns: int) -> None:

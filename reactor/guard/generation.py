@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -27,16 +27,26 @@ from reactor.guard.parts import Order, Parts, PodList, unordered
 from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord, Reclaimed
 from reactor.guard.recorder import OnPass
+from reactor.guard.soft_reclaiming import SoftReclaiming
 from reactor.guard.steward_link import StewardLink
 from reactor.guard.storage import StorageWatch
 from reactor.guard.told_disks import ToldFilesystems
 from reactor.guard.warrants import Warrants
+from reactor.kernel import memory_reclaim
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.swap import SWAP_EVENTS
-from reactor.model.decisions import MemoryReclaim
+from reactor.model.decisions import MemoryReclaim, SoftReclaim
 from reactor.model.oom import OomKill
 from reactor.model.pod_parents import fences
-from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, OomOrderMode, Settings
+from reactor.model.rules import RuleAction
+from reactor.model.settings import (
+    BrakeMode,
+    KernelKill,
+    MemoryAvailable,
+    OomOrderMode,
+    Settings,
+    SystemdOomd,
+)
 from reactor.model.signals import MEMORY_SIGNALS, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
@@ -45,6 +55,7 @@ from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
 from reactor.policy.storm import is_hard_memory
 from reactor.reclaim.memory import CgroupReclaim
+from reactor.reclaim.pod_memory import PodReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
 from reactor.sources.catalogue import TICKER
 from reactor.sources.levels import MemoryLevel
@@ -56,6 +67,11 @@ from reactor.sources.ticker import Ticker
 from reactor.sources.wakes import SourceBoard, Wakes
 from reactor.supervisor import LONGEST_PAUSE_SECONDS, StartedPart, Supervisor
 from reactor.workloads.pods import Workloads
+
+if TYPE_CHECKING:
+    from reactor.guard.managed_oom import ManagedOomRules
+    from reactor.guard.rule_reclaiming import RuleReclaiming
+    from reactor.guard.rules import RuleWatch
 
 _LOG: Final = logging.getLogger("reactor.sources")
 _HANGING_SECONDS: Final = 5.0
@@ -71,7 +87,8 @@ _GLANCE: Final = "glance"
 _RECLAIM: Final = "reclaim"
 _GRACE_PERIOD: Final = "grace-period"
 _ARMING: Final = "arming"
-_RECLAIMS, _MEMORY_RECLAIMS = "reclaim", "memory reclaim"  # jobs
+_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS = "reclaim", "memory reclaim", "pod memory reclaim"  # jobs
+_RULE_RECLAIMS: Final = "rule reclaim"
 
 
 class Generation:
@@ -156,8 +173,16 @@ class Generation:
             warrants=self._warrants,
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
+        self._soft_reclaim_problem = None
+        if settings.eviction.soft_reclaim_seconds > 0:
+            self._soft_reclaim_problem = memory_reclaim.unavailable_because(tree)
+        can_reclaim_pods = self._soft_reclaim_problem is None
         self.passes = Passes(
-            replace(settings.eviction, reclaims_memory=not settings.dry_run),
+            replace(
+                settings.eviction,
+                reclaims_memory=not settings.dry_run,
+                soft_reclaim_seconds=settings.eviction.soft_reclaim_seconds if can_reclaim_pods else 0.0,
+            ),
             self.parts,
             evictor,
             known,
@@ -166,8 +191,10 @@ class Generation:
         )
         self._last_stretch = LastStretch(self._levels.usage_bytes, self.passes.prepare)
         self._crossings: Sequence[MemoryLevel] = ()
-        supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS)
+        supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, fences(settings.pod_parents)), self._node)
+        counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
+        self._soft_reclaim = SoftReclaiming(PodReclaim(tree, counts_cache=counts_cache), self._node)
         self.storage = StorageWatch(known, steward)
         self.filesystems = ToldFilesystems(
             steward,
@@ -188,6 +215,11 @@ class Generation:
             self.wakes,
         )
         self._oom_scores = self._oom_scores_of(tree, workloads, known, oom_order)
+        self.rules = _rule_watch(tree, settings, self.passes, self.board, clock_seconds)
+        self._rule_reclaim = _rule_reclaiming(tree, settings)
+        if self._rule_reclaim is not None:
+            supervisor.expect(_RULE_RECLAIMS)
+        self.managed_oom = _managed_oom(settings, self.rules, clock_seconds)
         self._supervisor = supervisor
         self._scope = trio.CancelScope()
         self._reclaiming = False
@@ -200,6 +232,14 @@ class Generation:
             found["oom_score_adj of pods"] = self._oom_scores.problem
         if self._warrants is not None and self._warrants.problem is not None:
             found["kernelKill"] = self._warrants.problem
+        if self._soft_reclaim_problem is not None:
+            found["reclaimBeforeSoft"] = f"has no effect: {self._soft_reclaim_problem}"
+        if self.rules is not None:
+            found |= self.rules.problems
+        if self._rule_reclaim is not None and self._rule_reclaim.unavailable_because is not None:
+            found["rules: reclaim"] = f"has no effect: {self._rule_reclaim.unavailable_because}"
+        if self.managed_oom is not None:
+            found |= self.managed_oom.problems
         return found
 
     def _swap_watch(self, tree: CgroupTree) -> SwapWatch | None:
@@ -263,6 +303,8 @@ class Generation:
                 on_pass(self.passes.make(()))
                 await nursery.start(self._memory.run)
                 await nursery.start(self._processes.run)
+                if self.rules is not None:
+                    self.rules.on_pass = partial(self._by_rule, nursery, on_pass)
                 for name, part in self._parts().items():
                     await self._supervisor.start(
                         nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
@@ -343,6 +385,41 @@ class Generation:
                 self._reclaim_memory, record.decision.memory_reclaim, nursery, on_pass
             )
 
+        if record.decision.soft_reclaim is not None:
+            cgroups = self.passes.evictable_cgroups(record.snapshot.pods)
+            self._supervisor.jobs(nursery, _SOFT_RECLAIMS).start_soon(
+                self._reclaim_before_soft, record.decision.soft_reclaim, cgroups, nursery, on_pass
+            )
+
+    async def _reclaim_before_soft(
+        self, asked: SoftReclaim, cgroups: Sequence[str], nursery: trio.Nursery, on_pass: OnPass
+    ) -> None:
+        try:
+            reclaimed = await self._soft_reclaim.run(asked, cgroups, partial(self.passes.is_awaited, asked))
+            self.passes.soft_reclaim_over(asked, reclaimed)
+        finally:
+            self.passes.soft_reclaim_over(asked)
+        wake = Wake(source=_RECLAIM, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns())
+        self._attend(nursery, on_pass, (wake,), (reclaimed,))
+
+    def _by_rule(self, nursery: trio.Nursery, on_pass: OnPass, record: PassRecord) -> None:
+        """Take the record of a rule; one that reclaims has its record when that is over."""
+        if self._rule_reclaim is None or not self.passes.is_to_reclaim(record.decision):
+            on_pass(record)
+            return
+        self._supervisor.jobs(nursery, _RULE_RECLAIMS).start_soon(
+            self._reclaim_by_rule, self._rule_reclaim, record, on_pass
+        )
+
+    async def _reclaim_by_rule(self, reclaim: RuleReclaiming, asked: PassRecord, on_pass: OnPass) -> None:
+        reclaimed: tuple[Reclaimed, ...] = ()
+        try:
+            if asked.decision.rule is not None:
+                reclaimed = (await reclaim.run(asked.decision.rule, self.passes.may_reclaim),)
+        finally:  # where a reload ends it, too
+            self.passes.rule_reclaim_over(*reclaimed)
+            on_pass(replace(asked, reclaimed=reclaimed))
+
     async def _reclaim_memory(self, asked: MemoryReclaim, nursery: trio.Nursery, on_pass: OnPass) -> None:
         reclaimed = await self._memory_reclaim.run(asked, self.passes.ended_cgroups())
         self.passes.memory_reclaimed(reclaimed)
@@ -377,7 +454,9 @@ class Generation:
             if self.passes.has_sunk():
                 source = _GLANCE
                 break
-            if self._warrants is not None and self._warrants.is_due(self._clock_seconds()):
+            now_seconds = self._clock_seconds()
+            is_due = self._warrants is not None and self._warrants.is_due(now_seconds)
+            if is_due or self.passes.is_choice_due(now_seconds):
                 self.passes.prepare()
         ended = grace_period_ended(state, self._clock_seconds())
         if ended - MEMORY_SIGNALS:
@@ -394,6 +473,11 @@ class Generation:
         self.housekeeping.due()
         self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.PROCESSES, at_ns=time.monotonic_ns()))
         return True
+
+    def process_over(self, uid: str) -> None:
+        """Take note that a process which was to end alone has, or will not; look whether that was enough."""
+        self.passes.process_over(uid)
+        self.wakes.notify(Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
 
     def emptied(self) -> None:
         """Take note that an evicted pod's files have been removed, and look whether that was enough."""
@@ -460,8 +544,52 @@ class Generation:
             "filesystems": self.filesystems.run,
             "storage": self.storage.run,
             "housekeeping": self.housekeeping.run,
+            **({} if self.managed_oom is None else {"systemd's units": self.managed_oom.run}),
+            **({} if self.rules is None else {"rules": self.rules.run}),
             "ticker": Ticker(self.settings.housekeeping_interval_seconds, self.wakes, self.board).run,
         }
+
+
+def _rule_watch(
+    tree: CgroupTree,
+    settings: Settings,
+    passes: Passes,
+    board: SourceBoard,
+    clock_seconds: Callable[[], float],
+) -> RuleWatch | None:
+    """Return what observes the operator's rules, imported only where there are any: most nodes have none."""
+    if not settings.rules and settings.systemd_oomd is SystemdOomd.IGNORE:
+        return None
+    from reactor.guard.rules import RuleWatch  # noqa: PLC0415
+
+    triggers = None
+    if settings.sources.psi:
+        from reactor.sources.rule_pressure import RulePressure  # noqa: PLC0415
+
+        triggers = RulePressure(board)
+    acted = passes.known.rules_acted
+    return RuleWatch(tree, settings.rules, passes, acted, clock_seconds=clock_seconds, triggers=triggers)
+
+
+def _rule_reclaiming(tree: CgroupTree, settings: Settings) -> RuleReclaiming | None:
+    """Return what reclaims for the operator's rules, None where none of them does."""
+    if all(rule.action is not RuleAction.RECLAIM for rule in settings.rules):
+        return None
+    from reactor.guard.rule_reclaiming import RuleReclaiming  # noqa: PLC0415 - as above
+
+    counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
+    return RuleReclaiming(tree, PodReclaim(tree, counts_cache=counts_cache))
+
+
+def _managed_oom(
+    settings: Settings, rules: RuleWatch | None, clock_seconds: Callable[[], float]
+) -> ManagedOomRules | None:
+    """Return what adds the rules of systemd's units, imported only where they count."""
+    if rules is None or settings.systemd_oomd is SystemdOomd.IGNORE:
+        return None
+    from reactor.guard.managed_oom import ManagedOomRules  # noqa: PLC0415
+
+    return ManagedOomRules(rules, settings.pod_parents, clock_seconds=clock_seconds)
 
 
 def _order_for(settings: Settings, oom_order: OomOrder | None) -> Order:

@@ -171,6 +171,9 @@ class GenerationSupervisor:
             empty=self._empty,
             confirm=lambda eviction: self.present is None or self.present.passes.confirm(eviction),
             on_ended=self._ended,
+            one_process=kills.one_process if cluster is None else None,
+            on_process_killed=self._process_killed,
+            on_process_over=self._process_over,
         )
 
     def _generation(self, evictor: Evictor) -> Generation:
@@ -252,6 +255,14 @@ class GenerationSupervisor:
     def _ended(self, attempt: EvictionAttempt) -> None:
         if self.present is not None:
             self.present.passes.weigh(attempt)
+
+    def _process_killed(self, attempt: EvictionAttempt) -> None:
+        if self.present is not None:
+            self.present.passes.process_killed(attempt)
+
+    def _process_over(self, uid: str) -> None:
+        if self.present is not None:
+            self.present.process_over(uid)
 
     def _gone(self, uid: str) -> bool:
         return self.present is None or self.present.gone(uid)

@@ -31,7 +31,7 @@ from reactor.model.decisions import Slowdown
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
-from reactor.model.signals import RESOURCE
+from reactor.model.signals import RESOURCE, RuleSignal
 from reactor.supervisor import Nursery, Part, Supervisor
 from reactor.workloads.kubernetes_pods import KubernetesPods
 from reactor.workloads.unspecified import UNKNOWN_NAMESPACE, OwnScore
@@ -39,7 +39,7 @@ from reactor.workloads.unspecified import UNKNOWN_NAMESPACE, OwnScore
 _LOG: Final = logging.getLogger("reactor.node")
 _FIRST_PODS_SECONDS: Final = 2.0  # better known pods than estimates; but memory waits for no API server
 _KNOWN_PODS_SECONDS: Final = 1.0
-_LEAVING_SECONDS: Final = 3.0
+_ANSWER_SECONDS: Final = 0.5  # for the steward's answer once its own time is over
 _NOT_REPORTED: Final = frozenset({"failed", "dry-run", "gone"})
 _LIVES_ON: Final = "called off"
 _OVER, _ORDERED = "over", "ordered"
@@ -168,14 +168,15 @@ class KubernetesNode:
         if not self._is_dry:
             self.reports.event(SLOWED_DOWN, message=slowdown.message)
 
-    async def leave(self, *, stands_by: bool) -> None:
-        """Have the steward remove what is set on the node unless a successor comes; wait for 3 s at most.
+    async def leave(self, *, stands_by: bool, seconds: float) -> None:
+        """Have the steward remove what is set on the node unless a successor comes; wait so long at most.
 
         A steward that was only ever told of a dry run has set nothing.
         """
-        with trio.move_on_after(_LEAVING_SECONDS) as scope:
+        with trio.move_on_after(seconds) as scope:
             try:
-                over = await self._link.leave(stands_by=stands_by)
+                until_seconds = time.monotonic() + seconds - _ANSWER_SECONDS
+                over = await self._link.leave(stands_by=stands_by, until_seconds=until_seconds)
             except StewardError as error:
                 _LOG.warning("conditions and taints stay on the node: %s", error)
                 return
@@ -243,7 +244,8 @@ def _report_of(attempt: EvictionAttempt) -> dict[str, Any]:
     return _named(eviction.pod) | {
         "message": eviction.message,
         "annotations": dict(eviction.annotations),
-        "disrupted": eviction.threshold is not None,  # a pod that broke its own limit was not, as upstream
+        # A pod that broke its own limit was not, as upstream. A rule's limits are the node's.
+        "disrupted": eviction.threshold is not None or eviction.signal is RuleSignal.RULE,
         "at_unix_seconds": time.time(),
         "grace_period_seconds": eviction.grace_period_seconds,
     }

@@ -41,10 +41,10 @@ from reactor.guard.node_shutdown import NodeShutdown, Surroundings
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
-from reactor.guard.oom_order import NAME as OOM_ORDER_FILE
 from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
 from reactor.guard.own_cgroups import OwnCgroups
+from reactor.guard.own_scores import NAME as OOM_ORDER_FILE
 from reactor.guard.passes import NodeView
 from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
@@ -86,6 +86,9 @@ _AT_START_ONLY: Final = {
 _RESTART: Final = "restart"
 _CONFIGURATION: Final = "configuration"
 _LONGEST_STEWARD_PAUSE_SECONDS: Final = 5.0
+_LEAVING_SECONDS: Final = 6.0  # a pod has 10 s to end, as the manifests have it
+_LEAVING_IN_SERVICE_SECONDS: Final = 15.0
+_ENDING_SECONDS: Final = 10.0  # for what comes after that: the last lines of the journal, the steward's end
 
 
 class Daemon:
@@ -226,6 +229,8 @@ class Daemon:
             shutdown=self._shutdown.document(),
             oom_order=self._oom_order.document(),
             warrants=self._generations.warrants.document(),
+            rules=() if generation.rules is None else generation.rules.document(),
+            systemd_oomd={} if generation.managed_oom is None else generation.managed_oom.document(),
         )
 
     def reload(self, settings: Settings) -> None:
@@ -281,12 +286,17 @@ class Daemon:
     async def leave(self) -> None:
         """Have removed what is set on the cluster's node, unless a successor is expected. Never raises.
 
-        The guard goes on meanwhile. At a shutdown of the node the next start is the successor.
+        The guard goes on meanwhile. At a shutdown of the node the next start is the successor. A service
+        manager is asked for the time that a starved node needs; a pod has its grace period.
         """
         if self._cluster is None or not self._is_started or self._shutdown.is_under_way:
             return
         with self._ends.guard():
-            await self._cluster.leave(stands_by=is_stood_by(Path(self._settings.state_path)))
+            may_take_longer = self._notice.extend(_LEAVING_IN_SERVICE_SECONDS + _ENDING_SECONDS)
+            await self._cluster.leave(
+                stands_by=is_stood_by(Path(self._settings.state_path)),
+                seconds=_LEAVING_IN_SERVICE_SECONDS if may_take_longer else _LEAVING_SECONDS,
+            )
 
     async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
         """Guard the node until cancelled."""

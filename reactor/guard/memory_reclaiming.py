@@ -1,22 +1,67 @@
-"""A reclaim of memory that belongs to no pod, beside the loop, measured by what the node has afterwards."""
+"""A reclaim of memory beside the loop, and how it is measured; here of what belongs to no pod."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, Self
 
 import trio
 
 from reactor.guard.parts import Node
 from reactor.guard.record import Reclaimed
 from reactor.model.decisions import MemoryReclaim
-from reactor.model.signals import RESOURCE, Reclaim, Signal
+from reactor.model.signals import Reclaim, Resource, RuleSignal, Signal
 from reactor.reclaim.reclaims import ReclaimReport
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.reclaim")
+
+
+class Measured:
+    """A reclaim while it is measured: it begins with what is available then.
+
+    `available_bytes` returns what is available now, None where it is not observed.
+    """
+
+    def __init__(
+        self, kind: Reclaim, signal: Signal | RuleSignal, available_bytes: Callable[[], int | None]
+    ) -> None:
+        self._kind = kind
+        self._signal = signal
+        self.available_bytes = available_bytes
+        self._began_unix_seconds, self._began_seconds = time.time(), time.monotonic()
+        self.before_bytes = available_bytes()
+
+    @classmethod
+    def on(cls, node: Node, kind: Reclaim, signal: Signal) -> Self:
+        """Return a reclaim that is measured by what the node has available."""
+
+        def available_bytes() -> int | None:
+            seen = node.memory().get(signal)
+            return None if seen is None else seen.available
+
+        return cls(kind, signal, available_bytes)
+
+    def reclaimed(self, wanted_bytes: int, report: ReclaimReport) -> Reclaimed:
+        """Return what has come of it, and log that."""
+        before_bytes, after_bytes = self.before_bytes, self.available_bytes()
+        reclaimed = Reclaimed(
+            kind=self._kind,
+            signal=self._signal,
+            resource=Resource.MEMORY,
+            at_unix_seconds=self._began_unix_seconds,
+            wanted=wanted_bytes,
+            freed=None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,
+            took_seconds=time.monotonic() - self._began_seconds,
+            did=report.did,
+            problems=report.problems,
+        )
+        _LOG.info("%s", reclaimed)
+        for problem in report.problems:
+            _LOG.warning("reclaim of %s: %s", self._kind, problem)
+        return reclaimed
 
 
 class CgroupReclaims(Protocol):
@@ -36,9 +81,8 @@ class MemoryReclaiming:
 
     async def run(self, asked: MemoryReclaim, dead: Sequence[str]) -> Reclaimed:
         """Return what was reclaimed; a reclaim that hangs in the kernel is left to its thread."""
-        began_unix_seconds, began_seconds = time.time(), time.monotonic()
         most_seconds = asked.until_seconds - asked.began_seconds
-        before = self._available_bytes(asked.signal)
+        measured = Measured.on(self._node, Reclaim.MEMORY, asked.signal)
         report = ReclaimReport(problems=(f"not done within {most_seconds:g} s",))
         if self._busy:
             report = ReclaimReport(problems=("an earlier reclaim is still under way",))
@@ -47,22 +91,7 @@ class MemoryReclaiming:
                 report = await in_thread(
                     self._reclaim, asked.wanted_bytes, dead, most_seconds, abandon_on_cancel=True
                 )
-        after = self._available_bytes(asked.signal)
-        reclaimed = Reclaimed(
-            kind=Reclaim.MEMORY,
-            signal=asked.signal,
-            resource=RESOURCE[asked.signal],
-            at_unix_seconds=began_unix_seconds,
-            wanted=asked.wanted_bytes,
-            freed=None if before is None or after is None else after - before,
-            took_seconds=time.monotonic() - began_seconds,
-            did=report.did,
-            problems=report.problems,
-        )
-        _LOG.info("%s", reclaimed)
-        for problem in report.problems:
-            _LOG.warning("reclaim of %s: %s", Reclaim.MEMORY, problem)
-        return reclaimed
+        return measured.reclaimed(asked.wanted_bytes, report)
 
     def _reclaim(self, wanted_bytes: int, dead: Sequence[str], most_seconds: float) -> ReclaimReport:
         self._busy = True
@@ -70,7 +99,3 @@ class MemoryReclaiming:
             return self._reclaims.run(wanted_bytes, dead, most_seconds)
         finally:
             self._busy = False
-
-    def _available_bytes(self, signal: Signal) -> int | None:
-        seen = self._node.memory().get(signal)
-        return None if seen is None else seen.available

@@ -11,6 +11,7 @@ and no word of the steward begins a shutdown.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -228,10 +229,17 @@ class NodeShutdown:
             return
         self._times = times
         self._was_cut_off = times.end_unix_seconds is None
-        if self._was_cut_off:
-            began = instant(times.start_unix_seconds)
-            _LOG.warning("the shutdown of %s was cut off before all pods had ended", began)
-            self._journal("cut off", began=began)
+        if self._was_cut_off and not times.is_reported and self._nursery is not None:
+            self._nursery.start_soon(self._report_cut_off, times)
+
+    async def _report_cut_off(self, times: ShutdownTimes) -> None:
+        """Report once that a shutdown was cut off: the file says so as soon as the journal's line is safe."""
+        began = instant(times.start_unix_seconds)
+        _LOG.warning("the shutdown of %s was cut off before all pods had ended", began)
+        self._journal("cut off", began=began)
+        await self._around.wait_written()
+        if self._times is times:  # else another shutdown has begun
+            self._take(dataclasses.replace(times, is_reported=True))
 
     async def _shut_down(self, scope: trio.CancelScope, nursery: Nursery) -> None:
         """End all pods in their order, and let the shutdown go on, whatever went wrong."""

@@ -49,6 +49,14 @@ class ServiceNotice:
         """Tell that the daemon ends."""
         self._say("STOPPING=1")
 
+    def extend(self, seconds: float) -> bool:
+        """Ask for so much time from now on for what is under way; return whether there is a manager to ask.
+
+        It never shortens what the unit grants (TimeoutStopSec while the daemon ends).
+        """
+        self._say(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
+        return self._socket is not None
+
     def close(self) -> None:
         """Say no more."""
         if self._socket is not None:

@@ -11,34 +11,33 @@ saved before anything is written: by its id and start time, valid for one boot. 
 since has inherited what was written, so the pod is listed anew until nothing of it is found any more.
 
 What keeps its score: a process that the kernel may not kill or that is protected like a pause container, what
-a kill spares, and every pod that may not be evicted.
+a kill spares, and every pod that may not be evicted. Where one process of the first pod is killed, not all of
+them, that process alone is raised, and the kernel is left to kill one.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import errno
 import logging
-import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import trio
 
 from reactor.errors import ReactorError
+from reactor.guard.own_scores import MOST_PROCESSES, Held, OwnScoresFile
+from reactor.guard.process_survey import AT_ONCE, Seen, survey
 from reactor.guard.state import BOOT_ID
 from reactor.guard.wording import instant
 from reactor.kernel.cgroup import CgroupTree
-from reactor.kernel.cgroup_directory import CgroupDirectory, walk
+from reactor.kernel.cgroup_directory import CgroupDirectory
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.files import GONE, close_descriptor
 from reactor.kernel.oom_score import open_process, read_birth, read_score, write_score
 from reactor.kernel.procfs import PROC, read_oom_score_adj
-from reactor.kernel.small_file import KeptFile, document_of
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation
@@ -51,88 +50,18 @@ from reactor.policy.oom_order import (
 )
 
 _LOG: Final = logging.getLogger("reactor.oom")
-NAME: Final = "oom-order.json"
 KIND: Final = "oom-order"
-_VERSION: Final = 1
-_MAX_BYTES: Final = 4 << 20
 _GROUP: Final = "memory.oom.group"
-_AT_ONCE: Final = 8  # processes between two turns of the loop: 0.3 ms
-_MOST_PROCESSES: Final = 512  # of the first pod, and of all others together
 _MOST_GIVEN_BACK: Final = 8_192  # of a pod, in one round: what was raised may have forked
-_MOST_KNOWN: Final = 4 * _MOST_PROCESSES
-_MOST_CGROUPS: Final = 256
 _ROUNDS: Final = 4
 _AGAIN_SECONDS: Final = 2.0  # until what has come to a pod, or set its own score again, is seen
 _OTHERS_AGAIN_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 60.0
 _REMEDY: Final = "grant CAP_SYS_RESOURCE, and CAP_DAC_OVERRIDE for processes of others than root"
 _SPLIT_BYTES: Final = 4 << 20
-_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _PAUSE_SECONDS: Final = 0.1  # a ranking that changes with each pass is followed ten times a second
 
 Document = Mapping[str, Any]
-
-
-class _Seen(NamedTuple):
-    """A process as it was found: `directory` is the inode of its cgroup."""
-
-    pid: int
-    start_ticks: int
-    parent: int
-    score: int
-    directory: int
-    resident_bytes: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _Held:
-    """A pod in which scores were written: `written` is which, `own` what its processes had.
-
-    `own` is by process id: start time and score. `least` is the lowest score of a cgroup's processes, by the
-    cgroup's inode: for a process of which no parent is known. `is_grouped`: memory.oom.group was set.
-    """
-
-    uid: str
-    key: str
-    cgroup: str
-    inode: int | None
-    spared: tuple[str, ...] = ()
-    written: set[int] = field(default_factory=set)
-    own: dict[int, tuple[int, int]] = field(default_factory=dict)
-    least: dict[int, int] = field(default_factory=dict)
-    is_grouped: bool = False
-
-    @classmethod
-    def of(cls, pod: Pod) -> _Held:
-        return cls(
-            uid=pod.uid,
-            key=pod.key,
-            cgroup=pod.cgroup or "",
-            inode=pod.cgroup_inode,
-            spared=pod.spared_cgroups,
-        )
-
-    def own_score(self, seen: _Seen) -> int:
-        """Return what a process has of its own: before it was written to, or set by itself since."""
-        if seen.score not in self.written:
-            return seen.score
-        for pid in (seen.pid, seen.parent):
-            known = self.own.get(pid)
-            if known is not None and (known[0] == seen.start_ticks or pid == seen.parent):
-                return known[1]
-        return self.least.get(seen.directory, min(self.least.values(), default=seen.score))
-
-    def note(self, seen: _Seen) -> int:
-        """Take note of a process, and return its own score."""
-        own = self.own_score(seen)
-        self.own[seen.pid] = (seen.start_ticks, own)
-        self.least[seen.directory] = min(self.least.get(seen.directory, own), own)
-        return own
-
-    def forget_but(self, pids: Collection[int]) -> None:
-        """Forget processes that are not among these where many are known: a pod may fork without end."""
-        if len(self.own) > _MOST_KNOWN:
-            self.own = {pid: known for pid, known in self.own.items() if pid in pids}
 
 
 class _Wanted(NamedTuple):
@@ -182,15 +111,15 @@ class OomOrder:
         self._tree = tree
         self._journal = write
         self._proc = proc
-        self._boot_id = boot_id
-        self._file = _OrderFile(path, self._document_of_file)
-        self._held: dict[str, _Held] = {}
+        self._file = OwnScoresFile(path, boot_id)
+        self._held: dict[str, Held] = {}
         self._wanted: _Wanted | None = None
         self._changed = trio.Event()
         self._others_at_seconds = -1.0
         self._refused: str | None = None
         self._score = FIRST
         self._largest_bytes = 0
+        self._raised = 0
         self._first: str | None = None
         self._since_unix_seconds = 0.0
 
@@ -229,11 +158,10 @@ class OomOrder:
         first = None if self._first is None else self._held.get(self._first)
         shown = None
         if first is not None:
-            raised = sum(1 for _, own in first.own.values() if may_be_raised(own))
             shown = {
                 "pod": first.key,
                 "uid": first.uid,
-                "processes": raised,
+                "processes": self._raised,
                 "oom_score_adj": self._score,
                 "oom_group": first.is_grouped,
                 "since": instant(self._since_unix_seconds),
@@ -303,19 +231,26 @@ class OomOrder:
     async def _raise(self, wanted: _Wanted) -> bool:
         """Give the processes of the first pod the highest score; return whether there were any."""
         pod = wanted.first
-        held = self._held.get(pod.uid) or _Held.of(pod)
-        seen = await self._survey(held, _MOST_PROCESSES)
+        held = self._held.get(pod.uid) or Held.of(pod)
+        held.rule = pod.process_victim
+        if held.rule is not None and held.is_grouped:  # the rule came with a reload
+            self._write_group(held, b"0")
+            held.is_grouped = False
+        seen = await self._survey(held, MOST_PROCESSES)
         if not seen:
             return False
+        alone = held.first_process(seen)
         own = [(one, held.note(one)) for one in seen]
         held.forget_but({one.pid for one in seen})
-        self._largest_bytes = max(one.resident_bytes for one in seen)
+        self._largest_bytes = max(one.resident_bytes for one in seen if alone in {None, one.pid})
         self._score = wanted.score_of(pod)
-        changes = [
-            (one, max(score, self._score))
+        wished = [
+            (one, max(score, self._score) if alone in {None, one.pid} else score)
             for one, score in own
-            if may_be_raised(score) and one.score != max(score, self._score)
+            if may_be_raised(score)
         ]
+        changes = [(one, score) for one, score in wished if one.score != score]
+        self._raised = sum(1 for _, score in own if may_be_raised(score)) if alone is None else 1
         is_grouped = self._is_to_be_grouped(held)
         held.written.add(self._score)
         held.is_grouped |= is_grouped
@@ -343,12 +278,12 @@ class OomOrder:
             return is_contender(pod, used_bytes, wanted.first, first_used_bytes, wanted.room_bytes)
 
         others = [pod for pod in wanted.pods if pod.uid != wanted.first.uid and pod.cgroup is not None]
-        left = _MOST_PROCESSES
-        changes: list[tuple[_Seen, int]] = []
+        left = MOST_PROCESSES
+        changes: list[tuple[Seen, int]] = []
         for pod in sorted(others, key=lambda pod: (not is_contending(pod), -wanted.used_bytes(pod))):
             if left <= 0 or self._changed.is_set():
                 break
-            held = self._held.get(pod.uid) or _Held.of(pod)
+            held = self._held.get(pod.uid) or Held.of(pod)
             seen = await self._survey(held, left)
             left -= len(seen)
             if is_contending(pod):
@@ -375,14 +310,14 @@ class OomOrder:
             return False
         return True
 
-    async def _write_all(self, changes: Sequence[tuple[_Seen, int]]) -> None:
+    async def _write_all(self, changes: Sequence[tuple[Seen, int]]) -> None:
         for _ in self._writing(changes):
             await trio.lowlevel.checkpoint()
 
-    def _writing(self, changes: Sequence[tuple[_Seen, int]]) -> Iterator[None]:
+    def _writing(self, changes: Sequence[tuple[Seen, int]]) -> Iterator[None]:
         """Write scores; yield after every few."""
-        for start in range(0, len(changes), _AT_ONCE):
-            for seen, score in changes[start : start + _AT_ONCE]:
+        for start in range(0, len(changes), AT_ONCE):
+            for seen, score in changes[start : start + AT_ONCE]:
                 self._write_one(seen.pid, seen.start_ticks, score)
             yield
 
@@ -411,7 +346,7 @@ class OomOrder:
         self._tell_given_back()
         self._file.show(tuple(self._held.values()))
 
-    async def _give_back(self, held: _Held) -> None:
+    async def _give_back(self, held: Held) -> None:
         for _ in self._giving_back(held):
             await trio.lowlevel.checkpoint()
 
@@ -427,25 +362,25 @@ class OomOrder:
 
     def resume(self) -> None:
         """Give back what an earlier guard has left. Blocks on the disk; for the start."""
-        for held in self._file.load(self._boot_id):
+        for held in self._file.load():
             self._held[held.uid] = held
         if self._held:
             _LOG.warning("order of the OOM killer: left by a guard that did not end in order")
             self.give_back_now()
             self.problem = self._refused
 
-    def _giving_back(self, held: _Held) -> Iterator[None]:
+    def _giving_back(self, held: Held) -> Iterator[None]:
         """Give a pod's processes what is their own, a few at a time; then forget the pod."""
         refused_before, self._refused = self._refused, None
         if held.is_grouped:
             self._write_group(held, b"0")
         known = list(held.own.items())
-        for start in range(0, len(known), _AT_ONCE):
-            for pid, (start_ticks, score) in known[start : start + _AT_ONCE]:
+        for start in range(0, len(known), AT_ONCE):
+            for pid, (start_ticks, score) in known[start : start + AT_ONCE]:
                 self._write_one(pid, start_ticks, score, only_if=held.written - {score})
             yield
         for _ in range(_ROUNDS):
-            found: list[_Seen] = []
+            found: list[Seen] = []
             yield from self._surveying(held, _MOST_GIVEN_BACK, found)
             changes = [(one, own) for one in found if (own := held.own_score(one)) != one.score]
             if not changes or self._refused is not None:
@@ -472,15 +407,17 @@ class OomOrder:
         _LOG.info("order of the OOM killer: %s%s", action, of_whom)
         self._journal(lambda: document)
 
-    def _is_to_be_grouped(self, held: _Held) -> bool:
+    def _is_to_be_grouped(self, held: Held) -> bool:
         """Return whether the kernel is to kill this pod as a whole, and would not yet."""
         if not self.kills_groups or self._tree.version is not CgroupVersion.V2 or held.is_grouped:
+            return False
+        if held.rule is not None:
             return False
         with suppress(OSError, ReactorError), self._opened(held) as directory:
             return directory.read(_GROUP).strip() == b"0"
         return False
 
-    def _write_group(self, held: _Held, content: bytes) -> None:
+    def _write_group(self, held: Held, content: bytes) -> None:
         with suppress(ReactorError, FileNotFoundError):
             try:
                 with self._opened(held) as directory:
@@ -489,101 +426,22 @@ class OomOrder:
                 if error.errno not in GONE:
                     self._refused = f"{held.cgroup}/{_GROUP} was refused: {error.strerror}"
 
-    def _opened(self, held: _Held) -> CgroupDirectory:
+    def _opened(self, held: Held) -> CgroupDirectory:
         """Return the pod's cgroup. Raises OSError, FileNotFoundError where it is another's by now."""
         directory = self._tree.open(held.cgroup)
         if held.inode is not None and directory.inode != held.inode:
             directory.close()
-            raise FileNotFoundError(held.cgroup)
+            raise FileNotFoundError(errno.ENOENT, "another cgroup of that name", held.cgroup)
         return directory
 
-    async def _survey(self, held: _Held, most: int) -> list[_Seen]:
-        found: list[_Seen] = []
+    async def _survey(self, held: Held, most: int) -> list[Seen]:
+        found: list[Seen] = []
         for _ in self._surveying(held, most, found):
             await trio.lowlevel.checkpoint()
         return found
 
-    def _surveying(self, held: _Held, most: int, found: list[_Seen]) -> Iterator[None]:
-        """Add the processes of a pod to `found`; yield after every few.
-
-        Each cgroup is listed once more in the end: what is not in it then may have the id of one that was.
-        """
+    def _surveying(self, held: Held, most: int, found: list[Seen]) -> Iterator[None]:
+        """Add the processes of a pod to `found`, as `survey` does; none where the pod is gone."""
         with suppress(OSError, ReactorError), self._opened(held) as top:
-            below = walk(top, lambda _cgroup, _error: None, spared=held.spared)
-            with closing(below):
-                for one in islice(below, _MOST_CGROUPS):
-                    pids = one.processes()[: most - len(found)]
-                    inode = one.inode
-                    here: list[_Seen] = []
-                    for start in range(0, len(pids), _AT_ONCE):
-                        here += self._seen(pids[start : start + _AT_ONCE], inode)
-                        yield
-                    still = set(one.processes()) if here else set()
-                    found += [seen for seen in here if seen.pid in still]
-
-    def _seen(self, pids: Sequence[int], directory: int) -> Iterator[_Seen]:
-        for pid in pids:
-            if pid == os.getpid():
-                continue
-            process = -1
-            try:
-                process = open_process(pid, self._proc)
-                born = read_birth(process)
-                resident_bytes = born.resident_pages * _PAGE_BYTES
-                score = read_score(process)
-                yield _Seen(pid, born.start_ticks, born.parent, score, directory, resident_bytes)
-            except (OSError, ReactorError, ValueError):
-                continue  # gone
-            finally:
-                if process >= 0:
-                    close_descriptor(process)
-
-    def _document_of_file(self, held: Sequence[_Held]) -> object:
-        return {
-            "version": _VERSION,
-            "boot_id": self._boot_id.read_text().strip(),
-            "pods": [
-                {**dataclasses.asdict(one), "written": sorted(one.written), "spared": list(one.spared)}
-                for one in held
-            ],
-        }
-
-
-class _OrderFile(KeptFile[Sequence[_Held]]):
-    """Keeps what processes had. Small: it is written by the loop where it lies in memory."""
-
-    def __init__(self, path: Path, to_document: Callable[[Sequence[_Held]], object]) -> None:
-        failure = "order of the OOM killer: not taken, since what was can't be saved"
-        super().__init__(path, to_document, failure, _LOG)
-
-    def load(self, boot_id: Path) -> Sequence[_Held]:
-        """Return what was left during this boot."""
-        try:
-            present = boot_id.read_text().strip()
-        except OSError:
-            return ()
-
-        def parse(content: bytes) -> Sequence[_Held]:
-            document = document_of(content, version=_VERSION, max_bytes=_MAX_BYTES)
-            return [_held(one) for one in document["pods"]] if document["boot_id"] == present else ()
-
-        return self._restore(_MAX_BYTES, parse) or ()
-
-    def _is_small(self) -> bool:
-        return sum(len(held.own) for held in self._shown[0]) <= _MOST_PROCESSES
-
-
-def _held(document: Mapping[str, Any]) -> _Held:
-    """Return what one entry of the file says. Raises ValueError, KeyError, TypeError, AttributeError."""
-    inode = document["inode"]
-    return _Held(
-        uid=str(document["uid"]),
-        key=str(document["key"]),
-        cgroup=str(document["cgroup"]),
-        inode=None if inode is None else int(inode),
-        spared=tuple(str(one) for one in document["spared"]),
-        written={int(score) for score in document["written"]},
-        own={int(pid): (int(start), int(score)) for pid, (start, score) in document["own"].items()},
-        least={int(inode): int(score) for inode, score in document["least"].items()},
-        is_grouped=document["is_grouped"] is True,
-    )
+            with_memory = held.rule is not None
+            yield from survey(top, held.spared, most, found, self._proc, with_memory=with_memory)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from reactor.act.kill import KillReport
+from reactor.act.one_process import Chosen
 from reactor.act.reap import ReapReport
 from reactor.brake.braking import Braking
 from reactor.model.oom import OomKill
@@ -123,6 +124,28 @@ class Kills(Protocol):
         self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = ...
     ) -> KillReport | None:
         """Ask the pod to end, and kill it where it has not in time and `still_wanted` says so."""
+
+
+class ProcessKills(Protocol):
+    """Ends single processes of pods, see act/one_process.py."""
+
+    def prepare(self, pods: Sequence[Pod]) -> None:
+        """See what the processes of these pods hold, and forget all others; never raises."""
+
+    def choose(self, pod: Pod, used_bytes: int | None) -> Chosen:
+        """Return which process goes first; raises NoProcessError, RefusedError or OSError."""
+
+    def kill_first(self, pod: Pod, used_bytes: int | None) -> Chosen:
+        """Kill it; raises as `choose`."""
+
+    def kill(self, chosen: Chosen) -> bool:
+        """Kill what was chosen, if it is still a process of its pod; raises RefusedError or OSError."""
+
+    def terminate(self, chosen: Chosen) -> bool:
+        """Ask it to end; return whether it is there. Raises OSError."""
+
+    async def wait_exited(self, chosen: Chosen, seconds: float) -> int | None:
+        """Wait until it has exited; return when, None where it has not in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,15 +20,18 @@ from reactor.guard.node_reclaimer import NodeReclaimer, Observe
 from reactor.guard.observed import PROCESS_SIGNALS, SWAP_SIGNALS, Observed, resources_wanting
 from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.parts import Parts
-from reactor.guard.readiness import foreseen, near
-from reactor.guard.record import EvictionAttempt, PassRecord, Reclaimed, StageTimes
+from reactor.guard.readiness import at_crossing, foreseen, near
+from reactor.guard.record import PROCESS_KILLED, EvictionAttempt, PassRecord, Reclaimed, StageTimes
 from reactor.guard.told_storage import ToldStorage
 from reactor.guard.under_way import UnderWay
-from reactor.guard.warrants import Given, Outlook, Warrants
+from reactor.guard.warrant import Given, Outlook
+from reactor.guard.warrants import Warrants
 from reactor.model.amounts import amount_text
-from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot
+from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, Snapshot, SoftReclaim
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
+from reactor.model.processes import ProcessMemory
+from reactor.model.rules import EVICTING, Acted, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -42,11 +45,23 @@ from reactor.policy import (
     record_oom_kill,
     thresholds_met,
 )
+from reactor.policy.in_flight import is_dying
 from reactor.policy.memory_reclaim import is_reclaiming
 from reactor.policy.oom_order import first_of
 from reactor.policy.oom_victims import are_unknown, found_in_pods, with_held_by_pods
+from reactor.policy.process_victims import (
+    dying_bytes,
+    evicts_one_process,
+    given_up_because,
+    killed_process,
+    landed_process,
+    record_process_eviction,
+)
+from reactor.policy.rules import decide_firing, may_reclaim, waits_because
+from reactor.policy.soft_reclaim import is_soft_reclaiming
 from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_left
 
+RULES: Final = "rules"
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _LOOK_AT_SLOWED_SECONDS: Final = 0.1
 _SUNK_SHARE: Final = 16  # of the threshold
@@ -54,6 +69,7 @@ _ROUNDING_SECONDS: Final = 0.001
 _LATE_NS: Final = 2_000_000
 _LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
 _GROWN_BYTES: Final = 8 << 20
+_CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +79,7 @@ class NodeView:
     `passes` counts them; `reclaimed` is what the node gave back last; `storage` knows what pods take of the
     filesystems, and `lingering` whose files may still be there although they were evicted; `under_way` when
     evictions were ordered and came to their end, `candidates` which pods they have emptied, `oom_victims`
-    whether the kernel's own victims have exited.
+    whether the kernel's own victims have exited; `rules_acted` how each rule acted last, by its name.
     """
 
     observed: Observed
@@ -76,6 +92,7 @@ class NodeView:
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
     candidates: Candidates = dataclasses.field(default_factory=Candidates)
     oom_victims: OomVictims = dataclasses.field(default_factory=OomVictims)
+    rules_acted: dict[str, Acted] = dataclasses.field(default_factory=dict)
 
     def called_off(self, uid: str) -> None:
         """Take note that an eviction was called off: nothing is expected of its pod."""
@@ -111,6 +128,7 @@ class Passes:
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_near = False
         self.is_unfinished = False
+        self._choice_due_seconds = math.inf
         parts.usages.track(known.pods)
         if parts.warrants is not None:
             parts.warrants.track(known.pods)
@@ -120,7 +138,7 @@ class Passes:
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         warrants = self._parts.warrants
-        served = None if warrants is None else warrants.withdraw()
+        served = None if warrants is None else warrants.follow()
         self._observe_left()
         memory = self._observe(wakes, now_seconds)
         braking = self._parts.brake(memory)  # engaged by a thread while this one goes on to the kill
@@ -145,6 +163,14 @@ class Passes:
         observed_ns = time.monotonic_ns()
         before = self.known.state
         self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+        if (
+            warrants is not None
+            and served is None
+            and not warrants.may_stand(self._settings, self.known.state, pods, decision)
+            and (served := warrants.withdraw()) is not None
+        ):  # served since the pass began: what it has observed is of the victim's end
+            snapshot = served.at_crossing(snapshot)
+            self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
         if served is not None:
             decision = served.in_place_of(decision)
         elif is_newly_slowed(before, self.known.state):
@@ -175,6 +201,64 @@ class Passes:
             self._order_under_pressure(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
 
+    def usage_of(self, uid: str) -> PodUsage | None:
+        """Return what a pod uses of memory now, None where it is gone."""
+        return self._parts.usages.of([uid]).get(uid)
+
+    def why_waits(self, firing: Firing) -> str | None:
+        """Return why a rule that is due can't act yet, None where it can."""
+        return waits_because(self._settings, self.known.state, firing)
+
+    def fire(self, firing: Firing, amounts: Mapping[str, int]) -> PassRecord:
+        """Do what a rule asks for; a pod that it evicts is dead on return. See policy.rules.
+
+        A reclaim is begun by who takes the record, and `rule_reclaim_over` to be called at its end.
+        """
+        started_ns = time.monotonic_ns()
+        now_seconds = self._clock_seconds()
+        used: Mapping[str, PodUsage] = {}
+        if firing.rule.action in EVICTING and self.why_waits(firing) is None:
+            self._rest()
+            self.glance()
+            if firing.rule.by is RankedBy.SWAP:
+                self._parts.usages.note_swap()  # by a rule of systemd's units no other pass reads it
+            used = self._parts.usages.memory()
+        snapshot = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
+        pods = self._to_decide_over(now_seconds)
+        observed_ns = time.monotonic_ns()
+        decision = decide_firing(self._settings, self.known.state, firing, snapshot, pods, amounts)
+        decided_ns = time.monotonic_ns()
+        if self.is_to_reclaim(decision):
+            until_seconds = now_seconds + firing.rule.reclaim_seconds
+            self.known.state = dataclasses.replace(self.known.state, rule_reclaim_until_seconds=until_seconds)
+        attempts = self._act(decision, snapshot, pods, now_seconds)
+        times = StageTimes(
+            woke_ns=started_ns,
+            started_ns=started_ns,
+            observed_ns=observed_ns,
+            decided_ns=decided_ns,
+            killed_ns=_killed_ns(attempts),
+            done_ns=time.monotonic_ns(),
+        )
+        wake = Wake(source=RULES, kind=WakeKind.MEMORY, at_ns=started_ns)
+        return self._record((wake,), snapshot, decision, attempts, times)
+
+    def is_to_reclaim(self, decision: Decision) -> bool:
+        """Return whether a rule's decision is to reclaim memory now."""
+        rule = decision.rule
+        is_reclaim = rule is not None and rule.rule.action is RuleAction.RECLAIM
+        return is_reclaim and not decision.waits and not self._dry_run
+
+    def may_reclaim(self) -> bool:
+        """Return whether a reclaim by a rule may go on."""
+        return may_reclaim(self.known.state)
+
+    def rule_reclaim_over(self, reclaimed: Reclaimed | None = None) -> None:
+        """Take note that a reclaim by a rule is over, and what it came to."""
+        if reclaimed is not None:
+            self.known.reclaimed = (reclaimed,)
+        self.known.state = dataclasses.replace(self.known.state, rule_reclaim_until_seconds=None)
+
     def _hard_met(self, memory: Mapping[Signal, Observation]) -> frozenset[Threshold]:
         return frozenset(
             threshold
@@ -198,8 +282,12 @@ class Passes:
             pods = self._to_decide_over(now_seconds)
             crossed = {signal: memory[signal] for signal in nearby}
             first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
-            self._evictor.prepare(first)
+            self._evictor.prepare(
+                first or at_crossing(self._settings, self.known.state, crossed, pods, used, now_seconds)
+            )
             self.is_near = True
+            is_chosen = any(pod.process_victim is not None for pod in first)
+            self._choice_due_seconds = now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
             if first:  # none while an eviction is waited for: the order stays as it is
                 self._parts.oom_order(first_of(first), pods, used, memory)
             if warrants is not None:
@@ -208,9 +296,14 @@ class Passes:
             if self.is_near:
                 self._evictor.prepare(())
                 self.is_near = False
+                self._choice_due_seconds = math.inf
                 self._rest()
             if NodeCondition.MEMORY_PRESSURE not in self.known.state.conditions:
                 self._parts.oom_order(None)
+
+    def is_choice_due(self, now_seconds: float) -> bool:
+        """Return whether the processes of a prepared pod, of which one is to go, are to be read again."""
+        return now_seconds >= self._choice_due_seconds
 
     def _order_under_pressure(self, memory: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Keep the order of the kernel's OOM killer true where memory was short and is not any more."""
@@ -401,11 +494,41 @@ class Passes:
                 self.known.state, memory_reclaim=dataclasses.replace(reclaim, is_over=True)
             )
 
+    def evictable_cgroups(self, used: Mapping[str, PodUsage]) -> tuple[str, ...]:
+        """Return the cgroups of the pods that may be evicted, those that use most first."""
+        in_flight = {flight.uid for flight in self.known.state.in_flight}
+        pods = [pod for pod in self._present() if pod.critical_because is None and pod.uid not in in_flight]
+        held = {uid: one.memory_working_set_bytes or 0 for uid, one in used.items()}
+        pods.sort(key=lambda pod: -held.get(pod.uid, 0))
+        return tuple(pod.cgroup for pod in pods if pod.cgroup is not None)
+
+    def is_awaited(self, reclaim: SoftReclaim) -> bool:
+        """Return whether soft evictions wait for this reclaim, and nothing happens that does not wait."""
+        state = self.known.state
+        ours = state.soft_reclaim
+        return (
+            ours is not None
+            and ours.began_seconds == reclaim.began_seconds
+            and is_soft_reclaiming(state, self._clock_seconds())
+            and not is_dying(state)
+            and not any(is_hard_memory(threshold) for threshold in state.thresholds_met)
+        )
+
+    def soft_reclaim_over(self, reclaim: SoftReclaim, reclaimed: Reclaimed | None = None) -> None:
+        """Take note that a reclaim which soft evictions wait for is over, and what it came to."""
+        if reclaimed is not None:
+            self.known.reclaimed = (reclaimed,)
+        ours = self.known.state.soft_reclaim
+        if ours is not None and ours.began_seconds == reclaim.began_seconds:
+            self.known.state = dataclasses.replace(
+                self.known.state, soft_reclaim=dataclasses.replace(ours, is_over=True)
+            )
+
     def confirm(self, eviction: Eviction) -> bool:
         """Return whether the node is still short of what an eviction was ordered for, minimum reclaim added.
 
-        Where it is not, the eviction counts as called off. Memory and processes are read afresh; what is not
-        observed is no reason to end a pod.
+        Where it is not, the eviction counts as called off. Memory, processes and swap are read afresh; what
+        is not observed is no reason to end a pod.
         """
         is_wanted = self._is_wanting(eviction)
         if not is_wanted:
@@ -415,6 +538,8 @@ class Passes:
     def _is_wanting(self, eviction: Eviction) -> bool:
         now_seconds = self._clock_seconds()
         self._observe((), now_seconds)
+        if eviction.signal not in MEMORY_SIGNALS:
+            self._observe_processes_and_swap(now_seconds)
         thresholds = self._settings.thresholds
         if eviction.threshold in thresholds:
             thresholds = (eviction.threshold,)
@@ -433,12 +558,15 @@ class Passes:
         memory = self._parts.node.memory()
         self.known.observed.take(MEMORY_SIGNALS, memory, now_seconds)
         if not _only_memory(wakes):
-            self.known.observed.take(PROCESS_SIGNALS, self._parts.node.processes(), now_seconds)
-            if self._watches_swap:
-                self.known.observed.take(SWAP_SIGNALS, self._parts.node.swap(), now_seconds)
+            self._observe_processes_and_swap(now_seconds)
             if any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
                 self._parts.usages.note_swap()
         return memory
+
+    def _observe_processes_and_swap(self, now_seconds: float) -> None:
+        self.known.observed.take(PROCESS_SIGNALS, self._parts.node.processes(), now_seconds)
+        if self._watches_swap:
+            self.known.observed.take(SWAP_SIGNALS, self._parts.node.swap(), now_seconds)
 
     def _snapshot(self, wakes: Sequence[Wake], now_seconds: float) -> Snapshot:
         """Return what is known, with the pods' usage only where a pod may have to be chosen."""
@@ -560,7 +688,9 @@ class Passes:
         eviction = attempt.eviction
         if eviction.resource is not Resource.MEMORY:
             return
-        seen = self._parts.node.memory().get(Signal(eviction.signal))
+        is_by_rule = eviction.threshold is None
+        signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
+        seen = self._parts.node.memory().get(signal)
         if seen is not None and attempt.available_bytes is not None:
             attempt.returned_bytes = seen.available - attempt.available_bytes
         if self._parts.populated(eviction.pod):
@@ -593,15 +723,21 @@ class Passes:
         ordered_ns = time.monotonic_ns()
         for eviction in decision.evictions:
             if served is None:
-                attempt = self._evictor.begin(eviction)
+                attempt = self._begin(eviction, snapshot, now_seconds)
             else:
                 attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
                 attempt.warrant = served.document()
             attempts.append(attempt)
-            if eviction.resource is Resource.MEMORY and eviction.threshold is not None:
-                attempt.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
-                attempt.available_bytes = snapshot.signals[eviction.threshold.signal].available
-            if attempt.outcome == "failed":
+            if eviction.resource is Resource.MEMORY:
+                is_by_rule = eviction.threshold is None
+                signal = Signal.MEMORY_AVAILABLE if is_by_rule else Signal(eviction.signal)
+                seen = snapshot.signals.get(signal)
+                if attempt.process is None:
+                    attempt.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
+                attempt.available_bytes = None if seen is None else seen.available
+            if attempt.process is not None and not self._dry_run:
+                self._acted_on_process(attempt, attempt.process, snapshot, pods)
+            elif attempt.outcome == "failed":
                 self.known.candidates.failed(eviction.pod.uid, "; ".join(attempt.problems), now_seconds)
             else:
                 # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
@@ -623,6 +759,56 @@ class Passes:
                     self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
                     self._landed(eviction.pod.uid)
         return tuple(attempts)
+
+    def _begin(self, eviction: Eviction, snapshot: Snapshot, now_seconds: float) -> EvictionAttempt:
+        """Order an eviction, of the whole pod or of one process of it."""
+        if not evicts_one_process(eviction):
+            return self._evictor.begin(eviction)
+        uid = eviction.pod.uid
+        used = snapshot.pods.get(uid)
+        used_bytes = None if used is None else used.memory_working_set_bytes
+        if used_bytes is not None:
+            used_bytes -= dying_bytes(self.known.state, uid)
+        whole_because = given_up_because(self.known.state.process_kills, uid, used_bytes, now_seconds)
+        return self._evictor.begin(eviction, used_bytes=used_bytes, whole_because=whole_because)
+
+    def _acted_on_process(
+        self,
+        attempt: EvictionAttempt,
+        process: ProcessMemory,
+        snapshot: Snapshot,
+        pods: Sequence[Pod],
+    ) -> None:
+        """Take note that one process of a pod was killed, or asked to end; the pod lives on."""
+        if attempt.eviction.resource is Resource.MEMORY:
+            attempt.credited_bytes = process.resident_bytes
+        if attempt.outcome == PROCESS_KILLED:
+            self.known.oom_victims.hold(process.pid)
+        self.known.state = record_process_eviction(
+            self._settings,
+            self.known.state,
+            attempt.eviction,
+            process,
+            self._clock_seconds(),
+            snapshot=snapshot,
+            pods=pods,
+        )
+
+    def process_killed(self, attempt: EvictionAttempt) -> None:
+        """Take note that a process was killed at the end of its grace period."""
+        if attempt.process is not None:
+            self.known.oom_victims.hold(attempt.process.pid)
+            self.known.state = killed_process(
+                self._settings,
+                self.known.state,
+                attempt.eviction.pod,
+                attempt.process,
+                self._clock_seconds(),
+            )
+
+    def process_over(self, uid: str) -> None:
+        """Take note that nothing more is done to a process of the pod, which lives on."""
+        self.known.state = landed_process(self.known.state, uid)
 
     def _held_bytes(self, uid: str, snapshot: Snapshot) -> int | None:
         """Return what a pod that was just killed held: as decided on, or what is still to be seen of more."""
@@ -662,7 +848,8 @@ def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bo
     giving back its memory others
     may take more than it gives, and while a soft threshold is in its grace period nothing need happen at
     all: of neither does a source tell before the ticker. A brake is to be released at once. Where evictions
-    are slowed down it is to be seen soon that the cause is gone, or that the pods grow.
+    are slowed down it is to be seen soon that the cause is gone, or that the pods grow. A reclaim before a
+    soft eviction may hang.
     """
     awaited = (
         bool(state.oom_victims)
@@ -672,6 +859,8 @@ def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bo
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
     soon_seconds = _LOOK_AGAIN_SECONDS if is_braking or (awaited and pressed) else math.inf
     soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds))
+    if state.soft_reclaim is not None and is_soft_reclaiming(state, now_seconds):
+        soon_seconds = min(soon_seconds, state.soft_reclaim.until_seconds + _ROUNDING_SECONDS - now_seconds)
     return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
 
 

@@ -54,13 +54,49 @@ def foreseen(
     used: Mapping[str, PodUsage],
     now_seconds: float,
 ) -> tuple[Pod, ...]:
-    """Return the pods that would go first if these were `crossed` now, the likeliest first.
+    """Return the pods that would go first if nothing of these were left now, the likeliest first.
 
     The pods that will have grown by then are seen as they are now, so what will be missing looks as if it
     were outside them. Without earlier evictions no conclusion is drawn from that: neither that they did not
     help, nor that there is something to be reclaimed first.
     """
     signals = {signal: replace(seen, available=0, taken_at_seconds=None) for signal, seen in crossed.items()}
+    return _first_at(settings, state, signals, pods, used, now_seconds)
+
+
+def at_crossing(
+    settings: EvictionSettings,
+    state: PolicyState,
+    crossed: Mapping[Signal, Observation],
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+    now_seconds: float,
+) -> tuple[Pod, ...]:
+    """Return the pods that would go first if the hard thresholds of these were just `crossed`.
+
+    Where all pods together hold less than the threshold, these are others than `foreseen`: none of them goes
+    for a node with nothing left, since evicting could not end that. The crossing itself evicts one.
+    """
+    signals = {}
+    for signal, seen in crossed.items():
+        values = [
+            int(one.value.of(seen.capacity))
+            for one in settings.thresholds
+            if one.signal is signal and one.is_hard and not one.is_absurd_at(seen.capacity)
+        ]
+        if values:
+            signals[signal] = replace(seen, available=max(0, min(values) - 1), taken_at_seconds=None)
+    return _first_at(settings, state, signals, pods, used, now_seconds)
+
+
+def _first_at(
+    settings: EvictionSettings,
+    state: PolicyState,
+    signals: Mapping[Signal, Observation],
+    pods: Sequence[Pod],
+    used: Mapping[str, PodUsage],
+    now_seconds: float,
+) -> tuple[Pod, ...]:
     first = replace(state, hard_memory_kills=(), evicted_at=())
     _, decision = decide(settings, first, Snapshot(signals=signals, pods=used), pods, now_seconds)
     return tuple(place.pod for place in decision.ranking[:READY_PODS] if place.evictable)

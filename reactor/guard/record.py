@@ -13,14 +13,18 @@ from reactor.brake.braking import Braking
 from reactor.guard.slowdowns import slowdown_document, unhelpful_document
 from reactor.guard.wording import instant, standing
 from reactor.model.amounts import amount_text
-from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot
+from reactor.model.decisions import Decision, Eviction, MemoryReclaim, RankedPod, Snapshot, SoftReclaim
+from reactor.model.processes import ProcessMemory
+from reactor.model.rules import Firing, RankedBy, Rule, RuleAction
 from reactor.model.settings import MemoryAvailable
-from reactor.model.signals import IN_BYTES, Reclaim, Resource, Signal
+from reactor.model.signals import IN_BYTES, Reclaim, Resource, RuleSignal, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import Wake
 from reactor.text import printable
 
 ORDERED: Final = "ordered"
+PROCESS_KILLED: Final = "process-killed"
+PROCESS_TERMINATED: Final = "process-terminated"
 RESUMED: Final = "resumed"
 _ORDERED_RANKING: Final = 20
 _PLACES_AT_ONCE: Final = 32
@@ -49,7 +53,9 @@ class EvictionAttempt:
     `outcome` is one word: `ordered`, `killed`, `terminated` (by itself, within its grace period),
     `pre-empted` (a hard eviction of the same pod took over), `called off` (a dry run was configured in its
     grace period, or it outlived that and there was no pressure any more), `gone` (no process was left in its
-    cgroup, or another has its path), `failed`, `dry-run`.
+    cgroup, or another has its path), `failed`, `dry-run`. `process-killed` and `process-terminated`: so much
+    became of one `process` of the pod, and the pod lives on. `whole_because`: why the whole pod was evicted
+    where the configuration would have one process of it.
 
     Of an eviction for memory, in bytes (None: not observed): `credited_bytes` is the pod's working set when
     it was chosen and `available_bytes` what the node had then; `returned_bytes` is by how much more the node
@@ -71,6 +77,8 @@ class EvictionAttempt:
     left_bytes: int | None = None
     left_shared_bytes: int | None = None
     warrant: Mapping[str, Any] | None = None
+    process: ProcessMemory | None = None
+    whole_because: str | None = None
     problems: tuple[str, ...] = ()
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -85,11 +93,11 @@ class Reclaimed:
 
     `wanted` is what was missing to the threshold and its minimum reclaim, `freed` by how much more was
     available afterwards (bytes or inodes, as `resource` says): below zero where others wrote faster. None:
-    the signal was not observed.
+    the signal was not observed. For a rule: by how much less its cgroup held afterwards.
     """
 
     kind: Reclaim
-    signal: Signal
+    signal: Signal | RuleSignal
     resource: Resource
     at_unix_seconds: float
     wanted: int | None
@@ -168,9 +176,14 @@ class PassRecord:
             "reclaim": list(decision.reclaim),
             "reclaimed": [one.document() for one in self.reclaimed],
             "memory_reclaim": _memory_reclaim(decision.memory_reclaim),
-            "ranking": [ranked_document(place, self.resource) for place in decision.ranking[:ranking_limit]],
+            "soft_reclaim": _soft_reclaim(decision.soft_reclaim),
+            "ranking": [
+                ranked_document(place, self.resource, self.ranked_by)
+                for place in decision.ranking[:ranking_limit]
+            ],
             "evictions": [attempt_document(attempt) for attempt in self.attempts],
             "brake": [brake_document(one) for one in self.braking],
+            "rule": None if decision.rule is None else firing_document(decision.rule),
             "timing": self._timing(),
         }
 
@@ -195,12 +208,18 @@ class PassRecord:
         ranking = self.decision.ranking
         for start in range(0, len(ranking), _PLACES_AT_ONCE):
             places = ranking[start : start + _PLACES_AT_ONCE]
-            yield [ranked_document(place, self.resource) for place in places]
+            yield [ranked_document(place, self.resource, self.ranked_by) for place in places]
 
     @property
     def resource(self) -> Resource | None:
         """Return what was starved, None where no pod was evicted."""
         return self.decision.evictions[0].resource if self.decision.evictions else None
+
+    @property
+    def ranked_by(self) -> RankedBy:
+        """Return what the ranking is by: memory where no rule says otherwise."""
+        rule = self.decision.rule
+        return RankedBy.MEMORY if rule is None else rule.rule.by
 
     def _timing(self) -> dict[str, int | None]:
         freed = [attempt.freed_ns for attempt in self.attempts]
@@ -215,6 +234,28 @@ class PassRecord:
             "done_ns": self.times.done_ns,
             "freed_ns": max((at for at in freed if at), default=None) if all(freed) else None,
         }
+
+
+def firing_document(firing: Firing) -> dict[str, Any]:
+    """Return a rule that acts, with its inputs over the time that it has held, as plain JSON values."""
+    return {
+        "name": printable(firing.rule.name),
+        "action": firing.rule.action,
+        "by": firing.rule.by,
+        "cgroup": printable(firing.cgroup),
+        "held_seconds": round(firing.held_seconds, 3),
+        "for_seconds": firing.rule.for_seconds,
+        "other_cgroups": firing.others,
+        "unhelpful": firing.unhelpful,
+        **_reclaim_by(firing.rule),
+        "inputs": [one.document() for one in firing.inputs],
+    }
+
+
+def _reclaim_by(rule: Rule) -> dict[str, Any]:
+    if rule.action is not RuleAction.RECLAIM:
+        return {}
+    return {"amount": rule.amount.text, "most_seconds": rule.reclaim_seconds}
 
 
 def ordered_document(record: PassRecord, *, kind: str = ORDERED) -> dict[str, Any]:
@@ -280,6 +321,17 @@ def _memory_reclaim(asked: MemoryReclaim | None) -> dict[str, Any] | None:
     return {"wanted_bytes": asked.wanted_bytes, "outside_bytes": asked.outside_bytes}
 
 
+def _soft_reclaim(asked: SoftReclaim | None) -> dict[str, Any] | None:
+    if asked is None:
+        return None
+    most_seconds = round(asked.until_seconds - asked.began_seconds, 3)
+    return {
+        "threshold": str(asked.threshold),
+        "wanted_bytes": asked.wanted_bytes,
+        "most_seconds": most_seconds,
+    }
+
+
 def _threshold(threshold: Threshold | None, snapshot: Snapshot) -> dict[str, Any] | None:
     if threshold is None:
         return None
@@ -312,7 +364,9 @@ def _observation(observation: Observation) -> Mapping[str, Any]:
     }
 
 
-def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, Any]:
+def ranked_document(
+    place: RankedPod, resource: Resource | None, by: RankedBy = RankedBy.MEMORY
+) -> dict[str, Any]:
     """Return one place in a ranking as plain JSON values."""
     return {
         "pod": place.pod.key,
@@ -325,7 +379,7 @@ def ranked_document(place: RankedPod, resource: Resource | None) -> dict[str, An
         "exceeds_request": place.exceeds_request,
         "critical_because": place.pod.critical_because,
         "preference": place.pod.preference.name.lower(),
-        "because": standing(place, resource),
+        "because": standing(place, resource, by),
     }
 
 
@@ -350,8 +404,16 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "left_bytes": attempt.left_bytes,
         "left_shared_bytes": attempt.left_shared_bytes,
         "warrant": attempt.warrant,
+        "process": None if attempt.process is None else process_document(attempt.process),
+        "pod_lives": attempt.process is not None,
+        "whole_because": _text(attempt.whole_because),
         "problems": [printable(problem) for problem in attempt.problems],
     }
+
+
+def process_document(process: ProcessMemory) -> dict[str, Any]:
+    """Return who a process is as plain JSON values, its name fit for people."""
+    return {"pid": process.pid, "name": printable(process.name), "bytes": process.held_bytes}
 
 
 def _text(text: str | None) -> str | None:

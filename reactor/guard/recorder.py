@@ -17,14 +17,17 @@ from reactor.guard.record import (
     PassRecord,
     ordered_document,
     outcome_document,
+    process_document,
     released_document,
 )
 from reactor.guard.record_queue import Make, Ranking
-from reactor.guard.wording import standing
+from reactor.guard.wording import process_text, standing
 from reactor.model.amounts import amount_text
 from reactor.model.decisions import Decision
+from reactor.model.rules import Firing
 from reactor.model.signals import RESOURCE
 from reactor.supervisor import Faults, Nursery
+from reactor.text import printable
 
 _LOG: Final = logging.getLogger("reactor.decision")
 _NOTED_RANKING: Final = 20
@@ -96,7 +99,8 @@ class Recorder:
             self._hooks.on_pass(record)
         if self._meter is not None:
             self._meter.observe_pass(record)
-        if not (self._is_news(record.decision) or record.attempts or record.reclaimed):
+        is_news = record.decision.rule is None and self._is_news(record.decision)
+        if not (is_news or record.decision.rule is not None or record.attempts or record.reclaimed):
             return
         _log(record)
         if not (record.attempts or record.braking):
@@ -195,7 +199,7 @@ def _log(record: PassRecord) -> None:
     for attempt in record.attempts:
         place = next((one for one in decision.ranking if one.pod.uid == attempt.eviction.pod.uid), None)
         _LOG.warning(
-            "%s %s signal=%s threshold=%s available=%s capacity=%s grace_period_seconds=%d %s outcome=%s "
+            "%s %s signal=%s threshold=%s available=%s capacity=%s grace_period_seconds=%d %s outcome=%s%s "
             "kill_ms=%s decision=%d",
             prefix,
             attempt.eviction.pod.key,
@@ -204,12 +208,15 @@ def _log(record: PassRecord) -> None:
             amount_text(None if seen is None else seen.available, unit),
             amount_text(None if seen is None else seen.capacity, unit),
             attempt.eviction.grace_period_seconds,
-            "" if place is None else f"({standing(place, record.resource)})",
+            "" if place is None else f"({standing(place, record.resource, record.ranked_by)})",
             attempt.outcome,
+            _of_what(attempt),
             _milliseconds(record.times.woke_ns, attempt.killed_ns),
             record.id,
         )
-    if not record.attempts:
+    if decision.rule is not None:
+        _log_rule(record, decision.rule)
+    elif not record.attempts:
         _LOG.info(
             "conditions=%s thresholds_met=%s reclaim=%s deferred=%s absurd=%s decision=%d",
             ",".join(decision.conditions) or "none",
@@ -219,6 +226,26 @@ def _log(record: PassRecord) -> None:
             "; ".join(f"{signal}: {why}" for signal, why in decision.absurd.items()) or "none",
             record.id,
         )
+
+
+def _log_rule(record: PassRecord, firing: Firing) -> None:
+    _LOG.warning(
+        "rule %s action=%s cgroup=%s held_seconds=%.1f %s deferred=%s decision=%d",
+        printable(firing.rule.name),
+        firing.rule.action,
+        printable(firing.cgroup),
+        firing.held_seconds,
+        "; ".join(f"({one.condition}: {one.condition.amount_text(one.value)})" for one in firing.inputs),
+        record.decision.deferred_because or "no",
+        record.id,
+    )
+
+
+def _of_what(attempt: EvictionAttempt) -> str:
+    """Return which process it was where it was one, or why it was not."""
+    if attempt.process is not None:
+        return f" process={process_text(process_document(attempt.process))}"
+    return "" if attempt.whole_because is None else f" whole_pod_because={printable(attempt.whole_because)}"
 
 
 def _log_ending(record: PassRecord, attempt: EvictionAttempt) -> None:

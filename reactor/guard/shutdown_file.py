@@ -27,11 +27,13 @@ class ShutdownTimes:
     """When a shutdown began and ended, in seconds since 1970; `end` None: it has not, or was cut off.
 
     `is_cancelled`: it did not take place, and no pod is missing for it that has not ended by then.
+    `is_reported`: that it was cut off is in the journal.
     """
 
     start_unix_seconds: float
     end_unix_seconds: float | None = None
     is_cancelled: bool = False
+    is_reported: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values, with upstream's keys."""
@@ -56,7 +58,7 @@ class ShutdownFile(KeptFile[ShutdownTimes]):
 
 
 def _document(times: ShutdownTimes) -> object:
-    return {"version": _VERSION, **times.document()}
+    return {"version": _VERSION, **times.document(), "reported": times.is_reported}
 
 
 def _parsed(content: bytes) -> ShutdownTimes:
@@ -66,6 +68,7 @@ def _parsed(content: bytes) -> ShutdownTimes:
         start_unix_seconds=_unix_seconds(start),
         end_unix_seconds=None if end is None else _unix_seconds(end),
         is_cancelled=document["cancelled"] is True,
+        is_reported=document.get("reported") is True,  # an older file does not say
     )
 
 

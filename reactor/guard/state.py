@@ -132,6 +132,7 @@ def _essence(state: PolicyState) -> tuple[object, ...]:
         state.thresholds_met,
         state.in_flight,
         state.evicted_at,
+        state.process_kills,
     )
 
 
@@ -151,9 +152,20 @@ def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
             for eviction in state.in_flight
         ),
         evicted_at=tuple(at + by_seconds for at in state.evicted_at),
+        soft_reclaim=None
+        if state.soft_reclaim is None
+        else dataclasses.replace(
+            state.soft_reclaim,
+            began_seconds=state.soft_reclaim.began_seconds + by_seconds,
+            until_seconds=state.soft_reclaim.until_seconds + by_seconds,
+        ),
+        rule_reclaim_until_seconds=None,  # it ended with the daemon
         hard_memory_kills=tuple(
             dataclasses.replace(kill, at_seconds=kill.at_seconds + by_seconds)
             for kill in state.hard_memory_kills
+        ),
+        process_kills=tuple(
+            dataclasses.replace(kill, at_seconds=kill.at_seconds + by_seconds) for kill in state.process_kills
         ),
         slowdowns=tuple(
             dataclasses.replace(
@@ -194,8 +206,10 @@ def restore(file: StateFile, known: NodeView) -> str | None:
     except StateError as error:
         return f"started without it: {error}"
     if restored is not None:
-        # The process ids of the kernel's victims may be others' by now.
-        known.state = dataclasses.replace(restored, oom_victims=())
+        # Process ids may be others' by now: of the kernel's victims, and of those that are to end alone.
+        whole = tuple(flight for flight in restored.in_flight if flight.process_bytes is None)
+        restored = dataclasses.replace(restored, oom_victims=(), in_flight=whole)
+        known.state = restored
         known.lingering.resume(restored.in_flight)
         for flight in restored.in_flight:
             if flight.left_bytes is None:

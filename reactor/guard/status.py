@@ -28,6 +28,7 @@ from reactor.model.signals import RESOURCE, UNIT, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth, SourceState
 from reactor.policy.oom_victims import credit_bytes
+from reactor.policy.process_victims import takes_one_process
 from reactor.sources.catalogue import chain_of
 from reactor.supervisor import PartState
 from reactor.text import printable
@@ -46,7 +47,8 @@ class View:
 
     `parts` are those that the supervisor restarts. `cluster` is how the guard takes part in one; None
     without. `processes` are the guard and the steward, `shutdown` how the node's graceful shutdown stands,
-    `oom_order` which pod the kernel's OOM killer takes first, `warrants` those that the kernel kills under.
+    `oom_order` which pod the kernel's OOM killer takes first, `warrants` those that the kernel kills under,
+    `rules` how the operator's rules stand, `systemd_oomd` what is known of systemd's units.
     """
 
     settings: Settings
@@ -65,6 +67,8 @@ class View:
     shutdown: Mapping[str, Any] = field(default_factory=dict)
     oom_order: Mapping[str, Any] = field(default_factory=dict)
     warrants: Mapping[str, Any] = field(default_factory=dict)
+    rules: Sequence[Mapping[str, Any]] = ()
+    systemd_oomd: Mapping[str, Any] = field(default_factory=dict)
     clock_seconds: Callable[[], float] = time.monotonic
 
 
@@ -99,6 +103,9 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "node_cgroup": view.settings.node_cgroup,
         "memory_available": view.settings.memory_available,
         "pods": len(view.known.pods),
+        "process_victims": {
+            "pods": sum(1 for pod in view.known.pods if pod.process_victim is not None),
+        },
         "passes": view.known.passes,
         "signals": [
             _signal(view, signal, observations.get(signal), now_seconds)
@@ -115,6 +122,8 @@ def _status(view: View, observations: Mapping[Signal, Observation], now_seconds:
         "brake": _brake(view),
         "oom_order": {"mode": view.settings.oom_order, **view.oom_order},
         "kernel_kill": {"mode": view.settings.kernel_kill, **view.warrants},
+        "rules": [dict(rule) for rule in view.rules],
+        "systemd_oomd": {"mode": view.settings.systemd_oomd, **view.systemd_oomd},
         "oom_kills": {"counted": dict(view.oom.counted)},
         "problems": {printable(what): printable(why) for what, why in view.problems.items()},
         "parts": [part_document(part) for part in view.parts],
@@ -154,6 +163,7 @@ async def explain(view: View) -> dict[str, Any]:
                 "usage": place.usage,
                 "request": place.request,
                 "swap_bytes": place.swap_bytes,
+                "victim": "process" if takes_one_process(place.pod, resource) else "pod",
                 "because": standing(place, resource),
             }
         )
@@ -163,6 +173,7 @@ async def explain(view: View) -> dict[str, Any]:
         "ranking": ranking,
         "pods": len(places),
         "slowdowns": [slowdown_document(one, now_seconds) for one in view.known.state.slowdowns],
+        "rules": [dict(rule) for rule in view.rules],
     }
 
 
@@ -264,6 +275,7 @@ def _in_flight(view: View, flight: InFlight, now_seconds: float) -> dict[str, An
         "uid": flight.uid,
         "resource": flight.resource,
         "left_bytes": flight.left_bytes,
+        "pod_lives": flight.process_bytes is not None,
         "killed_in_seconds": round(max(0.0, flight.kill_at_seconds - now_seconds), 3),
         "given_up_in_seconds": round(max(0.0, flight.deadline_seconds - now_seconds), 3),
     }
@@ -273,6 +285,7 @@ def _oom_victim(victim: OomVictim, now_seconds: float) -> dict[str, Any]:
     return {
         "pid": victim.pid,
         "uid": victim.uid,
+        "killed_by": "kernel" if victim.pod_key is None else "reactor",
         "victim_bytes": victim.victim_bytes,
         "credited_bytes": credit_bytes(victim),
         "given_up_in_seconds": round(max(0.0, victim.deadline_seconds - now_seconds), 3),

@@ -263,9 +263,14 @@ class StewardLink:
         """Have the runtime stop a pod's containers. Raises StewardError where the steward ends meanwhile."""
         return await self._ask_until_over(FrameKind.STOP, {"uid": pod_uid, "grace_seconds": grace_seconds})
 
-    async def leave(self, *, stands_by: bool) -> ReclaimOver:
-        """Have what is set on the node removed unless a successor comes. Raises StewardError."""
-        return await self._ask_until_over(FrameKind.LEAVE, {"stands_by": stands_by})
+    async def leave(self, *, stands_by: bool, until_seconds: float) -> ReclaimOver:
+        """Have what is set on the node removed unless a successor comes, until then (CLOCK_MONOTONIC).
+
+        A steward that has just started reads it seconds later. Raises StewardError.
+        """
+        return await self._ask_until_over(
+            FrameKind.LEAVE, {"stands_by": stands_by, "until_seconds": until_seconds}
+        )
 
     async def _ask_until_over(self, kind: FrameKind, document: Mapping[str, Any]) -> ReclaimOver:
         over = await self._ask(kind, document)

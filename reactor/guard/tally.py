@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.model.oom import OomKill, OomScope
+from reactor.model.rules import Firing
 from reactor.model.signals import Resource
+from reactor.text import printable
 
 # From 100 us: a crossing is answered in less than a millisecond when all is well, in seconds when not.
 BUCKETS_SECONDS: Final = (
@@ -47,6 +49,7 @@ class Tally:
         self.is_configuration_refused = False
         self._configured_unix_seconds = time.time()
         self._evictions: Counter[tuple[str, str]] = Counter()
+        self._process_evictions: Counter[tuple[str, str]] = Counter()
         self._stages: dict[str, Durations] = {}
         self._wake_to_kill = Durations()
         self._stats_ages: dict[str, Durations] = {}
@@ -55,6 +58,8 @@ class Tally:
         self._oom_kills: Counter[str] = Counter(dict.fromkeys(OomScope, 0))
         self._unhelpful = 0
         self._state_failures = 0
+        self._rules: Counter[tuple[str, str]] = Counter()
+        self._rules_unhelpful: Counter[tuple[str, str]] = Counter()
         self._reclaims: Counter[tuple[str, str]] = Counter()
         self._reclaimed: Counter[tuple[str, str]] = Counter()
 
@@ -66,10 +71,12 @@ class Tally:
             self._reclaims[given.kind, "failed" if given.problems else "done"] += 1
             resource = Resource.INODES if given.resource is Resource.INODES else Resource.EPHEMERAL_STORAGE
             self._reclaimed[resource, given.kind] += max(0, given.freed or 0)
+        if record.decision.rule is not None and not record.decision.waits:
+            self._observe_rule(record.decision.rule)
         if record.dry_run:
             return
         self._unhelpful += len(record.decision.unhelpful)
-        if not record.attempts:
+        if not record.attempts or record.decision.rule is not None:  # no source has woken for a rule
             return
         self._stage("wake", max(0, times.started_ns - times.woke_ns))
         self._stage("observe", times.observed_ns - times.started_ns)
@@ -81,6 +88,11 @@ class Tally:
             self._stage("kill", max(0, times.killed_ns - times.decided_ns))
             self._wake_to_kill.observe(max(0, times.killed_ns - times.woke_ns) / 1e9)
 
+    def _observe_rule(self, firing: Firing) -> None:
+        labels = (printable(firing.rule.name), str(firing.rule.action))
+        self._rules[labels] += 1
+        self._rules_unhelpful[labels] += bool(firing.unhelpful)
+
     def _observe_ages(self, record: PassRecord) -> None:
         """Count how old the statistics were that a pod was evicted by. Source: synchronize."""
         for threshold in record.decision.thresholds_met:
@@ -90,9 +102,10 @@ class Tally:
                 self._stats_ages.setdefault(threshold.signal, Durations()).observe(age_seconds)
 
     def observe_attempt(self, record: PassRecord, attempt: EvictionAttempt) -> None:
-        """Count one eviction that came to its end."""
+        """Count one eviction that came to its end, of a pod or of one process of one."""
         del record
-        self._evictions[attempt.eviction.signal, attempt.outcome] += 1
+        counts = self._evictions if attempt.process is None else self._process_evictions
+        counts[attempt.eviction.signal, attempt.outcome] += 1
         if attempt.killed_ns is not None and attempt.freed_ns is not None:
             self._stage("free", attempt.freed_ns - attempt.killed_ns)
 
@@ -119,6 +132,9 @@ class Tally:
         """Return all as plain JSON values; what has labels as lists of them and the count."""
         return {
             "evictions": _labelled(self._evictions),
+            "rules": _labelled(self._rules),
+            "rules_unhelpful": _labelled(self._rules_unhelpful),
+            "process_evictions": _labelled(self._process_evictions),
             "stages": {stage: durations.document() for stage, durations in self._stages.items()},
             "stats_ages": {signal: durations.document() for signal, durations in self._stats_ages.items()},
             "wake_to_kill": self._wake_to_kill.document(),

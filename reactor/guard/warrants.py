@@ -4,9 +4,13 @@ The programs (bpf/warrant.bpf.c) decide nothing. A warrant is given only where i
 crossing would evict (policy/certainty.py), and it says for which crossing, within which bounds of every pod
 and until when. What is outside of that voids it, in the kernel, at the charge that leads outside.
 
-    nearest early level ─► bounds of all other pods, as a draft ─► all read again ─► certain? ─► armed
-    every pass          ─► withdrawn first; one that was served is followed by the eviction of that pod
+    early levels        ─► bounds of all other pods, as a draft ─► all read again ─► certain? ─► armed
+    a pass that acts    ─► withdrawn first; one that was served is followed by the eviction of that pod
     every 100 ms        ─► renewed; it expires after 250 ms, also where the guard is stopped or dead
+
+At the farther early level all other pods may take what is left until the crossing, so that only a victim far
+ahead of them is certain; but an allocator at full speed leaves no time for a warrant at the nearer one. Hence
+one that stands is left standing by passes that do nothing and leave the state as it was decided on.
 
 The order matters. Bounds are heeded from the draft on, and usage is read after it: a pod that outgrows its
 bound is seen by one of the two.
@@ -19,32 +23,34 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
 from reactor.errors import BpfError, ReactorError
 from reactor.guard.parts import PodUsages
 from reactor.guard.readiness import ahead_bytes
+from reactor.guard.warrant import Given, Outlook
+from reactor.guard.warrant_pods import KernelPods, PlacedPod, WarrantProbe
 from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome, WarrantRecord
-from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, Result, Terms
+from reactor.kernel.bpf.warrants import ClaimState, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.model.decisions import Decision, PolicyState, Snapshot
-from reactor.model.pods import Pod, PodUsage
+from reactor.model.decisions import Decision, PolicyState
+from reactor.model.pods import Pod
 from reactor.model.settings import EbpfLoader, EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.model.warrants import WarrantEnd
-from reactor.policy import decide, memory_level
+from reactor.policy import memory_level
 from reactor.policy.certainty import Ahead, CertainVictim, UsageRange, certain_victim
 from reactor.sources.attempts import keep_trying
-from reactor.sources.ebpf_probe import PAGE_BYTES, Probe, of_probe, opened, take_records
+from reactor.sources.ebpf_probe import PAGE_BYTES, of_probe, opened, take_records
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel
 from reactor.sources.wakes import SourceBoard
 
@@ -74,136 +80,12 @@ class NoWarrantError(ReactorError):
     """No warrant is given, for this reason."""
 
 
-class WarrantProbe(Probe[WarrantRecord], Protocol):
-    """The programs, see kernel/bpf/warrants.py."""
-
-    def counters(self, directory: Path) -> CounterAddresses:
-        """Return where the kernel keeps a cgroup's counters."""
-
-    def place(self, address: int, place: int) -> None:
-        """Have the pod with this counter held to the bound at `place`."""
-
-    def displace(self, address: int) -> bool:
-        """Hold a pod to no bound any more."""
-
-    def bound(self, place: int, pages: int) -> None:
-        """Let the pod at `place` have so many pages."""
-
-    def arrivals(self) -> int:
-        """Return how many cgroups have come so far."""
-
-    def cache_pages(self) -> int:
-        """Return the machine's page cache."""
-
-    def is_claimed(self) -> bool:
-        """Return whether a draft or a warrant stands there, or one that was served."""
-
-    def draft(self, generation: int, terms: Terms) -> bool:
-        """Write a warrant, whose bounds are heeded from then on."""
-
-    def arm(self, generation: int, arrivals: int) -> bool:
-        """Have the draft served."""
-
-    def withdraw(self) -> ClaimState | None:
-        """Take the claim."""
-
-    def result(self) -> Result:
-        """Return what has come of the last warrant."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
-    """A pod as the kernel knows it."""
-
-    pod: Pod
-    place: int
-    addresses: CounterAddresses
-    spared: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """A warrant that was armed: for whom, and on what it was decided. `result` says what came of it."""
-
-    generation: int
-    victim: CertainVictim
-    armed_ns: int
-    expires_ns: int
-    settings: EvictionSettings
-    state: PolicyState
-    pods: Sequence[Pod]
-    used: Mapping[str, PodUsage]
-    decided_seconds: float
-    result: Callable[[], Result]
-
-    def decision(self) -> Decision:
-        """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
-        crossed = self.at_crossing(Snapshot())
-        return decide(self.settings, self.state, crossed, self.pods, self.decided_seconds)[1]
-
-    def at_crossing(self, snapshot: Snapshot) -> Snapshot:
-        """Return what was observed after the crossing with what was so at it.
-
-        The victim is dying, or gone, and its memory coming back: the node was short of it all the same, and
-        the kill is judged by what pods held when it was decided on.
-        """
-        signals = {**snapshot.signals, self.victim.threshold.signal: self.victim.crossing}
-        return Snapshot(signals=signals, pods={**snapshot.pods, **self.used})
-
-    def in_place_of(self, decision: Decision) -> Decision:
-        """Return a decision that was made after the crossing with the one that the kernel has carried out."""
-        carried_out = self.decision()
-        return replace(
-            decision,
-            acted_on=carried_out.acted_on,
-            ranking=carried_out.ranking,
-            evictions=carried_out.evictions,
-            reclaim=(),
-            deferred_because=None,
-        )
-
-    def crossed_ns(self) -> int | None:
-        """Return when the level was crossed, None where that is not written yet."""
-        return self.result().crossed_ns
-
-    def signalled_ns(self) -> int | None:
-        """Return when the kernel sent SIGKILL, None where it refused to."""
-        result = self.result()
-        return None if result.error else result.signalled_ns or time.monotonic_ns()
-
-    def document(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        result = self.result()
-        return {
-            "generation": self.generation,
-            "armed_ns": self.armed_ns,
-            "crossed_ns": result.crossed_ns,
-            "signalled_ns": result.signalled_ns,
-            "pid": result.pid or None,
-            "comm": result.comm or None,
-            "refused": os.strerror(-result.error) if result.error else None,
-        }
-
-
 @dataclass(slots=True, kw_only=True)
 class _Mark:
     """What was read before the pods were listed."""
 
     arrivals: int
     cache_pages: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What a warrant is decided on: the policy's inputs, as observed just now."""
-
-    settings: EvictionSettings
-    state: PolicyState
-    memory: Mapping[Signal, Observation]
-    pods: Sequence[Pod]
-    used: Mapping[str, PodUsage]
-    first: Pod | None
-    now_seconds: float
 
 
 @dataclass(slots=True)
@@ -222,17 +104,19 @@ class Warrants:
     why_none: str | None = None
     _probe: WarrantProbe | None = None
     _board: SourceBoard = field(default_factory=lambda: SourceBoard(_report))
-    _placed: dict[str, _Placed] = field(default_factory=dict)
+    _known: KernelPods = field(init=False)
     _watched: dict[str, CounterAddresses] = field(default_factory=dict)
     _pods: Sequence[Pod] = ()
     _levels: Sequence[MemoryLevel] = ()
     _changed: trio.Event = field(default_factory=trio.Event)
-    _free: list[int] = field(default_factory=lambda: list(range(PLACES - 1, -1, -1)))
     _generation: int = 0
     _mark: _Mark | None = None
     _given: Given | None = None
     _served: Given | None = None
     _again_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        self._known = KernelPods(self.tree)
 
     @property
     def problem(self) -> str | None:
@@ -274,7 +158,8 @@ class Warrants:
                     result = self._served.result()
                     self._served = replace(self._served, result=lambda: result)
                 self._probe = None
-                self._forget_all()
+                self._known.clear()
+                self._watched.clear()
 
     def _heed(self, records: Sequence[WarrantRecord]) -> None:
         """Wake the loop for a warrant that was served; of one that is void a pass would learn nothing."""
@@ -301,83 +186,21 @@ class Warrants:
         while True:
             self._changed = trio.Event()
             present = {pod.uid for pod in self._pods}
-            gone = [uid for uid in self._placed if uid not in present]
-            missing = [pod for pod in self._pods if self._is_missing(pod)]
+            gone = [uid for uid in self._known.placed if uid not in present]
+            missing = [pod for pod in self._pods if self._known.is_missing(pod)]
             if gone or missing:
                 self._lay_down()  # bounds are about to move
             for uid in gone:
-                self._displace(probe, self._placed.pop(uid))
+                self._known.remove(probe, uid)
             for start in range(0, len(missing), _AT_ONCE):
                 some = missing[start : start + _AT_ONCE]
-                found = await of_probe(probe, partial(self._look_up, probe, some))
-                for pod, addresses, spared in found:
-                    self._put(probe, pod, addresses, spared)
+                for found in await of_probe(probe, partial(self._known.look_up, probe, some)):
+                    if found.pod.uid in self._known.placed:
+                        self._lay_down()
+                    self._known.put(probe, found)
             await self._find_watched(probe)
-            armed(f"{len(self._placed)} of {len(self._pods)} pods known to the kernel")
+            armed(f"{len(self._known.placed)} of {len(self._pods)} pods known to the kernel")
             await self._changed.wait()
-
-    def _is_missing(self, pod: Pod) -> bool:
-        known = self._placed.get(pod.uid)
-        return (
-            known is None
-            or known.addresses.cgroup_id != pod.cgroup_inode
-            or known.pod.spared_cgroups != pod.spared_cgroups
-        )
-
-    def _look_up(
-        self, probe: WarrantProbe, pods: Sequence[Pod]
-    ) -> list[tuple[Pod, CounterAddresses, tuple[tuple[int, int], ...]]]:
-        """Return where the counters of these pods are, of those that are there as they were listed."""
-        found = []
-        for pod in pods:
-            if pod.cgroup is None or pod.cgroup_inode is None or len(pod.spared_cgroups) > SPARED:
-                continue
-            try:
-                addresses = probe.counters(self.tree.path(pod.cgroup))
-                spared = tuple(
-                    (one.cgroup_id, one.level)
-                    for one in (probe.counters(self.tree.path(cgroup)) for cgroup in pod.spared_cgroups)
-                )
-            except (OSError, ReactorError):
-                continue  # gone, or being made: listed again soon
-            if addresses.memory and addresses.cgroup_id == pod.cgroup_inode:
-                found.append((pod, addresses, spared))
-        return found
-
-    def _put(
-        self,
-        probe: WarrantProbe,
-        pod: Pod,
-        addresses: CounterAddresses,
-        spared: tuple[tuple[int, int], ...],
-    ) -> None:
-        """Have the kernel hold a pod to a bound. One that finds the map full stays unknown to it."""
-        before = self._placed.pop(pod.uid, None)
-        if before is not None:
-            self._lay_down()
-            self._displace(probe, before)
-        for uid, other in list(self._placed.items()):
-            if other.addresses.memory == addresses.memory:  # of a pod that is gone
-                self._free.append(self._placed.pop(uid).place)
-        if not self._free:
-            return
-        place = self._free.pop()
-        try:
-            probe.place(addresses.memory, place)
-        except OSError as error:
-            self._free.append(place)
-            _LOG.warning("pod %s is not known to the kernel: %s", pod.key, error)
-            return
-        self._placed[pod.uid] = _Placed(pod=pod, place=place, addresses=addresses, spared=spared)
-
-    def _displace(self, probe: WarrantProbe, placed: _Placed) -> None:
-        probe.displace(placed.addresses.memory)
-        self._free.append(placed.place)
-
-    def _forget_all(self) -> None:
-        self._placed.clear()
-        self._watched.clear()
-        self._free = list(range(PLACES - 1, -1, -1))
 
     async def _find_watched(self, probe: WarrantProbe) -> None:
         for cgroup in {level.cgroup for level in self._levels} - {_MACHINE}:
@@ -405,8 +228,8 @@ class Warrants:
         """
         if self._probe is None or self._mark is None:
             return
-        if self._given is not None and self._probe.is_claimed() and not self.is_due(outlook.now_seconds):
-            return  # it stands by what it was given on: a rehearsal does not take it away
+        if self._stands(self._probe, outlook):
+            return  # by what it was given on: a rehearsal does not take it away
         self._served = self.withdraw(renewed=True)
         if self._served is not None:
             self._wake()  # the loop follows it before anything else
@@ -417,6 +240,20 @@ class Warrants:
         except (OSError, ReactorError) as error:
             self.why_none = str(error)
             self._take_claim()  # of a draft
+
+    def _stands(self, probe: WarrantProbe, outlook: Outlook) -> bool:
+        """Return whether there is a warrant, not due for renewal, that has the crossing where it is now.
+
+        Page cache moves it: the loop, which reads the cache at each look, would see the crossing earlier or
+        later than the kernel by as much.
+        """
+        given = self._given
+        if given is None or not probe.is_claimed() or self.is_due(outlook.now_seconds):
+            return False
+        with suppress(NoWarrantError):
+            level, *_ = self._nearest(outlook)
+            return _fire_bytes(level) // PAGE_BYTES == given.fire_bytes // PAGE_BYTES
+        return False
 
     def is_due(self, now_seconds: float) -> bool:
         """Return whether a warrant is to be given or renewed: a crossing is as near as that."""
@@ -433,8 +270,33 @@ class Warrants:
         if self._served is not None:
             self._wake()
 
+    def follow(self) -> Given | None:
+        """Return the warrant that was served, if one was; for the beginning of a pass.
+
+        One that stands is left standing: `withdraw` before anything is done.
+        """
+        if self._served is None and self._given is not None and self._probe is not None:
+            with suppress(ReactorError):
+                if self._probe.is_live():
+                    return None
+        return self.withdraw()
+
+    def may_stand(
+        self, settings: EvictionSettings, state: PolicyState, pods: Sequence[Pod], decision: Decision
+    ) -> bool:
+        """Return whether a pass that decided so has left all as it was when the warrant was given."""
+        given = self._given
+        return (
+            given is not None
+            and not (decision.evictions or decision.reclaim or decision.memory_reclaim)
+            and decision.acted_on is None
+            and given.settings is settings
+            and _without_times(given.state) == _without_times(state)
+            and given.pods == pods
+        )
+
     def withdraw(self, *, renewed: bool = False) -> Given | None:
-        """Take the claim back before anything else is done; return the warrant that was served, if one was.
+        """Take the claim back before anything is done; return the warrant that was served, if one was.
 
         Costs nothing where none was given.
         """
@@ -480,39 +342,51 @@ class Warrants:
     ) -> None:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
-        level, left_bytes = self._nearest(outlook)
-        self._again_seconds = outlook.now_seconds + RENEWAL_SECONDS
-        placed = self._placed_victim(outlook.first)
+        level, left_bytes, near_bytes = self._nearest(outlook)
+        again_seconds = outlook.now_seconds + RENEWAL_SECONDS
+        if left_bytes <= near_bytes:
+            self._again_seconds = again_seconds  # also where there is none: soon it may be certain
+        placed = self._placed_victim(probe, outlook.first)
         if not holds(placed.pod):
             raise NoWarrantError(f"{placed.pod.key} is not prepared to be killed")
         margin_bytes = max(left_bytes, _LEAST_MARGIN_BYTES)
+        # Of the victim, and of page cache, no more than at the nearer level: a reader crosses so much early.
+        own_margin_bytes = min(margin_bytes, max(near_bytes, _LEAST_MARGIN_BYTES))
         bounds = self._bound(probe, usages, placed, margin_bytes)
-        held_bytes = usages.charged_bytes([placed.pod.uid]).get(placed.pod.uid, 0)
+        uid = placed.pod.uid
+        held_bytes = usages.charged_bytes([uid]).get(uid)
+        if held_bytes is None:  # it could shrink to nothing without voiding the warrant
+            raise NoWarrantError(f"what is charged to {placed.pod.key} can't be read")
         expires_ns = self.clock_ns() + int(EXPIRY_SECONDS * 1e9)
+        fire_bytes = _fire_bytes(level)
         self._generation += 1
         terms = Terms(
             victim=placed.addresses.cgroup_id,
             victim_level=placed.addresses.level,
             victim_counter=placed.addresses.memory,
-            victim_least=max(0, held_bytes - margin_bytes) // PAGE_BYTES,
+            victim_least=max(0, held_bytes - own_margin_bytes) // PAGE_BYTES,
             watched_counter=self._watched_address(level.cgroup),
-            fire=_fire_bytes(level) // PAGE_BYTES + 1,
-            cache_most=mark.cache_pages + margin_bytes // PAGE_BYTES,
+            fire=fire_bytes // PAGE_BYTES + 1,
+            cache=mark.cache_pages,
+            cache_most=mark.cache_pages + own_margin_bytes // PAGE_BYTES,
             expires_ns=expires_ns,
             spared=placed.spared,
         )
         if not probe.draft(self._generation, terms):
             raise NoWarrantError("another warrant stands there")
         # From here on the kernel heeds the bounds: what is read now is within them, or is found out.
+        least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
         charged = usages.charged_bytes([pod.uid for pod in outlook.pods])
         for pod in outlook.pods:
             if pod.uid not in bounds or charged.get(pod.uid, UNUSED) > bounds[pod.uid]:
                 raise NoWarrantError(f"{pod.key} is not known to the kernel yet, or grows too fast")
-        least_bytes = _least_bytes(usages, placed.pod.uid, 2 * margin_bytes)
+        # The kernel counts from what was charged before: what has come since, it lets go again.
+        least_bytes = max(0, least_bytes - max(0, charged.get(uid, UNUSED) - held_bytes))
         victim = self._certain(level, outlook, bounds, placed.pod, least_bytes)
         self._given = Given(
             generation=self._generation,
             victim=victim,
+            fire_bytes=fire_bytes,
             armed_ns=self.clock_ns(),
             expires_ns=expires_ns,
             settings=outlook.settings,
@@ -526,12 +400,20 @@ class Warrants:
             self._given = None
             self.counted[_VOID.get(probe.result().outcome, WarrantEnd.UNKNOWN)] += 1
             raise NoWarrantError("a pod has outgrown its bound, or a cgroup has come, meanwhile")
+        self._again_seconds = again_seconds
 
-    def _placed_victim(self, victim: Pod | None) -> _Placed:
+    def _placed_victim(self, probe: WarrantProbe, victim: Pod | None) -> PlacedPod:
+        """Return the victim as the kernel knows it, with what is spared of it. Raises NoWarrantError."""
         if victim is None:
             raise NoWarrantError("no pod may be evicted")
-        placed = self._placed.get(victim.uid)
-        if placed is None or placed.addresses.cgroup_id != victim.cgroup_inode:
+        if victim.process_victim is not None:
+            raise NoWarrantError(f"of {victim.key} one process is killed, not the pod")
+        placed = self._known.placed.get(victim.uid)
+        if placed is not None and self._known.are_spared_others(placed):
+            self._known.remove(probe, victim.uid)
+            self._changed.set()  # looked up again
+            placed = None
+        if placed is None or self._known.is_missing(victim):
             raise NoWarrantError(f"{victim.key} is not known to the kernel yet")
         return placed
 
@@ -558,29 +440,35 @@ class Warrants:
             raise NoWarrantError(f"{found.pod.key} may come before {expected.key} by then")
         return found
 
-    def _nearest(self, outlook: Outlook) -> tuple[MemoryLevel, int]:
-        """Return the crossing that is near and how much is left until it. Raises NoWarrantError for none.
+    def _nearest(self, outlook: Outlook) -> tuple[MemoryLevel, int, int]:
+        """Return the crossing that is near, how much is left until it, and how far the nearer early level is.
 
-        Of several parents each is given all that is left, which is no crossing yet.
+        Of several parents each is given all that is left, which is no crossing yet. At the farther level no
+        other crossing may be half as near. Raises NoWarrantError for none.
         """
-        found = []
+        close, distant, alongside = [], [], 0
         for level in self._levels:
             seen = outlook.memory.get(level.signal)
             if seen is None or seen.absurdity is not None:
                 continue
             left_bytes = seen.available - int(level.threshold.value.of(seen.capacity))
-            if left_bytes <= ahead_bytes(seen.capacity)[-1]:
-                found.append((level, left_bytes))
+            farthest_bytes, *_, near_bytes = ahead_bytes(seen.capacity)
+            alongside += left_bytes <= 2 * farthest_bytes
+            if left_bytes <= near_bytes:
+                close.append((level, left_bytes, near_bytes))
+            elif left_bytes <= farthest_bytes:
+                distant.append((level, left_bytes, near_bytes))
+        found = close or (distant if alongside == 1 else [])
         if not found:
             raise NoWarrantError("no crossing is near")
-        level, left_bytes = found[0]
+        level, left_bytes, near_bytes = found[0]
         seen = outlook.memory[level.signal]
         level_bytes = memory_level(level.threshold, seen)
         if len(found) > 1 or left_bytes <= 0 or level.working_set_bytes is None:
             raise NoWarrantError("more than one crossing is near, or no one counter tells of it")
         if level_bytes is None or level_bytes >= seen.capacity - DRIFT_BYTES:
             raise NoWarrantError("page cache has lifted the crossing to the capacity")
-        return replace(level, level_bytes=level_bytes), left_bytes
+        return replace(level, level_bytes=level_bytes), left_bytes, near_bytes
 
     def _watched_address(self, cgroup: str) -> int:
         """Return the address of the counter whose usage crosses, 0 for the machine. Raises NoWarrantError."""
@@ -593,12 +481,12 @@ class Warrants:
         return known.memory
 
     def _bound(
-        self, probe: WarrantProbe, usages: PodUsages, victim: _Placed, margin_bytes: int
+        self, probe: WarrantProbe, usages: PodUsages, victim: PlacedPod, margin_bytes: int
     ) -> dict[str, int]:
         """Bound every pod that the kernel knows; return the bounds in bytes, by uid. The victim has none."""
-        charged = usages.charged_bytes(self._placed)
+        charged = usages.charged_bytes(self._known.placed)
         bounds: dict[str, int] = {}
-        for uid, placed in self._placed.items():
+        for uid, placed in self._known.placed.items():
             pages = UNUSED if placed is victim else (charged.get(uid, 0) + margin_bytes) // PAGE_BYTES
             bounds[uid] = pages * PAGE_BYTES
             probe.bound(placed.place, pages)
@@ -624,6 +512,11 @@ def _least_bytes(usages: PodUsages, uid: str, margin_bytes: int) -> int:
 def _reach_bytes(level: MemoryLevel, memory: Mapping[Signal, Observation]) -> int:
     value = int(level.threshold.value.of(memory[level.signal].capacity))
     return min(_REACH_BYTES, value // _REACH_SHARE)
+
+
+def _without_times(state: PolicyState) -> PolicyState:
+    """Return a state without when it was last observed, which changes with every pass."""
+    return replace(state, observed_at={}, condition_last_observed={})
 
 
 def _report(state: SourceState) -> None:

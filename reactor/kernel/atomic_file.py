@@ -1,4 +1,4 @@
-"""A file that is there as a whole or not at all, whoever reads it meanwhile and wherever the power is cut."""
+"""A file that is there as a whole or not at all: for each of its readers, and after a power cut."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ Cgroups are named by their path below the hierarchy's root: "/" is the root, "/r
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -32,6 +32,7 @@ from reactor.kernel.files import (
     parse_field,
     parse_integer,
     read_file,
+    read_value,
     with_path,
     write_file,
 )
@@ -123,44 +124,37 @@ class CgroupTree:
 
     def memory_limit_bytes(self, cgroup: str) -> int | None:
         """Return the cgroup's own memory limit, None where it has none (the root never has)."""
-        name = "memory.max" if self.version is CgroupVersion.V2 else "memory.limit_in_bytes"
-        return self._limit(cgroup, "memory", name)
+        return self.listed_memory_limit_bytes(self._directory(cgroup, "memory"))
 
     def memory_request_bytes(self, cgroup: str) -> int:
         """Return how much memory the cgroup asks to keep, 0 where nothing.
 
         v2: memory.low, else memory.min. v1: the soft limit. UNLIMITED_BYTES where v2 protects all of it.
         """
+        return self.listed_memory_request_bytes(self._directory(cgroup, "memory"))
+
+    def listed_memory_request_bytes(self, directory: str) -> int:
+        """Return what `memory_request_bytes` does, of a directory that was listed: not checked again."""
         if self.version is CgroupVersion.V1:
-            return self._limit(cgroup, "memory", "memory.soft_limit_in_bytes") or 0
-        return _first_request(self._requests(cgroup))
+            return _memory_limit(directory, self.request_files[0]) or 0
+        return _first_request(_memory_requests(directory, self.request_files))
+
+    def listed_memory_limit_bytes(self, directory: str) -> int | None:
+        """Return what `memory_limit_bytes` does, of a directory that was listed."""
+        return _memory_limit(directory, _LIMIT_AND_REQUESTS[self.version][0])
 
     @property
     def request_files(self) -> tuple[str, ...]:
         """Return the names of the files in which a cgroup asks for memory, which the root does not have."""
         return _LIMIT_AND_REQUESTS[self.version][1:]
 
-    def _requests(self, cgroup: str) -> Iterator[int | None]:
-        for name in _LIMIT_AND_REQUESTS[CgroupVersion.V2][1:]:
-            path = f"{self._directory(cgroup, 'memory')}/{name}"
-            try:
-                yield parse_limit(read_file(path), path)
-            except FileNotFoundError:
-                continue  # the root has neither
-
     def pids_limit(self, cgroup: str) -> int | None:
         """Return how many tasks the cgroup may have, None without a limit or a pids controller."""
-        return self._limit(cgroup, "pids", "pids.max")
+        return self._of_pids(cgroup, "pids.max", parse_limit)
 
     def pids_current(self, cgroup: str) -> int | None:
         """Return how many tasks (threads count) are in the subtree, None where the controller has no say."""
-        if self.pids_root is None:
-            return None
-        path = f"{self._directory(cgroup, 'pids')}/pids.current"
-        try:
-            return parse_integer(read_file(path), path)
-        except FileNotFoundError:
-            return None  # the root has no counter, and v1 may not mirror the cgroup
+        return self._of_pids(cgroup, "pids.current", parse_integer)
 
     def set_memory_limit(self, cgroup: str, limit_bytes: int | None) -> None:
         """Set the memory limit (None: none). For cgroups of reactor's own: pods' limits are never touched."""
@@ -236,17 +230,14 @@ class CgroupTree:
                 raise RefusedError(f"cgroup {cgroup!r}: leads through a symlink")
         return spelled
 
-    def _limit(self, cgroup: str, controller: Controller, name: str) -> int | None:
-        if self._root(controller) is None:
+    def _of_pids(self, cgroup: str, name: str, parse: Callable[[bytes, str], int | None]) -> int | None:
+        if self.pids_root is None:
             return None
-        directory = self._directory(cgroup, controller)
-        path = f"{directory}/{name}"
+        path = f"{self._directory(cgroup, 'pids')}/{name}"
         try:
-            return parse_limit(read_file(path), path)
+            return parse(read_value(path), path)
         except FileNotFoundError:
-            if os.path.isdir(directory) or controller != "memory":
-                return None  # the root has no limits, and v1 may not mirror the cgroup
-            raise
+            return None  # the root has neither limit nor counter, and v1 may not mirror the cgroup
 
     def _write(self, cgroup: str, controller: Controller, name: str, text: str) -> None:
         write_file(self.path(cgroup, controller) / name, text)
@@ -382,6 +373,25 @@ class MemoryRequest:
         """Close the descriptors; a second time is harmless."""
         for file in self._files:
             file.close()
+
+
+def _memory_limit(directory: str, name: str) -> int | None:
+    path = f"{directory}/{name}"
+    try:
+        return parse_limit(read_value(path), path)
+    except FileNotFoundError:
+        if os.path.isdir(directory):
+            return None  # the root has no limits
+        raise
+
+
+def _memory_requests(directory: str, names: Iterable[str]) -> Iterator[int | None]:
+    for name in names:
+        path = f"{directory}/{name}"
+        try:
+            yield parse_limit(read_value(path), path)
+        except FileNotFoundError:
+            continue  # the root has neither
 
 
 def _first_request(requests: Iterable[int | None]) -> int:

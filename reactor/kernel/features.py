@@ -48,9 +48,12 @@ _CAPABILITIES_USED: Final = {
     "CAP_SYS_PTRACE": "process_mrelease",
     "CAP_SYS_NICE": "realtime priority",
     "CAP_IPC_LOCK": "locking its memory",
-    "CAP_SYS_RESOURCE": "its oom_score_adj, short pressure windows, more descriptors",
+    "CAP_SYS_RESOURCE": (
+        "its oom_score_adj, short pressure windows, more descriptors; "
+        "oomOrder: processes can't get a lower score than a kubelet or systemd gave them"
+    ),
     "CAP_NET_ADMIN": "process events",
-    _FOR_OTHERS_FILES: "files of cgroups and oom_score_adj of processes that belong to others",
+    _FOR_OTHERS_FILES: "files of cgroups that belong to others; oomOrder: processes of users other than root",
     "CAP_BPF": "eBPF",
     "CAP_PERFMON": "eBPF",
     "CAP_SYSLOG": "the node's own counters in eBPF",
@@ -88,23 +91,23 @@ class _Node:
         return any((directory / name).exists() for directory in directories)
 
 
-def probe(root: Path = Path("/"), *, delegated: bool = True) -> tuple[Feature, ...]:
+def probe(root: Path = Path("/"), *, for_others: bool = True) -> tuple[Feature, ...]:
     """Return every feature, in the order in which an operator wants to read them.
 
-    `root` has proc and sys. `delegated`: cgroups may belong to users other than root, and their control
-    files are written all the same; a kubelet's cgroups belong to root.
+    `root` has proc and sys. `for_others`: files of users other than root are written: control files of
+    cgroups that were delegated (a kubelet's belong to root), oom_score_adj of their processes.
     """
-    node = _node(root, delegated=delegated)
+    node = _node(root, for_others=for_others)
     return tuple(_tried(name, remedy, look, node) for name, remedy, look in _PROBES)
 
 
-def _node(root: Path, *, delegated: bool) -> _Node:
+def _node(root: Path, *, for_others: bool) -> _Node:
     try:
         tree, why_no_tree = CgroupTree.discover(root / "proc/self/mounts"), ""
     except (OSError, KernelInterfaceError) as error:
         tree, why_no_tree = None, str(error)
     return _Node(
-        tree=tree, why_no_tree=why_no_tree, root=root, needed=needed_capabilities(delegated=delegated)
+        tree=tree, why_no_tree=why_no_tree, root=root, needed=needed_capabilities(for_others=for_others)
     )
 
 
@@ -344,12 +347,12 @@ def capability_names(mask: int) -> frozenset[str]:
     return frozenset(f"CAP_{name}" for number, name in enumerate(_CAPABILITY_NAMES) if mask >> number & 1)
 
 
-def needed_capabilities(*, delegated: bool) -> dict[str, str]:
+def needed_capabilities(*, for_others: bool) -> dict[str, str]:
     """Return the names of those that the daemon uses, and what for.
 
-    `delegated`: the cgroups may belong to others than root.
+    `for_others`: files of users other than root are written.
     """
-    return {name: use for name, use in _CAPABILITIES_USED.items() if delegated or name != _FOR_OTHERS_FILES}
+    return {name: use for name, use in _CAPABILITIES_USED.items() if for_others or name != _FOR_OTHERS_FILES}
 
 
 def effective_capabilities(proc: Path = PROC) -> frozenset[str]:

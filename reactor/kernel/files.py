@@ -19,6 +19,7 @@ from reactor.errors import KernelInterfaceError
 READ_BYTES: Final = 16 << 10
 # What the files of a removed cgroup answer: there is no such path, or what was open has lost its cgroup.
 GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
+_VALUE_BYTES: Final = 256
 _INTEGER_DIGITS: Final = 20  # 2**64 has 20; also bounds what int() is given
 
 
@@ -83,6 +84,22 @@ def read_file(path: Path | str) -> bytes:
         while chunk := os.read(fd, READ_BYTES):
             chunks.append(chunk)
         return b"".join(chunks)
+    except OSError as error:
+        raise with_path(error, name) from None
+    finally:
+        os.close(fd)
+
+
+def read_value(path: Path | str) -> bytes:
+    """Return the content of a kernel file that holds one number or word, by one read.
+
+    The kernel hands such a file out in one piece: `read_file` would ask once more for its end. Raises OSError
+    with the path.
+    """
+    name = os.fspath(path)
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return os.read(fd, _VALUE_BYTES)
     except OSError as error:
         raise with_path(error, name) from None
     finally:

@@ -10,8 +10,8 @@ capability goes below it (EACCES), and who lacks it doesn't move it. A score is 
 
     without CAP_SYS_RESOURCE   a score can be raised and lowered again to what it was, but not below; the
                                process itself can lower its score again, too
-    with it                    everything can be written. What was raised stays raised for whoever lacks the
-                               capability: the process itself, and a writer that has lost it since
+    with it                    everything can be written. What was raised can't be lowered again without the
+                               capability: by the process itself, or by a writer that has lost it since
 """
 
 from __future__ import annotations

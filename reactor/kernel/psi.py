@@ -8,12 +8,41 @@ and may be shorter since; without CAP_SYS_RESOURCE only multiples of 2 s are tak
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+from reactor.errors import KernelInterfaceError
 from reactor.kernel.files import with_path
 
 UNPRIVILEGED_WINDOW_US: Final = 2_000_000
+PRESSURE: Final = Path("/proc/pressure")
+_LINE: Final = re.compile(
+    rb"^(some|full) avg10=(\d{1,3}\.\d\d) avg60=(\d{1,3}\.\d\d) avg300=\d{1,3}\.\d\d total=(\d{1,20})$",
+    re.MULTILINE,
+)
+
+
+class Pressure(NamedTuple):
+    """One line of a pressure file: averages in percent, and all stalls so far in seconds."""
+
+    avg10: float
+    avg60: float
+    total_seconds: float
+
+
+def parse_pressure(raw: bytes, interface: str) -> dict[str, Pressure]:
+    """Return the lines `some` and `full` of a pressure file; a kernel may have no `full` for the CPU.
+
+    Raises KernelInterfaceError where there is neither.
+    """
+    found = {
+        kind.decode(): Pressure(float(avg10), float(avg60), int(total) / 1e6)
+        for kind, avg10, avg60, total in _LINE.findall(raw)
+    }
+    if not found:
+        raise KernelInterfaceError(interface, raw[:64], "lines such as 'some avg10=0.00 ... total=0'")
+    return found
 
 
 def open_trigger(path: Path, kind: Literal["some", "full"], stall_us: int, window_us: int) -> int:

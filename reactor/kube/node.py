@@ -58,6 +58,7 @@ _NOT_OBSERVED: Final = {
 
 SHUTDOWN_TYPE: Final = f"{OWN_PREFIX}NodeShutdown"
 _SHUTDOWN_TAINT: Final = "reactor/node-shutdown"
+_OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 _SHUTDOWN_REASON: Final = "ReactorNodeShutdown"
 
 
@@ -113,6 +114,14 @@ class NodeObject:
         told = self.annotations.get(TAINTS_ANNOTATION, "")
         parted = (one.partition(":") for one in told.split(",") if one)
         return frozenset(TaintId(key, effect or _NO_SCHEDULE) for key, _, effect in parted)
+
+    @property
+    def is_out_of_service(self) -> bool:
+        """Return whether an operator has declared that the node is down, so that its pods may run elsewhere.
+
+        Source: KEP-2268, non-graceful node shutdown.
+        """
+        return any(taint.key == _OUT_OF_SERVICE_TAINT for taint in self.taints)
 
     def is_in_force(self, condition: NodeCondition) -> bool | None:
         """Return whether the node has a condition of the kubelet's type; None where that is not said."""

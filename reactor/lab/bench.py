@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,10 @@ POD_COUNTS: Final = (10, 110, 1000)
 TURNS: Final = 3  # of the daemon and the C floor at each rate
 FORKS_PER_SECOND: Final = 20_000
 _STORM_SECONDS: Final = 10.0
+
+Figures = Iterator[
+    dict[str, Any]
+]  # some by their names at a time; a later one of a name replaces the earlier
 
 
 class Bench:
@@ -121,26 +125,25 @@ def bench_by_source(
     return _measured(results, lambda tree, tool, directory: _sources(tree, tool, directory, rounds, skip))
 
 
-def _sources(
-    tree: CgroupTree, tool: Path, directory: Path, rounds: int, skip: Sequence[str]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"by_source": by_source(tree, tool, directory, rounds, skip)}
+def _sources(tree: CgroupTree, tool: Path, directory: Path, rounds: int, skip: Sequence[str]) -> Figures:
+    for found in by_source(tree, tool, directory, rounds, skip):
+        yield {"by_source": found}
     if tree.version is CgroupVersion.V2 and absent_because("memory") is None and PROBE_COST not in skip:
         _say("the probes' cost")
         with bench_node(tree, tool, pods=1) as node:
-            found["probe_cost_percent"] = probe_cost(node, tool, directory, rounds=max(2, 4 * rounds))
-    return found
+            cost = probe_cost(node, tool, directory, rounds=max(2, 4 * rounds))
+        yield {"probe_cost_percent": cost}
 
 
 def _measured(
     results: Path,
-    measure: Callable[[CgroupTree, Path, Path], dict[str, Any]],
+    measure: Callable[[CgroupTree, Path, Path], Figures],
     compare: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> int:
     """Measure, print, store, compare; return the exit status.
 
     0 when measured (goals are goals), 1 where a run failed, 2 where this machine can't do it, 130 when
-    interrupted.
+    interrupted: what was measured until then is printed and stored all the same.
     """
     if os.geteuid() != 0:
         print("reactor bench: needs root, to make cgroups: sudo reactor bench", file=sys.stderr)
@@ -152,21 +155,43 @@ def _measured(
         return 2
     try:
         with ended_by_signals(), tempfile.TemporaryDirectory(prefix="reactor-bench-") as directory:
-            found = {"about": about(tree.version), **measure(tree, tool, Path(directory))}
+            found = collected(about(tree.version), measure(tree, tool, Path(directory)))
         print(json.dumps(found, indent=2))
         print(f"stored as {_store(found, results)}", file=sys.stderr)
+        interrupted = found["about"].get("interrupted")
+        if interrupted is not None:
+            _say(f"interrupted {interrupted}; everything is cleaned up; compared with nothing")
+            return 130
         compare(found)
     except KeyboardInterrupt:
-        print("reactor bench: interrupted; everything is cleaned up", file=sys.stderr)
+        _say("interrupted; everything is cleaned up")
         return 130
     except (ReactorError, OSError) as error:
-        print(f"reactor bench: {error}", file=sys.stderr)
+        _say(str(error))
         return 1
     return 0
 
 
-def figures(bench: Bench, runs: int, idle_seconds: float) -> dict[str, Any]:
-    """Return the figures by their names."""
+def collected(facts: Mapping[str, object], measured: Figures) -> dict[str, Any]:
+    """Return the figures together, below `about` what they were measured on.
+
+    If the measuring is interrupted, `about` has `interrupted`, and the figures are those until then.
+    Raises KeyboardInterrupt if there are none.
+    """
+    found: dict[str, Any] = {"about": dict(facts)}
+    started = time.monotonic()
+    try:
+        for figures_so_far in measured:
+            found |= figures_so_far
+    except KeyboardInterrupt:
+        if found.keys() == {"about"}:
+            raise
+        found["about"]["interrupted"] = f"after {time.monotonic() - started:.0f} s"
+    return found
+
+
+def figures(bench: Bench, runs: int, idle_seconds: float) -> Figures:
+    """Yield the figures by their names as they become known, those of turns after each turn."""
     by_rate: dict[str, list[Run]] = {}
     floors: dict[str, list[list[Run]]] = {}
     for name, rate_bytes in RATES.items():
@@ -175,21 +200,19 @@ def figures(bench: Bench, runs: int, idle_seconds: float) -> dict[str, Any]:
             share = len(range(turn, runs, TURNS))
             by_rate.setdefault(name, []).extend(bench.crossings(rate_bytes, share) if share else ())
             floors.setdefault(name, []).append(bench.floor_crossings(rate_bytes, share) if share else [])
-    by_pods: dict[str, Sequence[Run]] = {}
+            yield {**_crossing_figures(by_rate), FLOOR: floor_figures(floors)}
+    yield {"kill_call_ms": summary(run.kill_call_ms for runs_of in by_rate.values() for run in runs_of)}
+    by_pods: dict[str, dict[str, float | int]] = {}
     for pods in POD_COUNTS:
         _say(f"{runs} passes with {pods} pods")
-        by_pods[str(pods)] = bench.crossings(RATES["1000"], runs, pods)
+        by_pods[str(pods)] = summary(run.pass_ms for run in bench.crossings(RATES["1000"], runs, pods))
+        yield {"pass_ms": dict(by_pods)}
     _say(f"{idle_seconds:g} s at rest")
     idle_percent, resident_mib = bench.at_rest(idle_seconds)
+    yield {"idle_cpu_percent": round(idle_percent, 3), "rss_mib": resident_mib}
     _say(f"{FORKS_PER_SECOND} forks a second for {_STORM_SECONDS:g} s")
     storm_percent, forks_per_second = bench.fork_storm()
-    return {
-        **_crossing_figures(by_rate),
-        FLOOR: floor_figures(floors),
-        "pass_ms": {name: summary(run.pass_ms for run in by_pods[name]) for name in by_pods},
-        "kill_call_ms": summary(run.kill_call_ms for runs in by_rate.values() for run in runs),
-        "idle_cpu_percent": round(idle_percent, 3),
-        "rss_mib": resident_mib,
+    yield {
         "fork_storm_cpu_percent": round(storm_percent, 2),
         "fork_storm_forks_per_second": round(forks_per_second),
     }

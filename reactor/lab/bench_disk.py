@@ -25,6 +25,7 @@ from reactor.disks.usage import DiskUsage
 from reactor.disks.walk_messages import Add, Drop
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.lab.bench import collected
 from reactor.lab.daemon_process import DaemonProcess
 from reactor.lab.measure import about, summary
 from reactor.lab.tool import compiled_tool
@@ -258,21 +259,13 @@ def _run(*command: str) -> None:
 
 
 def main(results: Path) -> int:
-    """Measure, print and store; return the exit status."""
+    """Measure, print and store; return the exit status. If interrupted, what was measured until then."""
     if os.geteuid() != 0:
         print("bench-disk: needs root, to mount filesystems", file=sys.stderr)
         return 2
     try:
         with ended_by_signals(), tempfile.TemporaryDirectory(prefix="reactor-bench-") as name:
-            directory = Path(name)
-            found = {
-                "about": about(CgroupTree.discover().version),
-                "crossing_to_reclaim_ms": {
-                    rate: summary(crossing_to_reclaim_ms(directory, mib, _RUNS))
-                    for rate, mib in _RATES_MIB.items()
-                },
-                "counting": counting(directory),
-            }
+            found = collected(about(CgroupTree.discover().version), _figures(Path(name)))
     except KeyboardInterrupt:
         return 130
     except (ReactorError, OSError) as error:
@@ -282,7 +275,16 @@ def main(results: Path) -> int:
     results.mkdir(parents=True, exist_ok=True)
     when = str(found["about"]["date"]).replace(":", "").partition("+")[0]
     (results / f"disk-{when}.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return 0
+    return 130 if "interrupted" in found["about"] else 0
+
+
+def _figures(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the figures by their names as they become known."""
+    answered = {}
+    for rate, mib in _RATES_MIB.items():
+        answered[rate] = summary(crossing_to_reclaim_ms(directory, mib, _RUNS))
+        yield {"crossing_to_reclaim_ms": dict(answered)}
+    yield {"counting": counting(directory)}
 
 
 if __name__ == "__main__":

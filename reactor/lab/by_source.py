@@ -98,8 +98,8 @@ def _poll(name: str, interval: str) -> Contender:
 
 def by_source(
     tree: CgroupTree, tool: Path, directory: Path, rounds: int, skip: Sequence[str]
-) -> dict[str, Any]:
-    """Return the figures of every contender but those that `skip` names.
+) -> Iterator[dict[str, Any]]:
+    """Yield the figures so far, after each turn of a contender, of every one but those that `skip` names.
 
     Raises RefusedError for a name that is none.
     """
@@ -114,7 +114,7 @@ def by_source(
                 measured.fail(contender, str(error))
             for line in so_far(measured.seen[contender.name]):
                 print(f"reactor bench:   {line}", file=sys.stderr, flush=True)
-    return measured.figures()
+            yield measured.figures()
 
 
 def _but(found: Sequence[Contender], skip: Sequence[str]) -> list[Contender]:

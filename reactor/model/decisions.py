@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from reactor.model.pods import Pod, PodUsage
-from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
+from reactor.model.rules import Firing
+from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, RuleSignal, Signal
 from reactor.model.thresholds import Observation, Threshold
 
 
@@ -47,13 +48,13 @@ class RankedPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """A pod to be evicted. `threshold` is None where the pod broke its own storage limit.
+    """A pod to be evicted. `threshold` is None where the pod broke its own storage limit, or a rule says so.
 
     `message` and `annotations` are what upstream writes into the pod's status and its event.
     """
 
     pod: Pod
-    signal: Signal | LimitSignal
+    signal: Signal | LimitSignal | RuleSignal
     resource: Resource
     grace_period_seconds: int
     message: str
@@ -69,6 +70,7 @@ class InFlight:
     `deadline_seconds` on nothing more is expected of it. `pod` is what it was where its files are awaited,
     which may outlive its cgroup, and the daemon that evicted it. `left_bytes` is the shared memory and tmpfs
     still charged to a pod that has ended (None: it has not), which is freed when the files are removed.
+    `process_bytes` is what one process of it holds that is to end alone (None: the whole pod is).
     """
 
     uid: str
@@ -77,18 +79,19 @@ class InFlight:
     deadline_seconds: float
     pod: Pod | None = None
     left_bytes: int | None = None
+    process_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomVictim:
-    """A victim of the kernel's OOM killer that may still be giving back its memory.
+    """A process killed alone, by the kernel's OOM killer or here, that may still be giving back its memory.
 
     `pid` None: only the kill is known, neither the victim nor how much its end frees (`victim_bytes` None).
     `uid` is the victim's pod, None where it belongs to none or that is not known. `left_bytes` is the least
     that this pod has held since, where no more than the pod is known. `first_bytes` and `most_bytes` are the
     memory seen available first since the kill, and the most, None before the first observation;
     `grew_at_seconds` is when that most, or that least, was seen. From `deadline_seconds` on nothing more is
-    expected of it.
+    expected of it. `pod_key` names the pod of a process that was killed here, None: the kernel killed it.
     """
 
     pid: int | None
@@ -99,6 +102,19 @@ class OomVictim:
     left_bytes: int | None = None
     first_bytes: int | None = None
     most_bytes: int | None = None
+    pod_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessKill:
+    """A process of a pod that was to end alone: how much of memory it held, and the whole pod (None: not
+    observed), by which it is judged whether that helps.
+    """
+
+    uid: str
+    at_seconds: float
+    held_bytes: int
+    used_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +131,20 @@ class MemoryReclaim:
     available_bytes: int
     wanted_bytes: int
     outside_bytes: int
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftReclaim:
+    """A reclaim from the pods' cgroups, of `wanted_bytes`, before the first eviction for a soft `threshold`.
+
+    Evictions for soft memory thresholds wait for it until `until_seconds` at the most, or until it `is_over`.
+    """
+
+    threshold: Threshold
+    began_seconds: float
+    until_seconds: float
+    wanted_bytes: int
     is_over: bool = False
 
 
@@ -160,7 +190,10 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
-    """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock."""
+    """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
+
+    Memory is being reclaimed by a rule until `rule_reclaim_until_seconds` at the most, None where it is not.
+    """
 
     conditions: tuple[NodeCondition, ...] = ()
     condition_last_observed: Mapping[NodeCondition, float] = field(default_factory=dict)
@@ -172,8 +205,11 @@ class PolicyState:
     evicted_at: tuple[float, ...] = ()
     oom_victims: tuple[OomVictim, ...] = ()
     memory_reclaim: MemoryReclaim | None = None
+    soft_reclaim: SoftReclaim | None = None
+    rule_reclaim_until_seconds: float | None = None
     hard_memory_kills: tuple[HardMemoryKill, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
+    process_kills: tuple[ProcessKill, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +219,9 @@ class Decision:
     Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
     rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts no pod
     in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to be
-    started now; the state says when it is over (`is_over`). `slowdowns` are those in force, `unhelpful` the
-    kills that have just turned out not to help.
+    started now, and so is `soft_reclaim`; the state says when each is over (`is_over`). `slowdowns` are those
+    in force, `unhelpful` the kills that have just turned out not to help. `rule` is the one that acts, None
+    where thresholds decide; with `waits` it is to be asked again, because it may act later.
     """
 
     at_seconds: float
@@ -197,5 +234,8 @@ class Decision:
     deferred_because: str | None = None
     absurd: Mapping[Signal, str] = field(default_factory=dict)
     memory_reclaim: MemoryReclaim | None = None
+    soft_reclaim: SoftReclaim | None = None
     slowdowns: tuple[Slowdown, ...] = ()
     unhelpful: tuple[HardMemoryKill, ...] = ()
+    rule: Firing | None = None
+    waits: bool = False

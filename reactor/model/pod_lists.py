@@ -29,6 +29,51 @@ BUILT_IN_NEVER: Final = (
     "kubelet.service",
 )
 
+# Names of processes, as patterns, of which none is killed alone: the session ends with each of these, or a
+# terminal with what runs in it. Where one of them is the hog, its pod is killed as a whole.
+SPARED_PROCESSES: Final = (
+    "systemd",
+    "(sd-pam)",
+    "dbus-daemon",
+    "dbus-broker*",
+    "gnome-shell",
+    "gnome-session*",
+    "gdm*",
+    "kwin_*",
+    "plasmashell",
+    "plasma_session",
+    "ksmserver",
+    "startplasma*",
+    "sddm*",
+    "sway",
+    "Hyprland",
+    "labwc",
+    "weston",
+    "cinnamon*",
+    "mate-session",
+    "xfce4-session",
+    "xfwm4",
+    "lightdm*",
+    "Xorg",
+    "Xwayland",
+    "pipewire*",
+    "wireplumber",
+    "login",
+    "sshd*",
+    "sftp-server",
+    "su",
+    "sudo",
+    "tmux*",
+    "screen",
+    "sh",
+    "bash",
+    "dash",
+    "fish",
+    "ksh*",
+    "zsh",
+    "conmon",
+)
+
 
 class Preference(IntEnum):
     """Whether a pod goes before all others, or after them: the smaller one first."""
@@ -54,22 +99,48 @@ class PodRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessVictim:
+    """Of a pod one process is killed, not all of them. `rule` is which rule says so, in words.
+
+    `never` are patterns of the names of processes that are spared, beside SPARED_PROCESSES.
+    """
+
+    rule: str
+    never: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessVictimRule:
+    """In which pods one process is killed, and which are spared there, as patterns of their names."""
+
+    pods: PodRule
+    never: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodLists:
     """Who is never evicted (`built_in_never`, by unit, and `never`), who last, and who first.
 
-    `priorities` are asked in their order, the first that matches counts. `honours_oomd`: what systemd's
-    ManagedOOMPreference says of a unit counts, too.
+    `priorities` are asked in their order, the first that matches counts; so are `process_victims`.
+    `honours_oomd`: what systemd's ManagedOOMPreference says of a unit counts, too.
     """
 
     never: tuple[PodRule, ...] = ()
     avoid: tuple[PodRule, ...] = ()
     prefer: tuple[PodRule, ...] = ()
     priorities: tuple[tuple[PodRule, int], ...] = ()
+    process_victims: tuple[ProcessVictimRule, ...] = ()
     built_in_never: tuple[str, ...] = BUILT_IN_NEVER
     honours_oomd: bool = True
 
     @property
     def wants_processes(self) -> bool:
         """Return whether a rule goes by the name of a process."""
-        rules = (*self.never, *self.avoid, *self.prefer, *(rule for rule, _ in self.priorities))
+        rules = (
+            *self.never,
+            *self.avoid,
+            *self.prefer,
+            *(rule for rule, _ in self.priorities),
+            *(one.pods for one in self.process_victims),
+        )
         return any(rule.process is not None for rule in rules)

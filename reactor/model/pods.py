@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from reactor.model.pod_lists import Preference
+from reactor.model.pod_lists import Preference, ProcessVictim
 from reactor.model.quantity import Quantity
 from reactor.model.signals import Resource
 
@@ -105,7 +105,8 @@ class Pod:
     """A pod as the policy sees it; requests are the pod's totals, an absent one is zero.
 
     `critical_because` says why it may never be evicted (None: it may). By its `preference`, which only pods
-    of a plain node have, it goes before all others or after them. `cgroup` is its cgroup relative to
+    of a plain node have, it goes before all others or after them. With a `process_victim`, which is for
+    those as well, one of its processes is killed for memory, not all. `cgroup` is its cgroup relative to
     the hierarchy's root where it is known, `cgroup_inode` that directory's inode when the pod was listed (the
     memory controller's): a directory of the same path and another inode is another pod's. Below it lie
     `container_cgroups`, by the containers' names, and `spared_cgroups`, which a kill leaves alone: the
@@ -121,6 +122,7 @@ class Pod:
     qos_class: QosClass = QosClass.BEST_EFFORT
     critical_because: str | None = None
     preference: Preference = Preference.NONE
+    process_victim: ProcessVictim | None = None
     termination_grace_period_seconds: int = DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS
     requests: Mapping[Resource, int] = field(default_factory=dict)
     own_memory_request: Quantity | None = None

@@ -9,6 +9,7 @@ from enum import StrEnum
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import PodLists
 from reactor.model.pod_parents import fences
+from reactor.model.rules import RankedBy, Rule
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -34,7 +35,8 @@ class EvictionSettings:
     `unhelpful_eviction_pause_seconds` (0: not slowed down). `minimum_victim` is what a pod has to hold to be
     worth a hard memory eviction, in bytes or as a share of what is missing (None: anything).
     With `ranks_swap` a pod's memory in swap counts where pods are ranked for memory.
-    With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`).
+    With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`), and
+    pods' own for `soft_reclaim_seconds` before the first soft eviction (`Decision.soft_reclaim`; 0: not).
     `commands_for` are the filesystems for which commands are configured that give something back.
     """
 
@@ -51,6 +53,7 @@ class EvictionSettings:
     minimum_victim: ThresholdValue | None = None
     in_flight_deadline_seconds: float = 10.0
     reclaims_memory: bool = False
+    soft_reclaim_seconds: float = 0.0
     ranks_swap: bool = False
     commands_for: frozenset[Filesystem] = frozenset()
 
@@ -179,6 +182,13 @@ class BrakeMode(StrEnum):
     HARD = "hard"
 
 
+class SystemdOomd(StrEnum):
+    """What systemd's units say of systemd-oomd: nothing that counts here, or rules in its place."""
+
+    IGNORE = "ignore"
+    REPLACE = "replace"
+
+
 class KernelKill(StrEnum):
     """Whether the kernel itself kills for hard memory thresholds, at the crossing and under a warrant."""
 
@@ -247,7 +257,8 @@ class Settings:
     a pod that is still to run `dead_containers_kept` dead ones are kept when space is reclaimed;
     `static_pods_path` is where the kubelet finds its static pods. On a plain node podman's images are given
     back where `podman`; `podman_socket` None is its own unit's, if that is there. `shutdown_groups` are empty
-    where a shutdown of the node is not held up for its pods.
+    where a shutdown of the node is not held up for its pods. `rules` are the operator's own,
+    `systemd_oomd` whether those of systemd's units count as well.
     """
 
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
@@ -280,6 +291,8 @@ class Settings:
     restart_loop: RestartLoopSettings = field(default_factory=RestartLoopSettings)
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
     shutdown_groups: tuple[ShutdownGroup, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    systemd_oomd: SystemdOomd = SystemdOomd.IGNORE
     dry_run: bool = False
     stand_by: bool = False
     warnings: tuple[str, ...] = ()
@@ -288,7 +301,8 @@ class Settings:
     def counts_swap(self) -> bool:
         """Return whether a pass asks what each pod has in swap: for a threshold, or to rank by it."""
         eviction = self.eviction
-        return eviction.ranks_swap or any(one.signal is Signal.SWAP_AVAILABLE for one in eviction.thresholds)
+        is_signal = any(one.signal is Signal.SWAP_AVAILABLE for one in eviction.thresholds)
+        return eviction.ranks_swap or is_signal or any(rule.by is RankedBy.SWAP for rule in self.rules)
 
     @property
     def measured_parents(self) -> tuple[str, ...]:

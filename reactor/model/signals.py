@@ -33,6 +33,12 @@ class LimitSignal(StrEnum):
     CONTAINER = "ephemeralcontainerfs.limit"
 
 
+class RuleSignal(StrEnum):
+    """Why a pod is evicted, or memory reclaimed, where a rule of the operator's says so."""
+
+    RULE = "rule"
+
+
 class Resource(StrEnum):
     """What is starved, as eviction messages name it."""
 
@@ -75,13 +81,16 @@ class Reclaim(StrEnum):
     """What a node can give back before a pod is evicted, in the order in which it is asked to.
 
     `COMMANDS`: what the operator configured. `MEMORY`: what no pod holds, before a further pod is evicted for
-    it. Upstream knows the other two alone.
+    it. `POD_MEMORY`: what pods hold and have not used for long, before a soft eviction. `RULE`: memory of a
+    cgroup, where a rule of the operator's says so. Upstream knows `CONTAINERS` and `IMAGES` alone.
     """
 
     COMMANDS = "commands"
     CONTAINERS = "containers"
     IMAGES = "images"
     MEMORY = "memory"
+    POD_MEMORY = "pod-memory"
+    RULE = "rule"
 
 
 MEMORY_SIGNALS: Final = frozenset({Signal.MEMORY_AVAILABLE, Signal.ALLOCATABLE_MEMORY_AVAILABLE})

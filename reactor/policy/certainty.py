@@ -19,7 +19,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
-from reactor.policy.memory_reclaim import AFTER_EVICTION_SECONDS, is_reclaiming
+from reactor.policy.memory_reclaim import is_reclaiming, may_be_due
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.storm import is_hard_memory
 
@@ -119,7 +119,7 @@ def _unsettled(
             yield "what pods have in swap counts too, and no charge tells of it"
         yield from _under_way(state, now_seconds + ahead.horizon_seconds)
         yield from _others_near(settings, threshold, ahead)
-        yield from _judged_still(settings, state, now_seconds)
+        yield from _judged_still(settings, state, now_seconds, now_seconds + ahead.horizon_seconds)
 
 
 def _under_way(state: PolicyState, until_seconds: float) -> Iterator[str]:
@@ -145,7 +145,9 @@ def _others_near(settings: EvictionSettings, threshold: Threshold, ahead: Ahead)
                 yield f"{other} may be crossed too"
 
 
-def _judged_still(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> Iterator[str]:
+def _judged_still(
+    settings: EvictionSettings, state: PolicyState, now_seconds: float, until_seconds: float
+) -> Iterator[str]:
     """Yield what is still awaited of earlier evictions."""
     kills = [kill.at_seconds for kill in state.hard_memory_kills]
     if kills and now_seconds < max(kills) + settings.unhelpful_eviction_pause_seconds:
@@ -153,6 +155,6 @@ def _judged_still(settings: EvictionSettings, state: PolicyState, now_seconds: f
     most = settings.hard_memory_evictions_per_minute
     if most is not None and sum(now_seconds - at < _RATE_WINDOW_SECONDS for at in kills) >= most:
         yield "as many evictions as are allowed in a minute"
-    is_recent = any(now_seconds - at < AFTER_EVICTION_SECONDS for at in state.evicted_at)
-    if is_reclaiming(state, now_seconds) or (settings.reclaims_memory and is_recent):
+    may_reclaim = settings.reclaims_memory and may_be_due(state, now_seconds, until_seconds)
+    if may_reclaim or is_reclaiming(state, now_seconds):
         yield "memory that no pod holds may be reclaimed first"

@@ -21,6 +21,7 @@ from reactor.policy.messages import node_message
 from reactor.policy.oom_victims import still_dying
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
+from reactor.policy.soft_reclaim import soft_reclaim_awaited, soft_reclaim_wanted
 from reactor.policy.storm import hopeless, is_hard_memory, with_slowdowns
 from reactor.policy.thresholds import (
     absurdities,
@@ -167,6 +168,12 @@ def _act(
         reason = deferral(
             settings, state, threshold, seen, evicting, decision.at_seconds, given_up
         ) or reclaim_awaited(state, threshold, seen, decision.at_seconds)
+        if reason is None:
+            soft = soft_reclaim_wanted(settings, state, threshold, seen, decision.at_seconds)
+            if soft is not None:
+                state = replace(state, soft_reclaim=soft)
+                decision = replace(decision, soft_reclaim=soft)
+            reason = soft_reclaim_awaited(state, threshold, decision.at_seconds)
         if reason is None:
             reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
             if reclaims:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from reactor.model.amounts import amount_text
-from reactor.model.decisions import Eviction, InFlight, PolicyState, Snapshot
+from reactor.model.decisions import Eviction, InFlight, OomVictim, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
@@ -108,6 +108,7 @@ def deferral(
     """
     return (
         _awaited(settings, state, threshold, observation, evicting, now_seconds, given_up)
+        or _swap_awaited(state, threshold)
         or slowed(state, threshold, now_seconds)
         or _rate(settings, state, threshold, now_seconds)
     )
@@ -130,8 +131,7 @@ def _awaited(
         if gives is None:
             return "in flight: the kernel's OOM killer has killed a process whose memory is still being freed"
         credit += gives
-        whose = f"pod {victim.uid}" if victim.pid is None else f"process {victim.pid}"
-        names.append(f"{whose} (killed by the kernel's OOM killer)")
+        names.append(_whose(victim))
     for flight in _waited_for(state, threshold, now_seconds):
         if flight.left_bytes is not None:
             left += flight.left_bytes
@@ -140,7 +140,9 @@ def _awaited(
         if flight.uid in given_up:
             continue
         pod, used = evicting[flight.uid]
-        credit += usage(pod, used, threshold.signal, settings.layout) or 0
+        is_whole = flight.process_bytes is None
+        held = usage(pod, used, threshold.signal, settings.layout) if is_whole else flight.process_bytes
+        credit += held or 0
         names.append(pod.key)
     if not names:
         return None
@@ -155,6 +157,23 @@ def _awaited(
         return None
     amount = amount_text(credit, RESOURCE[threshold.signal])
     return f"in flight: {amount} still to be freed by {', '.join(names)}"
+
+
+def _swap_awaited(state: PolicyState, threshold: Threshold) -> str | None:
+    """Return whose swap is waited for: that of processes which were killed here alone of their pod."""
+    victims = [victim for victim in state.oom_victims if victim.pod_key is not None]
+    if RESOURCE[threshold.signal] is not Resource.SWAP or not victims:
+        return None
+    names = ", ".join(map(_whose, victims))
+    return f"in flight: how much swap the end of {names} frees is not known yet"
+
+
+def _whose(victim: OomVictim) -> str:
+    """Return what is waited for, in words."""
+    if victim.pod_key is not None:
+        return f"process {victim.pid} of {victim.pod_key}"
+    whose = f"pod {victim.uid}" if victim.pid is None else f"process {victim.pid}"
+    return f"{whose} (killed by the kernel's OOM killer)"
 
 
 def _waited_for(state: PolicyState, threshold: Threshold, now_seconds: float) -> Iterable[InFlight]:

@@ -4,8 +4,8 @@ Who chose a name decides what it counts for. The name of a unit in /system.slice
 that was given to a user, or that is a unit's own, its owner makes cgroups and calls them what he likes, and
 every process chooses its own name. So
 
-    never, avoid, priorities   by names that root chose; by others only where the rule `is_trusting`. The name
-                               of a process alone is never enough
+    never, avoid, priorities,  by names that root chose; by others only where the rule `is_trusting`. The name
+    processVictims             of a process alone is never enough
     prefer                     by any name: who calls itself so harms itself alone
 
 The lists are read when a pod is listed, not at a crossing.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
-from reactor.model.pod_lists import PodLists, PodRule, Preference
+from reactor.model.pod_lists import PodLists, PodRule, Preference, ProcessVictim
 
 
 class Named(NamedTuple):
@@ -37,11 +37,15 @@ class Named(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What the lists say of a pod: why it is never evicted (None: it may be), its preference and priority."""
+    """What the lists say of a pod: why it is never evicted (None: it may be), its preference and priority.
+
+    `process_victim`: one of its processes is killed, not the whole pod.
+    """
 
     never_because: str | None = None
     preference: Preference = Preference.NONE
     priority: int | None = None
+    process_victim: ProcessVictim | None = None
 
 
 class _Rule:
@@ -52,11 +56,7 @@ class _Rule:
         self._cgroup = None if rule.cgroup is None else _path_matcher(rule.cgroup)
         self._process = None if rule.process is None else matcher(rule.process)
         self._is_trusting = rule.is_trusting
-        self.text = ", ".join(
-            f"{what} {pattern}"
-            for what, pattern in (("unit", rule.unit), ("cgroup", rule.cgroup), ("process", rule.process))
-            if pattern is not None
-        )
+        self.text = rule_text(rule)
 
     def protects(self, pod: Named) -> bool:
         """Return whether the rule matches, by names that its pod could not give to itself.
@@ -90,10 +90,13 @@ class Lists:
         self._avoid = [_Rule(rule) for rule in lists.avoid]
         self._prefer = [_Rule(rule) for rule in lists.prefer]
         self._priorities = [(_Rule(rule), priority) for rule, priority in lists.priorities]
+        self._process_victims = [(_Rule(one.pods), one.never) for one in lists.process_victims]
 
     def of(self, pod: Named) -> Listed:
         """Return what the lists say of a pod."""
-        return Listed(self.never_because(pod), self._preference(pod), self._priority(pod))
+        return Listed(
+            self.never_because(pod), self._preference(pod), self._priority(pod), self._process_victim(pod)
+        )
 
     def never_because(self, pod: Named) -> str | None:
         """Return why a pod is never evicted, None where it may be."""
@@ -112,6 +115,25 @@ class Lists:
 
     def _priority(self, pod: Named) -> int | None:
         return next((priority for rule, priority in self._priorities if rule.protects(pod)), None)
+
+    def _process_victim(self, pod: Named) -> ProcessVictim | None:
+        found = (one for one in self._process_victims if one[0].protects(pod))
+        rule, never = next(found, (None, ()))
+        return None if rule is None else ProcessVictim(rule=rule.text, never=never)
+
+
+def rule_text(rule: PodRule) -> str:
+    """Return what a rule goes by, in words."""
+    return ", ".join(
+        f"{what} {pattern}"
+        for what, pattern in (("unit", rule.unit), ("cgroup", rule.cgroup), ("process", rule.process))
+        if pattern is not None
+    )
+
+
+def matches_by_any_name(rule: PodRule, pod: Named) -> bool:
+    """Return whether a rule matches a pod, also by names that count for nothing without `trusting`."""
+    return _Rule(rule).matches(pod)
 
 
 def _first(rules: Sequence[_Rule], pod: Named) -> _Rule | None:

@@ -75,13 +75,17 @@ def is_reclaiming(state: PolicyState, now_seconds: float) -> bool:
     return reclaim is not None and not reclaim.is_over and now_seconds < reclaim.until_seconds
 
 
+def may_be_due(state: PolicyState, now_seconds: float, until_seconds: float) -> bool:
+    """Return whether between these a reclaim may be due, whatever is awaited now."""
+    before = state.memory_reclaim
+    is_recent = any(now_seconds - at < AFTER_EVICTION_SECONDS for at in state.evicted_at)
+    return is_recent and (before is None or until_seconds - before.began_seconds >= PAUSE_SECONDS)
+
+
 def _is_due(state: PolicyState, now_seconds: float) -> bool:
-    if not any(now_seconds - at < AFTER_EVICTION_SECONDS for at in state.evicted_at):
-        return False
     if state.oom_victims or is_dying(state):
         return False  # what they bring back is seen first
-    before = state.memory_reclaim
-    return before is None or now_seconds - before.began_seconds >= PAUSE_SECONDS
+    return may_be_due(state, now_seconds, now_seconds)
 
 
 def _outside_bytes(

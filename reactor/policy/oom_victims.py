@@ -4,6 +4,7 @@ Right after an OOM kill nothing is available yet, although the victim alone may 
 missing. Where its size is known, what it has not given back yet is credited to the node until it has exited.
 If only its pod is known (its cgroup counts a kill), what that pod still holds is credited for as long as it
 shrinks. If nothing but the kill is known, no pod is evicted while the node's available memory grows.
+A process that was killed here, alone of its pod, is waited for likewise.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from reactor.model.thresholds import Observation
 # A victim of which nothing is known is waited for as long as more comes back within this time. A process
 # that waits for a CPU, or for its quota's next period, gives back nothing for 100 ms and more.
 STILL_SECONDS: Final = 0.25
+# One that was killed here has no OOM reaper behind it: where the kernel can't end it (a filesystem that
+# hangs), nothing comes back of it.
+_STUCK_SECONDS: Final = 1.0
 _GROWTH_BYTES: Final = 1 << 20  # what the cgroup of a pod keeps, such as kernel memory, is less
 
 
@@ -120,6 +124,8 @@ def _is_unknown(victim: OomVictim) -> bool:
 def _is_awaited(victim: OomVictim, now_seconds: float) -> bool:
     if now_seconds >= victim.deadline_seconds or victim.left_bytes == 0:
         return False
+    if victim.pod_key is not None:
+        return now_seconds - victim.grew_at_seconds < _STUCK_SECONDS
     return victim.victim_bytes is not None or now_seconds - victim.grew_at_seconds < STILL_SECONDS
 
 

@@ -58,6 +58,24 @@ def rank(
     return tuple(sorted(places, key=order))
 
 
+def rank_by_amount(pods: Iterable[Pod], amounts: Mapping[str, int]) -> tuple[RankedPod, ...]:
+    """Return the pods by an amount that no pod requests, in the order that holds for inodes; by uid.
+
+    A pod whose amount is not known comes last of those that may be evicted.
+    """
+    places = (
+        RankedPod(
+            pod=pod,
+            usage=amounts.get(pod.uid),
+            request=0,
+            exceeds_request=amounts[pod.uid] > 0 if pod.uid in amounts else None,
+            unreadable=pod.uid not in amounts,
+        )
+        for pod in pods
+    )
+    return tuple(sorted(places, key=_order_by_request))
+
+
 def _order_by_request(place: RankedPod) -> tuple[bool, bool, int, bool, bool, int, int]:
     """Return the sort key for what can be requested: least first."""
     pod, amount = place.pod, place.usage

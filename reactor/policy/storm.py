@@ -173,8 +173,6 @@ def with_kill(
     threshold = eviction.threshold
     if threshold is None or not is_hard_memory(threshold):
         return state
-    window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
-    recent = [kill for kill in state.hard_memory_kills if now_seconds - kill.at_seconds < window_seconds]
     kill = HardMemoryKill(
         uid=eviction.pod.uid,
         signal=threshold.signal,
@@ -184,12 +182,62 @@ def with_kill(
             default=None,
         ),
     )
-    seen = snapshot.signals.get(threshold.signal)
-    if seen is not None:
-        dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
-        node = _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
-        others = replace(node, dying=dying | {eviction.pod.uid})
+    node = _node_at(state, threshold, snapshot, pods, now_seconds)
+    if node is not None:
+        others = replace(node, dying=node.dying | {eviction.pod.uid})
         kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes())
+    return _with_last(settings, state, kill)
+
+
+def with_process_kill(
+    settings: EvictionSettings,
+    state: PolicyState,
+    eviction: Eviction,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+    process_bytes: int,
+) -> PolicyState:
+    """Return the state after one process of a pod was killed, which held so much: the pod lives on.
+
+    See `with_kill`.
+    """
+    threshold = eviction.threshold
+    if threshold is None or not is_hard_memory(threshold):
+        return state
+    kill = HardMemoryKill(
+        uid=eviction.pod.uid,
+        signal=threshold.signal,
+        at_seconds=now_seconds,
+        credited_bytes=process_bytes,
+    )
+    node = _node_at(state, threshold, snapshot, pods, now_seconds)
+    if node is not None:
+        living_bytes = node.living_bytes()
+        pods_bytes = None if living_bytes is None else max(0, living_bytes - process_bytes)
+        kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=pods_bytes)
+    return _with_last(settings, state, kill)
+
+
+def _node_at(
+    state: PolicyState,
+    threshold: Threshold,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> _Node | None:
+    """Return the node as it was decided on, None where its signal was not observed."""
+    seen = snapshot.signals.get(threshold.signal)
+    if seen is None:
+        return None
+    dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
+    return _Node(threshold=threshold, seen=seen, pods=pods, used=snapshot.pods, dying=dying)
+
+
+def _with_last(settings: EvictionSettings, state: PolicyState, kill: HardMemoryKill) -> PolicyState:
+    """Return the state with one more kill, and none that is too long ago to be judged."""
+    window_seconds = max(_RATE_WINDOW_SECONDS, _REMEMBERED_PAUSES * settings.unhelpful_eviction_pause_seconds)
+    recent = [one for one in state.hard_memory_kills if kill.at_seconds - one.at_seconds < window_seconds]
     return replace(state, hard_memory_kills=(*recent, kill))
 
 

@@ -1,1 +1,1 @@
-"""What is reclaimed before a pod is evicted: commands, containers, images, page cache."""
+"""What is reclaimed before a pod is evicted: commands, containers, images, page cache, pods' memory."""

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _SIZE_INCHES: Final = (9.0, 4.2)
 # Okabe and Ito's, told apart by the colour-blind; after those the same again, dashed.
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")
+COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")
 _LABEL_CHARACTERS: Final = 60  # that stand side by side below the axis
 _DASHES: Final = ("-", "--", ":")
-_STYLE: Final[dict[Any, Any]] = {
+STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
     "svg.hashsalt": "reactor",
     "font.family": "sans-serif",
@@ -44,14 +44,14 @@ Strokes = Mapping[str, tuple[str, str]]
 def strokes(names: Sequence[str]) -> Strokes:
     """Return a colour and a dash for each name: the same in every figure of a report."""
     return {
-        name: (_COLOURS[place % len(_COLOURS)], _DASHES[place // len(_COLOURS) % len(_DASHES)])
+        name: (COLOURS[place % len(COLOURS)], _DASHES[place // len(COLOURS) % len(_DASHES)])
         for place, name in enumerate(names)
     }
 
 
 def draw(figure: Figure, look: Strokes) -> str:
     """Return the figure as an SVG element. `look` has a stroke for each of its series."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=_SIZE_INCHES, layout="constrained")
         axes = canvas.add_subplot()
         axes.set_title(figure.title, loc="left", fontweight="bold")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from reactor.errors import ConfigError
@@ -51,6 +51,17 @@ def _print_table(scenario: Scenario, lines: Iterable[dict[str, Any]]) -> None:
             at = ""
 
 
+def _rule(line: Mapping[str, Any]) -> str:
+    """Return what a rule did in a step, or why it did nothing although its conditions hold."""
+    if "cgroup" not in line:
+        return f"{line['name']}: {line['because']}"
+    inputs = "; ".join(f"{one['condition']}: {one['value']:g}" for one in line["inputs"])
+    held = (
+        f"{line['name']} ({line['action']}): held in {line['cgroup']} for {line['heldSeconds']:g} s, {inputs}"
+    )
+    return held if line["because"] is None else f"{held}; {line['because']}"
+
+
 def _happened(line: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         *(("condition", one) for one in line["conditions"]),
@@ -64,6 +75,7 @@ def _happened(line: dict[str, Any]) -> list[tuple[str, str]]:
                 ("", f"for {pod['signal']}, within {pod['gracePeriodSeconds']} s"),
             )
         ),
+        *(("rule", _rule(one)) for one in line.get("rules") or () if one["acted"] or one["holdsIn"]),
         *((f"{place}. in order", one) for place, one in enumerate(line["ranking"], 1)),
         *(("image removed", one) for one in line["imagesRemoved"]),
         *(("not admitted", key) for key, answer in line["admit"].items() if not answer["admitted"]),

@@ -82,10 +82,10 @@ def _documents(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _is_wanted(document: Mapping[str, Any]) -> bool:
-    """Return whether it is a decision, or an OOM kill at the node's own limit."""
+    """Return whether it is a decision over thresholds, or an OOM kill at the node's own limit."""
     if document.get("kind") == _OOM_KILL:
         return bool(document.get("scope") == OomScope.NODE)
-    return document.get("kind") == "decision"
+    return document.get("kind") == "decision" and document.get("rule") is None
 
 
 def _summary(document: Mapping[str, Any]) -> dict[str, Any]:

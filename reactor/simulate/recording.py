@@ -32,7 +32,10 @@ from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Layout
 from reactor.simulate.from_journal import steps_of_journal
 from reactor.simulate.plain_node import PlainNode, Worth, pod_document, preferences_of, summary_of
+from reactor.simulate.rule_numbers import numbers_document
+from reactor.simulate.rule_recording import RuleRecording
 from reactor.simulate.scenario_file import ScenarioFile, at
+from reactor.text import printable
 
 _TERMINAL: Final = frozenset({"Failed", "Succeeded"})
 
@@ -108,7 +111,10 @@ async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: R
 
 async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, options: RecordOptions) -> None:
     """Record a plain node, as the daemon would observe it."""
-    worth = Worth(settings.eviction.thresholds)
+    worth, rules = Worth(settings.eviction.thresholds), RuleRecording(tree, settings.rules)
+    for condition in rules.too_short(options.interval_seconds):
+        shown = printable(condition)
+        print(f"reactor: {shown}: not seen at this pace; take a shorter --interval-seconds", file=sys.stderr)
     pods_before: list[Any] | None = None
     preferences_before: dict[str, str] = {}
     async with trio.open_nursery() as nursery:
@@ -119,7 +125,9 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
                 while True:
                     now = trio.current_time()
                     seen, pods, usages = await node.look()
-                    if worth.is_step(now - began, seen, usages, pods):
+                    numbers = rules.look(pods)
+                    if rules.is_step(numbers) | worth.is_step(now - began, seen, usages, pods):
+                        rules.written(numbers)
                         listed = [pod_document(pod) for pod in pods]
                         summary = summary_of(seen, pods, usages)
                         preferences = preferences_of(pods)
@@ -128,6 +136,12 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
                         step = step_of(now - began, summary, listed, pods_before)
                         if preferences and "pods" in step:
                             step["preferences"] = preferences
+                        if settings.rules and "pods" in step:
+                            step["podCgroups"] = {pod.uid: pod.cgroup for pod in pods if pod.cgroup}
+                        if numbers:
+                            step["cgroups"] = {
+                                cgroup: numbers_document(values) for cgroup, values in numbers.items()
+                            }
                         scenario.add(step)
                         pods_before, preferences_before = listed, preferences
                     await trio.sleep_until(now + options.interval_seconds)
@@ -158,6 +172,8 @@ def _header(configuration: Configuration, path: Path) -> dict[str, Any]:
     """Return what stands before the steps: the thresholds in force, and how the filesystems lie."""
     raw = load_document(configuration.text, str(path)) or {}
     layout = configuration.settings.eviction.layout
+    section = raw.get("reactor")
+    rules = section.get("rules") if isinstance(section, Mapping) else None
     return {
         "kubeletConfiguration": {key: value for key, value in raw.items() if key != "reactor"},
         "filesystems": {
@@ -165,6 +181,7 @@ def _header(configuration: Configuration, path: Path) -> dict[str, Any]:
             "splitImageFs": layout is Layout.SPLIT,
         },
         "pods": [],
+        **({"rules": rules} if rules else {}),
     }
 
 

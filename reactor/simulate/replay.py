@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reactor.config.summary import Summary
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pods import Image, Pod
+from reactor.model.rules import Rule
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Reclaim, Signal
 from reactor.policy import admit, after_reclaim, decide, images_to_collect, memory_level, unused_images
 from reactor.policy.admission import REASON
+from reactor.simulate.rule_replay import Numbers, RuleReplay
 from reactor.simulate.scenario import Scenario, Step
 
 _NOTIFIER_REFRESH_SECONDS = 10.0
@@ -31,17 +33,23 @@ class _Node:
     snapshot: Snapshot = field(default_factory=Snapshot)
     memory_levels: dict[str, int] = field(default_factory=dict)
     memory_levels_at_seconds: float | None = None
+    numbers: Numbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One step and what it came to. `snapshot` None could not be read; nothing was changed then."""
+    """One step and what it came to. `snapshot` None could not be read; nothing was changed then.
+
+    `by_rules` is what rules that were due decided, `rules` how all of them stand, None where there are none.
+    """
 
     step: Step
     snapshot: Snapshot | None
     decision: Decision
     images_removed: Sequence[Image] = ()
     memory_levels: Mapping[str, int]
+    by_rules: tuple[Decision, ...] = ()
+    rules: Sequence[Mapping[str, Any]] | None = None
 
 
 def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
@@ -49,19 +57,37 @@ def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
     return map(_line, passes(scenario, scenario.settings, Summary.snapshot))
 
 
-def passes(scenario: Scenario, settings: EvictionSettings, snapshot_of: SnapshotOf) -> Iterator[Pass]:
-    """Yield each step's pass under `settings`, the scenario's own or others."""
+def passes(
+    scenario: Scenario,
+    settings: EvictionSettings,
+    snapshot_of: SnapshotOf,
+    rules: Sequence[Rule] | None = None,
+) -> Iterator[Pass]:
+    """Yield each step's pass under `settings` and `rules`, the scenario's own or others."""
     node = _Node(pods=scenario.pods, images=scenario.images)
-    for step in scenario.steps:
+    by_rules = RuleReplay(scenario.rules if rules is None else rules)
+    for step, numbers in zip(scenario.steps, scenario.numbers, strict=True):
+        if numbers is not None:
+            node.numbers = numbers
         if step.pods is not None:
             node.pods = step.pods
         if step.summary is not None:
             node.snapshot = snapshot_of(step.summary)
         if step.stats_error:
             node.state, decision = decide(settings, node.state, None, node.pods, step.at)
-            yield Pass(step=step, snapshot=None, decision=decision, memory_levels=node.memory_levels)
+            made = Pass(step=step, snapshot=None, decision=decision, memory_levels=node.memory_levels)
         else:
-            yield _pass(settings, node, step, snapshot_of)
+            made = _pass(settings, node, step, snapshot_of)
+        yield _with_rules(settings, node, made, by_rules) if by_rules.rules else made
+
+
+def _with_rules(settings: EvictionSettings, node: _Node, made: Pass, by_rules: RuleReplay) -> Pass:
+    """Return a pass with what the rules make of its step; of one that could not be read they make nothing."""
+    if made.snapshot is None:
+        return replace(made, rules=())
+    at_seconds = made.step.at
+    decisions = by_rules.take(settings, node.state, made.snapshot, node.pods, node.numbers, at_seconds)
+    return replace(made, by_rules=decisions, rules=tuple(by_rules.lines(decisions, at_seconds)))
 
 
 def _pass(settings: EvictionSettings, node: _Node, step: Step, snapshot_of: SnapshotOf) -> Pass:
@@ -130,7 +156,8 @@ def _renew_memory_levels(settings: EvictionSettings, node: _Node, now_seconds: f
 
 def _line(made: Pass) -> dict[str, Any]:
     step, decision = made.step, made.decision
-    return {
+    evictions = [*decision.evictions, *(one for by_rule in made.by_rules for one in by_rule.evictions)]
+    line = {
         "at": float(step.at),
         "conditions": [str(condition) for condition in decision.conditions],
         "thresholdsMet": [str(threshold) for threshold in decision.thresholds_met],
@@ -144,7 +171,7 @@ def _line(made: Pass) -> dict[str, Any]:
                 "reason": REASON,
                 "message": eviction.message,
             }
-            for eviction in decision.evictions
+            for eviction in evictions
         ],
         "ranking": [place.pod.key for place in decision.ranking],
         "imagesRemoved": [image.id for image in made.images_removed],
@@ -152,6 +179,7 @@ def _line(made: Pass) -> dict[str, Any]:
         "memcgThresholdsBytes": dict(made.memory_levels),
         "error": _STATISTICS_ERROR if made.snapshot is None else None,
     }
+    return line if made.rules is None else {**line, "rules": list(made.rules)}
 
 
 def _admission(pod: Pod, decision: Decision) -> dict[str, Any]:

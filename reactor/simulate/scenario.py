@@ -17,12 +17,15 @@ from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.pod import PodDocument, pod
 from reactor.config.refused import Refused
 from reactor.config.scalars import Count, Instant, Seconds, enumeration
+from reactor.config.section import WrittenRule
 from reactor.config.summary import Summary
 from reactor.errors import ConfigError, Problem
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Image, Pod
+from reactor.model.rules import Metric, Rule
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Layout, Reclaim
+from reactor.simulate.rule_numbers import CgroupNumbers, RecordedCgroup
 
 API_VERSION = "reactor/v1alpha1"
 KIND = "Scenario"
@@ -68,12 +71,15 @@ class Step:
     """One evaluation pass, `at` seconds after the scenario's start.
 
     `oom_kills` of the kernel's since the step before, at the node's own limit; no decision depends on them.
-    `preferences` are by uid, of the step's own `pods`.
+    `preferences` and `pod_cgroups` are by uid, of the step's own `pods`. `cgroups` are what rules look at;
+    a step without them repeats those of the step before.
     """
 
     at: Seconds
     pods: tuple[Pod, ...] | None = None
     preferences: Mapping[str, Preferred] = field(default_factory=dict)
+    pod_cgroups: Mapping[str, RecordedCgroup] = field(default_factory=dict)
+    cgroups: Mapping[RecordedCgroup, CgroupNumbers] | None = None
     summary: Summary | None = None
     stats_error: bool = False
     after_reclaim: Mapping[Reclaim, Summary] = field(default_factory=dict)
@@ -93,12 +99,17 @@ class _Document:
     filesystems: _Filesystems = field(default_factory=_Filesystems)
     pods: tuple[Pod, ...] = ()
     preferences: Mapping[str, Preferred] = field(default_factory=dict)
+    pod_cgroups: Mapping[str, RecordedCgroup] = field(default_factory=dict)
+    rules: tuple[WrittenRule, ...] = ()
     images: tuple[_Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scenario, read and checked. `settings` are what `configuration` comes to in its layout."""
+    """A scenario, read and checked. `settings` are what `configuration` comes to in its layout.
+
+    `numbers` are for each step what rules look at, by cgroup; None where the step repeats them.
+    """
 
     name: str
     configuration: KubeletConfiguration
@@ -107,6 +118,8 @@ class Scenario:
     pods: tuple[Pod, ...]
     images: tuple[Image, ...]
     steps: tuple[Step, ...]
+    rules: tuple[Rule, ...] = ()
+    numbers: tuple[Mapping[str, Mapping[Metric, float]] | None, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -118,7 +131,7 @@ def scenario_from_text(text: str, name: str) -> Scenario:
         configuration=document.kubelet_configuration,
         layout=document.filesystems.layout,
         settings=eviction_settings(document.kubelet_configuration, document.filesystems.layout),
-        pods=_preferred(document.pods, document.preferences),
+        pods=_known(document.pods, document.preferences, document.pod_cgroups),
         images=tuple(
             Image(
                 id=image.id,
@@ -131,16 +144,32 @@ def scenario_from_text(text: str, name: str) -> Scenario:
             for image in document.images
         ),
         steps=tuple(
-            replace(step, pods=_preferred(step.pods or (), step.preferences)) if step.preferences else step
+            replace(step, pods=_known(step.pods or (), step.preferences, step.pod_cgroups))
+            if step.preferences or step.pod_cgroups
+            else step
+            for step in document.steps
+        ),
+        rules=tuple(one.rule() for one in document.rules),
+        numbers=tuple(
+            None if step.cgroups is None else {name: one.values() for name, one in step.cgroups.items()}
             for step in document.steps
         ),
         warnings=document.kubelet_configuration.warnings,
     )
 
 
-def _preferred(pods: tuple[Pod, ...], preferences: Mapping[str, Preferred]) -> tuple[Pod, ...]:
+def _known(
+    pods: tuple[Pod, ...], preferences: Mapping[str, Preferred], cgroups: Mapping[str, RecordedCgroup]
+) -> tuple[Pod, ...]:
+    """Return pods with what stands beside them: which go first or last, and where they are."""
+    if not preferences and not cgroups:
+        return pods
     return tuple(
-        replace(one, preference=Preference[preferences[one.uid].name]) if one.uid in preferences else one
+        replace(
+            one,
+            preference=Preference[preferences[one.uid].name] if one.uid in preferences else one.preference,
+            cgroup=cgroups.get(one.uid, one.cgroup),
+        )
         for one in pods
     )
 
@@ -161,6 +190,16 @@ def _checks(raw: Mapping[str, Any]) -> Iterator[Refused]:
     yield from _same_pods(raw.get("pods"), "pods")
     yield from _of_pods(raw, "")
     yield from _steps(raw.get("steps"))
+    yield from _rules(raw.get("rules"))
+
+
+def _rules(rules: object) -> Iterator[Refused]:
+    names = set()
+    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+        name = rule.get("name") if isinstance(rule, Mapping) else None
+        if isinstance(name, str) and name in names:
+            yield Refused(name, "a name that no other rule has", at=f"rules[{index}].name")
+        names.add(name if isinstance(name, str) else None)
 
 
 def _kind(raw: Mapping[str, Any]) -> Iterator[Refused]:
@@ -201,10 +240,9 @@ def _steps(steps: object) -> Iterator[Refused]:
 
 
 def _of_pods(raw: Mapping[str, Any], at: str) -> Iterator[Refused]:
-    if raw.get("preferences") and not raw.get("pods"):
-        yield Refused(
-            raw["preferences"], "preferences of the pods that stand beside them", at=f"{at}preferences"
-        )
+    for key in ("preferences", "podCgroups"):
+        if raw.get(key) and not raw.get("pods"):
+            yield Refused(raw[key], f"{key} of the pods that stand beside them", at=f"{at}{key}")
 
 
 def _same_pods(pods: object, at: str) -> Iterator[Refused]:

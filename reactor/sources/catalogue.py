@@ -25,6 +25,7 @@ EBPF_OOM: Final = "ebpf-oom"
 OOM_COUNTERS: Final = "oom-counters"
 FILESYSTEMS: Final = "filesystems"
 SWAP: Final = "swap"
+RULE_PRESSURE: Final = "rule-pressure"
 TICKER: Final = "ticker"
 
 
@@ -36,6 +37,7 @@ class Watched(StrEnum):
     OOM_KILLS = "oom-kills"
     FILESYSTEMS = "filesystems"
     SWAP = "swap"
+    RULES = "rules"
     EVERYTHING = "everything"
 
 
@@ -149,6 +151,14 @@ SOURCES: Final = (
         watched=Watched.SWAP,
         purpose="swap, as often as it fills; only for thresholds on swap.available",
         because="every kernel has /proc/meminfo",
+    ),
+    Source(
+        name=RULE_PRESSURE,
+        watched=Watched.RULES,
+        purpose="stalls that rules are for, as they happen; only for rules on pressure",
+        is_hint=True,
+        switches=("psi",),
+        feature="pressure stall information",
     ),
     Source(name=TICKER, watched=Watched.EVERYTHING, purpose="everything, the last resort"),
 )

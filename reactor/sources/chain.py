@@ -187,11 +187,14 @@ def _health(link: _Link, standing: _Link | None, left: str, *, is_first: bool) -
         return SourceHealth.OFF, link.off_because
     if link is standing:
         return SourceHealth.ARMED, link.detail or ""
-    if link.error is None and standing is None:
-        return SourceHealth.OFF, "not armed yet"
-    if link.error is None and standing is not None:
-        name = standing.step.name
-        return SourceHealth.OFF, f"not armed yet; {name} stands in" if is_first else f"{name} is armed"
+    if standing is not None and not is_first:
+        return SourceHealth.OFF, f"{standing.step.name} is armed"  # also of what has failed: nobody needs it
+    if link.error is None:
+        return SourceHealth.OFF, "not armed yet" if standing is None else _stood_in("not armed yet", standing)
     if standing is None:
         return SourceHealth.FAILED, f"{link.error}; {left}"
-    return SourceHealth.DEGRADED, f"{link.error}; {standing.step.name} stands in"
+    return SourceHealth.DEGRADED, _stood_in(link.error, standing)
+
+
+def _stood_in(why: str, standing: _Link) -> str:
+    return f"{why}; {standing.step.name} stands in"

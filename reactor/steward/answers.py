@@ -14,7 +14,7 @@ _DECISIONS: Final = 10
 _UNIT_SUFFIXES: Final = (".service", ".scope", ".slice")
 _SHORT_EVICTION: Final = (
     *("pod", "uid", "signal", "outcome", "killed_ns", "freed_ns"),
-    *("credited_bytes", "returned_bytes"),
+    *("credited_bytes", "returned_bytes", "process", "whole_because"),
 )
 
 Document = Mapping[str, Any]
@@ -57,8 +57,15 @@ def status(guard: Document, recent: RecentRecords, problems: Mapping[str, str]) 
 def explanation(guard: Document, recent: RecentRecords, name: str | None) -> dict[str, Any]:
     """Return why a pod was evicted and where it stands in the ranking now; without a name, for all pods.
 
-    A unit also goes by its name without the suffix, where no pod has just that name.
+    A unit also goes by its name without the suffix, where no pod has just that name. Of a rule by its name:
+    when it acted last, with its inputs, and why it does not now.
     """
+    rules = [one for one in guard.get("rules") or () if name in {None, one["name"]}]
+    acted = [
+        _short(document)
+        for document in reversed(recent.decisions())
+        if isinstance(rule := document.get("rule"), Mapping) and name in {None, rule.get("name")}
+    ]
     evictions = [one for document in reversed(recent.decisions()) for one in _eviction(document)]
     names = [name] if name is None else [name, *(f"{name}{suffix}" for suffix in _UNIT_SUFFIXES)]
     for called in names:
@@ -66,6 +73,8 @@ def explanation(guard: Document, recent: RecentRecords, name: str | None) -> dic
             "ranking": [one for one in guard["ranking"] if _is_called(one, called)],
             "evictions": [one for one in evictions if _is_called(one, called)],
             "oom_kills": recent.oom_kills(called),
+            "rules": rules,
+            "rules_acted": acted,
         }
         if any(found.values()):
             break
@@ -83,11 +92,13 @@ def _short(document: Mapping[str, Any]) -> dict[str, Any]:
         "reclaim",
         "timing",
         "brake",
+        "rule",
     )
     threshold = document.get("threshold")
     return {
         **{key: document.get(key) for key in wanted},
         "threshold": threshold["threshold"] if isinstance(threshold, Mapping) else None,
+        "reclaimed": document.get("reclaimed") or [],
         "evictions": [{key: one.get(key) for key in _SHORT_EVICTION} for one in evictions_of(document)],
     }
 
@@ -95,8 +106,10 @@ def _short(document: Mapping[str, Any]) -> dict[str, Any]:
 def _eviction(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the evictions of a decision, each with what it was decided on."""
     context = {
-        key: document.get(key) for key in ("id", "time", "dry_run", "threshold", "wakes", "ranking", "timing")
+        key: document.get(key)
+        for key in ("id", "time", "dry_run", "threshold", "rule", "wakes", "ranking", "timing")
     }
+    context["reclaimed"] = document.get("reclaimed") or []
     return [{**one, **context} for one in evictions_of(document)]
 
 

@@ -53,7 +53,7 @@ from reactor.workloads.kubelet_storage import NodePaths
 from reactor.workloads.kubepods import may_be_api_uid
 
 _ANNOUNCEMENTS: Final = "announcements.json"
-_LEAVING_SECONDS: Final = 2.5  # less than the guard waits
+_TO_BEGIN: Final = 0.6  # of the time for leaving: what is left is for writing
 _RUNTIME_SECONDS: Final = 3.0  # less than the guard waits for an observation of the filesystems
 
 
@@ -186,6 +186,7 @@ class Kubernetes:
             "role": self._kubernetes.role,
             "watches": self.watches,
             "untold_evictions": self.pending,
+            "out_of_service": self._node.is_out_of_service,
         }
 
     def take(self, message: Message) -> None:
@@ -219,24 +220,33 @@ class Kubernetes:
         """Have the runtime stop a pod's containers. Raises ReactorError."""
         await stop_containers(self._runtime.client, pod_uid, grace_seconds)
 
-    async def leave(self, *, stands_by: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    async def leave(self, *, stands_by: bool, seconds: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Remove what was set on the node where no successor is expected; return what was done, and problems.
 
-        Not for longer than the guard waits, whose node has a grace period of its own.
+        It takes `seconds` at most: the guard waits no longer. Taints and conditions are two requests, which
+        no server takes as one. So the first is made only where time is left for both.
         """
         if not self._is_telling.is_set():
             return (), ()
-        with trio.move_on_after(_LEAVING_SECONDS):
+        began, writing = trio.current_time(), trio.Event()
+        with trio.CancelScope(deadline=began + seconds * _TO_BEGIN) as scope:
+
+            def begun() -> None:
+                scope.deadline = began + seconds
+                writing.set()
+
             expected = await successor(self._client, self.node_name, stands_by=stands_by)
             if expected is not None:
                 return (f"node {self.node_name}: conditions and taints stay: {expected} is expected",), ()
-            cleaned = await self._node.withdraw()
+            cleaned = await self._node.withdraw(begun)
             if cleaned.problem is None:
                 return (f"node {cleaned}: no successor is expected",), ()
             return (), (f"no successor is expected, but something stays: node {cleaned}",)
-        return (), (
-            f"node {self.node_name}: conditions and taints stay: no answer within {_LEAVING_SECONDS:g} s",
-        )
+        late = f"no answer within {trio.current_time() - began:.1f} s"
+        if not writing.is_set():
+            return (), (f"node {self.node_name}: conditions and taints stay: {late}",)
+        remedy = f"reactor cluster clean --node {self.node_name}"
+        return (), (f"node {self.node_name}: conditions or taints may stay ({remedy}): {late}",)
 
     def close(self) -> None:
         """Save what is not told yet."""

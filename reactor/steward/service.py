@@ -38,6 +38,7 @@ from reactor.steward.guard import Guard, GuardError
 from reactor.steward.notifications import Notifications
 from reactor.steward.recent import RecentRecords, evictions_of
 from reactor.steward.storage import StorageWatch
+from reactor.steward.swap_traffic import SwapTrafficWatch
 from reactor.supervisor import Supervisor
 from reactor.tell.http import serve_metrics
 from reactor.tell.journal import Document, Journal, read_tail
@@ -103,6 +104,9 @@ class _Steward:
         self._early_reports: list[Message] = []
         self._asking, self._asked = trio.open_memory_channel[Message](_MOST_ASKED)
         self._supervisor = Supervisor()
+        self._swap = SwapTrafficWatch(
+            lambda: None if self._orders is None else self._orders.settings.node_cgroup
+        )
         self._storage = StorageWatch(self._guard.say, supervisor=self._supervisor)
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
@@ -150,6 +154,7 @@ class _Steward:
         nursery.start_soon(self._disks.run_podman)
         nursery.start_soon(self._do_asked, self._disks)
         nursery.start_soon(self._storage.run)
+        nursery.start_soon(keep, "swap traffic", self._swap.run)
         if self._notifications is not None:
             nursery.start_soon(self._notifications.run)
         if settings.metrics_address is not None:
@@ -286,8 +291,9 @@ class _Steward:
         """Have the node's object as it is to be after the guard's end, and say what was done."""
         over = ReclaimOver(number=message.number)
         if self._kubernetes is not None:
+            asked = json.loads(message.content)
             did, problems = await self._kubernetes.leave(
-                stands_by=bool(json.loads(message.content)["stands_by"])
+                stands_by=asked["stands_by"], seconds=asked["until_seconds"] - time.monotonic()
             )
             over = ReclaimOver(number=message.number, did=did, problems=problems)
         await self._guard.say(over)
@@ -325,6 +331,8 @@ class _Steward:
             return
         self._seen = {_key(one) for one in self._recent.decisions()} | {key}
         for one in evictions_of(document):
+            if one.get("pod_lives"):
+                continue
             self._loops.evicted(str(one["pod"]), str(one["outcome"]), time.time())
 
     async def _serve_status(self, listener: socket.socket) -> None:
@@ -361,7 +369,8 @@ class _Steward:
         document = status(guard, self._recent, self._own_problems())
         parts = [*guard["parts"], *map(part_document, self._supervisor.states)]
         notifications = [] if self._notifications is None else self._notifications.document()
-        return {**document, "parts": parts, "notifications": notifications}
+        swap = self._swap.document()
+        return {**document, "parts": parts, "notifications": notifications, "swap_traffic": swap}
 
     def _own_problems(self) -> dict[str, str]:
         """Return what is wrong at present, as the steward knows it, each in one line."""
@@ -393,6 +402,7 @@ class _Steward:
             removed_images={} if disks is None else disks.removed_images,
             notifications=() if notifications is None else notifications.document(),
             problems=self._own_problems(),
+            swap_traffic=self._swap.counted(),
         )
         self._metrics.read(reading, own)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from reactor.guard.oom import KIND as OOM_KILL
 from reactor.guard.record import ORDERED, RESUMED
 from reactor.guard.source_losses import KIND as SOURCE_LOST
+from reactor.guard.wording import process_text
 from reactor.model.amounts import amount_text, bytes_text
 from reactor.model.events import EventKind
 from reactor.model.oom import OomScope
@@ -26,8 +27,9 @@ _MOST_ITEMS: Final = 64
 _DEEPEST: Final = 8
 _MOST_AWAITED: Final = 256
 _RANKING: Final = 10
-_REPORTED: Final = frozenset({"killed", "terminated", "failed"})
-_CONTEXT: Final = ("threshold", "thresholds_met", "conditions", "wakes", "timing")
+_OF_PROCESSES: Final = frozenset({"process-killed", "process-terminated"})
+_REPORTED: Final = frozenset({"killed", "terminated", "failed", *_OF_PROCESSES})
+_CONTEXT: Final = ("threshold", "rule", "thresholds_met", "conditions", "wakes", "timing")
 
 Document = Mapping[str, Any]
 
@@ -148,11 +150,17 @@ def _eviction_text(eviction: Document, context: Document) -> str:
     if eviction.get("outcome") == "failed":
         problems = "; ".join(map(str, eviction.get("problems") or ())) or "see the log"
         return f"the eviction of {pod} for {signal} failed: {problems}"
+    if eviction.get("outcome") in _OF_PROCESSES:
+        pod = f"one process of {pod}: {process_text(eviction.get('process'))}"
     return f"evicted {pod} ({eviction.get('outcome')}) for {_because(signal, context)}{_freed(eviction)}"
 
 
 def _because(signal: object, context: Document) -> str:
-    threshold = context.get("threshold")
+    threshold, rule = context.get("threshold"), context.get("rule")
+    if isinstance(rule, Mapping):
+        inputs = [one for one in rule.get("inputs") or () if isinstance(one, Mapping)]
+        held = "; ".join(f"{one.get('condition')} is {one.get('value')}" for one in inputs)
+        return f"rule {rule.get('name')} in {rule.get('cgroup')}: {held}"
     if not isinstance(threshold, Mapping) or signal not in set(Signal):
         return str(signal)
     available = amount_text(threshold.get("available"), RESOURCE[Signal(str(signal))])

@@ -18,8 +18,18 @@ from itertools import accumulate, product
 from typing import Any, Final
 
 from reactor.guard.tally import BUCKETS_SECONDS, STAGES, Durations
+from reactor.kernel.swap_traffic import SwapTraffic
 from reactor.model.decisions import SlowReason
-from reactor.model.signals import LimitSignal, NodeCondition, Reclaim, Resource, Signal
+from reactor.model.signals import (
+    FREED_TOGETHER,
+    RESOURCE,
+    LimitSignal,
+    NodeCondition,
+    Reclaim,
+    Resource,
+    RuleSignal,
+    Signal,
+)
 from reactor.model.wakes import SourceHealth
 from reactor.model.warrants import WarrantEnd
 from reactor.reclaim.removed_images import RemovedFor
@@ -42,7 +52,8 @@ class StewardReading:
 
     `parts` are its own, with their failures; `restart_loops` the pods in one, `overdue_pods` those whose
     files have not been counted for too long. `removed_images` are counted by what they were removed for,
-    `notifications` by what has become of them. `problems` are the names of its own.
+    `notifications` by what has become of them. `problems` are the names of its own. `swap_traffic` is what
+    has gone to swap and come back since the boot (None: no swap, or not counted).
     """
 
     parts: Mapping[str, int] = field(default_factory=dict)
@@ -52,6 +63,7 @@ class StewardReading:
     removed_images: Mapping[RemovedFor, int] = field(default_factory=dict)
     notifications: Sequence[Document] = ()
     problems: Iterable[str] = ()
+    swap_traffic: SwapTraffic | None = None
 
 
 class Metrics:
@@ -147,6 +159,8 @@ class _Scrape(Collector):
             "Problems at present, as `reactor status` lists them.",
             len({*reading["problems"], *steward.problems}),
         )
+        if steward.swap_traffic is not None:
+            yield _swap_traffic(steward.swap_traffic)
         yield _notifications(steward.notifications)
         yield from _as_the_kubelet(reading["tally"], steward.removed_images)
         for edge in ("start", "end"):
@@ -164,7 +178,25 @@ def _tallied(tally: Document) -> Iterator[Metric]:
         "reactor_evictions",
         "Evicted pods, by the signal that was low and the outcome.",
         ["signal", "outcome"],
-        _from_zero(product((*Signal, *LimitSignal), _OUTCOMES), tally["evictions"]),
+        _from_zero(product((*Signal, *LimitSignal, *RuleSignal), _OUTCOMES), tally["evictions"]),
+    )
+    yield _counter(
+        "reactor_rules_acted",
+        "How often a rule of the operator's acted, also where no pod could be evicted.",
+        ["rule", "action"],
+        tally.get("rules", ()),
+    )
+    yield _counter(
+        "reactor_rules_unhelpful",
+        "How often a rule acted again for a cgroup in which its conditions had come back in the cool-down.",
+        ["rule", "action"],
+        tally.get("rules_unhelpful", ()),
+    )
+    yield _counter(
+        "reactor_process_evictions",
+        "Single processes of pods that were evicted, by the signal that was low and the outcome.",
+        ["signal", "outcome"],
+        _from_zero(product(_OF_PROCESSES, _PROCESS_OUTCOMES), tally["process_evictions"]),
     )
     yield _histogram(
         "reactor_stage_duration_seconds",
@@ -244,7 +276,7 @@ def _tallied(tally: Document) -> Iterator[Metric]:
 
 def _as_the_kubelet(tally: Document, removed_images: Mapping[RemovedFor, int]) -> Iterator[Metric]:
     """Yield what others' dashboards and alerts read, by the names and labels of pkg/kubelet/metrics."""
-    evicted = Counter(dict.fromkeys((*Signal, *LimitSignal), 0))
+    evicted = Counter(dict.fromkeys((*Signal, *LimitSignal, *RuleSignal), 0))
     for signal, outcome, count in tally["evictions"]:
         evicted[signal] += count * (outcome not in _NOT_EVICTED)
     # A counter whose name lacks the suffix: without a type it keeps the name that it has at the kubelet.
@@ -271,6 +303,8 @@ def _as_the_kubelet(tally: Document, removed_images: Mapping[RemovedFor, int]) -
 
 # Outcomes of evictions that an alert may wait for; the others are there once they have happened.
 _OUTCOMES: Final = ("killed", "terminated", "failed")
+_PROCESS_OUTCOMES: Final = ("process-killed", "process-terminated", "failed")
+_OF_PROCESSES: Final = tuple(signal for signal in Signal if RESOURCE[signal] in FREED_TOGETHER)
 
 
 def _from_zero(expected: Iterable[tuple[str, ...]], counts: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -422,6 +456,15 @@ def _notifications(notifications: Sequence[Document]) -> Metric:
         for result in ("sent", "failed", "dropped", "skipped"):
             family.add_metric([one["channel"], result], one[result])
     return family
+
+
+def _swap_traffic(traffic: SwapTraffic) -> Metric:
+    return _counter(
+        "reactor_swap_traffic_bytes",
+        "Bytes of the node that have come back from swap (in) and gone there (out) since the boot.",
+        ["direction"],
+        [("in", traffic.in_bytes), ("out", traffic.out_bytes)],
+    )
 
 
 def _slowdowns(reasons: Sequence[str]) -> Metric:

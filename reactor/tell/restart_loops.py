@@ -19,7 +19,8 @@ from reactor.model.settings import RestartLoopSettings
 _LOG: Final = logging.getLogger("reactor.evict")
 _NAMES_REMEMBERED: Final = 1000
 _TIMES_REMEMBERED: Final = 1000  # of one name
-_NO_EVICTION: Final = frozenset({"dry-run", "failed"})
+# That of one process leaves its pod as it is.
+_NO_EVICTION: Final = frozenset({"dry-run", "failed", "process-killed", "process-terminated"})
 
 
 class RestartLoops:

@@ -24,8 +24,9 @@ from reactor.tell.connections import Connections, Peer, Turns
 _LOG: Final = logging.getLogger("reactor.daemon")
 _QUESTION_BYTES: Final = 4096
 _ANSWER_BYTES: Final = 64 << 20
-_PATIENCE_SECONDS: Final = 5.0
-_AGAIN_SECONDS: Final = 0.01
+_PATIENCE_SECONDS: Final = 30.0
+_A_WHILE_SECONDS: Final = 3.0
+_AGAIN_SECONDS: Final = 0.05
 _CONNECTIONS: Final = 8
 
 Answer = Mapping[str, Any]
@@ -59,17 +60,28 @@ async def serve(
 
 
 def ask(
-    path: Path, question: Mapping[str, Any], *, patience_seconds: float = _PATIENCE_SECONDS
+    path: Path,
+    question: Mapping[str, Any],
+    *,
+    patience_seconds: float = _PATIENCE_SECONDS,
+    on_wait: Callable[[], object] = lambda: None,
+    a_while_seconds: float = _A_WHILE_SECONDS,
 ) -> dict[str, Any]:
-    """Return the daemon's answer; blocks. Raises NoDaemonError where there is none."""
-    answer = b""
+    """Return the daemon's answer; blocks. Raises NoDaemonError where there is none.
+
+    Where nothing listens that is known at once. Where something does the answer is waited for: a daemon that
+    has just started answers once its steward has, and so does one whose steward was restarted meanwhile.
+    `on_wait` is called once if that takes `a_while_seconds`.
+    """
+    wait = _Wait(patience_seconds, a_while_seconds, on_wait)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(patience_seconds)
-            _connect(connection, path, time.monotonic() + patience_seconds)
-            connection.sendall(json.dumps(question).encode() + b"\n")
-            while (more := connection.recv(1 << 16)) and len(answer) < _ANSWER_BYTES:
-                answer += more
+        while not (answer := _exchange(path, json.dumps(question).encode() + b"\n", wait)):
+            wait.pause()
+    except TimeoutError as error:
+        raise NoDaemonError(
+            f"{path}: no answer within {patience_seconds:g} s: the daemon is starting, or does not get to "
+            "answering; `journalctl --unit=reactor` has its log"
+        ) from error
     except OSError as error:
         why = error.strerror or str(error)
         raise NoDaemonError(
@@ -84,17 +96,66 @@ def ask(
     return document
 
 
-def _connect(connection: socket.socket, path: Path, deadline_seconds: float) -> None:
+class _Wait:
+    """How long a client waits yet. What takes longer raises TimeoutError."""
+
+    def __init__(
+        self, patience_seconds: float, a_while_seconds: float, on_wait: Callable[[], object]
+    ) -> None:
+        self._begun = time.monotonic()
+        self._patience_seconds = patience_seconds
+        self._a_while_seconds = a_while_seconds
+        self._on_wait: Callable[[], object] | None = on_wait
+
+    def left(self) -> float:
+        """Return for how long to wait next, in seconds; call `on_wait` where it has taken a while."""
+        passed = time.monotonic() - self._begun
+        if passed >= self._patience_seconds:
+            raise TimeoutError
+        if self._on_wait is not None and passed >= self._a_while_seconds:
+            on_wait, self._on_wait = self._on_wait, None
+            on_wait()
+        until = self._patience_seconds if self._on_wait is None else self._a_while_seconds
+        return min(until, self._patience_seconds) - passed
+
+    def pause(self) -> None:
+        """Wait a little."""
+        time.sleep(min(_AGAIN_SECONDS, self.left()))
+
+
+def _exchange(path: Path, question: bytes, wait: _Wait) -> bytes:
+    """Return the answer, nothing where the peer ended before it gave one. Raises OSError."""
+    answer = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        _connect(connection, path, wait)
+        try:
+            connection.sendall(question)
+            while (more := _receive(connection, wait)) and len(answer) < _ANSWER_BYTES:
+                answer += more
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+    return answer
+
+
+def _connect(connection: socket.socket, path: Path, wait: _Wait) -> None:
     """Connect; where the daemon's backlog is full try again, since Linux does not wait with a timeout."""
     while True:
+        connection.settimeout(wait.left())
         try:
             connection.connect(os.fspath(path))
         except BlockingIOError:
-            if time.monotonic() > deadline_seconds:
-                raise
-            time.sleep(_AGAIN_SECONDS)
+            wait.pause()
         else:
             return
+
+
+def _receive(connection: socket.socket, wait: _Wait) -> bytes:
+    while True:
+        connection.settimeout(wait.left())
+        try:
+            return connection.recv(1 << 16)
+        except TimeoutError:
+            continue  # unless no time is left
 
 
 async def _line(peer: Peer) -> bytes:

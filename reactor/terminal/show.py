@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from reactor.guard.wording import after, what_was_done
+from reactor.guard.wording import after, process_text, what_was_done
 from reactor.model.amounts import UNKNOWN, amount_text, bytes_text, duration_text
 from reactor.model.signals import RESOURCE_IN, Resource
-from reactor.tell.status_socket import ask
+from reactor.terminal.asking import asked
 from reactor.terminal.tables import Screen, console, moment, table
 from reactor.text import printable
 
@@ -22,7 +22,7 @@ _COLUMNS_WITH_SOURCES: Final = 96
 
 def show_status(socket_path: Path, output: str) -> int:
     """Print how the node stands. Raises NoDaemonError."""
-    document = ask(socket_path, {"command": "status"})
+    document = asked(socket_path, {"command": "status"})
     if _printed_plainly(document, output):
         return 1 if "error" in document else 0
     screen = console()
@@ -48,26 +48,47 @@ def show_status(socket_path: Path, output: str) -> int:
         screen.print(reclaimed_table(document["reclaimed"]))
     screen.print(_conditions(document["conditions"]))
     screen.print(_sources(document["sources"]))
+    one_process = process_victims_text(document.get("process_victims"))  # none of an earlier version
+    if one_process is not None:
+        screen.say(one_process)
     _say_by_the_kernel(screen, document)
     _say_shutdown(screen, document.get("shutdown") or {"state": "off"})  # none of an earlier version
     if document["in_flight"]:
         screen.print(_in_flight(document["in_flight"]))
-    screen.print(_decisions(document["decisions"]))
-    if document["oom_kills"]["recent"]:
-        screen.print(_oom_kills(document["oom_kills"]["recent"]))
+    _print_what_was_done(screen, document)
     for line in _closing_lines(document):
         screen.say(line)
     return 0
 
 
-def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
-    """Print why a pod was evicted and where it stands now. Raises NoDaemonError.
+def _print_what_was_done(screen: Screen, document: Mapping[str, Any]) -> None:
+    if document.get("rules"):  # none of an earlier version
+        screen.print(rules_table(document["rules"]))
+    _say_systemd_oomd(screen, document.get("systemd_oomd") or {})  # none of an earlier version
+    screen.print(_decisions(document["decisions"]))
+    if document["oom_kills"]["recent"]:
+        screen.print(_oom_kills(document["oom_kills"]["recent"]))
 
-    The exit status is 1 for a pod that the daemon does not know.
+
+def _say_systemd_oomd(screen: Screen, systemd_oomd: Mapping[str, Any]) -> None:
+    """Say how many of systemd's units count, where they do, and which don't."""
+    if "units" not in systemd_oomd:
+        return
+    left, such_as = systemd_oomd["not_honoured"], systemd_oomd["such_as"]
+    first = next((f": {cgroup}: {why}" for cgroup, why in such_as.items()), "")
+    screen.say(
+        f"in the place of systemd-oomd: {systemd_oomd['units']} settings of units, {left} do not count{first}"
+    )
+
+
+def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
+    """Print why a pod was evicted and where it stands now, or how a rule does. Raises NoDaemonError.
+
+    The exit status is 1 for a name that the daemon does not know.
     """
-    document = ask(socket_path, {"command": "explain", "pod": pod})
+    document = asked(socket_path, {"command": "explain", "pod": pod})
     known = "error" not in document and bool(
-        document["ranking"] or document["evictions"] or document["oom_kills"]
+        document["ranking"] or document["evictions"] or document["oom_kills"] or document.get("rules")
     )
     if _printed_plainly(document, output):
         return 0 if known or pod is None else 1
@@ -81,6 +102,11 @@ def show_explanation(socket_path: Path, pod: str | None, output: str) -> int:
             f"Evictions for {slowdown['signal']} are slowed down ({slowdown['reason']}, "
             f"{slowdown['left_seconds']:.0f} s left): {slowdown['message']}"
         )
+    for one in document.get("rules_acted") or ():  # none of a daemon of an earlier version
+        if pod is not None or not one["evictions"]:
+            _explain_rule_acted(screen, one)
+    for rule in document.get("rules") or ():
+        _explain_rule(screen, rule)
     if document["ranking"]:
         screen.print(_ranking(f"Order of eviction now, for {document['signal']}", document["ranking"]))
     if not known and pod is not None:
@@ -103,9 +129,10 @@ def _kubernetes(told: Mapping[str, Any]) -> str:
     heard = ", ".join(
         f"{name} {'watched' if is_well else 'NOT watched'}" for name, is_well in told["watches"].items()
     )
+    down = "; OUT OF SERVICE by an operator's taint" if told.get("out_of_service") else ""
     return (
         f"kubernetes: node {told['node']}, {told['role']}; {heard}; "
-        f"{told['untold_evictions']} evictions not reported yet"
+        f"{told['untold_evictions']} evictions not reported yet{down}"
     )
 
 
@@ -122,6 +149,17 @@ def _memory_lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"memory.available is counted as {document['memory_available']}"
     if document.get("memory") is not None:
         yield f"memory: {document['memory']['message']}"
+    traffic = swap_traffic_text(document.get("swap_traffic"))  # none of an earlier version
+    if traffic is not None:
+        yield traffic
+
+
+def swap_traffic_text(told: Mapping[str, Any] | None) -> str | None:
+    """Return how much goes to swap and comes back a second, None where that is not known."""
+    if told is None or told["in_bytes_per_second"] is None or told["out_bytes_per_second"] is None:
+        return None
+    in_text, out_text = (bytes_text(told[key]) for key in ("in_bytes_per_second", "out_bytes_per_second"))
+    return f"swap traffic: {in_text}/s in, {out_text}/s out in the last {told['window_seconds']:g} s"
 
 
 def _closing_lines(document: Mapping[str, Any]) -> Iterator[str]:
@@ -190,6 +228,14 @@ def _brake(brake: Mapping[str, Any]) -> str:
     return f"brake: {on}; engaged {brake['times']} times, {brake['seconds']:.1f} s in all"
 
 
+def process_victims_text(told: Mapping[str, Any] | None) -> str | None:
+    """Return in how many pods one process is killed in the place of the pod; None where in none."""
+    if told is None or not told["pods"]:
+        return None
+    where = "1 pod" if told["pods"] == 1 else f"{told['pods']} pods"
+    return f"process victims: in {where} one process is killed for memory, not the pod"
+
+
 def kernel_kill_text(told: Mapping[str, Any] | None) -> str | None:
     """Return how the kernel's own kills stand; None where they are not asked for."""
     if told is None or told["mode"] == "off":
@@ -237,13 +283,42 @@ def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Table:
         (
             one["id"],
             moment(one["time"]),
-            one["threshold"] or ", ".join(one["thresholds_met"]) or "-",
+            _cause(one),
             ", ".join(one["conditions"]) or "-",
             what_was_done(one),
         )
         for one in decisions
     ]
     return table(("DECISION", "TIME", "THRESHOLD", "CONDITIONS", "DONE"), rows)
+
+
+def _cause(decision: Mapping[str, Any]) -> str:
+    rule = decision.get("rule")  # none of an earlier version
+    if rule:
+        return f"rule {rule['name']}"
+    return str(decision["threshold"] or ", ".join(decision["thresholds_met"]) or "-")
+
+
+def rules_table(rules: Iterable[Mapping[str, Any]]) -> Table:
+    """Return a row for each rule: what it is for, the highest values seen, and where it holds."""
+    rows = []
+    for one in rules:
+        conditions = "; ".join(_condition_text(condition) for condition in one["conditions"])
+        holds = "; ".join(
+            f"{held['cgroup']} for {held['for_seconds']:.0f} of {one['for_seconds']:g} s"
+            for held in one["holds"]
+        )
+        more = one["held_in"] - len(one["holds"])
+        state = f"{holds} and {more} more" if more > 0 else holds
+        if one["cooldown_left_seconds"]:
+            state = "; ".join(filter(None, (state, f"acts again in {one['cooldown_left_seconds']:.0f} s")))
+        rows.append((one["name"], one["action"], one["matched"], conditions, state or "-"))
+    return table(("RULE", "ACTION", "CGROUPS", "CONDITIONS", "HOLDS IN"), rows, right="CGROUPS")
+
+
+def _condition_text(condition: Mapping[str, Any]) -> str:
+    highest = condition["highest"]
+    return f"{condition['condition']}{'' if highest is None else f' (highest {highest:g})'}"
 
 
 def _oom_kills(kills: Iterable[Mapping[str, Any]]) -> Table:
@@ -266,6 +341,10 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
             f"{amount_text(threshold['available'], unit)} of {amount_text(threshold['capacity'], unit)}"
             + (f", counted as {threshold['counted_as']}" if "counted_as" in threshold else "")
         )
+    for one in eviction.get("reclaimed") or ():  # none of a daemon of an earlier version
+        screen.say(f"  before it, {reclaimed_text(one)}")
+    for text in rule_lines(eviction.get("rule")):
+        screen.say(f"  {text}")
     sources = ", ".join(sorted({wake["source"] for wake in eviction["wakes"]})) or "the start"
     woke_ns = eviction["timing"]["woke_ns"]
     killed, freed = (after(what, woke_ns, eviction[f"{what}_ns"]) for what in ("killed", "freed"))
@@ -275,7 +354,12 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
         credited, returned = (
             amount_text(eviction[key], Resource.MEMORY) for key in ("credited_bytes", "returned_bytes")
         )
-        screen.say(f"  the pod held {credited}; the node had {returned} more afterwards")
+        whose = "pod" if eviction.get("process") is None else "process"
+        screen.say(f"  the {whose} held {credited}; the node had {returned} more afterwards")
+    if eviction.get("process") is not None:
+        screen.say(f"  one process of it alone: {process_text(eviction['process'])}; the pod lives on")
+    if eviction.get("whole_because") is not None:
+        screen.say(f"  not one process of it, but the whole pod: {eviction['whole_because']}")
     if eviction.get("warrant") is not None:
         screen.say(f"  {warrant_text(eviction['warrant'])}")
     for problem in eviction["problems"]:
@@ -283,6 +367,52 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
     if eviction["ranking"]:
         places = [{"place": number, **place} for number, place in enumerate(eviction["ranking"], 1)]
         screen.print(_ranking("  Ranking then", places))
+
+
+def _explain_rule_acted(screen: Screen, decision: Mapping[str, Any]) -> None:
+    """Say when a rule acted, on what, and what came of it."""
+    screen.say(f"{decision['time']}, decision {decision['id']}: {what_was_done(decision)}")
+    for text in rule_lines(decision["rule"]):
+        screen.say(f"  {text}")
+
+
+def _explain_rule(screen: Screen, rule: Mapping[str, Any]) -> None:
+    """Say how a rule stands now, and why it does not act."""
+    screen.say(
+        f"rule {rule['name']} ({rule['action']}) observes {rule['matched']} cgroups; now {rule['why_not']}"
+    )
+    for condition in rule["conditions"]:
+        screen.say(f"  {_condition_text(condition)}")
+    for held in rule["holds"]:
+        values = "; ".join(
+            f"{what}: {value:g}" for what, value in held["values"].items() if value is not None
+        )
+        screen.say(f"  holds in {held['cgroup']} for {held['for_seconds']:.0f} s: {values}")
+
+
+def reclaimed_text(one: Mapping[str, Any]) -> str:
+    """Return what the node has reclaimed of one kind, in words."""
+    freed, wanted = (amount_text(one[key], RESOURCE_IN[one["unit"]]) for key in ("freed", "wanted"))
+    by = "; ".join([*one["did"], *(f"problem: {problem}" for problem in one["problems"])])
+    return (
+        f"a reclaim ({one['kind']}) freed {freed} of {wanted} wanted in {one['took_seconds']:.1f} s: "
+        f"{by or 'nothing was to be had'}"
+    )
+
+
+def rule_lines(rule: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield which rule acted, and each of its inputs over the time that it held."""
+    if rule is None:
+        return
+    how = f" by {rule['by']}" if rule["action"] == "evictWorst" else ""
+    yield (
+        f"rule {rule['name']} ({rule['action']}{how}): held in {rule['cgroup']} for "
+        f"{rule['held_seconds']:.1f} s of {rule['for_seconds']:g} s"
+    )
+    for one in rule["inputs"]:
+        yield (
+            f"  {one['condition']}: {one['value']:g}, from {one['lowest']:g} to {one['highest']:g} meanwhile"
+        )
 
 
 def warrant_text(warrant: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.policy.lists import Listed, Lists, Named
+from reactor.turns import without_pause
 from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.fence import Fence
 from reactor.workloads.main_process import NEVER_KILLED, UNKNOWN, MainProcess, read_main_process
@@ -117,13 +118,7 @@ class CgroupPods:
 
     def list(self) -> tuple[Pod, ...]:
         """Return every pod, its request, limit and attributes read afresh."""
-        turns = self.turns()
-        while True:
-            try:
-                next(turns)
-            except StopIteration as over:
-                pods: tuple[Pod, ...] = over.value
-                return pods
+        return without_pause(self.turns())
 
     def turns(self) -> Generator[None, None, tuple[Pod, ...]]:
         """Return every pod, as `list` does; yield after every few, of which each takes 100 us.
@@ -246,7 +241,7 @@ class CgroupPods:
             attributes = read_attributes(directory, honours_oomd=self._honours_oomd)
             if attributes.problems:
                 problems[found.cgroup] = "; ".join(attributes.problems)
-            request_bytes, limit_bytes = self._request_and_limit(found, young)
+            request_bytes, limit_bytes = self._request_and_limit(found, directory, young)
             # Who was given a part of the tree could ask for all of the node there, and never exceed it.
             if request_bytes and not found.is_trusted:
                 by_root = is_written_by_root(directory, self._tree.request_files)
@@ -271,14 +266,16 @@ class CgroupPods:
                     return listed._replace(never_because=f"holds {inner}: {because}")
         return listed
 
-    def _request_and_limit(self, found: _Found, young: _Young | None) -> tuple[int, int | None]:
+    def _request_and_limit(
+        self, found: _Found, directory: str, young: _Young | None
+    ) -> tuple[int, int | None]:
         """Return what the cgroup asks for and may have; of one that is read again by files held open.
 
         That is what a kill of a new pod waits for: 0.06 ms instead of 0.3.
         """
         if young is None:
-            cgroup = found.cgroup
-            return self._tree.memory_request_bytes(cgroup), self._tree.memory_limit_bytes(cgroup)
+            tree = self._tree
+            return tree.listed_memory_request_bytes(directory), tree.listed_memory_limit_bytes(directory)
         young.read_seconds = self._clock_seconds()
         if young.request is None:
             young.request = MemoryRequest(self._tree, found.cgroup)
@@ -309,6 +306,7 @@ def _pod(
         qos_class=_qos_class(request_bytes, limit_bytes),
         critical_because=_critical_because(attributes, listed, main, priority),
         preference=Preference.AVOID if attributes.avoid else listed.preference,
+        process_victim=listed.process_victim,
         requests={Resource.MEMORY: request_bytes} if request_bytes else {},
         cgroup=found.cgroup,
         cgroup_inode=found.inode,

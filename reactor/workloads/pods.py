@@ -156,4 +156,5 @@ def _with_spec(pod: Pod, manifest: Manifest | None) -> Pod:
         cgroup_inode=pod.cgroup_inode,
         critical_because=spec.critical_because or pod.critical_because,
         preference=pod.preference,
+        process_victim=pod.process_victim,
     )

@@ -41,6 +41,7 @@ _NOT_HERE = {
     "answers",
     "reclaim",
     "memory reclaim",
+    "pod memory reclaim",
     "pods at shutdown",
 }
 

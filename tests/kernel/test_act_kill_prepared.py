@@ -3,7 +3,6 @@
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,19 +10,7 @@ from reactor.act.kill import KillPath
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
 from tests.support.this_machine import open_descriptors
-from tests.support.yard import Yard
-
-
-def home(yard: Yard) -> Path:
-    """Return the list of processes that this one is in, where the pods are."""
-    path = next(
-        path
-        for number, controllers, path in (
-            line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()
-        )
-        if ("memory" in controllers.split(",") if yard.tree.version is CgroupVersion.V1 else number == "0")
-    )
-    return yard.tree.memory_root / path.lstrip("/") / "cgroup.procs"
+from tests.support.yard import Yard, home
 
 
 async def test_a_prepared_pod_is_killed_as_any_other(yard: Yard, kill_path: KillPath) -> None:

@@ -178,7 +178,15 @@ def test_a_daemon_that_was_killed_in_a_shutdown_lets_it_go_on_and_the_next_says_
     daemon.start()
     eventually(lambda: daemon.status()["shutdown"]["last_was_cut_off"], "it is told")
     assert "was cut off" in daemon.ask("status").stdout
+    times = daemon.directory / "graceful_node_shutdown_state"
+    eventually(lambda: json.loads(times.read_text())["reported"], "it is known to be journaled")
     assert "cut off" in _phases(daemon)
+
+    daemon.stop()
+    daemon.start()
+    eventually(lambda: daemon.status()["shutdown"]["last_was_cut_off"], "it is shown")
+    daemon.stop()  # what it has said by then is written
+    assert 1 == _phases(daemon).count("cut off")
 
 
 def test_without_the_keys_there_is_no_process_and_no_lock(

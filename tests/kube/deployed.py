@@ -37,7 +37,7 @@ _COLLECTIONS: Final = {
 }
 # Their numbers in capabilities(7), of those that the manifests name.
 _CAPABILITIES: Final = {
-    "DAC_READ_SEARCH": 2,
+    "DAC_OVERRIDE": 1,
     "KILL": 5,
     "NET_ADMIN": 12,
     "IPC_LOCK": 14,
@@ -160,9 +160,7 @@ class Deployment:
         """Delete the pods and the objects."""
         for pod in self.cluster.api.get(self.pods_path)["items"]:
             self.delete_pod(pod["metadata"]["name"], grace_seconds=0)
-        for kind in ("ClusterRoleBinding", "ClusterRole", "ConfigMap"):
-            body = self._objects[kind]
-            self.cluster.api.delete(f"{collection(body)}/{body['metadata']['name']}")
+        remove_objects(self.cluster)
 
     def validate_daemon_set(self) -> Object:
         """Return the DaemonSet as the server would take it, nothing being kept."""
@@ -188,6 +186,13 @@ class Deployment:
             "data": {"ca.crt": self.cluster.plane.authority.read_text()},
         }
         self.cluster.api.create_unless_there(collection(body), body)
+
+
+def remove_objects(cluster: Cluster) -> None:
+    """Delete what there is of the manifests' objects; the namespace stays, since no controller empties it."""
+    for body in manifests():
+        if body["kind"] != "Namespace":
+            cluster.api.delete(f"{collection(body)}/{body['metadata']['name']}")
 
 
 def have_capability(name: str) -> bool:

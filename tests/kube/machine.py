@@ -213,7 +213,7 @@ def sweep() -> None:
         try:
             lock = _locked(state)
         except OSError:
-            continue  # in use by somebody else
+            continue  # in use by another run
         name = state.name.replace("_", "-")
         command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-I", str(_KEEPER)]
         subprocess.run(
@@ -226,7 +226,7 @@ def sweep() -> None:
 
 
 def _locked(state: Path) -> IO[str]:
-    """Return the directory's lock, held. Raises OSError where somebody else holds it."""
+    """Return the directory's lock, held. Raises OSError where another run holds it."""
     lock = (state / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

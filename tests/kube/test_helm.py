@@ -12,7 +12,7 @@ import placement
 import pytest
 from api import Object
 from cluster import Cluster, Pods
-from deployed import NAMESPACE, image_archive
+from deployed import NAMESPACE, image_archive, remove_objects
 from machine import wait_until
 from rendering import CHART, rendered
 from ruamel.yaml import YAML
@@ -177,6 +177,7 @@ def test_a_release_is_installed_upgraded_and_removed_and_nothing_of_it_is_left_o
         "HELM_PLUGINS": str(placement.make_plugin(tmp_path / "plugins", cluster)),
     }
 
+    remove_objects(cluster)  # Helm takes over nothing that it did not make, such as other tests' roles
     helm("install", *release, values=values_with(cluster), **to_cluster)
     (first,) = pods_of(cluster)
     wait_until(lambda: node.conditions().get(CONDITION) == "False", "the node has its condition")

@@ -75,7 +75,12 @@ def test_it_is_installed_upgraded_removed_and_purged_and_leaves_nothing(root: Pa
     inside(root, "dpkg", "--install", "/tmp/reactor.deb")
     assert "dryRun: false" in configuration.read_text()
 
+    pins = root / "sys/fs/bpf/reactor"
+    (pins / "memory_1_2").mkdir(parents=True)  # of a daemon that was killed
+    (pins / "memory_1_2/program").touch()
+
     inside(root, "dpkg", "--remove", "reactor")
+    assert not pins.exists()
     assert {"etc/reactor", "etc/reactor/config.yaml"} == {
         name for name in files(root) - before if "systemd" not in name
     }

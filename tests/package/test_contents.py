@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -102,7 +103,11 @@ def test_manual_pages_are_there_and_groff_has_no_complaint(unpacked: Path, page:
         "usr/share/fish/vendor_completions.d/reactor.fish",
         "usr/lib/systemd/catalog/reactor.catalog",
         "usr/lib/systemd/system/reactor.service.d/guarded.conf",
+        "usr/share/reactor/monitoring/rules.yaml",
+        "usr/share/reactor/monitoring/prometheusrule.yaml",
+        "usr/share/reactor/monitoring/dashboard.json",
         "usr/share/doc/reactor/install.md",
+        "usr/share/doc/reactor/configuration.md",
         "usr/share/doc/reactor/copyright",
         "usr/share/doc/reactor/changelog.gz",
     ],
@@ -110,6 +115,30 @@ def test_manual_pages_are_there_and_groff_has_no_complaint(unpacked: Path, page:
 def test_it_has(unpacked: Path, name: str) -> None:
     found = unpacked / name
     assert found.exists() or found.with_name(f"{found.name}.gz").exists()
+
+
+def test_each_alert_leads_to_its_section_of_a_page_in_the_package(unpacked: Path) -> None:
+    rules = (unpacked / "usr/share/reactor/monitoring/rules.yaml").read_text()
+    links = re.findall(r"runbook_url: file:///(\S+)#(\S+)", rules)
+
+    assert len(links) == rules.count("- alert: ") > 0
+    for page, section in links:
+        assert f"\n## {section}\n" in (unpacked / page).read_text().lower()
+
+
+def test_pages_lead_to_pages_that_are_in_the_package(unpacked: Path) -> None:
+    documents = unpacked / "usr/share/doc/reactor"
+    for page in documents.glob("**/*.md"):
+        for link in re.findall(r"\]\(([^)#:]+)[)#]", page.read_text()):
+            target = (page.parent / link).resolve()
+            assert target.exists() or not target.is_relative_to(documents), f"{page}: {link}"
+
+
+def test_maintainer_can_be_written_to(deb: Path) -> None:
+    address = re.fullmatch(r".+ <\S+@(\S+)>", field(deb, "Maintainer"))
+
+    assert address is not None
+    assert address[1].rpartition(".")[2] not in {"invalid", "localhost"}
 
 
 def test_units_are_there_and_only_the_service_is_enabled(deb: Path, unpacked: Path) -> None:

@@ -1,4 +1,4 @@
-"""The package under systemd, in a container: the service at an installation, an upgrade, a removal.
+"""The package, and the wheel, under systemd in a container: at an installation, an upgrade, a removal.
 
 The container shares this machine's kernel, so the daemon stays in its dry run and at ordinary priority there.
 Evictions are for virtual machines: tests/vm/guest/test_package.py.
@@ -10,12 +10,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.timeout(900)  # a root of Debian is made first
+CHECKOUT = Path(__file__).resolve().parents[2]
+PAGE = CHECKOUT / "docs/install.md"
+BUILT = CHECKOUT / ".cache/deb/reactor/debian"  # the package is made of the wheel, and of those that it needs
 STEPS = """\
 install: dpkg --install /root/older.deb
 state: systemctl is-active reactor; systemctl is-enabled reactor; systemctl show -P StatusText reactor
@@ -41,7 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("service") / "root"
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     source = f"deb [signed-by={keyring}] http://deb.debian.org/debian bookworm main"
-    packages = "--include=python3,libbpf1,systemd-sysv,dbus"
+    packages = "--include=python3,python3-venv,libbpf1,systemd-sysv,dbus,sudo"
     options = ["--quiet", "--mode=root", "--variant=minbase", packages, "--format=directory"]
     made = subprocess.run(
         ["mmdebstrap", *options, "bookworm", str(directory), source],
@@ -67,24 +70,23 @@ def later(deb: Path, directory: Path) -> Path:
     return made
 
 
-def booted(root: Path) -> dict[str, str]:
-    """Boot the container, take the steps in it, and return what each printed."""
+def booted(root: Path, steps: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Boot the container, take the steps in it, each a name and commands, and return what each printed."""
     units = root / "etc/systemd/system"
     for name in ("reactor.service.d", "reactor-stand-by.service.d"):
-        (units / name).mkdir()
+        (units / name).mkdir(exist_ok=True)
         (units / name / "calm.conf").write_text(
             "[Service]\nCapabilityBoundingSet=~CAP_SYS_NICE\nLimitRTPRIO=0\n"
         )
-    script = "".join(
-        f"echo '### {name}'\n{command}\n"
-        for name, command in (line.split(": ", 1) for line in STEPS.splitlines())
-    )
-    (root / "root/steps").write_text(f"exec >/root/shown 2>&1\n{script}systemctl poweroff\n")
+    script = "".join(f"echo '### {name}'\n{commands}\n" for name, commands in steps)
+    (root / "root/steps").write_text(f"exec >/root/shown 2>&1\ncd /root\n{script}systemctl poweroff\n")
     environment = "Environment=DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8"
     run = f"[Unit]\nAfter=multi-user.target\n[Service]\n{environment}\nExecStart=/bin/sh /root/steps\n"
     (units / "steps.service").write_text(f"{run}[Install]\nWantedBy=multi-user.target\n")
     (units / "multi-user.target.wants").mkdir(exist_ok=True)
-    (units / "multi-user.target.wants/steps.service").symlink_to("../steps.service")
+    wanted = units / "multi-user.target.wants/steps.service"
+    wanted.unlink(missing_ok=True)
+    wanted.symlink_to("../steps.service")
     before = _payloads()
     is_unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     subprocess.run(
@@ -122,13 +124,15 @@ def test_service_runs_dry_is_taken_over_at_an_upgrade_and_leaves_nothing(
     shutil.copy(deb, root / "root/older.deb")
     shutil.copy(later(deb, tmp_path), root / "root/newer.deb")
 
-    shown = booted(root)
+    shown = booted(root, [tuple(line.split(": ", 1)) for line in STEPS.splitlines()])
 
     is_active, is_enabled, status = shown["state"].splitlines()
     assert (is_active, is_enabled) == ("active", "enabled")
     assert status.startswith("dry run: 0 pods")
     assert "would evict from /guarded.slice at memory.available<200Mi" in status
-    assert re.search(r"not guarded for \d+ ms and for \d+ ms", shown["upgrade"]), shown["upgrade"]
+    gaps = re.search(r"not guarded for (\d+) ms and for (\d+) ms", shown["upgrade"])
+    assert gaps is not None, shown["upgrade"]
+    print(f"gaps at the upgrade: {gaps[1]} ms, {gaps[2]} ms")
     assert shown["upgraded"].split() == ["active", "inactive", "0"]
     assert shown["stopped"].splitlines()[0] == "inactive"
     assert "No such file" in shown["stopped"]
@@ -141,3 +145,43 @@ def test_service_runs_dry_is_taken_over_at_an_upgrade_and_leaves_nothing(
         "reactor.service.d",
         "reactor-stand-by.service.d",
     }  # this test's
+
+
+def commands(before: str) -> str:
+    """Return the commands of the first block of the page after some words, as they are printed."""
+    _, _, text = PAGE.read_text(encoding="utf-8").partition(before)
+    found = re.findall(r"^\$ (.*)$", text.split("```")[1], re.MULTILINE)
+    assert found, f"no commands after {before}"
+    return "\n".join(one for one in found if one != "make wheel")
+
+
+def test_the_pages_wheel_is_installed_upgraded_and_removed_and_leaves_nothing(root: Path) -> None:
+    wheels = list((BUILT / "built").glob("node_reactor-*.whl"))
+    if not wheels:
+        pytest.skip("no wheel: make deb makes it on the way")
+    (root / "root/dist").mkdir()
+    shutil.copy(wheels[0], root / "root/dist")
+    shutil.copytree(CHECKOUT / "deploy", root / "root/deploy")
+    shutil.copytree(BUILT / "wheels", root / "root/wheels")
+    (root / "etc/pip.conf").write_text("[global]\nno-index = yes\nfind-links = /root/wheels\n")
+    listing = "find / -xdev -not -path '/proc/*' -not -path '/root/*' -not -path '/tmp/*' -not -path '/var/*'"
+    state = "systemctl is-active reactor; systemctl show -P NRestarts reactor"
+
+    shown = booted(
+        root,
+        [
+            ("before", listing),
+            ("install", commands("\n## The wheel\n")),
+            ("state", state),
+            ("upgrade", commands("**The wheel.** To shorten")),
+            ("upgraded", state),
+            ("remove", commands("$ sudo apt purge reactor\n```")),
+            ("after", listing),
+        ],
+    )
+
+    assert "written; see what it does by" in shown["install"], shown["install"]
+    assert "dry run" in shown["install"]
+    assert ["active", "0"] == shown["state"].split()
+    assert ["active", "0"] == shown["upgraded"].split(), shown["upgrade"]
+    assert set() == set(shown["after"].splitlines()) - set(shown["before"].splitlines()), shown["remove"]

@@ -7,11 +7,12 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -29,9 +30,14 @@ from tests.soak.pods import Pods, write_manifests
 from tests.soak.stage import Stage, StageError
 
 _CROSSINGS_A_ROUND: Final = 25
+# A reload takes a minute of an emulated machine.
+_SLOW_CROSSINGS_A_ROUND: Final = 100
+_LULL_SECONDS: Final = 0.12
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 # As many evictions as there are crossings: the rate is not what is tried here.
 _SECTION: Final = {"evictionsPerMinute": 1_000_000, "hardMemoryEvictionsPerMinute": 1_000_000}
+# With warrants: while the last eviction is still judged by what it brought back none is given.
+_WARRANTS_SECTION: Final = {**_SECTION, "kernelKill": "hard", "unhelpfulEvictionPause": "0s"}
 _TELL_SECONDS: Final = 60.0
 _READY_SECONDS: Final = 20.0
 _PINNED: Final = Path("/sys/fs/bpf")
@@ -49,6 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, default=Path(".cache/soak"), help="directory of what is stored"
     )
+    parser.add_argument(
+        "--warrants",
+        action="store_true",
+        help="with kernelKill: hard, and lulls near the level",
+    )
+    parser.add_argument(
+        "--slowness",
+        type=float,
+        default=1.0,
+        help="how many times as long as on real hardware everything takes (1)",
+    )
     asked = parser.parse_args(arguments)
     if os.geteuid():
         print("soak: needs root, to make cgroups", file=sys.stderr)
@@ -59,18 +76,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ended_by_signals():
         figures = run(
             asked.time,
-            Draw(seed, asked.kinds),
+            Draw(seed, asked.kinds, lull_seconds=_LULL_SECONDS * asked.slowness if asked.warrants else 0.0),
             asked.output / f"disagreements-{seed}",
             most_crossings=asked.crossings,
+            section=_WARRANTS_SECTION if asked.warrants else _SECTION,
+            slowness=asked.slowness,
         )
-    stored = {**_machine(), "seed": seed, "seconds": asked.time, **figures.document()}
+    about = {"seed": seed, "seconds": asked.time, "slowness": asked.slowness}
+    stored = {**_machine(), **about, **figures.document()}
     path = asked.output / f"soak-{time.strftime('%Y%m%dT%H%M%S')}.json"
     path.write_text(json.dumps(stored, indent=1))
     print(f"\n{figures.table()}\n\nsoak: {'good' if figures.is_good() else 'NOT good'}; stored as {path}")
     return 0 if figures.is_good() else 1
 
 
-def run(seconds: float, draw: Draw, kept: Path, *, most_crossings: int | None = None) -> Figures:
+def run(
+    seconds: float,
+    draw: Draw,
+    kept: Path,
+    *,
+    most_crossings: int | None = None,
+    section: Mapping[str, Any] = _SECTION,
+    slowness: float = 1.0,
+) -> Figures:
     """Return what was counted in a run of that length; disagreements are kept in a directory.
 
     The run ends earlier with the episode that makes it `most_crossings`.
@@ -86,18 +114,23 @@ def run(seconds: float, draw: Draw, kept: Path, *, most_crossings: int | None = 
         tmpfs = stack.enter_context(_tmpfs(directory / "tmpfs"))
         node = stack.enter_context(VirtualNode(tree, rules.capacity_bytes, f"reactor-soak-{os.getpid()}"))
         is_v2 = tree.version is CgroupVersion.V2
-        stage = stack.enter_context(Stage(tree.path(node.cgroup), rules.capacity_bytes, is_v2=is_v2))
+        stage = stack.enter_context(
+            Stage(tree.path(node.cgroup), rules.capacity_bytes, is_v2=is_v2, slowness=slowness)
+        )
         disk, manifests = directory / "disk", directory / "manifests"
         disk.mkdir()
         manifests.mkdir()
         write_manifests(manifests, node.cgroup)
-        guarded = stack.enter_context(Guarded(directory, node.cgroup, manifests, _SECTION))
+        guarded = stack.enter_context(Guarded(directory, node.cgroup, manifests, section, slowness))
         pods = Pods(node, stage, tmpfs, disk)
         guarded.configure(rules)
         guarded.start(stage.wait)
-        course = Course(stage=stage, pods=pods, guarded=guarded, draw=draw, rules=rules)
+        stage.wait(lambda: guarded.warrants() is not None, _READY_SECONDS * slowness)  # the steward, too
+        course = Course(stage=stage, pods=pods, guarded=guarded, draw=draw, rules=rules, slowness=slowness)
         try:
-            _rounds(course, figures, seconds, most_crossings, Evidence(kept, guarded.journal))
+            evidence = Evidence(kept, guarded.journal)
+            _rounds(course, figures, seconds, most_crossings, evidence)
+            figures.served_ns = evidence.served_ns
         except Exception:
             print(guarded.log_tail(), file=sys.stderr)
             raise
@@ -117,12 +150,12 @@ def _rounds(
 
     while not is_over():
         _begin_round(course)
-        for _ in range(_CROSSINGS_A_ROUND):
+        for _ in range(_SLOW_CROSSINGS_A_ROUND if course.slowness > 1 else _CROSSINGS_A_ROUND):
             spent = time.monotonic() - began
             if is_over():
                 break
             # Only at first: what the daemon takes is to be followed over one long life.
-            outcome = _crossing(course, may_crash=spent < seconds / 4)
+            outcome = _crossing(course, may_crash=spent < seconds / 4 / course.slowness)
             figures.add(outcome)
             said = evidence.take(outcome)
             if said is not None:
@@ -134,11 +167,14 @@ def _rounds(
             if course.is_stuck:
                 break
         figures.measured.append(course.guarded.measured(course.pods.directories()))
+        if (counted := course.guarded.warrants()) is not None:
+            figures.warrants[course.guarded.generation] = counted
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()
             print(
                 f"soak: {spent:.0f} s, {figures.crossings} crossings, {figures.wrong_victims} wrong, "
-                f"{figures.missed} missed",
+                f"{figures.missed} missed, {figures.unseen} not seen, "
+                f"{len(evidence.served_ns)} killed under a warrant",
                 flush=True,
             )
     _clear(course.pods)
@@ -154,7 +190,10 @@ def _crossing(course: Course, *, may_crash: bool) -> Outcome:
         name = next(one for one in map("lonely-{}".format, count()) if one not in course.pods.present)
         course.pods.start([PodPlan(name=name, spec=Spec(), kind="a", size_bytes=4096)])
         names = [name]
-    return course.run(course.draw.crossing(sorted(names), course.rules, may_crash=may_crash))
+    plan = course.draw.crossing(
+        sorted(names), course.rules, may_crash=may_crash, first=course.first() or names[0]
+    )
+    return course.run(plan)
 
 
 def _clear(pods: Pods) -> None:
@@ -173,7 +212,7 @@ def _begin_round(course: Course) -> None:
     pods.limit(course.rules.capacity_bytes)
     course.guarded.configure(course.rules)
     course.guarded.reload()
-    if not course.stage.wait(course.guarded.is_ready, _READY_SECONDS):
+    if not course.stage.wait(course.guarded.is_ready, _READY_SECONDS * course.slowness):
         raise StageError(f"the daemon does not come back from its reload: {course.guarded.log_tail()}")
     course.begin()
     pods.start(course.draw.pods(course.rules))
@@ -203,11 +242,11 @@ def _tmpfs(path: Path) -> Iterator[Path]:
 
 
 def _machine() -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
+    git = shutil.which("git")  # not in a virtual machine
+    words = ["rev-parse", "--short", "HEAD"]
+    commit = git and subprocess.run([git, *words], capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "commit": commit.stdout.strip(),
+        "commit": commit,
         "kernel": platform.release().partition("-")[0],
         "cpus": os.cpu_count(),
         "cgroup": CgroupTree.discover().version.name.lower(),

@@ -9,8 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.soak.guarded import Guarded
-from tests.soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge, soft_met_ns
-from tests.soak.plan import FAST_RATES, MIB, CrossingPlan, Disturbance, Disturbed, Draw, HogPlan, PodPlan
+from tests.soak.oracle import Counters, Episode, Kill, Rules, Verdict, judge, place, soft_met_ns
+from tests.soak.plan import (
+    FAST_RATES,
+    MIB,
+    CrossingPlan,
+    Disturbance,
+    Disturbed,
+    Draw,
+    HogPlan,
+    LullPlan,
+    PodPlan,
+)
 from tests.soak.pods import Pods, Present
 from tests.soak.stage import Stage, StageError
 
@@ -44,13 +54,17 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """Has crossings happen on a virtual node, one after the other."""
+    """Has crossings happen on a virtual node, one after the other.
+
+    `slowness`: how many times as long as on real hardware everything takes.
+    """
 
     stage: Stage
     pods: Pods
     guarded: Guarded
     draw: Draw
     rules: Rules
+    slowness: float = 1.0
     _all_rules: list[Rules] = field(default_factory=list)
     _away: list[tuple[int, int]] = field(default_factory=list)
     _waiting: list[tuple[float, Disturbed]] = field(default_factory=list)
@@ -81,7 +95,7 @@ class Course:
         """Have it happen, and judge it."""
         self.stage.watch_crossing()
         hogs = [self.pods.present[hog.name] for hog in plan.hogs]
-        self._approach(plan.hogs)
+        self._approach(plan.hogs, plan.lull)
         began = time.monotonic()
         self._waiting = [
             (began + (one.after_seconds or 0.0), one)
@@ -89,28 +103,59 @@ class Course:
             if one.after_seconds is not None
         ]
         at_crossing = [one for one in plan.disturbed if one.after_seconds is None]
+        self._rest(plan.lull, began)
         self.stage.done.clear()
         per_hog = len(plan.hogs)
         for hog, pod in zip(plan.hogs, hogs, strict=True):
             left_bytes = max(0, self._room_bytes()) // per_hog + hog.past_bytes
             self.pods.take(pod, hog.kind, left_bytes, hog.rate_bytes)
-        deadline = began + _PATIENCE_SECONDS + _APPROACH_SECONDS
+        deadline = time.monotonic() + _PATIENCE_SECONDS * self.slowness + _APPROACH_SECONDS
         slow = [pod for hog, pod in zip(plan.hogs, hogs, strict=True) if 0 < hog.rate_bytes < min(FAST_RATES)]
         self._follow(hogs, slow, at_crossing, deadline)
+        for one in () if plan.lull is None else plan.lull.company:
+            if one.name in self.pods.present:
+                self.stage.stop_growth(self.pods.present[one.name].slot)
         self._come_back()
         is_fast = all(hog.rate_bytes in {0, *FAST_RATES} for hog in plan.hogs)
         return self._judged(hogs, tuple(one.what for one in plan.disturbed), is_fast=is_fast)
 
-    def _approach(self, hogs: Sequence[HogPlan]) -> None:
-        """Have slow ones come near the level at once, so that what is left takes a twentieth of a second."""
+    def first(self) -> str | None:
+        """Return the pod that would go first now, None where none is sampled."""
+        seen = self.stage.last_sample().pods
+        ranked = sorted(
+            (place(pod.plan.spec, seen[pod.instance].working_set_bytes), name)
+            for name, pod in self.pods.present.items()
+            if pod.instance in seen and not pod.plan.spec.is_critical
+        )
+        return ranked[0][1] if ranked else None
+
+    def _approach(self, hogs: Sequence[HogPlan], lull: LullPlan | None) -> None:
+        """Have those come near the level at once that rest there, or are slow: what is left takes 50 ms."""
         for hog in hogs:
-            if hog.rate_bytes:
+            if hog.rate_bytes or lull is not None:
                 left_bytes = max(_NEAREST_BYTES // 4, int(hog.rate_bytes * _APPROACH_SECONDS))
+                if lull is not None:
+                    left_bytes = lull.left_bytes // len(hogs)
                 room_bytes = self._room_bytes() // len(hogs) - left_bytes
                 pod = self.pods.present[hog.name]
                 if room_bytes > 0 and hog.kind != "t":
                     self.pods.take(pod, hog.kind, room_bytes)
                     self.stage.wait_done([pod.instance])
+
+    def _rest(self, lull: LullPlan | None, began: float) -> None:
+        """Let others act, and the disturbances of that time come, while the hogs rest."""
+        if lull is None:
+            return
+        waiting = list(lull.company)
+        while (now := time.monotonic()) < began + lull.seconds:
+            self.stage.read(0.001 * self.slowness)
+            self._disturb(now)
+            self._notice_deaths(now)
+            for one in [one for one in waiting if began + one.after_seconds <= now]:
+                waiting.remove(one)
+                pod = self.pods.present.get(one.name)
+                if pod is not None:
+                    self.pods.take(pod, one.kind, one.size_bytes, one.rate_bytes)
 
     def _room_bytes(self) -> int:
         return self.rules.capacity_bytes - self.rules.hard_bytes - self.stage.last_node().working_set_bytes
@@ -124,7 +169,8 @@ class Course:
         """
         calm_since: float | None = None
         while True:
-            self.stage.read(0.0005 if at_crossing or self._waiting or self._stopped_ns else 0.002)
+            is_busy = at_crossing or self._waiting or self._stopped_ns
+            self.stage.read((0.0005 if is_busy else 0.002) * self.slowness)
             now = time.monotonic()
             if self.stage.crossed_ns is not None and at_crossing:
                 self._waiting += [(now, one) for one in at_crossing]
@@ -135,12 +181,12 @@ class Course:
                 self.stage.stop_growth(pod.slot)
             if self._is_calm(hogs):
                 calm_since = calm_since or now
-                if now - calm_since > _SETTLE_SECONDS:
+                if now - calm_since > _SETTLE_SECONDS * self.slowness:
                     return
             else:
                 calm_since = None
             back = max((to_ns / 1e9 for _, to_ns in self._away), default=0.0)
-            if now > max(deadline, back + _PATIENCE_SECONDS) and self._stopped_ns is None:
+            if now > max(deadline, back + _PATIENCE_SECONDS * self.slowness) and self._stopped_ns is None:
                 return
 
     def _is_calm(self, hogs: Sequence[Present]) -> bool:
@@ -250,16 +296,18 @@ class Course:
             self.guarded.configure(self.rules)
             self.guarded.reload()
             self._refused = False
-        if not self.stage.wait(self.guarded.is_ready, 20.0):
+        if not self.stage.wait(self.guarded.is_ready, 20.0 * self.slowness):
             raise StageError(f"the daemon does not come back from its reload: {self.guarded.log_tail()}")
 
     def _judged(
         self, hogs: Sequence[Present], disturbed: tuple[Disturbance, ...], *, is_fast: bool
     ) -> Outcome:
         # Asked anew each time: a canary may have died while the others were waited for.
-        self.stage.wait(lambda: all(map(self.stage.is_dead, self._dying())), _DYING_SECONDS)
+        self.stage.wait(lambda: all(map(self._is_gone, self._dying())), _DYING_SECONDS * self.slowness)
         next_since = self.stage.sample(on=True) - 1
-        deaths = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "canary"}
+        deaths: dict[int, int] = {}
+        for death in sorted(self.stage.deaths, key=lambda one: one.at_ns):
+            deaths.setdefault(death.instance, death.at_ns)
         actors = {death.instance: death.at_ns for death in self.stage.deaths if death.who == "actor"}
         lives = self.pods.lives
         by_kernel = self.pods.oom_killed()
@@ -267,6 +315,7 @@ class Course:
             Kill(
                 instance=instance,
                 at_ns=at_ns,
+                struck_ns=self.stage.struck.get(instance),
                 gone_ns=self._gone_ns(instance),
                 tmpfs_bytes=self._tmpfs_bytes(instance),
                 is_kernels=instance in by_kernel,
@@ -286,8 +335,10 @@ class Course:
             away=list(self._away),
             unresolved=self._unresolved,
             soft_met_ns=self._soft_met_ns,
+            slowness=self.slowness,
         )
-        self.stage.wait(lambda: all(self.stage.is_dead(kill.instance) for kill in kills), _DYING_SECONDS)
+        killed = [kill.instance for kill in kills]
+        self.stage.wait(lambda: all(map(self._is_gone, killed)), _DYING_SECONDS * self.slowness)
         # Only the daemon knows whether it looked while the minimum reclaim was there, too.
         self._unresolved = self._unresolved or bool(kills)
         self._soft_met_ns = soft_met_ns(episode)
@@ -300,7 +351,9 @@ class Course:
             is_fast=is_fast,
             disturbed=disturbed,
             partly_killed=tuple(
-                lives[kill.instance].name for kill in kills if not self.stage.is_dead(kill.instance)
+                lives[kill.instance].name
+                for kill in kills
+                if not (self._is_gone(kill.instance) or kill.is_kernels)
             ),
         )
         oom_killed = self._clear(hogs, outcome)
@@ -308,9 +361,14 @@ class Course:
         return replace(outcome, oom_killed=oom_killed)
 
     def _dying(self) -> list[int]:
-        canaries = {death.instance for death in self.stage.deaths if death.who == "canary"}
+        killed = {death.instance for death in self.stage.deaths}
         present = self.pods.present.values()
-        return [pod.instance for pod in present if pod.instance in canaries or self.stage.is_dying(pod.slot)]
+        return [pod.instance for pod in present if pod.instance in killed or self.stage.is_dying(pod.slot)]
+
+    def _is_gone(self, instance: int) -> bool:
+        """Return whether both the actor and the canary of an instance have ended."""
+        ended = {death.who for death in self.stage.deaths if death.instance == instance}
+        return {"actor", "canary"} <= ended
 
     def _gone_ns(self, instance: int) -> int | None:
         """Return when a killed pod had given back what it can; None where it has not."""
@@ -362,7 +420,7 @@ class Course:
         killed = {judged.kill.instance for judged in outcome.verdict.kills}
         gone = [pod for pod in self.pods.present.values() if pod.instance in killed]
         grown = [pod for pod in hogs if self.pods.present.get(pod.plan.name) is pod and pod not in gone]
-        for pod in (*grown, *(gone if outcome.partly_killed else ())):
+        for pod in (*grown, *(one for one in gone if not self._is_gone(one.instance))):
             self.pods.end(pod)
         oom_killed = self.pods.remove([*gone, *grown], was_away=bool(self._away))
         self._files_due.clear()

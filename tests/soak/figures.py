@@ -45,6 +45,8 @@ class Figures:
     past_mib: list[float] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     left_behind: list[str] = field(default_factory=list)
+    served_ns: list[int] = field(default_factory=list)
+    warrants: dict[int, Mapping[str, int]] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome."""
@@ -138,6 +140,14 @@ class Figures:
                 }
                 for name, one in self.slopes().items()
             },
+            "killed_under_a_warrant": {
+                "count": len(self.served_ns),
+                "crossing_to_signal_us": {
+                    name: None if (found := percentile(self.served_ns, share)) is None else found / 1000
+                    for name, share in _PERCENTILES.items()
+                },
+            },
+            "warrants": dict(sum(map(Counter, self.warrants.values()), Counter[str]())),
             "daemon_processes": len({one.generation for one in self.measured}),
             "left_behind": self.left_behind,
             "is_good": self.is_good(),
@@ -181,9 +191,22 @@ class Figures:
                 for name, one in document["slopes"].items()
             ),
             ("cgroups and eBPF pins left behind", len(document["left_behind"])),
+            *self._of_warrants(document),
             *((f"with {what}", count) for what, count in sorted(document["disturbances"].items())),
         ]
         return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+    def _of_warrants(self, document: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:
+        if not document["warrants"]:
+            return []
+        served = document["killed_under_a_warrant"]
+        to_signal = " / ".join(_text(served["crossing_to_signal_us"][name]) for name in _PERCENTILES)
+        ends = ", ".join(f"{name} {count}" for name, count in sorted(document["warrants"].items()))
+        return [
+            ("killed by the kernel under a warrant", served["count"]),
+            ("crossing to signal of those, p50 / p99 / p99.9 / max", f"{to_signal} us"),
+            ("what became of warrants", ends),
+        ]
 
 
 _NAMES: Final = {"descriptors": "descriptors", "threads": "threads", "rss_kib": "resident memory, KiB"}

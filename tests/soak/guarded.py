@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from reactor.guard.listening import NoDaemonError
+from reactor.tell.status_socket import ask
 from tests.soak.oracle import Rules
 from tests.soak.stage import StageError
 
@@ -43,9 +45,15 @@ class Guarded:
     """`reactor run` on a virtual node, everything that it writes below `directory`. A context manager."""
 
     def __init__(
-        self, directory: Path, node_cgroup: str, manifests: Path, section: Mapping[str, Any]
+        self,
+        directory: Path,
+        node_cgroup: str,
+        manifests: Path,
+        section: Mapping[str, Any],
+        slowness: float = 1.0,
     ) -> None:
         self._directory = directory
+        self._slowness = slowness
         self._journal_path = directory / "journal.jsonl"
         self._config_path = directory / "reactor.json"
         self._log = (directory / "daemon.log").open("ab")
@@ -117,7 +125,7 @@ class Guarded:
         )
         self.generation += 1
         self.pids.append(self._process.pid)
-        wait(lambda: self.is_ready() or self.exit_status() is not None, _READY_SECONDS)
+        wait(lambda: self.is_ready() or self.exit_status() is not None, _READY_SECONDS * self._slowness)
         if self.exit_status() is not None or not self.is_ready():
             raise StageError(f"the daemon does not come up: {self.log_tail()}")
 
@@ -158,7 +166,7 @@ class Guarded:
         self._process.send_signal(signal.SIGCONT)
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(_STOP_SECONDS)
+            self._process.wait(_STOP_SECONDS * self._slowness)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -179,6 +187,15 @@ class Guarded:
             threads=int(fields["Threads"]),
             rss_kib=int(fields["VmRSS"].split()[0]),
         )
+
+    def warrants(self) -> Mapping[str, int] | None:
+        """Return what has become of the daemon's warrants so far; None where it does not answer."""
+        try:
+            status = ask(self._directory / "reactor.sock", {"command": "status"})
+        except NoDaemonError:
+            return None
+        counted: Mapping[str, int] = status["kernel_kill"]["counted"]
+        return counted
 
     def _held(self) -> Iterator[str]:
         """Yield what the daemon's descriptors are open on."""

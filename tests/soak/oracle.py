@@ -101,14 +101,21 @@ class Kill:
     What it holds counts as available until `gone_ns`: its processes have ended, its tmpfs is removed. Of what
     is left once they have ended its page cache on a disk is the node's: `tmpfs_bytes` are its files in tmpfs.
     `is_kernels`: the kernel's OOM killer has killed in it. What is dying already the kernel does not count as
-    killed, so the daemon did not kill before it.
+    killed, so the daemon did not kill before it. `struck_ns`: when the process that died first last showed
+    that it ran, None where that is not known. Its memory may be back before its death shows.
     """
 
     instance: int
     at_ns: int
+    struck_ns: int | None = None
     gone_ns: int | None = None
     tmpfs_bytes: int | None = None
     is_kernels: bool = False
+
+    @property
+    def since_ns(self) -> int:
+        """Return from when on it may have been killed."""
+        return self.at_ns if self.struck_ns is None else min(self.struck_ns, self.at_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +135,7 @@ class Episode:
 
     `unresolved` says that an earlier threshold may still have been short of its minimum reclaim,
     `soft_met_ns` since when the soft one may have been met for the daemon (None: not before).
+    `slowness` is how many times as long as usual everything takes, and may be apart.
     """
 
     samples: Sequence[Sample]
@@ -138,6 +146,7 @@ class Episode:
     away: Sequence[tuple[int, int]] = ()
     unresolved: bool = False
     soft_met_ns: int | None = None
+    slowness: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +233,8 @@ def _in_order(episode: Episode) -> list[Kill]:
     kills = sorted(episode.kills, key=lambda kill: kill.at_ns)
     for number, (first, second) in enumerate(pairwise(kills)):
         earlier = kills[:number]
-        if second.at_ns - first.at_ns >= _BEAT_NS or _judge_kill(episode, first, earlier).wrong != WRONG_POD:
+        is_apart = second.at_ns - first.at_ns >= _BEAT_NS * episode.slowness
+        if is_apart or _judge_kill(episode, first, earlier).wrong != WRONG_POD:
             continue
         turned = [replace(second, at_ns=first.at_ns), replace(first, at_ns=second.at_ns)]
         if all(
@@ -267,9 +277,7 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
         wrong = WRONG_POD
     # One that is so young that no sample has it: how much it used is not known here.
     is_unsampled = wrong == WRONG_POD and kill.instance not in present
-    is_unseen = is_unsampled or (
-        wrong is not None and not life.spec.is_critical and _is_blind(episode.samples, kill)
-    )
+    is_unseen = is_unsampled or (wrong is not None and not life.spec.is_critical and _is_blind(episode, kill))
     return Judged(
         kill=kill,
         acceptable=right,
@@ -284,7 +292,7 @@ def _judge_kill(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> Judged
 
 def _needless(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> str:
     """Return what is wrong with a kill without a reason."""
-    if not any(kill.at_ns - one.at_ns < MISSED_NS for one in earlier):
+    if not any(kill.at_ns - one.at_ns < MISSED_NS * episode.slowness for one in earlier):
         return "killed without a crossing"
     ended_ns = [episode.lives[one.instance].processes_gone_ns for one in earlier]
     if all(one is not None and one < kill.at_ns for one in ended_ns):
@@ -292,13 +300,14 @@ def _needless(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> str:
     return "killed another where one sufficed"
 
 
-def _is_blind(samples: Sequence[Sample], kill: Kill) -> bool:
+def _is_blind(episode: Episode, kill: Kill) -> bool:
     """Tell whether the counters were not read closely in the time before a kill in which it was decided."""
-    if not samples or samples[0].ended_ns > kill.at_ns:
+    samples, blind_ns = episode.samples, int(_BLIND_NS * episode.slowness)
+    if not samples or samples[0].ended_ns > kill.since_ns:
         return True  # they do not reach back so far
-    around = _window(samples, kill.at_ns - 2 * _BLIND_NS, kill.at_ns)
-    long_reading = any(sample.ended_ns - sample.began_ns > _BLIND_NS for sample in around)
-    gap = any(after.began_ns - before.ended_ns > _BLIND_NS for before, after in pairwise(around))
+    around = _window(samples, kill.since_ns - 2 * blind_ns, kill.at_ns)
+    long_reading = any(sample.ended_ns - sample.began_ns > blind_ns for sample in around)
+    gap = any(after.began_ns - before.ended_ns > blind_ns for before, after in pairwise(around))
     return long_reading or gap
 
 
@@ -331,6 +340,7 @@ def _reason(episode: Episode, kill: Kill, earlier: Sequence[Kill]) -> tuple[int,
                 ended_ns,
                 grace_ns,
                 kill,
+                int(_SAME_CROSSING_NS * episode.slowness),
             )
         ]
         if lasting:
@@ -357,13 +367,9 @@ def _met_since(episode: Episode, rules: Rules, at_ns: int | None) -> int | None:
     return min((one for one in before if one is not None and (at_ns is None or one <= at_ns)), default=at_ns)
 
 
-def _lasts(began_ns: int | None, ended_ns: int, grace_ns: int, kill: Kill) -> bool:
+def _lasts(began_ns: int | None, ended_ns: int, grace_ns: int, kill: Kill, after_ns: int) -> bool:
     """Tell whether shortness explains a kill: it lasted the grace period, and had not ended long before."""
-    return (
-        began_ns is not None
-        and kill.at_ns - began_ns >= grace_ns
-        and kill.at_ns - ended_ns < _SAME_CROSSING_NS
-    )
+    return began_ns is not None and kill.at_ns - began_ns >= grace_ns and kill.since_ns - ended_ns < after_ns
 
 
 def _short(
@@ -386,6 +392,7 @@ def _short(
     wanted_bytes += rules.minimum_reclaim_bytes if reclaim_bytes is None else reclaim_bytes
     grace_ns = rules.soft_grace_ns if is_soft else 0
     began_ns = ended_ns = before_ns = None
+    same_ns = _SAME_CROSSING_NS * episode.slowness
     # What was short before an earlier kill was that one's reason.
     since_ns = max((kill.at_ns for kill in earlier), default=0)
     for sample in episode.samples:
@@ -397,7 +404,7 @@ def _short(
                 # It became short after the sample before this one.
                 began_ns = sample.began_ns if before_ns is None else before_ns
             ended_ns = sample.ended_ns
-        elif began_ns is not None and ended_ns is not None and sample.began_ns - ended_ns > _SAME_CROSSING_NS:
+        elif began_ns is not None and ended_ns is not None and sample.began_ns - ended_ns > same_ns:
             yield began_ns, ended_ns, grace_ns
             began_ns = None
         before_ns = sample.ended_ns
@@ -473,13 +480,15 @@ def _missed(episode: Episode, kills: Sequence[Kill]) -> Iterator[str]:
             end_ns = min(one for one in ends if one > start_ns or one == ended_ns)
             if any(from_ns <= start_ns < to_ns for from_ns, to_ns in episode.away):
                 continue
-            if end_ns - start_ns > MISSED_NS and _somebody(episode, kills, start_ns):
+            if end_ns - start_ns > MISSED_NS * episode.slowness and _somebody(episode, kills, start_ns):
                 yield f"nobody was killed for {(end_ns - start_ns) / 1e9:.2f} s"
 
 
 def _somebody(episode: Episode, kills: Sequence[Kill], at_ns: int) -> bool:
     gone = {kill.instance for kill in kills}
     return any(
-        instance not in gone and not life.spec.is_critical and _lives_through(life, at_ns, at_ns + MISSED_NS)
+        instance not in gone
+        and not life.spec.is_critical
+        and _lives_through(life, at_ns, at_ns + int(MISSED_NS * episode.slowness))
         for instance, life in episode.lives.items()
     )

@@ -20,6 +20,11 @@ _OVERHEAD_BYTES: Final = MIB // 2
 KINDS: Final = "astfF"
 _HELD: Final = {"a": 70, "s": 10, "t": 10, "f": 9, "F": 1}
 _TAKEN: Final = {"a": 80, "s": 10, "t": 10}
+# With warrants: by several processes at once, too. What the others do meanwhile: grow, shrink, read a file.
+_TAKEN_NEAR: Final = {"a": 50, "p": 30, "s": 10, "t": 10}
+_COMPANY: Final = {"a": 40, "u": 15, "f": 45}
+_NEAREST_BYTES: Final = MIB // 8
+_FARTHEST_BYTES: Final = 4 * MIB
 # Their specs come from manifests, which are there before the daemon is.
 MANIFESTED: Final = {
     "unit-0": Spec(priority=0, request_bytes=0),
@@ -78,31 +83,61 @@ class Disturbed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompanyPlan:
+    """What another pod does before the crossing and at it, so long after the lull began."""
+
+    name: str
+    kind: str
+    size_bytes: int
+    rate_bytes: int
+    after_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LullPlan:
+    """A time in which who grows rests, with so much left until the crossing, and others do not."""
+
+    seconds: float
+    left_bytes: int
+    company: tuple[CompanyPlan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CrossingPlan:
     """A crossing: who grows, and what else happens."""
 
     hogs: tuple[HogPlan, ...]
     disturbed: tuple[Disturbed, ...]
+    lull: LullPlan | None = None
 
 
 class Draw:
-    """Draws rounds and crossings; the same seed draws the same. `kinds` of memory are held and taken."""
+    """Draws rounds and crossings; the same seed draws the same. `kinds` of memory are held and taken.
 
-    def __init__(self, seed: int, kinds: str = KINDS) -> None:
+    `lull_seconds`: where it is not 0, before most crossings there is a lull near the level, of that length at
+    the most, for warrants; and who grows is more often than not the pod that goes first.
+    """
+
+    def __init__(self, seed: int, kinds: str = KINDS, *, lull_seconds: float = 0.0) -> None:
         self._random = random.Random(seed)
+        self._lull_seconds = lull_seconds
+        self._has_lulls = has_lulls = lull_seconds > 0
         self._held = {kind: weight for kind, weight in _HELD.items() if kind in kinds}
-        self._taken = {kind: weight for kind, weight in _TAKEN.items() if kind in kinds}
+        taken = _TAKEN_NEAR if has_lulls else _TAKEN
+        self._taken = {kind: weight for kind, weight in taken.items() if kind in kinds + "p"}
         self._names = 0
 
     def rules(self) -> Rules:
         """Draw the node's capacity and thresholds."""
-        capacity_bytes = self._random.choice((96, 96, 112, 128, 192)) * MIB
+        sizes = (112, 128, 128, 160) if self._has_lulls else (96, 96, 112, 128, 192)
+        capacity_bytes = self._random.choice(sizes) * MIB
         return self.other_rules(Rules(capacity_bytes=capacity_bytes, hard_bytes=0))
 
     def other_rules(self, rules: Rules) -> Rules:
         """Draw other thresholds for the same capacity."""
         hard_bytes = self._random.randrange(24 * MIB, 48 * MIB, 4096)
-        has_soft = self._random.random() < 0.15
+        # Where a soft threshold is met first, no warrant is given.
+        has_soft = self._random.random() < (0.05 if self._has_lulls else 0.15)
         return replace(
             rules,
             hard_bytes=hard_bytes,
@@ -113,8 +148,10 @@ class Draw:
 
     def pods(self, rules: Rules) -> list[PodPlan]:
         """Draw a round's pods, with room for a hog's growth up to the level."""
-        count = self._random.randint(3, 20)
+        count = self._random.randint(3, 7 if self._has_lulls else 20)
         room_bytes = self._random.randrange(3 * MIB, 12 * MIB)
+        if self._has_lulls:
+            room_bytes += rules.capacity_bytes // 16  # not near all the time: then warrants are renewed
         soft_bytes = max(rules.hard_bytes, rules.soft_bytes or 0)
         total = max(
             count * MIB // 8, rules.capacity_bytes - soft_bytes - room_bytes - count * _OVERHEAD_BYTES
@@ -150,12 +187,18 @@ class Draw:
             size_bytes=size_bytes,
         )
 
-    def crossing(self, names: list[str], rules: Rules, *, may_crash: bool) -> CrossingPlan:
-        """Draw a crossing by some of these pods."""
-        disturbed = tuple(self._disturbances(may_crash=may_crash))
+    def crossing(self, names: list[str], rules: Rules, *, may_crash: bool, first: str) -> CrossingPlan:
+        """Draw a crossing by some of these pods, of which `first` would go first now."""
+        lull_seconds = 0.0
+        if self._has_lulls and self._random.random() < 0.85:
+            lull_seconds = self._random.uniform(0, self._lull_seconds)
+        disturbed = tuple(self._disturbances(may_crash=may_crash, within_seconds=lull_seconds + 0.03))
         is_bounded = bool(disturbed) or self._random.random() < 0.5
         most_bytes = rules.hard_bytes - 12 * MIB
         count = 2 if len(names) > 3 and self._random.random() < 0.2 else 1
+        chosen = self._random.sample(names, count)
+        if self._has_lulls and first not in chosen and self._random.random() < 0.85:
+            chosen[0] = first
         hogs = tuple(
             HogPlan(
                 name=name,
@@ -165,9 +208,28 @@ class Draw:
                 if is_bounded
                 else 2 * rules.capacity_bytes,
             )
-            for name in self._random.sample(names, count)
+            for name in chosen
         )
-        return CrossingPlan(hogs=hogs, disturbed=disturbed)
+        others = [name for name in names if name not in chosen]
+        lull = self._lull(lull_seconds, others) if lull_seconds else None
+        return CrossingPlan(hogs=hogs, disturbed=disturbed, lull=lull)
+
+    def _lull(self, seconds: float, others: Sequence[str]) -> LullPlan:
+        count = min(len(others), self._random.choice((0, 0, 1, 1, 2, 4)))
+        return LullPlan(
+            seconds=seconds,
+            left_bytes=int(self._random.triangular(_NEAREST_BYTES, _FARTHEST_BYTES, MIB)),
+            company=tuple(
+                CompanyPlan(
+                    name=name,
+                    kind=(kind := self._one_of(_COMPANY)),
+                    size_bytes=self._random.randrange(MIB // 16, (8 if kind == "f" else 1) * MIB),
+                    rate_bytes=self._random.choice((2, 10, 50, 200)) * MIB,
+                    after_seconds=self._random.uniform(0, seconds + 0.02),
+                )
+                for name in self._random.sample(list(others), count)
+            ),
+        )
 
     def seconds(self, most_seconds: float) -> float:
         """Draw a span of time."""
@@ -180,11 +242,11 @@ class Draw:
         mib = self._random.choices((0, 1000, 200, 50, 10, 1), weights=(46, 20, 18, 10, 5, 1))[0]
         return mib * MIB
 
-    def _disturbances(self, *, may_crash: bool) -> list[Disturbed]:
+    def _disturbances(self, *, may_crash: bool, within_seconds: float) -> list[Disturbed]:
         found = []
         if self._random.random() < 0.10:
-            found.append((Disturbance.STOP, 0.04))
-        elif self._random.random() < 0.04:
+            found.append((Disturbance.STOP, 0.4 if self._has_lulls else 0.04))
+        elif self._random.random() < (0.01 if self._has_lulls else 0.04):
             found.append((Disturbance.RELOAD, 0.0))
         elif self._random.random() < 0.03:
             found.append((Disturbance.REFUSED, 0.0))
@@ -197,7 +259,9 @@ class Draw:
         return [
             Disturbed(
                 what=what,
-                after_seconds=None if self._random.random() < 0.5 else self._random.uniform(0, 0.03),
+                after_seconds=None
+                if self._random.random() < 0.5
+                else self._random.uniform(0, within_seconds),
                 lasting_seconds=self._random.uniform(0.0005, lasting) if lasting else 0.0,
             )
             for what, lasting in found

@@ -161,6 +161,7 @@ class Pods:
         self._stage.deaths = [death for death in self._stage.deaths if death.instance in kept]
         self._stage.up &= kept
         self._stage.stillborn &= kept
+        self._stage.struck = {one: at_ns for one, at_ns in self._stage.struck.items() if one in kept}
 
     def _make(self, plan: PodPlan) -> Present:
         slot = next(iter(set(range(SLOTS)) - {pod.slot for pod in self.present.values()}))

@@ -4,11 +4,11 @@
  * kernel's counters, and tells when a process died. With its own clock readings and its own parsing, so that nothing
  * the oracle goes by comes from the daemon or shares code with it.
  *
- *   stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK
+ *   stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK SLOWNESS
  *
  * SHARED_FD is a zeroed memfd of 64-bit words that is mapped by both sides (see the enums, and stage.py, which has the same
  * numbers); USAGE and STAT are the node's counters, PEAK shows the most that it used since it was last written to (- where
- * the kernel has no such file). Commands are lines on standard input:
+ * the kernel has no such file), SLOWNESS is how many times as long as usual everything takes. Commands are lines on standard input:
  *
  *   pod SLOT INSTANCE USAGE STAT PROCS...  start an actor and its canary in the cgroups whose cgroup.procs are given;
  *                                      the last is the actor's alone
@@ -17,8 +17,9 @@
  *   free SLOT                              close the slot's counters
  *
  * Standard output: `up INSTANCE` or `stillborn INSTANCE` (killed before it stood), `done INSTANCE`, `dead INSTANCE
- * canary|actor NS`, `error WORDS`. Instants are CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its actor
- * dies of, and has nothing to tear down.
+ * canary|actor|worker NS`, `error WORDS`. Instants are CLOCK_MONOTONIC nanoseconds. A canary dies of the kill that its
+ * actor dies of, and has nothing to tear down. The kernel may kill the process that takes memory before all others of
+ * its pod: `struck INSTANCE NS`, before its `dead`, says when it last showed that it ran.
  * Ends with its standard input, and takes everybody with it.
  */
 #define _GNU_SOURCE
@@ -43,7 +44,7 @@
 
 #define SLOTS 32
 #define HEADER_WORDS 64
-#define SLOT_WORDS 8
+#define SLOT_WORDS 16
 #define SAMPLE_HEAD 8
 #define SAMPLE_WORDS (SAMPLE_HEAD + 3 * SLOTS)
 #define SAMPLES 32768
@@ -56,13 +57,18 @@
 #define BEAT_EVERY_NS 1000000
 
 enum header { CAPACITY, THRESHOLD, SAMPLING, LEVEL, CROSSED_NS, HEAD, NEAR_BYTES };
-enum slot { INSTANCE, STOP, CANARY_PID, BEAT_NS };
+#define WORKERS 3
+
+/* PROGRESS_NS: when the actor, and each of its workers, took its last chunk; 0: it takes nothing. */
+enum slot { INSTANCE, STOP, CANARY_PID, BEAT_NS, PROGRESS_NS, WORKER_PIDS = PROGRESS_NS + 1 + WORKERS };
+enum role { ACTOR, CANARY, WORKER, ROLES };
 enum sample { BEGAN_NS, ENDED_NS, USAGE, INACTIVE, PEAK };
 
 struct pod {
 	int usage_fd, stat_fd; /* read by the sampler, changed under `lock` */
 	int64_t instance;
 	int actor_fd, canary_fd; /* pidfds, -1 once dead */
+	int worker_fds[WORKERS], dying; /* of those that outlive their actor: the watcher's alone */
 	int64_t ended_ns; /* when it was ended by an order; 0: it was not */
 	int orders; /* the actor's standard input */
 	int has_cache; /* it was told to read a file: until then none of its usage is page cache */
@@ -80,6 +86,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int node_usage, node_stat, node_peak = -1;
 static const char *inactive_key;
 static int inbox;
+static double slowness = 1;
 
 static void fail(const char *what)
 {
@@ -153,6 +160,10 @@ static volatile int64_t *slot_words(int slot)
 
 /* --- the actor: what a pod does ------------------------------------------------------------------------------- */
 
+static volatile int64_t *progress_ns; /* of this process */
+static void *kept; /* the last private mapping, for kind u */
+static int64_t kept_bytes;
+
 static void note_crossing(int64_t before_ns)
 {
 	int64_t none = 0, level = shared[LEVEL];
@@ -174,10 +185,12 @@ static void paced(volatile int64_t *slot, int64_t bytes, int64_t rate, void (*to
 		if (rate)
 			sleep_until(began_ns + (int64_t)((double)at / rate * SECOND_NS));
 		before_ns = now_ns();
+		*progress_ns = before_ns;
 		touch(what, at, chunk);
 		at += chunk;
 		note_crossing(before_ns);
 	}
+	*progress_ns = 0;
 }
 
 static void touch_memory(void *memory, int64_t at, int64_t bytes)
@@ -203,11 +216,64 @@ static void map_and_touch(volatile int64_t *slot, const struct order *order, int
 		return;
 	}
 	madvise(memory, order->bytes, MADV_NOHUGEPAGE);
+	if (order->kind == 'a') {
+		kept = memory;
+		kept_bytes = order->bytes;
+	}
 	paced(slot, order->bytes, order->rate, touch_memory, memory);
 }
 
-/* a: anonymous memory; s: shared anonymous memory; t: a file of a tmpfs, mapped; f: a file, read once; F: twice, so
- * that its pages are active; d: the page cache of a file dropped. */
+/* A share of the memory for each of several processes at once, which keep it. Returns when all have it, or are dead. */
+static void share_among_workers(volatile int64_t *slot, const struct order *order)
+{
+	struct order part = *order;
+	pid_t workers[WORKERS];
+	int left = WORKERS;
+
+	part.bytes /= WORKERS;
+	part.rate /= WORKERS;
+	for (int number = 0; number < WORKERS; number++) {
+		volatile int64_t *place = slot + PROGRESS_NS + 1 + number;
+		pid_t actor_pid = getpid();
+
+		*place = now_ns();
+		workers[number] = fork();
+		if (workers[number] < 0)
+			tell("error fork %lld\n", (long long)slot[INSTANCE]);
+		slot[WORKER_PIDS + number] = workers[number] ? workers[number] : getpid();
+		if (workers[number])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != actor_pid)
+			_exit(0);
+		progress_ns = place;
+		map_and_touch(slot, &part, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+		for (;;)
+			pause();
+	}
+	while (left) {
+		sleep_until(now_ns() + SECOND_NS / 1000);
+		for (int number = 0; number < WORKERS; number++) {
+			volatile int64_t *place = slot + PROGRESS_NS + 1 + number;
+
+			if (!workers[number])
+				continue;
+			if (waitpid(workers[number], NULL, WNOHANG) == workers[number]) {
+				tell("struck %lld %lld\n", (long long)slot[INSTANCE], (long long)*place);
+				tell("dead %lld worker %lld\n", (long long)slot[INSTANCE], (long long)now_ns());
+				slot[WORKER_PIDS + number] = 0;
+			} else if (*place) {
+				continue;
+			}
+			workers[number] = 0;
+			left--;
+		}
+	}
+}
+
+/* a: anonymous memory; p: of several processes; u: what was last taken as such given back; s: shared anonymous
+ * memory; t: a file of a tmpfs, mapped; f: a file, read once; F: twice, so that its pages are active; d: the page
+ * cache of a file dropped. */
 static void perform(volatile int64_t *slot, const struct order *order)
 {
 	int fd = -1;
@@ -224,6 +290,14 @@ static void perform(volatile int64_t *slot, const struct order *order)
 	switch (order->kind) {
 	case 'a':
 		map_and_touch(slot, order, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+		break;
+	case 'p':
+		share_among_workers(slot, order);
+		break;
+	case 'u':
+		if (kept)
+			munmap(kept, kept_bytes);
+		kept = NULL;
 		break;
 	case 's':
 		map_and_touch(slot, order, MAP_SHARED | MAP_ANONYMOUS, -1);
@@ -286,7 +360,7 @@ static void canary(volatile int64_t *slot)
 		tell("error real-time\n");
 	for (;;) {
 		slot[BEAT_NS] = now_ns();
-		sleep_until(slot[BEAT_NS] + BEAT_EVERY_NS);
+		sleep_until(slot[BEAT_NS] + (int64_t)(BEAT_EVERY_NS * slowness));
 	}
 }
 
@@ -307,6 +381,7 @@ static void actor(int slot_number, int orders, char **procs)
 	for (int number = 0; number < count - 1; number++)
 		enter(entrances[number]);
 	keep_only(&orders, &last);
+	progress_ns = slot + PROGRESS_NS;
 	child = fork();
 	if (!child)
 		canary(slot);
@@ -370,7 +445,7 @@ static void *sampler(void *unused)
 		/* A third of the time at the most: the kernel throttles real time that takes nearly all of a CPU, the
 		 * guard's too. What moves far from the level decides nothing. */
 		took_ns = now_ns() - began_ns;
-		pause_ns = usage >= shared[LEVEL] - shared[NEAR_BYTES] ? PAUSE_NS : FAR_PAUSE_NS;
+		pause_ns = slowness * (usage >= shared[LEVEL] - shared[NEAR_BYTES] ? PAUSE_NS : FAR_PAUSE_NS);
 		sleep_until(began_ns + took_ns + (pause_ns > 2 * took_ns ? pause_ns : 2 * took_ns));
 	}
 	return NULL;
@@ -383,9 +458,10 @@ static int open_counter(const char *path)
 	return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static void watch(int fd, int slot, int is_canary)
+static void watch(int fd, int slot, enum role role, int number)
 {
-	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = slot * 2 + is_canary };
+	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT,
+				     .data.u64 = (slot * ROLES + role) * WORKERS + number };
 
 	if (epoll_ctl(inbox, EPOLL_CTL_ADD, fd, &event) < 0)
 		fail("epoll_ctl");
@@ -468,23 +544,67 @@ static void start_pod(int slot, int64_t instance, const char *usage, const char 
 	pod->usage_fd = usage_fd;
 	pod->stat_fd = stat_fd;
 	pthread_mutex_unlock(&lock);
-	watch(pod->actor_fd, slot, 0);
-	watch(pod->canary_fd, slot, 1);
+	watch(pod->actor_fd, slot, ACTOR, 0);
+	watch(pod->canary_fd, slot, CANARY, 0);
 	tell("up %lld\n", (long long)instance);
+}
+
+/* Watch the workers that outlive their actor: they are ours now. The pod's memory is back with the last of them. */
+static void watch_workers(int slot)
+{
+	struct pod *pod = &pods[slot];
+
+	pod->dying = 0;
+	for (int number = 0; number < WORKERS; number++) {
+		pid_t pid = slot_words(slot)[WORKER_PIDS + number];
+
+		pod->worker_fds[number] = pid ? syscall(SYS_pidfd_open, pid, 0) : -1;
+		if (pod->worker_fds[number] < 0)
+			continue;
+		pod->dying++;
+		watch(pod->worker_fds[number], slot, WORKER, number);
+	}
+}
+
+static void worker_died(int slot, int number, int64_t at_ns)
+{
+	struct pod *pod = &pods[slot];
+
+	close(pod->worker_fds[number]);
+	if (!--pod->dying)
+		tell("dead %lld actor %lld\n", (long long)pod->instance, (long long)at_ns);
+	while (waitpid(-1, NULL, WNOHANG) > 0)
+		;
+}
+
+/* Return when the pod last showed that it ran: a canary that gets no CPU does not beat, and may live. */
+static int64_t last_sign_of_life(int slot)
+{
+	int64_t last_ns = slot_words(slot)[BEAT_NS] + (int64_t)(BEAT_EVERY_NS * slowness);
+
+	for (int number = 0; number <= WORKERS; number++)
+		if (slot_words(slot)[PROGRESS_NS + number] > last_ns)
+			last_ns = slot_words(slot)[PROGRESS_NS + number];
+	return last_ns;
 }
 
 static void died(int slot, int is_canary, int64_t at_ns)
 {
 	struct pod *pod = &pods[slot];
 	int *fd = is_canary ? &pod->canary_fd : &pod->actor_fd;
-	int64_t beat_ns = slot_words(slot)[BEAT_NS];
+	int64_t beat_ns = slot_words(slot)[BEAT_NS], beat_every_ns = BEAT_EVERY_NS * slowness;
 
-	if (is_canary && beat_ns && at_ns - beat_ns > 2 * BEAT_EVERY_NS)
-		at_ns = beat_ns + BEAT_EVERY_NS; /* its exit was held up: the kill came before its next beat */
+	if (!is_canary)
+		watch_workers(slot);
+	if (is_canary && beat_ns && at_ns - beat_ns > 2 * beat_every_ns)
+		at_ns = last_sign_of_life(slot); /* its exit was held up: the kill came before its next beat */
 	pthread_mutex_lock(&lock);
 	if (pod->ended_ns && at_ns < pod->ended_ns)
 		at_ns = pod->ended_ns; /* it did not beat for want of a CPU, and was ended by us */
-	tell("dead %lld %s %lld\n", (long long)pod->instance, is_canary ? "canary" : "actor", (long long)at_ns);
+	if (!is_canary && slot_words(slot)[PROGRESS_NS])
+		tell("struck %lld %lld\n", (long long)pod->instance, (long long)slot_words(slot)[PROGRESS_NS]);
+	if (is_canary || !pod->dying)
+		tell("dead %lld %s %lld\n", (long long)pod->instance, is_canary ? "canary" : "actor", (long long)at_ns);
 	close(*fd);
 	*fd = -1;
 	if (!is_canary)
@@ -503,8 +623,14 @@ static void *watcher(void *unused)
 		int found = epoll_wait(inbox, events, 16, -1);
 		int64_t at_ns = now_ns();
 
-		for (int number = 0; number < found; number++)
-			died(events[number].data.u64 / 2, events[number].data.u64 % 2, at_ns);
+		for (int event = 0; event < found; event++) {
+			int number = events[event].data.u64 % WORKERS, place = events[event].data.u64 / WORKERS;
+
+			if (place % ROLES == WORKER)
+				worker_died(place / ROLES, number, at_ns);
+			else
+				died(place / ROLES, place % ROLES == CANARY, at_ns);
+		}
 	}
 	return NULL;
 }
@@ -580,8 +706,8 @@ static void start_thread(void *(*run)(void *), int priority)
 
 int main(int count, char **arguments)
 {
-	if (count != 7) {
-		fprintf(stderr, "usage: stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK\n");
+	if (count != 8) {
+		fprintf(stderr, "usage: stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK SLOWNESS\n");
 		return 1;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -599,12 +725,13 @@ int main(int count, char **arguments)
 	node_usage = open_counter(arguments[3]);
 	node_stat = open_counter(arguments[4]);
 	inactive_key = arguments[5];
+	slowness = atof(arguments[7]);
 	if (strcmp(arguments[6], "-"))
 		node_peak = open(arguments[6], O_RDWR | O_CLOEXEC);
 	if (node_usage < 0 || node_stat < 0 || (node_peak < 0 && strcmp(arguments[6], "-")))
 		fail("the node's counters");
 	for (int slot = 0; slot < SLOTS; slot++)
-		pods[slot] = (struct pod){ -1, -1, 0, -1, -1, 0, -1, 0 };
+		pods[slot] = (struct pod){ .usage_fd = -1, .stat_fd = -1, .actor_fd = -1, .canary_fd = -1, .orders = -1 };
 	inbox = epoll_create1(EPOLL_CLOEXEC);
 	if (inbox < 0)
 		fail("epoll_create1");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import selectors
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from tests.soak.oracle import Counters, Sample
 
 SLOTS: Final = 32
 _HEADER_WORDS: Final = 64
-_SLOT_WORDS: Final = 8
+_SLOT_WORDS: Final = 16
 _SAMPLE_HEAD: Final = 8
 _SAMPLE_WORDS: Final = _SAMPLE_HEAD + 3 * SLOTS
 SAMPLES: Final = 32768
@@ -29,6 +30,7 @@ _CAPACITY, _THRESHOLD, _SAMPLING, _LEVEL, _CROSSED_NS, _HEAD, _NEAR_BYTES = rang
 _STOP, _BEAT_NS = 1, 3
 _NEAR_THE_LEVEL_BYTES: Final = 4 << 20
 _FAR_NS: Final = 4_000_000
+_SOON_SECONDS: Final = 60.0
 _SILENT_NS: Final = 20_000_000  # twenty beats
 
 
@@ -38,17 +40,37 @@ class StageError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A process that ended: the `canary` or the `actor` of an instance of a pod, at an instant in ns."""
+    """A process of an instance of a pod that ended, at an instant in ns.
+
+    Its `canary`; its `actor`, with the last that took memory; a `worker` that ended before its actor.
+    """
 
     instance: int
     who: str
     at_ns: int
 
 
-class Stage:
-    """The stage's process. A context manager: nothing that it started outlives it."""
+def _peak(node_directory: Path, *, is_v2: bool) -> str:
+    """Return the file of the most that the node used, which a reader can begin anew; - where there is none.
 
-    def __init__(self, node_directory: Path, capacity_bytes: int, *, is_v2: bool) -> None:
+    That of v2 begins anew for each reader alone, and since Linux 6.12. Without it a crossing is not seen that
+    the kernel itself ended by a kill.
+    """
+    path = node_directory / ("memory.peak" if is_v2 else "memory.max_usage_in_bytes")
+    return str(path) if path.exists() and path.stat().st_mode & stat.S_IWUSR else "-"
+
+
+class Stage:
+    """The stage's process. A context manager: nothing that it started outlives it.
+
+    `slowness`: how many times as long as on real hardware everything takes; as much less often its processes
+    run.
+    """
+
+    def __init__(
+        self, node_directory: Path, capacity_bytes: int, *, is_v2: bool, slowness: float = 1.0
+    ) -> None:
+        self._slowness = slowness
         # No file of a disk: a page that has to be read again is charged, with all that is read ahead, to
         # the pod that touches it first.
         shared = os.memfd_create("soak-stage")
@@ -74,8 +96,8 @@ class Stage:
                 str(node_directory / usage_name),
                 str(node_directory / "memory.stat"),
                 key,
-                # That of v2 can be begun anew only by each reader for itself, and since 6.12.
-                "-" if is_v2 else str(node_directory / "memory.max_usage_in_bytes"),
+                _peak(node_directory, is_v2=is_v2),
+                str(slowness),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,6 +115,7 @@ class Stage:
         self.stillborn: set[int] = set()
         self.done: list[int] = []
         self.deaths: list[Death] = []
+        self.struck: dict[int, int] = {}
         self._words[_NEAR_BYTES] = _NEAR_THE_LEVEL_BYTES
 
     def __enter__(self) -> Self:
@@ -135,7 +158,7 @@ class Stage:
     def is_dying(self, slot: int) -> bool:
         """Tell whether the slot's canary does not run any more, though it may not have ended."""
         beat_ns = self._words[_HEADER_WORDS + slot * _SLOT_WORDS + _BEAT_NS]
-        return bool(beat_ns) and time.monotonic_ns() - beat_ns > _SILENT_NS
+        return bool(beat_ns) and time.monotonic_ns() - beat_ns > _SILENT_NS * self._slowness
 
     def stop_growth(self, slot: int) -> None:
         """Have the slot's actor be content with what it has."""
@@ -179,12 +202,12 @@ class Stage:
         while not true():
             if time.monotonic() > deadline:
                 return False
-            self.read(0.002)
+            self.read(0.002 * self._slowness)
         return True
 
     def wait_up(self, instances: set[int]) -> None:
         """Wait until these have been started, or killed before they stood. Raises StageError."""
-        if not self.wait(lambda: instances <= self.up | self.stillborn, 20.0):
+        if not self.wait(lambda: instances <= self.up | self.stillborn, _SOON_SECONDS):
             raise StageError(f"not started: {sorted(instances - self.up)}")
 
     def wait_done(self, instances: Sequence[int]) -> None:
@@ -198,7 +221,7 @@ class Stage:
                     self.done.remove(instance)
             return not left
 
-        if not self.wait(over, 20.0):
+        if not self.wait(over, _SOON_SECONDS):
             raise StageError(f"not done: {left}")
 
     def is_dead(self, instance: int) -> bool:
@@ -260,6 +283,8 @@ class Stage:
                 self.deaths.append(Death(instance=int(instance), who="actor", at_ns=time.monotonic_ns()))
             case ["done", instance]:
                 self.done.append(int(instance))
+            case ["struck", instance, at_ns]:
+                self.struck.setdefault(int(instance), int(at_ns))
             case ["dead", instance, who, at_ns]:
                 self.deaths.append(Death(instance=int(instance), who=who, at_ns=int(at_ns)))
             case _:

@@ -46,8 +46,13 @@ def queries(job: str = "reactor") -> Iterator[tuple[str, str]]:
     """Yield each panel's title with each of its expressions, as Grafana sends them for all nodes."""
     for panel in panels():
         for target in panel["targets"]:
-            query = target["expr"].replace("$job", job).replace("$instance", ".*")
-            yield panel["title"], query.replace("$__rate_interval", "1m")
+            yield panel["title"], prometheus_query(target["expr"], job)
+
+
+def prometheus_query(expression: str, job: str = "reactor") -> str:
+    """Return a panel's expression as Grafana sends it for all nodes."""
+    query = expression.replace("$job", job).replace("$instance", ".*")
+    return query.replace("$__rate_interval", "1m")
 
 
 def metrics_in(expressions: Iterable[str]) -> set[str]:

@@ -12,10 +12,15 @@ import pytest
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Pass SIGTERM on as SIGINT, for which Trio and pytest have handlers, and begin no other test."""
+    """Pass SIGTERM on as SIGINT, for which Trio and pytest have handlers, and begin no other test.
+
+    What a shell starts in the background ignores SIGINT: both have handlers only where Python has one.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         session.shouldstop = "ended by SIGTERM"
         signal.raise_signal(signal.SIGINT)
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupt)

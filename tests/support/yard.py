@@ -96,6 +96,18 @@ class Yard:
             cgroup.rmdir()
 
 
+def home(yard: Yard) -> Path:
+    """Return the list of processes that this one is in, where the pods are."""
+    path = next(
+        path
+        for number, controllers, path in (
+            line.split(":") for line in Path("/proc/self/cgroup").read_text().splitlines()
+        )
+        if ("memory" in controllers.split(",") if yard.tree.version is CgroupVersion.V1 else number == "0")
+    )
+    return yard.tree.memory_root / path.lstrip("/") / "cgroup.procs"
+
+
 def pod_at(cgroup: str | None) -> Pod:
     return Pod(name="pod", namespace="test", uid="1", cgroup=cgroup)
 

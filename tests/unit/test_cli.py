@@ -74,6 +74,16 @@ def test_right_configuration_exits_0_and_names_its_thresholds(tmp_path, capsys):
     assert "memory.available<100Mi" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_the_file_may_be_given_as_for_the_other_commands(command, tmp_path, capsys):
+    right = tmp_path / "right.yaml"
+    right.write_text("evictionHard: {memory.available: 100Mi}\n")
+
+    assert main(["config", command, "--config", str(right)]) == 0
+
+    assert str(right) in capsys.readouterr().out
+
+
 def test_a_configuration_by_which_no_pod_can_be_evicted_is_right_and_named(tmp_path, capsys):
     without = tmp_path / "without.yaml"
     without.write_text("evictionHard: {memory.available: 100Mi}\n")

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from reactor.config import section
+from reactor.config.settings import settings_from_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -27,6 +28,8 @@ NOT_PATHS = {f"reactor/{name}" for name in ("cgroup", "unit", "volumes", "rootfs
 NOT_PATHS |= {f"reactor/{name}Pressure" for name in ("Memory", "Disk", "PID")}
 NOT_PATHS |= {"reactor/NodeShutdown", "reactor/node-shutdown"}
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_CONFIGURATION = re.compile(r"^(evictionHard|evictionSoft|reactor):", re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
 _PATH = re.compile(r"`((?:reactor|tests|docs|deploy|bpf|vagrant)/[\w./-]+)`")
 _METRIC = re.compile(r"\b(reactor_[a-z_]+)\b")
@@ -139,6 +142,13 @@ def test_each_key_of_the_section_is_documented() -> None:
     keys = {*_keys(section.Section), *_keys(section.Kubernetes)}
 
     assert sorted(key for key in keys if f"`{key}`" not in page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_each_configuration_that_a_page_shows_is_valid_and_warned_of_nothing(page: Path) -> None:
+    for text in _YAML.findall(page.read_text(encoding="utf-8")):
+        if _CONFIGURATION.search(text):
+            assert settings_from_text(text, "configuration").warnings == (), text
 
 
 def test_each_page_is_reached_from_the_readme() -> None:

@@ -55,21 +55,29 @@ class DirectQemu:
     def up(self, definition: Definition, log: Path) -> None:
         """Boot it from a box of the present builder. Raises GuestLostError if it stays away."""
         base = self._unpacked(built_box(definition.suite, log), definition.suite, log)
-        own = self._directory / definition.name
+        own = self._own(definition.name)
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir(parents=True)
         backing = ["-f", "qcow2", "-F", "qcow2", "-b", base / "box.img"]
         run(["qemu-img", "create", "-q", *backing, own / "disk.qcow2"], limit_seconds=HOST_SECONDS, log=log)
-        port = _free_port()
-        (own / "port").write_text(str(port))
-        run(self._command(definition, base, own, port), limit_seconds=HOST_SECONDS, log=log)
-        self._wait_for_ssh(definition.name, own)
+        self.console(definition.name).unlink(missing_ok=True)
+        self._boot(definition, base, own, log)
+
+    def boot_again(self, definition: Definition, log: Path) -> None:
+        """Boot a machine that went down from its own disk. Raises GuestLostError if it stays away."""
+        self._boot(definition, self._directory / f"box-{definition.suite}", self._own(definition.name), log)
+
+    def cut_power(self, name: str) -> None:
+        """End it at once, as a lost power supply does: what the guest has not written to its disk is lost."""
+        pid = self._pid(name)
+        if pid is not None:
+            _end(pid, signal.SIGKILL)
 
     def ssh_config(self, name: str) -> str:
         """Return what ssh has to know to reach it by its name."""
         settings = {
             "HostName": "127.0.0.1",
-            "Port": (self._directory / name / "port").read_text(),
+            "Port": (self._own(name) / "port").read_text(),
             "User": "vagrant",
             "IdentityFile": str(CACHE / "key"),
             "IdentitiesOnly": "yes",
@@ -83,12 +91,21 @@ class DirectQemu:
         """Take it away, up or not."""
         pid = self._pid(name)
         if pid is not None:
-            _end(pid)
-        shutil.rmtree(self._directory / name, ignore_errors=True)
+            _end(pid, signal.SIGTERM, signal.SIGKILL)
+        shutil.rmtree(self._own(name), ignore_errors=True)
 
     def forget(self) -> None:
         """Remove what was unpacked; the built boxes stay in the cache."""
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _own(self, name: str) -> Path:
+        return self._directory / name
+
+    def _boot(self, definition: Definition, base: Path, own: Path, log: Path) -> None:
+        port = _free_port()
+        (own / "port").write_text(str(port))
+        run(self._command(definition, base, own, port), limit_seconds=HOST_SECONDS, log=log)
+        self._wait_for_ssh(definition.name, own)
 
     def _command(self, definition: Definition, base: Path, own: Path, port: int) -> list[str | Path]:
         accelerator, processor = ["-accel", "kvm"], "host"
@@ -97,6 +114,8 @@ class DirectQemu:
             accelerator, processor = ["-accel", "tcg,thread=multi"], "Nehalem"
         if self._counted:
             accelerator = ["-accel", "tcg,thread=single", "-icount", "shift=0"]
+        # Over its boots, one after the other.
+        console = f"file,id=console,path={self.console(definition.name)},append=on"
         disk = f"file={own / 'disk.qcow2'},if=virtio,cache=unsafe,format=qcow2"
         network = f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"
         return [
@@ -105,7 +124,7 @@ class DirectQemu:
             *("-cpu", processor, "-smp", "1" if self._counted else str(CPUS), "-m", str(MEMORY_MIB)),
             *("-kernel", base / "vmlinuz", "-initrd", base / "initrd.img", "-append", definition.arguments),
             *("-drive", disk, "-nic", network, "-device", "virtio-rng-pci"),
-            *("-display", "none", "-monitor", "none", "-serial", f"file:{self.console(definition.name)}"),
+            *("-display", "none", "-monitor", "none", "-chardev", console, "-serial", "chardev:console"),
             *("-no-reboot", "-pidfile", own / "pid", "-daemonize"),
         ]
 
@@ -138,7 +157,7 @@ class DirectQemu:
 
     def _pid(self, name: str) -> int | None:
         """Return its QEMU's process id; an id that another process has got since is not taken for it."""
-        own = self._directory / name
+        own = self._own(name)
         try:
             pid = int((own / "pid").read_text())
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -162,9 +181,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _end(pid: int) -> None:
-    """End a process and wait until it is gone, by SIGKILL if need be."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+def _end(pid: int, *numbers: signal.Signals) -> None:
+    """End a process by one signal after the other, and wait until it is gone."""
+    for number in numbers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         deadline = time.monotonic() + _END_SECONDS

@@ -23,6 +23,8 @@ _SUITE_PATIENCE: Final = 15
 _FIGURES: Final = "hostile.json"
 _NONE_CHOSEN: Final = 5  # pytest's exit status
 _BENCH_SECONDS: Final = 3600
+_SOAK_SECONDS: Final = 6 * 3600
+_SOAK: Final = "/var/tmp/reactor-soak"
 _STATE: Final = (
     "systemctl --no-pager --failed; free -m; df -h; ps -eo pid,ppid,stat,rss,cgroup:60,args; "
     "head -n 2 /proc/pressure/*; systemd-cgls --no-pager"
@@ -177,28 +179,54 @@ class Machine:
             say(f"{self.name}: figures in {self.logs / _FIGURES}")
         return result
 
+    def soak(self, arguments: Sequence[str]) -> Result:
+        """Run the soak of the checkout with the installed wheel; what it stores is kept beside the logs."""
+        checkout = f"{GUEST}/checkout"
+        self._copy(ROOT, checkout, only=("/pyproject.toml", "/tests/", "/tests/**"))
+        words = shlex.join(["-m", "tests.soak", *arguments, "--output", _SOAK])
+        before = f"cd {checkout} && sudo rm -rf {_SOAK} && sudo"
+        try:
+            command = f"{before} {GUEST}/venv/bin/python {words}"
+            return self._followed(command, "soak", _SOAK_SECONDS, "the soak is not good: status {}")
+        finally:
+            kept = self.logs / "soak"
+            kept.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(HostError, subprocess.TimeoutExpired):
+                self._copy_back(_SOAK, kept)
+
     def _tested(self, before: str, arguments: Sequence[str]) -> Result:
-        started = time.monotonic()
-        log = self._fresh_log("tests.log")
         command = f"{before} {GUEST}/venv/bin/pytest {shlex.join(arguments)}"
+        return self._followed(command, "tests", _TESTS_SECONDS, "a test failed (pytest: {})")
+
+    def _followed(self, command: str, what: str, limit_seconds: float, failed: str) -> Result:
+        """Run a command that tests, and print what it prints; `failed` says what its status means."""
+        started = time.monotonic()
+        log = self._fresh_log(f"{what}.log")
         say(f"{self.name}: testing; output in {log}")
         try:
-            status: int | None = self.ssh(command, limit_seconds=_TESTS_SECONDS, log=log).returncode
+            status: int | None = self.ssh(command, limit_seconds=limit_seconds, log=log).returncode
         except subprocess.TimeoutExpired:
             status = None
         seconds = time.monotonic() - started
         print(log.read_text(errors="replace"), flush=True)
         if status in {None, 255} and not self.answers():
-            raise GuestLostError(f"it stopped answering after {seconds:.0f} s of tests")
+            raise GuestLostError(f"it stopped answering after {seconds:.0f} s of {what}")
         if status == _NONE_CHOSEN and self.definition.tests:
             status = 0  # what was asked for is not for this machine
-        detail = {0: "passed", None: f"the tests were not done after {_TESTS_SECONDS} s"}
+        detail = {0: "passed", None: f"the {what} did not end within {limit_seconds:g} s"}
         return Result(
             machine=self.name,
             status=0 if status == 0 else 1,
             seconds=seconds,
-            detail=detail.get(status, f"a test failed (pytest: {status})"),
+            detail=detail.get(status, failed.format(status)),
         )
+
+    def packages(self) -> str:
+        """Return dpkg's list of what is installed. Raises GuestLostError."""
+        asked = self.ssh("cat /var/lib/dpkg/status", limit_seconds=ASK_SECONDS)
+        if asked.returncode:
+            raise GuestLostError(f"it does not say what is installed: {asked.stdout}")
+        return asked.stdout
 
     def provide(self, source: Path, name: str) -> str:
         """Copy a directory of the host to a place of this name, and return where it is in the guest."""
@@ -244,7 +272,6 @@ class Machine:
 
     def _copy(self, source: Path, destination: str, *, only: Sequence[str] = ()) -> None:
         """Make the guest's directory the same as the host's; `only` are rsync's patterns for a part of it."""
-        transport = f"ssh -F {self.ssh_config} -o ConnectTimeout=20"
         options = [
             "--archive",
             "--compress",  # under emulation ssh is what takes long
@@ -252,9 +279,7 @@ class Machine:
             "--exclude=__pycache__",
             *(f"--include={pattern}" for pattern in only),
             *(["--exclude=*"] if only else []),
-            "--rsync-path=sudo rsync",
-            "-e",
-            transport,
+            *self._transport(),
         ]
         try:
             run(
@@ -265,6 +290,14 @@ class Machine:
             if self.answers():
                 raise HostError(f"{self.name}: copying {source} failed: {error}") from error
             raise GuestLostError(f"it stopped answering while {source} was copied") from error
+
+    def _copy_back(self, source: str, destination: Path) -> None:
+        """Make the host's directory the same as the guest's. Raises HostError, TimeoutExpired."""
+        options = ["--archive", "--compress", "--delete", *self._transport()]
+        run(["rsync", *options, f"{self.name}:{source}/", f"{destination}/"], limit_seconds=_INSTALL_SECONDS)
+
+    def _transport(self) -> Sequence[str]:
+        return ("--rsync-path=sudo rsync", "-e", f"ssh -F {self.ssh_config} -o ConnectTimeout=20")
 
     def _expect(self, command: str, log: Path) -> None:
         """Run a command that has to succeed."""

@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import boots
+import debian_packages
 import host
 import kube_programs
 import wheelhouse
@@ -33,6 +35,7 @@ from machine import Hypervisor, Machine, Result
 from vagrant_libvirt import VagrantLibvirt
 
 _RACE = "race.json"
+_OF_THE_INSTALL_PAGE = ("prometheus",)
 
 
 def up(names: Sequence[str], hypervisor: Hypervisor) -> int:
@@ -101,6 +104,19 @@ def test(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Names
     return in_each(names, hypervisor, lambda machine: machine.test(words), keep=arguments.keep)
 
 
+def boot_again(names: Sequence[str], hypervisor: DirectQemu, arguments: argparse.Namespace) -> int:
+    """Test what is to be there after the machines' next boot, by QEMU alone."""
+    wanted = arguments.stories.split(",")
+    stories = [story for story in boots.STORIES if not arguments.stories or story.name in wanted]
+    words = shlex.split(arguments.pytest)
+    return in_each(
+        names,
+        hypervisor,
+        lambda machine: boots.run_stories(machine, hypervisor, stories, words),
+        keep=arguments.keep,
+    )
+
+
 def kube(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Test with containerd in the machines, pods in scopes that systemd makes."""
     programs = {name: kube_programs.collect(CACHE, MACHINES[name].suite) for name in names}
@@ -119,12 +135,22 @@ def suites(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Nam
     return in_each(names, hypervisor, lambda machine: machine.test_suites(words), keep=arguments.keep)
 
 
+def soak(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
+    """Run the soak in the machines with warrants: on cgroup v2 the kernel itself can kill."""
+    words = ["--warrants", *shlex.split(arguments.soak)]
+    return in_each(names, hypervisor, lambda machine: machine.soak(words), keep=arguments.keep)
+
+
 def package(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
     """Follow docs/install.md in the machines with the newest package of dist, upgraded on the way."""
     packages = _two_versions()
     words = ["--capture=no", *shlex.split(arguments.pytest), "test_package.py"]
 
     def follow(machine: Machine) -> Result:
+        others = debian_packages.collect(
+            CACHE, machine.definition.suite, machine.packages(), _OF_THE_INSTALL_PAGE
+        )
+        machine.provide(others, "debian")
         machine.provide(packages, "packages")
         machine.provide(ROOT / "docs", "docs")
         return machine.test(words)
@@ -193,14 +219,16 @@ def destroy(names: Sequence[str], hypervisor: Hypervisor) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "verb", choices=["up", "test", "suites", "kube", "package", "bench", "race", "destroy"]
-    )
+    verbs = ("up", "test", "boots", "suites", "kube", "soak", "package", "bench", "race", "destroy")
+    parser.add_argument("verb", choices=verbs)
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"of {', '.join(MACHINES)}; none: all")
     parser.add_argument("--direct", action="store_true", help="QEMU alone, without Vagrant and libvirt")
     parser.add_argument("--rounds", type=int, default=5, help="for bench: turns of each source (5)")
     parser.add_argument("--skip", default="", help="for bench: not these sources, nor probe-cost (a,b,...)")
-    parser.add_argument("--counted", action="store_true", help="for bench: a clock that counts instructions")
+    parser.add_argument("--counted", action="store_true", help="a clock that counts instructions")
+    parser.add_argument("--soak", default="", help="arguments for the soak, as one word: '--crossings 50'")
+    stories = ",".join(story.name for story in boots.STORIES)
+    parser.add_argument("--stories", default="", help=f"for boots: of {stories} only these")
     parser.add_argument("--race", default="", help="arguments for the race, as one word: '--rounds 1'")
     parser.add_argument("--keep", action="store_true", help="leave the machines up after the tests")
     parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, as one word")
@@ -222,10 +250,13 @@ def _run_verb(arguments: argparse.Namespace) -> int:
         hypervisor = direct
     if arguments.verb == "up":
         return up(names, hypervisor)
+    if arguments.verb == "boots":
+        return boot_again(names, direct, arguments)
     work: dict[str, Callable[[Sequence[str], Hypervisor, argparse.Namespace], int]] = {
         "test": test,
         "suites": suites,
         "kube": kube,
+        "soak": soak,
         "package": package,
         "bench": bench,
         "race": race,

@@ -29,7 +29,7 @@ PLACES: Final = 4096
 CLAIM_BITS: Final = 2
 
 CLAIM: Final = struct.Struct("=Q")
-WARRANT_TERMS: Final = struct.Struct(f"=7Q{SPARED}Q{SPARED}II")
+WARRANT_TERMS: Final = struct.Struct(f"=8Q{SPARED}Q{SPARED}II")
 WARRANT_RESULT: Final = struct.Struct("=IQQQIi16s")
 WARRANT_ARRIVALS: Final = struct.Struct("=Q")
 WARRANT_ORDER: Final = struct.Struct("=QQQ")
@@ -40,7 +40,7 @@ _TERMS_AT: Final = CLAIM.size
 _RESULT_AT: Final = _TERMS_AT + WARRANT_TERMS.size
 _ARRIVALS_AT: Final = _RESULT_AT + WARRANT_RESULT.size
 WARRANT_BYTES: Final = _ARRIVALS_AT + WARRANT_ARRIVALS.size
-_EXPIRES_AT: Final = _TERMS_AT + 6 * CLAIM.size
+EXPIRES_AT: Final = _TERMS_AT + 7 * CLAIM.size
 _NO_RESULT: Final = bytes(WARRANT_RESULT.size)
 
 
@@ -57,8 +57,9 @@ class Terms:
     """Who may be killed, at which crossing, and under which conditions; counted in pages.
 
     `victim` is a cgroup's id, `victim_level` how deep it lies; of `spared` cgroups below it each id with its
-    level. `watched_counter` is whose usage crosses `fire`, 0 the machine's working set. `cache_most` is what
-    the machine may have of page cache. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served.
+    level. `watched_counter` is whose usage crosses `fire`, 0 the machine's working set. `cache` is the
+    machine's page cache as read before: by what it has grown since, the crossing of a cgroup comes later;
+    `cache_most` is what it may be then. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served.
     """
 
     victim: int
@@ -67,6 +68,7 @@ class Terms:
     victim_least: int
     watched_counter: int
     fire: int
+    cache: int
     cache_most: int
     expires_ns: int
     spared: Sequence[tuple[int, int]] = ()
@@ -82,6 +84,7 @@ class Terms:
             self.victim_least,
             self.watched_counter,
             self.fire,
+            self.cache,
             self.cache_most,
             self.expires_ns,
             *(one for one, _ in spared),
@@ -189,6 +192,10 @@ class WarrantProbe(Probe):
         """Return whether there is a draft, a warrant, or one that was served and not taken note of."""
         return bool(CLAIM.unpack_from(self._warrant)[0])
 
+    def is_live(self) -> bool:
+        """Return whether a warrant stands there that may be served; also one that has expired since."""
+        return bool(CLAIM.unpack_from(self._warrant)[0] & ((1 << CLAIM_BITS) - 1) == ClaimState.LIVE)
+
     def draft(self, generation: int, terms: Terms) -> bool:
         """Write a warrant; return False where another stands there. Raises BpfError."""
         if self.is_claimed():
@@ -212,7 +219,7 @@ class WarrantProbe(Probe):
         try:
             found = WARRANT_ORDER.unpack(self._withdraw(WARRANT_ORDER.pack(0, 0, 0)))[2]
         except BpfError:
-            CLAIM.pack_into(self._warrant, _EXPIRES_AT, 0)
+            CLAIM.pack_into(self._warrant, EXPIRES_AT, 0)
             found = CLAIM.unpack_from(self._warrant)[0]
         return ClaimState(found & ((1 << CLAIM_BITS) - 1)) if found else None
 

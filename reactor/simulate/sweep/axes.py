@@ -1,4 +1,4 @@
-"""What a sweep varies: one threshold, hard or soft, over several values and grace periods."""
+"""What a sweep varies: one threshold, hard or soft, or one rule, over several values and times."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ from reactor.config.duration import parse_duration
 from reactor.config.eviction import hard_values, threshold_value
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.refused import Refused
-from reactor.config.scalars import Seconds
+from reactor.config.scalars import Seconds, as_quantity
 from reactor.errors import ConfigError, Problem
+from reactor.model.rules import Condition, Measure, Rule
 from reactor.model.signals import RESOURCE, Signal
 from reactor.model.thresholds import ThresholdValue
 from reactor.policy.messages import format_amount
 
-ACCEPTED: Final = "SIGNAL<VALUE,... or SIGNAL<FROM..TO/STEP, and for soft thresholds @GRACE,... after it"
+ACCEPTED: Final = (
+    "SIGNAL<VALUE,... or SIGNAL<FROM..TO/STEP, and for soft thresholds @GRACE,... after it; "
+    "of a rule rule:NAME>=LIMIT,... and @FOR,..., one of them or both"
+)
 MOST_COMBINATIONS: Final = 10_000
 _DERIVED: Final = frozenset({Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE})
 _SYNTAX: Final = re.compile(r"\s*(?P<signal>[^<@\s]+)\s*<(?P<values>[^@<]*)(?:@(?P<graces>[^@]*))?")
+_RULE: Final = re.compile(r"\s*rule:(?P<rule>[^<>@\s]+)\s*(?:>=(?P<limits>[^@]*))?(?:@(?P<times>[^@]*))?")
 _RANGE: Final = re.compile(r"(?P<first>[^./]*(?:\.[^./]+)*?)\.\.(?P<last>[^/]*)/(?P<step>.*)")
 
 
@@ -47,20 +52,42 @@ class Setting:
         return f"{self.signal}<{self.value.text}{grace}"
 
 
-Combination = tuple[Setting, ...]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSetting:
+    """One rule of a combination: the limit of its first condition, and its time; None is the rule's own."""
+
+    rule: str
+    limit: str | None = None
+    for_seconds: float | None = None
+
+    def __str__(self) -> str:
+        """Return it as it could have been asked for."""
+        limit = "" if self.limit is None else f">={self.limit}"
+        time = "" if self.for_seconds is None else f"@{self.for_seconds:g}s"
+        return f"rule:{self.rule}{limit}{time}"
+
+    @property
+    def text(self) -> str:
+        """Return the limit and the time."""
+        time = None if self.for_seconds is None else f"for {self.for_seconds:g} s"
+        return " ".join(part for part in (self.limit, time) if part is not None)
+
+
+Combination = tuple[Setting | RuleSetting, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """All that one `--sweep` asks for: settings of one threshold; each combination has one of them."""
+    """All that one `--sweep` asks for: settings of one threshold, or rule; a combination has one of them."""
 
     text: str
-    settings: tuple[Setting, ...]
+    settings: Combination
 
     @property
     def name(self) -> str:
         """Return what is varied, `hard memory.available`."""
-        return f"{self.settings[0].kind} {self.settings[0].signal}"
+        first = self.settings[0]
+        return f"rule {first.rule}" if isinstance(first, RuleSetting) else f"{first.kind} {first.signal}"
 
 
 def axes_of(texts: Sequence[str]) -> tuple[Axis, ...]:
@@ -101,6 +128,8 @@ def configured(configuration: KubeletConfiguration, combination: Combination) ->
     soft = dict(configuration.eviction_soft)
     graces = dict(configuration.eviction_soft_grace_period)
     for setting in combination:
+        if isinstance(setting, RuleSetting):
+            continue
         if setting.grace_seconds is None:
             hard[setting.signal] = setting.value
         else:
@@ -115,7 +144,90 @@ def configured(configuration: KubeletConfiguration, combination: Combination) ->
     )
 
 
+def ruled(rules: Sequence[Rule], combination: Combination) -> tuple[Rule, ...]:
+    """Return a scenario's rules with these limits and times in the place of their own.
+
+    Raises ConfigError where there is no such rule, or a limit is none of its first condition's.
+    """
+    by_name = {rule.name: rule for rule in rules}
+    for setting in combination:
+        if not isinstance(setting, RuleSetting):
+            continue
+        rule = by_name.get(setting.rule)
+        if rule is None:
+            accepted = f"a rule of the scenario: {', '.join(by_name) or 'it has none'}"
+            raise ConfigError([Problem(path="--sweep", got=repr(setting.rule), accepted=accepted)])
+        first, *others = rule.conditions
+        if setting.limit is not None:
+            first = first._replace(limit=_limit(first, setting.limit, setting))
+        seconds = rule.for_seconds if setting.for_seconds is None else setting.for_seconds
+        by_name[rule.name] = dataclasses.replace(rule, conditions=(first, *others), for_seconds=seconds)
+    return tuple(by_name.values())
+
+
+def _limit(condition: Condition, text: str, setting: RuleSetting) -> float:
+    measure = condition.metric.measure
+    try:
+        if measure is Measure.STALL:
+            limit, accepted = parse_duration(text), "a duration such as 500ms, up to the window's"
+            is_accepted = 0 < limit <= condition.within_seconds
+        elif condition.metric.is_counter:
+            limit, accepted = as_quantity(text).value, "an amount above 0"
+            is_accepted = limit > 0
+        else:
+            limit, accepted = float(threshold_value(text).percent or 0), "a share above 0%, such as 60%"
+            is_accepted = limit > 0
+    except (Refused, ValueError):
+        is_accepted, accepted = False, f"a limit as that of {condition}"
+    if not is_accepted:
+        raise ConfigError([Problem(path=f"--sweep {setting}", got=repr(text), accepted=accepted)])
+    return limit
+
+
+def _rule_axis(text: str, found: re.Match[str], taken: Collection[str]) -> Axis:
+    limits: list[str | None] = [None]
+    if found["limits"] is not None:
+        limits = [limit for part in found["limits"].split(",") for limit in _limits(part.strip())]
+    times: list[float | None] = [None]
+    if found["times"] is not None:
+        times = [_time(part.strip()) for part in found["times"].split(",")]
+    if found["limits"] is None and found["times"] is None:
+        raise Refused(text, ACCEPTED)
+    settings = dict.fromkeys(
+        RuleSetting(rule=found["rule"], limit=limit, for_seconds=seconds)
+        for seconds in times
+        for limit in limits
+    )
+    axis = Axis(text=text, settings=tuple(settings))
+    if axis.name in taken:
+        raise Refused(f"{axis.name} again", "each rule in one --sweep, with a list of values")
+    return axis
+
+
+def _limits(part: str) -> Iterator[str]:
+    if ".." not in part:
+        if not part:
+            raise Refused(part, ACCEPTED)
+        yield part
+        return
+    for value in _values(part, Signal.MEMORY_AVAILABLE):
+        yield value.text
+
+
+def _time(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        raise Refused(text, ACCEPTED_DURATION) from None
+    if seconds < 0:
+        raise Refused(text, f"{ACCEPTED_DURATION}, not negative")
+    return seconds
+
+
 def _axis(text: str, taken: Collection[str]) -> Axis:
+    of_rule = _RULE.fullmatch(text)
+    if of_rule is not None:
+        return _rule_axis(text, of_rule, taken)
     found = _SYNTAX.fullmatch(text)
     if found is None:
         raise Refused(text, ACCEPTED)

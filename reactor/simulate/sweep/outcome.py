@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reactor.config.summary import Summary
 from reactor.model.decisions import Decision, Snapshot
@@ -21,7 +21,15 @@ from reactor.model.thresholds import Observation
 from reactor.policy.thresholds import is_met
 from reactor.simulate.replay import SnapshotOf, passes
 from reactor.simulate.scenario import Scenario, eviction_settings
-from reactor.simulate.sweep.axes import Axis, Combination, combinations, configured
+from reactor.simulate.sweep.axes import (
+    Axis,
+    Combination,
+    RuleSetting,
+    Setting,
+    combinations,
+    configured,
+    ruled,
+)
 
 _ALLIED = {
     **dict.fromkeys(MEMORY_SIGNALS, MEMORY_SIGNALS),
@@ -38,6 +46,8 @@ class Outcome:
 
     `lead_seconds` is the shortest time from an eviction to the moment when nothing was left; None where that
     never came, or never after an eviction. `first_eviction_seconds` is since the scenario's start.
+
+    Of the rules that are swept: how often they `acted`, how many evictions that were, and when first.
     """
 
     passes: int
@@ -50,6 +60,9 @@ class Outcome:
     pressure_seconds: float
     first_eviction_seconds: float | None
     lead_seconds: float | None
+    acted: int = 0
+    acted_evictions: int = 0
+    first_acted_seconds: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,10 +233,20 @@ def sweep(
 def outcome_of(scenario: Scenario, combination: Combination, snapshot_of: SnapshotOf) -> Outcome:
     """Return what the scenario comes to with these thresholds in the place of its own."""
     settings = eviction_settings(configured(scenario.configuration, combination), scenario.layout)
-    tally = Tally((setting.signal for setting in combination), settings)
-    for made in passes(scenario, settings, snapshot_of):
+    tally = Tally((one.signal for one in combination if isinstance(one, Setting)), settings)
+    swept = {one.rule for one in combination if isinstance(one, RuleSetting)}
+    # Rules that are not varied change nothing that is counted.
+    rules = [rule for rule in ruled(scenario.rules, combination) if rule.name in swept]
+    acted: list[tuple[float, int]] = []
+    for made in passes(scenario, settings, snapshot_of, rules):
         tally.take(made.step.at, made.snapshot, made.decision, oom_kills=made.step.oom_kills)
-    return tally.outcome()
+        acted += [(made.step.at, len(one.evictions)) for one in made.by_rules if not one.waits]
+    return replace(
+        tally.outcome(),
+        acted=len(acted),
+        acted_evictions=sum(evictions for _, evictions in acted),
+        first_acted_seconds=acted[0][0] if acted else None,
+    )
 
 
 def _remembered() -> SnapshotOf:

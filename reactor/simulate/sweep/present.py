@@ -16,7 +16,7 @@ from rich.table import Table
 from reactor.model.signals import IN_BYTES, RESOURCE
 from reactor.report import Bars, Figure, Lines, Report, Section
 from reactor.report import Table as ReportTable
-from reactor.simulate.sweep.axes import Axis, Combination, Setting
+from reactor.simulate.sweep.axes import Axis, Combination, RuleSetting, Setting
 from reactor.simulate.sweep.outcome import Outcome, Speed, Swept
 
 _SHORT: Final = {
@@ -27,6 +27,16 @@ _SHORT: Final = {
     "pressure_seconds": "pressure\ns",
     "first_eviction_seconds": "first\ns",
     "lead_seconds": "lead\ns",
+}
+_SHORT_OF_RULES: Final = {
+    "acted": "acted",
+    "acted_evictions": "evicted",
+    "first_acted_seconds": "first\ns",
+}
+_TITLES_OF_RULES: Final = {
+    "acted": "rules acted",
+    "acted_evictions": "evicted by rules",
+    "first_acted_seconds": "rules acted first at, s",
 }
 _TITLES: Final = {
     "crossings": "crossings",
@@ -45,7 +55,17 @@ _PLOTTED: Final = {
     "missed": "missed crossings",
     "pressure_seconds": "seconds under pressure",
 }
+_PLOTTED_OF_RULES: Final = {
+    "acted": "times that the rules acted",
+    "acted_evictions": "pods evicted by the rules",
+}
 _MOST_SERIES: Final = 12
+
+
+def _chosen(axes: Sequence[Axis], of_thresholds: dict[str, str], of_rules: dict[str, str]) -> dict[str, str]:
+    """Return the columns that say something: those of thresholds, of rules, or of both."""
+    are_rules = [isinstance(axis.settings[0], RuleSetting) for axis in axes]
+    return {**({} if all(are_rules) else of_thresholds), **(of_rules if any(are_rules) else {})}
 
 
 def fields_of(axes: Sequence[Axis], swept: Swept) -> dict[str, Any]:
@@ -55,7 +75,10 @@ def fields_of(axes: Sequence[Axis], swept: Swept) -> dict[str, Any]:
         for axis, setting in zip(axes, swept.combination, strict=True)
         for key, value in _columns(axis, setting).items()
     }
-    return {"scenario": swept.scenario, **thresholds, **dataclasses.asdict(swept.outcome)}
+    counts = dataclasses.asdict(swept.outcome)
+    if not _chosen(axes, {}, _TITLES_OF_RULES):
+        counts = {name: count for name, count in counts.items() if name not in _TITLES_OF_RULES}
+    return {"scenario": swept.scenario, **thresholds, **counts}
 
 
 def print_json(axes: Sequence[Axis], rows: Iterable[Swept]) -> None:
@@ -76,10 +99,11 @@ def print_table(axes: Sequence[Axis], rows: Sequence[Swept]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for axis in axes:
         table.add_column(axis.name.removesuffix(".available").replace(" ", "\n"), no_wrap=True)
-    for heading in _SHORT.values():
+    shown = _chosen(axes, _SHORT, _SHORT_OF_RULES)
+    for heading in shown.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for combination, outcome in totals(rows).items():
-        table.add_row(*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in _SHORT))
+        table.add_row(*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in shown))
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
     Console(highlight=False, markup=False, width=width).print(table)
 
@@ -96,7 +120,8 @@ def totals(rows: Iterable[Swept]) -> dict[Combination, Outcome]:
 def report_of(axes: Sequence[Axis], rows: Sequence[Swept], speed: Speed) -> Report:
     """Return the report: for each first threshold what the others make of it."""
     found = totals(rows)
-    figures = [_figure(axes, found, name, title) for name, title in _PLOTTED.items()]
+    plotted = _chosen(axes, _PLOTTED, _PLOTTED_OF_RULES)
+    figures = [_figure(axes, found, name, title) for name, title in plotted.items()]
     scenarios = list(dict.fromkeys(row.scenario for row in rows))
     note = (
         [] if _series_count(found) <= _MOST_SERIES else [f"The plots show the first {_MOST_SERIES} series."]
@@ -119,7 +144,9 @@ def report_of(axes: Sequence[Axis], rows: Sequence[Swept], speed: Speed) -> Repo
     )
 
 
-def _columns(axis: Axis, setting: Setting) -> Mapping[str, Any]:
+def _columns(axis: Axis, setting: Setting | RuleSetting) -> Mapping[str, Any]:
+    if isinstance(setting, RuleSetting):
+        return {f"{axis.name} limit": setting.limit, f"{axis.name} for_seconds": setting.for_seconds}
     value = {axis.name: setting.value.text}
     return (
         value
@@ -140,6 +167,9 @@ def _sum(one: Outcome, other: Outcome) -> Outcome:
         pressure_seconds=one.pressure_seconds + other.pressure_seconds,
         first_eviction_seconds=_least(one.first_eviction_seconds, other.first_eviction_seconds),
         lead_seconds=_least(one.lead_seconds, other.lead_seconds),
+        acted=one.acted + other.acted,
+        acted_evictions=one.acted_evictions + other.acted_evictions,
+        first_acted_seconds=_least(one.first_acted_seconds, other.first_acted_seconds),
     )
 
 
@@ -148,16 +178,19 @@ def _least(*seconds: float | None) -> float | None:
 
 
 def _table(axes: Sequence[Axis], found: Mapping[Combination, Outcome]) -> ReportTable:
+    titles = _chosen(axes, _TITLES, _TITLES_OF_RULES)
     return ReportTable(
-        columns=[*(axis.name for axis in axes), *_TITLES.values()],
+        columns=[*(axis.name for axis in axes), *titles.values()],
         rows=[
-            [*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in _TITLES)]
+            [*map(_setting_text, combination), *(_text(getattr(outcome, name)) for name in titles)]
             for combination, outcome in found.items()
         ],
     )
 
 
-def _setting_text(setting: Setting) -> str:
+def _setting_text(setting: Setting | RuleSetting) -> str:
+    if isinstance(setting, RuleSetting):
+        return setting.text
     return (
         setting.value.text
         if setting.grace_seconds is None
@@ -176,40 +209,48 @@ def _series_count(found: Mapping[Combination, Outcome]) -> int:
 def _series_name(combination: Combination) -> str:
     """Return what tells a combination from the others with the same first value."""
     first, *others = combination
+    if isinstance(first, RuleSetting):
+        return ", ".join(map(str, others)) or f"rule {first.rule}"
     names = [f"soft after {first.grace_seconds:g} s"] if first.grace_seconds is not None else []
     return ", ".join([*names, *map(str, others)]) or str(first.signal)
 
 
 def _figure(axes: Sequence[Axis], found: Mapping[Combination, Outcome], name: str, title: str) -> Figure:
     """Return the plot of one count over the first threshold, a series for each choice of the others."""
-    series: dict[str, list[tuple[Setting, float]]] = {}
+    series: dict[str, list[tuple[Setting | RuleSetting, float]]] = {}
     for combination, outcome in found.items():
         series.setdefault(_series_name(combination), []).append((combination[0], getattr(outcome, name)))
     shown = dict(list(series.items())[:_MOST_SERIES])
     label = _axis_label(axes[0])
     if label is None:
-        bars = {key: {setting.value.text: y for setting, y in points} for key, points in shown.items()}
+        bars = {key: {_bar_text(setting): y for setting, y in points} for key, points in shown.items()}
         return Bars(title=title, y_label=title, series=bars, whole_y=True)
     return Lines(
         title=title,
         x_label=label,
         y_label=title,
         series={
-            key: sorted((_position(setting), y) for setting, y in points) for key, points in shown.items()
+            key: sorted((_position(setting), y) for setting, y in points if isinstance(setting, Setting))
+            for key, points in shown.items()
         },
         dots=tuple(shown),
         whole_y=True,
     )
 
 
+def _bar_text(setting: Setting | RuleSetting) -> str:
+    return setting.text if isinstance(setting, RuleSetting) else setting.value.text
+
+
 def _axis_label(axis: Axis) -> str | None:
-    """Return what the x axis counts, None where shares and amounts are mixed."""
-    shares = {setting.value.percent is not None for setting in axis.settings}
-    if len(shares) == 2:
+    """Return what the x axis counts, None where shares and amounts are mixed, and of a rule's limits."""
+    settings = [setting for setting in axis.settings if isinstance(setting, Setting)]
+    shares = {setting.value.percent is not None for setting in settings}
+    if len(shares) != 1:
         return None
     if shares == {True}:
         return f"{axis.name}, % of the capacity"
-    return f"{axis.name}, MiB" if RESOURCE[axis.settings[0].signal] in IN_BYTES else axis.name
+    return f"{axis.name}, MiB" if RESOURCE[settings[0].signal] in IN_BYTES else axis.name
 
 
 def _position(setting: Setting) -> float:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from reactor.model.amounts import duration_text
+from reactor.model.signals import Resource
 from reactor.terminal.top import sections
 from reactor.terminal.top.rates import Rates
 from reactor.terminal.top.table import Line, Span, Style, Table, fitted
-from reactor.terminal.top.words import clean, cut_end
+from reactor.terminal.top.words import amount, clean, cut_end
 
 _ROOMY_LINES: Final = 32  # from here on a blank line between the parts
 
@@ -78,6 +79,12 @@ def _pressure(document: Mapping[str, Any]) -> Line:
     for one in document["in_flight"]:
         killed = f", killed in {duration_text(one['killed_in_seconds'])}" if one["killed_in_seconds"] else ""
         spans.append(Span(clean(f"evicting {one['pod']} for {one['resource']}{killed}  "), Style.BAD))
+    traffic = document.get("swap_traffic")  # none of a daemon of an earlier version
+    if traffic is not None and (traffic["in_bytes_per_second"] or traffic["out_bytes_per_second"]):
+        in_text, out_text = (
+            amount(traffic[key], Resource.SWAP) for key in ("in_bytes_per_second", "out_bytes_per_second")
+        )
+        spans.append(Span(f"swap in {in_text}/s, out {out_text}/s  ", Style.WARNING))
     braked = (f"brake on {one['cgroup']}  " for one in document["brake"]["on"])
     spans += [Span(clean(told), Style.WARNING) for told in braked]
     return tuple(spans)
@@ -110,6 +117,7 @@ def _body(document: Mapping[str, Any], rates: Rates, width: int, height: int) ->
             _Part(what=sections.problems(document), shares=(1, 2, 4)),
             _Part(what=sections.signals(document, rates), shares=(4, 8, height)),
             _Part(what=sections.pods(document["order"], rates), shares=(4, 8, 12)),
+            _Part(what=sections.rules(document), shares=(2, 4, 8)),
             _Part(what=sections.sources(document), shares=(3, 5, height)),
             _Part(what=sections.events(document), shares=(3, 5, 9)),
         )

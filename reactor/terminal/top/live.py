@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from reactor.guard.listening import NoDaemonError
 from reactor.tell.status_socket import ask
+from reactor.terminal.asking import asked
 from reactor.terminal.top.frame import Shown, frame
 from reactor.terminal.top.rates import Rates
 from reactor.terminal.top.screen import PlainScreen, Screen, can_move, may_colour, whole_screen
 from reactor.terminal.top.sections import note_rates
 from reactor.terminal.top.table import Line
 
-_PATIENCE_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 2.0  # the next question comes in a second, and the frame says what is missing
 
 Ask = Callable[[], dict[str, Any]]
 
@@ -40,10 +41,10 @@ def top(options: TopOptions) -> int:
 
     With `once` it prints one frame. Raises NoDaemonError then, where there is no daemon.
     """
-    ask_daemon = partial(_answer, options)
+    ask_daemon = partial(_answer, options, patience_seconds=_PATIENCE_SECONDS)
     colours = may_colour(os.environ, is_terminal=sys.stdout.isatty())
     if options.once:
-        view = LiveView(ask_daemon)
+        view = LiveView(partial(_answer, options))
         view.look(may_be_absent=False)
         PlainScreen(sys.stdout, time.sleep, with_colours=colours).print(view.draw)
         return 0
@@ -116,10 +117,12 @@ class LiveView:
         return frame(shown, width, height)
 
 
-def _answer(options: TopOptions) -> dict[str, Any]:
-    document = ask(
-        options.socket_path, {"command": "top", "pods": options.pods}, patience_seconds=_PATIENCE_SECONDS
-    )
+def _answer(options: TopOptions, patience_seconds: float | None = None) -> dict[str, Any]:
+    question = {"command": "top", "pods": options.pods}
+    if patience_seconds is None:
+        document = asked(options.socket_path, question)
+    else:
+        document = ask(options.socket_path, question, patience_seconds=patience_seconds)
     if "error" in document:
         raise NoDaemonError(f"{options.socket_path}: {document['error']}")
     return document

@@ -34,6 +34,13 @@ _SOURCES: Final = (
     Column(title="LOST", gives_way=2, right=True),
     Column(title="DETAIL", least=10),
 )
+_RULES: Final = (
+    Column(title="RULE", middle=True),
+    Column(title="ACTION", gives_way=2),
+    Column(title="CGROUPS", gives_way=3, right=True),
+    Column(title="HOLDS IN", right=True),
+    Column(title="", least=10),
+)
 _EVENTS: Final = (Column(title="UTC"), Column(title="EVENT", least=10))
 _HEALTH: Final = {"armed": Style.GOOD, "degraded": Style.WARNING, "failed": Style.BAD}
 
@@ -196,6 +203,29 @@ def sources(document: Mapping[str, Any]) -> Table:
     return Table(columns=_SOURCES, rows=tuple(rows))
 
 
+def rules(document: Mapping[str, Any]) -> Table:
+    """Return how the operator's rules stand, those first whose conditions hold; none where there are none."""
+    found = document.get("rules") or ()  # none of a daemon of an earlier version
+    rows = [
+        Row(
+            weight=float(one["held_in"]),
+            cells=(
+                Span(one["name"]),
+                Span(one["action"], Style.DIM),
+                Span(str(one["matched"]), Style.DIM),
+                Span(str(one["held_in"]), Style.WARNING if one["held_in"] else Style.PLAIN),
+                Span(_not_helping(one) or one.get("why_not", ""), Style.DIM),
+            ),
+        )
+        for one in sorted(found, key=lambda one: -one["held_in"])
+    ]
+    return Table(columns=_RULES, rows=tuple(rows))
+
+
+def _not_helping(rule: Mapping[str, Any]) -> str:
+    return f"did not help {rule['unhelpful']} times in a row; {rule['why_not']}" if rule["unhelpful"] else ""
+
+
 def events(document: Mapping[str, Any]) -> Table:
     """Return the last decisions and the kernel's own OOM kills, the newest first."""
     found = [*map(_decision, document["decisions"]), *map(_oom_kill, document["oom_kills"]["recent"])]
@@ -210,7 +240,8 @@ def events(document: Mapping[str, Any]) -> Table:
 def _decision(decision: Mapping[str, Any]) -> tuple[str, Span]:
     dry = "dry run: " if decision["dry_run"] else ""
     done = what_was_done(decision)
-    about = decision["threshold"] or ", ".join(decision["thresholds_met"])
+    rule = decision.get("rule")  # none of an earlier version
+    about = f"rule {rule['name']}" if rule else decision["threshold"] or ", ".join(decision["thresholds_met"])
     about = about or ", ".join(decision["conditions"]) or "no pressure"
     told = about if done == "-" else f"{about}: {done}"
     return decision["time"], Span(dry + told, Style.WARNING if decision["evictions"] else Style.PLAIN)

@@ -202,6 +202,22 @@ async def test_a_node_that_the_server_does_not_have_is_named_and_nothing_is_writ
         assert status.missing is None
 
 
+async def test_a_node_that_an_operator_took_out_of_service_is_shown_so_and_stays_so() -> None:
+    server = _Server()
+    server.taints = [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]
+    async with keeping(server) as status:
+        assert status.is_out_of_service
+        status.want([_MEMORY])
+        await until(server.is_tainted)
+        status.want([])
+        await until(lambda: not server.is_tainted())
+        await status.withdraw()
+        assert status.is_out_of_service
+        server.taints = []
+        server.changed()
+        assert not status.is_out_of_service
+
+
 async def test_an_unreadable_node_is_named() -> None:
     status = NodeStatus(None, "one", Role.SOLE)  # type: ignore[arg-type]
     status.take({"metadata": 3})

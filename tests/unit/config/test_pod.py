@@ -230,6 +230,29 @@ def test_requests_are_the_allocated_ones_where_the_status_tells_them() -> None:
     assert QosClass.BURSTABLE == found.qos_class
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"requests": {"memory": "8Gi"}}, 3 << 20),
+        ({"limits": {"memory": "8Gi"}}, 3 << 20),
+        ({}, 1 << 20),
+    ],
+    ids=["a request of its own", "a limit of its own", "none of its own"],
+)
+def test_of_a_pod_with_requests_of_its_own_the_allocated_ones_count_too(own: dict, expected: int) -> None:
+    found = pod_from_document(
+        {
+            "metadata": {"name": "p"},
+            "spec": {
+                "resources": own,
+                "containers": [{"name": "c", "resources": {"requests": {"memory": "1Mi"}}}],
+            },
+            "status": {"allocatedResources": {"memory": "3Mi", "cpu": "1"}},
+        }
+    )
+    assert {Resource.MEMORY: expected} == found.requests
+
+
 def test_a_request_of_half_a_byte_is_exceeded_by_one() -> None:
     found = pod_from_document(
         {

@@ -9,7 +9,7 @@ from reactor.config import load_settings, settings_from_text
 from reactor.config.settings import kubepods_cgroups
 from reactor.errors import ConfigError
 from reactor.model.events import EventKind
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule
+from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule, ProcessVictimRule
 from reactor.model.settings import (
     BrakeMode,
     EbpfLoader,
@@ -114,6 +114,20 @@ def test_the_kernel_kills_nothing_unless_it_is_asked_to() -> None:
     assert ["reactor.kernelKill"] == _paths("reactor: {kernelKill: soft}")
 
 
+def test_pods_memory_is_not_reclaimed_before_a_soft_eviction_unless_that_is_asked_for() -> None:
+    soft = "evictionSoft: {memory.available: 1Gi}, evictionSoftGracePeriod: {memory.available: 30s}"
+    assert 0 == _read("{}").eviction.soft_reclaim_seconds
+    asked = _read(f"{{reactor: {{reclaimBeforeSoft: 5s}}, {soft}}}")
+    assert {5.0} == {one.soft_reclaim_seconds for one in (asked.eviction, *asked.by_layout.values())}
+    assert not any("reclaimBeforeSoft" in warning for warning in asked.warnings)
+    for nothing_soft in (
+        "{reactor: {reclaimBeforeSoft: 5s}}",
+        f"{{{soft.replace('memory', 'nodefs')}, reactor: {{reclaimBeforeSoft: 5s}}}}",
+    ):
+        (warning,) = [one for one in _read(nothing_soft).warnings if "reclaimBeforeSoft" in one]
+        assert "has no effect: there is no soft memory threshold" in warning
+
+
 def test_kernel_kills_without_a_hard_memory_threshold_are_warned_of() -> None:
     soft = "{reactor: {kernelKill: hard}, evictionHard: {pid.available: 5%}}"
     assert any("reactor.kernelKill: has no effect" in warning for warning in _read(soft).warnings)
@@ -205,9 +219,46 @@ def test_lists_of_pods_are_names_paths_and_mappings() -> None:
     assert PodLists() == _read("reactor: {}").pod_lists
 
 
+def test_process_victims_are_rules_with_names_of_processes_that_are_spared() -> None:
+    lists = _read(
+        "reactor: {pods: {processVictims: [firefox.service, /s/x-*, "
+        "{unit: 'app-*', trusting: true, never: [mutter, 'kwin*', '~code(-.*)?']}, {unit: a, never: null}]}}"
+    ).pod_lists
+    assert (
+        ProcessVictimRule(pods=PodRule(unit="firefox.service")),
+        ProcessVictimRule(pods=PodRule(cgroup="/s/x-*")),
+        ProcessVictimRule(
+            pods=PodRule(unit="app-*", is_trusting=True), never=("mutter", "kwin*", "~code(-.*)?")
+        ),
+        ProcessVictimRule(pods=PodRule(unit="a")),
+    ) == lists.process_victims
+
+
+def test_process_victims_on_a_kubernetes_node_have_no_effect() -> None:
+    warnings = _read("reactor: {kubernetes: {}, pods: {processVictims: [a.service]}}").warnings
+    assert ["reactor.yaml: reactor.pods.processVictims: has no effect on a Kubernetes node"] == [
+        one for one in warnings if "processVictims" in one
+    ]
+
+
 @pytest.mark.parametrize(
     ("section", "path"),
     [
+        ("{pods: {processVictims: {a: b}}}", "reactor.pods.processVictims"),
+        ("{pods: {processVictims: [5]}}", "reactor.pods.processVictims[0]"),
+        ("{pods: {processVictims: [a, {never: [b]}]}}", "reactor.pods.processVictims[1]"),
+        ("{pods: {processVictims: [{process: b}]}}", "reactor.pods.processVictims[0]"),
+        ("{pods: {processVictims: [{unit: a, victim: b}]}}", "reactor.pods.processVictims[0]"),
+        ("{pods: {processVictims: [{unit: a, never: b}]}}", "reactor.pods.processVictims[0].never"),
+        ("{pods: {processVictims: [{unit: a, never: [b, 5]}]}}", "reactor.pods.processVictims[0].never[1]"),
+        (
+            "{pods: {processVictims: [{unit: a, never: ['~(b']}]}}",
+            "reactor.pods.processVictims[0].never[0]",
+        ),
+        (
+            f"{{pods: {{processVictims: [{{unit: a, never: [{', '.join('b' * 65)}]}}]}}}}",
+            "reactor.pods.processVictims[0].never",
+        ),
         ("{nodeCgroup: demo}", "reactor.nodeCgroup"),
         ("{nodeCgroup: /a/../b}", "reactor.nodeCgroup"),
         ("{pods: {parents: [/ok, ../x]}}", "reactor.pods.parents[1]"),
@@ -237,6 +288,8 @@ def test_lists_of_pods_are_names_paths_and_mappings() -> None:
         ("{evictionsPerMinute: 0}", "reactor.evictionsPerMinute"),
         ("{hardMemoryEvictionsPerMinute: 0}", "reactor.hardMemoryEvictionsPerMinute"),
         ("{unhelpfulEvictionPause: -1s}", "reactor.unhelpfulEvictionPause"),
+        ("{reclaimBeforeSoft: 61s}", "reactor.reclaimBeforeSoft"),
+        ("{reclaimBeforeSoft: true}", "reactor.reclaimBeforeSoft"),
         ("{minimumVictimBytes: 0}", "reactor.minimumVictimBytes"),
         ("{inFlightDeadline: -1s}", "reactor.inFlightDeadline"),
         ("{metrics: 9753}", "reactor.metrics"),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from reactor.kernel.features import needed_capabilities
 from reactor.kernel.filesystem import NODEFS_PATHS
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -261,6 +262,13 @@ def test_the_chart_may_write_where_the_base_may_and_nowhere_else() -> None:
     )
     assert base["kubelet-pods"]
     assert base == chart
+
+
+def test_base_and_chart_grant_the_capabilities_that_are_used_and_no_other() -> None:
+    used = {name.removeprefix("CAP_") for name in needed_capabilities(for_others=True)}
+    for path in (BASE / "daemonset.yaml", TEMPLATES / "daemonset.yaml"):
+        granted = re.findall(r"^ +- ([A-Z_]+) +#", path.read_text(), re.MULTILINE)
+        assert sorted(used) == sorted(granted)
 
 
 def test_kubernetes_before_1_22_is_given_no_surge() -> None:

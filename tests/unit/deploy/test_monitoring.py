@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from reactor.guard.reading import Reading
 from reactor.guard.tally import Tally
+from reactor.kernel.swap_traffic import SwapTraffic
 from reactor.model.decisions import PolicyState
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
@@ -70,8 +71,15 @@ def _series(name: str, labels: dict[str, str]) -> str:
     return f"{name}{{{inside}}}"
 
 
+_LEASE = 'kube_lease_renew_time{lease="b", namespace="reactor-system"}'  # in seconds since 1970
+
 CASES = {
     "ReactorDown": gauge("up", {"job": "reactor"}, bad=0, good=1),
+    "ReactorLeaseLapsed": Case(
+        fires={_LEASE: "0x90"},
+        silent={_LEASE: "0+60x90"},
+        labels={"lease": "b", "namespace": "reactor-system"},
+    ),
     "ReactorKernelWasFaster": counter("reactor_oom_kills_total", {"scope": "node"}),
     "ReactorSourceDegraded": gauge("reactor_source_state", {"source": "ebpf", "state": "degraded"}),
     "ReactorNoPods": gauge("reactor_pods", bad=0, good=3),
@@ -85,6 +93,9 @@ CASES = {
     "ReactorEvictionUntold": gauge("reactor_kubernetes_untold_evictions", bad=3),
     "ReactorRestartLoop": gauge("reactor_restart_loops", bad=2),
     "ReactorStormBrake": gauge("reactor_storm_brake", {"reason": "outside-pods"}),
+    "ReactorRuleUnhelpful": replace(
+        counter("reactor_rules_unhelpful_total", {"rule": "thrash", "action": "evict"}), value="60"
+    ),
     "ReactorJournalLinesLost": counter("reactor_journal_lost_lines_total"),
     "ReactorSlowKill": Case(
         fires={
@@ -96,6 +107,9 @@ CASES = {
             'reactor_wake_to_kill_seconds_bucket{le="0.01"}': "0+2x90",
         },
         value="15",
+    ),
+    "ReactorEvicted": counter(
+        "reactor_evictions_total", {"outcome": "killed", "signal": "memory.available"}, shown=set()
     ),
     "ReactorEvictionFailed": counter(
         "reactor_evictions_total", {"outcome": "failed", "signal": "memory.available"}, shown={"outcome"}
@@ -109,11 +123,11 @@ CASES = {
 # What says that all is well: nothing fires by it.
 WELL = {
     'reactor_oom_kills_total{scope="own-limit"}': RISING,
-    'reactor_evictions_total{outcome="killed", signal="memory.available"}': RISING,
     'reactor_source_state{source="ebpf", state="armed"}': "1x90",
     'reactor_notifications_total{channel="webhook", result="sent"}': RISING,
     'reactor_part_restarts_total{part="once"}': "0x40 1x50",
     'up{job="node-exporter"}': "0x90",
+    'kube_lease_renew_time{lease="b", namespace="kube-node-lease"}': "0x90",
     "reactor_journal_lines_total{}": RISING,
     "reactor_config_refused{}": "0x90",
 }
@@ -196,7 +210,7 @@ def test_each_alert_has_a_case_a_severity_its_words_and_a_page_that_says_what_to
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
         assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
         link = rule["annotations"]["runbook_url"]
-        assert link == f"https://reactor.example/docs/operations/alerts.md#{rule['alert'].lower()}"
+        assert link == f"file:///usr/share/doc/reactor/operations/alerts.md#{rule['alert'].lower()}"
         assert f"\n## {rule['alert']}\n" in page
 
 
@@ -233,6 +247,7 @@ def exported() -> set[str]:
         reading.document(),
         StewardReading(
             parts={"a": 1},
+            swap_traffic=SwapTraffic(in_bytes=1, out_bytes=2),
             notifications=[{"channel": "wall", "sent": 0, "failed": 0, "dropped": 0, "skipped": 0}],
         ),
     )

@@ -15,6 +15,7 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.sources.wakes import SourceBoard
 from tests.support.builders import make_threshold
+from tests.support.waiting import until
 
 GIB = 1 << 30
 
@@ -164,10 +165,12 @@ async def test_crossing_wakes_the_loop_once_and_so_does_its_end(nursery, make_wo
     await world.watch.look()
     await nursery.start(world.watch.run)
     world.filesystems.spaces["/node"] = space(0.9)
-    assert 1 == await wakes_within(world, 1.5)
+    await until(lambda: world.wakes == 1, "it is told")
+    assert 0 == await wakes_within(world, 1.0)
     assert pytest.approx(0.9) == world.seen()["nodefs.available"]
     world.filesystems.spaces["/node"] = space(2)
-    assert 1 == await wakes_within(world, 1.5)
+    await until(lambda: world.wakes == 2, "its end is told")
+    assert 0 == await wakes_within(world, 1.0)
     assert 2 == world.seen()["nodefs.available"]
 
 
@@ -179,8 +182,7 @@ async def test_filling_one_is_told_before_its_threshold_and_one_at_rest_is_not(n
     await trio.sleep(0.7)
     assert 0 == world.near
     world.filesystems.spaces["/node"] = space(1.4)
-    await trio.sleep(0.7)
-    assert world.near > 0
+    await until(lambda: world.near > 0, "it is told that it fills")
 
 
 async def test_what_changes_nothing_is_not_acted_on_again(nursery, make_world):
@@ -189,8 +191,8 @@ async def test_what_changes_nothing_is_not_acted_on_again(nursery, make_world):
     await world.watch.look()
     await nursery.start(world.watch.run)
     world.filesystems.spaces["/node"] = space(1.1)
-    assert 0 == await wakes_within(world, 1.2)
-    assert world.filesystems.looks.count("/node") > 1
+    await until(lambda: world.filesystems.looks.count("/node") > 2, "it is observed again")
+    assert 0 == world.wakes
     assert pytest.approx(1.2) == world.seen()["nodefs.available"]
 
 

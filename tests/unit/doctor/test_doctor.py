@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from reactor.config.settings import settings_from_text
 from reactor.doctor.doctor import (
+    _of_use,
     brake_plan,
     examine,
     exit_status,
@@ -23,6 +24,7 @@ from reactor.model.settings import (
     RealtimeSettings,
     Settings,
     SourceSettings,
+    SystemdOomd,
 )
 from reactor.sources.catalogue import SOURCES
 
@@ -84,6 +86,17 @@ def test_doctor_prints_what_it_found_as_json(capsys):
     assert found["sources"][-1]["name"] == "ticker"
 
 
+def test_doctor_says_what_keeps_systemds_units_from_counting(capsys):
+    settings = Settings(systemd_oomd=SystemdOomd.REPLACE)
+    examine(settings, "json")
+    (*_, missing) = json.loads(capsys.readouterr().out)["systemd_oomd"]
+    assert "/run/reactor-managed-oom/units is missing" in missing
+    examine(settings, "text")
+    assert "systemdOomd: has no effect on this machine now" in capsys.readouterr().out
+    examine(Settings(), "json")
+    assert [] == json.loads(capsys.readouterr().out)["systemd_oomd"]
+
+
 def test_doctor_prints_a_table_with_the_remedies(capsys, tmp_path):
     settings = Settings(runtime_endpoint=str(tmp_path / "none.sock"))
     remedy = runtime_feature(settings).remedy
@@ -95,6 +108,16 @@ def test_doctor_prints_a_table_with_the_remedies(capsys, tmp_path):
     assert "FEATURE" in printed
     assert "ticker" in printed
     assert f"remedy: container runtime: {remedy}" in printed
+
+
+def test_what_only_warrants_lack_has_a_remedy_where_they_are_wanted_and_can_be_had():
+    lacks = Feature(name="eBPF warrants", available=False, detail="missing", remedy="get it")
+    on_v2 = source_plans(Settings(), features("memory.high"))
+    on_v1 = source_plans(Settings(), features("memcg eventfd"))
+
+    assert [lacks] == list(_of_use([lacks], on_v2, KernelKill.HARD))
+    assert [] == list(_of_use([lacks], on_v2, KernelKill.OFF))
+    assert [] == list(_of_use([lacks], on_v1, KernelKill.HARD))
 
 
 def test_doctor_says_whether_the_kernel_can_kill():

@@ -309,3 +309,37 @@ def test_a_kubelet_that_ends_the_pods_itself_at_a_shutdown_is_named(node, tmp_pa
     assert "the kubelet ends the pods itself" in found(node, text, tmp_path)["shutdownGracePeriod"]
     kubelet.write_text("evictionHard: {}\n")
     assert "shutdownGracePeriod" not in found(node, text, tmp_path)
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_reclaim_before_soft_evictions_needs_cgroup_v2_and_a_kernel_that_can(node, tmp_path, has_file):
+    if has_file:
+        node.file("/", "memory.reclaim", "")
+    soft = "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 30s}"
+    told = found(
+        node, f"{HARD}\n{soft}\nreactor: {{reclaimBeforeSoft: 5s, pods: {{parents: [/jobs]}}}}", tmp_path
+    )
+    can = has_file and node.tree.version is CgroupVersion.V2
+    assert can is ("reactor.reclaimBeforeSoft" not in told)
+    assert can or told["reactor.reclaimBeforeSoft"].startswith("has no effect on this machine: ")
+    assert "reactor.reclaimBeforeSoft" not in found(node, f"{HARD}\n{soft}", tmp_path)
+    assert "reactor.reclaimBeforeSoft" not in found(
+        None, f"{HARD}\nreactor: {{reclaimBeforeSoft: 5s}}", tmp_path
+    )
+
+
+def test_a_rule_for_one_process_that_applies_to_no_pod_is_named(node, tmp_path):
+    node.add("/jobs/build.service")
+    rules = "processVictims: [build.service, bild.service, {cgroup: /jobs/nightly}]"
+    said = found(node, f"{HARD}\nreactor: {{pods: {{parents: [/jobs], {rules}}}}}", tmp_path)
+    assert {"reactor.pods.processVictims[1]": "matches no pod on this machine now"} == said
+
+
+def test_a_rule_for_one_process_that_goes_by_a_users_name_is_told_what_takes_it(node, tmp_path):
+    node.add("/jobs/user@1000.service")
+    node.add("/jobs/user@1000.service/app.scope")
+    text = f"{HARD}\nreactor: {{pods: {{parents: [/jobs/user@1000.service], processVictims: [RULE]}}}}"
+    (why,) = found(node, text.replace("RULE", "app.scope"), tmp_path).values()
+    assert "root did not choose the name of /jobs/user@1000.service/app.scope" in why
+    assert "trusting: true" in why
+    assert {} == found(node, text.replace("RULE", "{unit: app.scope, trusting: true}"), tmp_path)

@@ -163,3 +163,26 @@ def test_show_prints_tables_or_json_and_names_errors(tmp_path, capsys):
     config.write_text("reactor: {dryrun: true}\n")
     assert main(["config", "show", str(config)]) == 2
     assert "did you mean dryRun?" in capsys.readouterr().err
+
+
+def test_pods_of_which_one_process_is_killed_are_shown_with_the_rule_and_what_is_spared(
+    config, node, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("reactor.doctor.in_force.daemon_cgroup", lambda: None)
+    rules = "processVictims: [hog, {unit: nobody, never: [mutter]}]"
+    config.write_text(config.read_text().replace("parents: [/node/jobs]", f"parents: [/node/jobs], {rules}"))
+    found = in_force(load_settings(config), layers_of(config, None), node.tree, proc=tmp_path)
+    assert {"/node/jobs/hog": "process", "/node/jobs/idle": "pod"} == {
+        one["cgroup"]: one["victim"] for one in found["pods"]
+    }
+    assert [("unit hog", []), ("unit nobody", ["mutter"])] == [
+        (one["rule"], one["never"]) for one in found["process_victims"]
+    ]
+    assert "gnome-shell" in found["process_victims"][0]["built_in_never"]
+    assert any("processVictims[1]: matches no pod" in one for one in found["warnings"])
+    out = io.StringIO()
+    present(found, None, Screen(file=out, width=120, highlight=False, markup=False))
+    text = out.getvalue()
+    assert "ONE PROCESS IS KILLED BY" in text
+    assert "/node/jobs/hog" in text
+    assert "processes spared by any such rule: systemd" in text

@@ -14,7 +14,7 @@ from reactor.brake.braking import BrakeReading, Braking
 from reactor.guard.evictor import Evictor
 from reactor.guard.observed import Observed
 from reactor.guard.oom import OomKills
-from reactor.guard.parts import Parts
+from reactor.guard.parts import Parts, ProcessKills
 from reactor.guard.passes import NodeView, Passes
 from reactor.guard.record import EvictionAttempt
 from reactor.guard.recorder import Hooks, Recorder
@@ -200,8 +200,10 @@ class FakeLoop:
         max_pod_grace_period_seconds: int,
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
+        soft_reclaim_seconds: float = 0.0,
         unhelpful_eviction_pause_seconds: float = 0.0,
         warrants: Warrants | None = None,
+        one_process: ProcessKills | None = None,
     ) -> None:
         self.now_seconds = 1000.0
         self.node, self.usages, self.pods, self.kills = FakeNode(), FakeUsages(), FakePods(), FakeKills()
@@ -238,6 +240,9 @@ class FakeLoop:
             dry_run=dry_run,
             confirm=self._confirm,
             on_ended=self._ended,
+            one_process=one_process,
+            on_process_killed=self._process_killed,
+            on_process_over=self._process_over,
         )
         self.passes = Passes(
             EvictionSettings(
@@ -245,6 +250,7 @@ class FakeLoop:
                 max_pod_grace_period_seconds=max_pod_grace_period_seconds,
                 commands_for=frozenset(commands_for),
                 reclaims_memory=reclaims_memory,
+                soft_reclaim_seconds=soft_reclaim_seconds,
                 unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
             ),
             self.parts,
@@ -277,6 +283,12 @@ class FakeLoop:
 
     def _confirm(self, eviction: Eviction) -> bool:
         return self.passes.confirm(eviction)
+
+    def _process_killed(self, attempt: EvictionAttempt) -> None:
+        self.passes.process_killed(attempt)
+
+    def _process_over(self, uid: str) -> None:
+        self.passes.process_over(uid)
 
     def _ended(self, attempt: EvictionAttempt) -> None:
         uid = attempt.eviction.pod.uid
@@ -321,8 +333,10 @@ def make_loop(nursery):
         max_pod_grace_period_seconds: int = 0,
         commands_for: Collection[Filesystem] = (),
         reclaims_memory: bool = False,
+        soft_reclaim_seconds: float = 0.0,
         unhelpful_eviction_pause_seconds: float = 0.0,
         warrants: Warrants | None = None,
+        one_process: ProcessKills | None = None,
     ) -> FakeLoop:
         return FakeLoop(
             nursery,
@@ -331,8 +345,10 @@ def make_loop(nursery):
             max_pod_grace_period_seconds=max_pod_grace_period_seconds,
             commands_for=commands_for,
             reclaims_memory=reclaims_memory,
+            soft_reclaim_seconds=soft_reclaim_seconds,
             unhelpful_eviction_pause_seconds=unhelpful_eviction_pause_seconds,
             warrants=warrants,
+            one_process=one_process,
         )
 
     return make

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +21,10 @@ from reactor.guard.passes import NodeView
 from reactor.guard.record import PassRecord
 from reactor.guard.record_queue import RecordQueue
 from reactor.guard.steward_link import StewardLink
-from reactor.kernel.cgroup import CgroupVersion
+from reactor.guard.wording import what_was_done
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.model.pods import Pod
+from reactor.model.rules import Condition, Measure, Metric, Rule, RuleAction
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
 from reactor.model.signals import Signal
 from reactor.model.wakes import Wake, WakeKind
@@ -87,14 +91,14 @@ async def guard(fake: FakeTree, *, from_bytes: int, arming_seconds: float) -> li
 
 async def test_memory_is_looked_at_while_its_sources_are_being_armed(fake: FakeTree) -> None:
     records = await guard(fake, from_bytes=100 * MIB, arming_seconds=60.0)
-    (crossed,) = [record for record in records if record.decision.evictions]
+    crossed, *_ = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["arming"]
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
 
 
 async def test_memory_that_is_near_its_threshold_is_looked_at_where_no_source_tells(fake: FakeTree) -> None:
     records = await guard(fake, from_bytes=400 * MIB, arming_seconds=0.0)
-    (crossed,) = [record for record in records if record.decision.evictions]
+    crossed, *_ = [record for record in records if record.decision.evictions]
     assert [wake.source for wake in crossed.wakes] == ["glance"]
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
 
@@ -119,6 +123,32 @@ class GrowingPod:
         return (make_pod("hog"),)
 
 
+@asynccontextmanager
+async def running(
+    settings: Settings, tree: CgroupTree, pods: GrowingPod | None = None
+) -> AsyncIterator[tuple[Generation, list[PassRecord]]]:
+    """Run a generation in the body, which has its records as they come; it evicts in a dry run alone."""
+    kills = KillPath(tree, settings.pod_parents)
+    records: list[PassRecord] = []
+    async with trio.open_nursery() as nursery:
+        generation = Generation(
+            settings,
+            tree,
+            known=NodeView(observed=Observed(stale_seconds=35.0)),
+            evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True),
+            brake=Brake(tree),
+            supervisor=Supervisor(),
+            steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
+            pods=pods,
+            arming_seconds=0.0,
+        )
+        await nursery.start(generation.run, records.append)
+        yield generation, records
+        nursery.cancel_scope.cancel()
+    generation.close()
+    kills.close()
+
+
 async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_event(
     fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,21 +156,8 @@ async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_ev
     fake.add("/node", usage_bytes=409 * MIB)
     fake.tree.set_memory_limit("/node", 512 * MIB)
     fake.add("/node/hog", usage_bytes=100 * MIB)
-    kills, pods = KillPath(fake.tree, SETTINGS.pod_parents), GrowingPod(fake)
-    records: list[PassRecord] = []
-    async with trio.open_nursery() as nursery:
-        generation = Generation(
-            SETTINGS,
-            fake.tree,
-            known=NodeView(observed=Observed(stale_seconds=35.0)),
-            evictor=Evictor(kills, nursery, lambda _: False, deadline_seconds=10.0, dry_run=True),
-            brake=Brake(fake.tree),
-            supervisor=Supervisor(),
-            steward=StewardLink(RecordQueue("now/1"), {}, SETTINGS, lambda _: None),
-            pods=pods,
-            arming_seconds=0.0,
-        )
-        await nursery.start(generation.run, records.append)
+    pods = GrowingPod(fake)
+    async with running(SETTINGS, fake.tree, pods=pods) as (generation, records):
         await trio.testing.wait_all_tasks_blocked()
         records.clear()
         pods.grows = True
@@ -157,6 +174,102 @@ async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_ev
         (wake,) = crossed.wakes
         assert ("early", Signal.MEMORY_AVAILABLE) == (wake.source, wake.signal)
         assert wake.at_ns > 1
-        nursery.cancel_scope.cancel()
-    generation.close()
-    kills.close()
+
+
+async def soft_eviction(fake: FakeTree) -> tuple[list[PassRecord], dict[str, str]]:
+    """Return the passes over a node until it evicts for a soft threshold, and the generation's problems."""
+    fake.add("/node", usage_bytes=400 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    fake.add("/node/hog", usage_bytes=300 * MIB)
+    if fake.tree.version is CgroupVersion.V2:
+        stat = f"inactive_anon 0\nactive_anon 0\nactive_file {200 * MIB}\ninactive_file 0\n"
+        fake.file("/node/hog", "memory.stat", stat)
+        for cgroup in ("/", "/node/hog"):
+            fake.file(cgroup, "memory.reclaim", "")
+    soft = make_threshold(160 * MIB, grace_period_seconds=0.05)
+    eviction = EvictionSettings(thresholds=(soft,), soft_reclaim_seconds=5.0)
+    settings = replace(SETTINGS, eviction=eviction, dry_run=False)
+    async with running(settings, fake.tree) as (generation, records):
+        while not any(record.decision.evictions for record in records):  # noqa: ASYNC110 - a plain list
+            await trio.sleep(0.01)
+        problems = generation.problems
+    return records, problems
+
+
+async def test_pods_are_asked_for_memory_before_one_is_evicted_for_a_soft_threshold(fake: FakeTree) -> None:
+    records, problems = await soft_eviction(fake)
+    (evicted,) = [record for record in records if record.decision.evictions]
+    asked = [record for record in records if record.decision.soft_reclaim is not None]
+    if fake.tree.version is CgroupVersion.V1:
+        assert (asked, evicted.reclaimed) == ([], ())
+        assert "cgroup v1" in problems["reclaimBeforeSoft"]
+        return
+    assert "reclaimBeforeSoft" not in problems
+    assert len(asked) == 1
+    assert fake.read("/node/hog", "memory.reclaim").isdecimal()
+    (reclaimed,) = evicted.reclaimed
+    assert reclaimed.freed == 0
+    assert reclaimed.did[0].endswith("of page cache from /node/hog")
+    assert asked[0].id < evicted.id
+
+
+FULL_RECLAIM = Rule(
+    name="full",
+    cgroups=("/node/hog",),
+    conditions=(Condition(Metric(Measure.USAGE), 50.0),),
+    for_seconds=0.0,
+    action=RuleAction.RECLAIM,
+)
+
+
+async def reclaimed_by_rule(fake: FakeTree, *, dry_run: bool = False) -> tuple[PassRecord, dict[str, str]]:
+    """Return the record of a rule that reclaims from a cgroup of 300 MiB, and the generation's problems."""
+    fake.add("/node", usage_bytes=300 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    fake.add("/node/hog", usage_bytes=300 * MIB)
+    fake.tree.set_memory_limit("/node/hog", 310 * MIB)
+    if fake.tree.version is CgroupVersion.V2:
+        for cgroup in ("/", "/node/hog"):
+            fake.file(cgroup, "memory.reclaim", "")
+    settings = replace(SETTINGS, rules=(FULL_RECLAIM,), dry_run=dry_run)
+    async with running(settings, fake.tree) as (generation, records):
+        while not any(record.decision.rule for record in records):  # noqa: ASYNC110 - a plain list
+            await trio.sleep(0.01)
+        problems = generation.problems
+        assert None is generation.passes.known.state.rule_reclaim_until_seconds
+    (record,) = [record for record in records if record.decision.rule]
+    return record, problems
+
+
+async def test_a_rule_reclaims_from_its_cgroup_and_one_record_has_inputs_and_what_was_freed(
+    fake: FakeTree,
+) -> None:
+    record, problems = await reclaimed_by_rule(fake)
+    (reclaimed,) = record.reclaimed
+    document = record.document()
+    assert ("reclaim", "10%", 5.0) == tuple(
+        document["rule"][key] for key in ("action", "amount", "most_seconds")
+    )
+    assert 96.774 == document["rule"]["inputs"][0]["value"]
+    assert ("rule", "rule", "bytes") == tuple(
+        document["reclaimed"][0][key] for key in ("kind", "signal", "unit")
+    )
+    assert [] == document["evictions"]
+    if fake.tree.version is CgroupVersion.V1:
+        assert "cgroup v1" in reclaimed.problems[0]
+        assert "cgroup v1" in problems["rules: reclaim"]
+        return
+    assert "rules: reclaim" not in problems
+    assert 30 * MIB == reclaimed.wanted
+    assert ("30Mi from /node/hog",) == reclaimed.did
+    assert fake.read("/node/hog", "memory.reclaim").isdecimal()
+    assert "reclaimed 0 from /node/hog" == what_was_done(document)
+
+
+async def test_a_rule_that_reclaims_does_not_in_a_dry_run(fake: FakeTree) -> None:
+    record, _ = await reclaimed_by_rule(fake, dry_run=True)
+    assert () == record.reclaimed
+    assert record.dry_run
+    assert "dry-run reclaim of 10% from /node/hog" == what_was_done(record.document())
+    if fake.tree.version is CgroupVersion.V2:
+        assert "" == fake.read("/node/hog", "memory.reclaim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -28,7 +29,7 @@ from reactor.model.decisions import Decision, Eviction, Slowdown, SlowReason, Sn
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
-from reactor.model.signals import NodeCondition, Resource, Signal
+from reactor.model.signals import NodeCondition, Resource, RuleSignal, Signal
 from reactor.supervisor import Supervisor
 from tests.support.builders import make_threshold
 from tests.support.waiting import until
@@ -117,6 +118,15 @@ async def test_only_a_pod_that_is_killed_for_the_nodes_sake_is_reported_as_disru
     node.evicted(replace(attempt, eviction=replace(attempt.eviction, threshold=threshold)), nursery)
     [eviction] = await reported(node)
     assert eviction["disrupted"] == (threshold is not None)
+
+
+async def test_a_pod_that_a_rule_evicts_is_reported_as_disrupted(node, nursery):
+    """The rule is the node's: a Job that ignores disruptions runs the pod again."""
+    attempt = attempt_of()
+    by_rule = replace(attempt.eviction, threshold=None, signal=RuleSignal.RULE)
+    node.evicted(replace(attempt, eviction=by_rule), nursery)
+    [eviction] = await reported(node)
+    assert eviction["disrupted"]
 
 
 async def test_the_next_guard_knows_specs_and_evicted_pods_from_the_start_though_no_steward_tells_them(
@@ -253,12 +263,14 @@ class LeavingLink:
         self.answer = answer
         self.seconds = seconds
         self.asked: list[bool] = []
+        self.until_seconds = 0.0
 
     def attend_cluster(self, pods, reports) -> None:
         pass
 
-    async def leave(self, *, stands_by: bool) -> ReclaimOver:
+    async def leave(self, *, stands_by: bool, until_seconds: float) -> ReclaimOver:
         self.asked.append(stands_by)
+        self.until_seconds = until_seconds
         await trio.sleep(self.seconds)
         if self.answer is None:
             raise StewardError("steward: there is none at present")
@@ -274,7 +286,7 @@ def leaving_node(directory, link: LeavingLink, **changes) -> KubernetesNode:
 async def test_what_becomes_of_the_nodes_conditions_is_logged_as_the_steward_tells(tmp_path, caplog):
     caplog.set_level("INFO")
     link = LeavingLink(ReclaimOver(number=1, did=("node one: removed 2 taints",), problems=("not all",)))
-    await leaving_node(tmp_path, link).leave(stands_by=True)
+    await leaving_node(tmp_path, link).leave(stands_by=True, seconds=10.0)
     assert link.asked == [True]
     assert [("INFO", "node one: removed 2 taints"), ("WARNING", "not all")] == [
         (one.levelname, one.message) for one in caplog.records
@@ -291,9 +303,13 @@ async def test_what_becomes_of_the_nodes_conditions_is_logged_as_the_steward_tel
 async def test_the_end_waits_for_no_steward_that_is_not_there_or_does_not_answer(
     tmp_path, caplog, autojump_clock, link, said
 ):
-    await leaving_node(tmp_path, link).leave(stands_by=False)
+    began = time.monotonic()
+    await leaving_node(tmp_path, link).leave(stands_by=False, seconds=10.0)
     assert f"conditions and taints stay on the node: {said}" in caplog.text
-    assert trio.current_time() < 4
+    assert trio.current_time() <= 10.0 + 0.01
+    # The steward, which may read this seconds later, is over before the guard ceases to wait.
+    assert link.until_seconds < time.monotonic() + 10.0
+    assert link.until_seconds > began + 9.0
 
 
 async def test_a_pod_that_is_ended_for_a_shutdown_is_reported_at_its_end(node, nursery):

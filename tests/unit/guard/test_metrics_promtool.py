@@ -13,6 +13,7 @@ import trio
 from reactor.brake.braking import BrakeReading
 from reactor.guard.reading import Reading
 from reactor.guard.tally import Tally
+from reactor.kernel.swap_traffic import SwapTraffic
 from reactor.model.decisions import InFlight, PolicyState, Slowdown, SlowReason
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import NodeCondition, Resource, Signal
@@ -107,6 +108,7 @@ async def scrape(nursery, make_loop, make_pod, make_threshold, observation) -> s
         removed_images={RemovedFor.SPACE: 3},
         notifications=[{"channel": "webhook", "sent": 3, "failed": 4, "dropped": 5, "skipped": 6}],
         problems=["journal", "disk"],
+        swap_traffic=SwapTraffic(in_bytes=4096, out_bytes=8192),
     )
     metrics.read(json.loads(json.dumps(told)), own)
     (listener,) = await nursery.start(serve_metrics, metrics.registry, ("127.0.0.1", 0))
@@ -156,6 +158,8 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         "reactor_evictions_in_flight 1.0",
         "reactor_brake_engaged 0.0",
         'reactor_oom_order_processes{pod="first"} 2.0',
+        'reactor_swap_traffic_bytes_total{direction="in"} 4096.0',
+        'reactor_swap_traffic_bytes_total{direction="out"} 8192.0',
         'reactor_oom_order_processes{pod="others"} 1.0',
         'reactor_warrants_total{outcome="served"} 2.0',
         'reactor_warrants_total{outcome="expired"} 0.0',
@@ -167,6 +171,8 @@ async def test_promtool_finds_nothing_wrong_with_a_scrape(scrape, promtool):
         "reactor_pass_duration_seconds_count 1.0",
         'reactor_pass_duration_seconds_bucket{le="+Inf"} 1.0',
         'reactor_evictions_total{outcome="failed",signal="emptydirfs.limit"} 0.0',
+        'reactor_process_evictions_total{outcome="process-killed",signal="memory.available"} 0.0',
+        'reactor_process_evictions_total{outcome="process-terminated",signal="swap.available"} 0.0',
         'reactor_reclaims_total{kind="images",outcome="failed"} 0.0',
         'reactor_reclaimed_bytes_total{kind="images"} 0.0',
         'reactor_reclaimed_inodes_total{kind="commands"} 0.0',

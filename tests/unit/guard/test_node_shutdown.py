@@ -1,6 +1,7 @@
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,14 @@ class Audience:
 
 
 class Node:
-    def __init__(self, directory: Path, pods: Sequence[Pod], settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        pods: Sequence[Pod],
+        settings: Settings | None = None,
+        *,
+        wait_written: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    ) -> None:
         self.pods = list(pods)
         self.kills = Kills()
         self.watch = Watch()
@@ -118,14 +126,11 @@ class Node:
             pods=lambda: tuple(self.pods),
             may_be_populated=lambda pod: pod.name not in self.kills.dead,
             write=lambda make: self.lines.append(dict(make())),
-            wait_written=self._written,
+            wait_written=wait_written,
             audience=self.audience,
         )
         self.settings = settings or Settings(shutdown_groups=GROUPS)
         self.shutdown = NodeShutdown(self.settings, around, self.file, self.watch)
-
-    async def _written(self) -> None:
-        await trio.lowlevel.checkpoint()
 
     @asynccontextmanager
     async def running(self):
@@ -314,18 +319,71 @@ async def test_a_shutdown_that_was_cut_off_is_told_at_the_next_start(tmp_path: P
         assert document["last_was_cut_off"]
         assert next_one.shutdown.times()["start"] > 0.0
         assert 0.0 == next_one.shutdown.times()["end"]
-        assert ["cut off"] == next_one.phases()
+        await until(lambda: next_one.phases() == ["cut off"], "it is journaled")
         next_one.say(PREPARING)
         await next_one.until_over()
         assert not next_one.shutdown.document()["last_was_cut_off"]
 
 
-async def test_a_shutdown_that_came_to_its_end_is_not_told_as_cut_off(tmp_path: Path) -> None:
-    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0, end_unix_seconds=1020.5))
+async def test_a_shutdown_that_was_cut_off_is_journaled_once_and_shown_until_the_next(tmp_path: Path) -> None:
+    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
+    first = Node(tmp_path, [])
+    async with first.running():
+        await until(lambda: _is_reported(tmp_path), "it is known to be journaled")
+        assert ["cut off"] == first.phases()
+    second = Node(tmp_path, [])
+    async with second.running():
+        document = second.shutdown.document()
+        assert document["last_was_cut_off"]
+        assert document["last"] == first.shutdown.document()["last"]
+        second.say(PREPARING)
+        await second.until_over()
+    assert ["began", "ended"] == second.phases()
+
+
+async def test_a_shutdown_that_was_cut_off_is_journaled_again_where_the_line_was_not_safe(
+    tmp_path: Path,
+) -> None:
+    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
+    for node in (Node(tmp_path, [], wait_written=trio.sleep_forever) for _ in range(2)):
+        async with node.running():
+            await until(partial(_journaled_cut_off, node), "it is journaled")
+    assert not _is_reported(tmp_path)
+
+
+async def test_a_shutdown_that_begins_before_the_line_of_the_last_is_safe_keeps_its_own_times(
+    tmp_path: Path,
+) -> None:
+    ShutdownFile(tmp_path / "journal").save(ShutdownTimes(start_unix_seconds=1000.0))
+    safe = trio.Event()
+    node = Node(tmp_path, [_pod("low")], wait_written=safe.wait)
+    async with node.running():
+        await until(lambda: node.phases() == ["cut off"], "it is journaled")
+        node.say(PREPARING)
+        await until(lambda: node.kills.asked, "its pods end")
+        safe.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.shutdown.times()["start"] > 1000.0
+
+
+def _journaled_cut_off(node: Node) -> bool:
+    return node.phases() == ["cut off"]
+
+
+def _is_reported(directory: Path) -> bool:
+    return json.loads((directory / NAME).read_text()).get("reported") is True
+
+
+@pytest.mark.parametrize("end_unix_seconds", [1020.5, 400.0], ids=["later", "its clock was set back"])
+async def test_a_shutdown_that_came_to_its_end_is_not_told_as_cut_off(
+    tmp_path: Path, end_unix_seconds: float
+) -> None:
+    times = ShutdownTimes(start_unix_seconds=1000.0, end_unix_seconds=end_unix_seconds)
+    ShutdownFile(tmp_path / "journal").save(times)
     node = Node(tmp_path, [])
     async with node.running():
         assert not node.shutdown.document()["last_was_cut_off"]
-        assert {"start": 1000.0, "end": 1020.5} == node.shutdown.times()
+        assert {"start": 1000.0, "end": end_unix_seconds} == node.shutdown.times()
         assert [] == node.phases()
 
 

@@ -32,11 +32,13 @@ def test_manager_hears_standing_by_ready_reloading_and_stopping(manager, notices
     notice.status("standing by")
     notice.ready("2 pods")
     notice.reloading()
+    assert notice.extend(25.0)
     notice.stopping()
 
     assert manager.recv(100) == b"STATUS=standing by"
     assert manager.recv(100) == b"READY=1\nSTATUS=2 pods"
     assert manager.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+    assert manager.recv(100) == b"EXTEND_TIMEOUT_USEC=25000000"
     assert manager.recv(100) == b"STOPPING=1"
 
 
@@ -55,6 +57,7 @@ async def test_watchdog_is_fed_while_the_loop_lives_and_not_when_it_hangs(manage
 
 def test_without_a_manager_nothing_is_said(caplog):
     ServiceNotice({}).ready("x")
+    assert not ServiceNotice({}).extend(1.0)
 
     assert [] == caplog.records
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import trio.testing
 
-from reactor.guard import oom_order
-from reactor.guard.oom_order import NAME, OomOrder
+from reactor.guard import oom_order, own_scores
+from reactor.guard.oom_order import OomOrder
 from reactor.guard.oom_scores import OomScores
+from reactor.guard.own_scores import NAME
 from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from tests.support.builders import make_observation, make_pod
@@ -373,6 +375,23 @@ async def test_plain_pod_is_killed_as_a_whole_on_v2_and_has_its_own_setting_back
     assert group("whole") == "1"
 
 
+async def test_cgroup_that_was_made_again_keeps_its_own_group_and_is_no_refusal(make_tree, tmp_path, nursery):
+    node = Node(make_tree(CgroupVersion.V2), tmp_path)
+    node.order.kills_groups = True
+    node.add("hog", 10)
+    await nursery.start(node.order.run)
+    node.want("hog")
+    await node.becomes(lambda: (node.order.document()["first"] or {}).get("oom_group") is True)
+    directory = node.fake.directory("/node/hog")
+    directory.rename(tmp_path / "removed")
+    node.add("hog", 11)
+    node.fake.file("/node/hog", "memory.oom.group", "1\n")
+    node.want(None)
+    await node.becomes(lambda: node.journal[-1]["action"] == "given back")
+    assert node.fake.read("/node/hog", "memory.oom.group") == "1\n"
+    assert node.order.problem is None
+
+
 async def test_group_is_left_to_the_kubelet_on_its_nodes(make_tree, tmp_path, nursery):
     node = Node(make_tree(CgroupVersion.V2), tmp_path)
     node.add("hog", 10)
@@ -383,7 +402,7 @@ async def test_group_is_left_to_the_kubelet_on_its_nodes(make_tree, tmp_path, nu
 
 
 async def test_no_more_processes_are_raised_than_the_bound(node, monkeypatch):
-    monkeypatch.setattr(oom_order, "_MOST_PROCESSES", 3)
+    monkeypatch.setattr(oom_order, "MOST_PROCESSES", 3)
     node.add("hog", *range(10, 20))
     node.want("hog")
     await node.becomes(lambda: node.scores(10, 11, 12) == [1000] * 3)
@@ -391,7 +410,7 @@ async def test_no_more_processes_are_raised_than_the_bound(node, monkeypatch):
 
 
 async def test_pod_that_forks_without_end_is_not_remembered_without_end(node, monkeypatch):
-    monkeypatch.setattr(oom_order, "_MOST_KNOWN", 2)
+    monkeypatch.setattr(own_scores, "_MOST_KNOWN", 2)
     monkeypatch.setattr(oom_order, "_AGAIN_SECONDS", 0.01)
     node.add("hog", 10, 11)
     node.want("hog")
@@ -400,3 +419,56 @@ async def test_pod_that_forks_without_end_is_not_remembered_without_end(node, mo
     node.list("/node/hog", 12)
     await node.becomes(lambda: node.score(12) == 1000)
     await node.becomes(lambda: node.order.document()["first"]["processes"] == 1)
+
+
+def with_rule(node: Node, name: str, *never: str) -> None:
+    rule = ProcessVictim(rule=f"unit {name}", never=never)
+    node.pods[name] = replace(node.pods[name], process_victim=rule)
+
+
+def holding(node: Node, pid: int, mib: int, name: str = "tab") -> None:
+    status = f"Name:\t{name}\nRssAnon:\t{mib << 10} kB\nRssShmem:\t0 kB\nVmSwap:\t0 kB\n"
+    (node.proc / str(pid) / "status").write_text(status)
+
+
+async def test_where_one_process_is_killed_that_one_alone_is_raised_and_no_group_is_killed(node):
+    node.order.kills_groups = True
+    node.add("hog", 10, 11, 12, 13)
+    with_rule(node, "hog", "editor")
+    for pid, mib, name in ((10, 5, "tab"), (11, 50, "tab"), (12, 70, "editor"), (13, 60, "bash")):
+        holding(node, pid, mib, name)
+    node.want("hog")
+    await node.becomes(lambda: node.score(11) == 1000)
+    await node.becomes(lambda: node.order.counts() == {"first": 1, "others": 0})
+    assert [0, 0, 0] == node.scores(10, 12, 13)
+    assert node.order.document()["first"]["oom_group"] is False
+    if node.fake.tree.version is CgroupVersion.V2:
+        assert "0\n" == node.fake.read("/node/hog", "memory.oom.group")
+    node.want(None)
+    await node.becomes(lambda: node.scores(10, 11, 12, 13) == [0] * 4)
+
+
+async def test_another_process_that_holds_more_takes_its_place_and_it_gets_back_its_own(
+    node, monkeypatch, autojump_clock
+):
+    node.add("hog", 10, 11)
+    node.process(10, 300)
+    with_rule(node, "hog")
+    holding(node, 10, 50)
+    holding(node, 11, 40)
+    node.want("hog")
+    await node.becomes(lambda: node.scores(10, 11) == [1000, 0])
+    holding(node, 11, 90)
+    await node.becomes(lambda: node.scores(10, 11) == [300, 1000])
+    node.want(None)
+    await node.becomes(lambda: node.scores(10, 11) == [300, 0])
+
+
+async def test_where_none_may_be_killed_alone_all_are_raised(node):
+    node.add("hog", 10, 11)
+    with_rule(node, "hog", "tab")
+    holding(node, 10, 50)
+    holding(node, 11, 40)
+    node.want("hog")
+    await node.becomes(lambda: node.scores(10, 11) == [1000, 1000])
+    await node.becomes(lambda: node.order.counts() == {"first": 2, "others": 0})

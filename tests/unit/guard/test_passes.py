@@ -4,11 +4,13 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 
+import pytest
 import trio
 import trio.testing
 
 from reactor.errors import RefusedError
 from reactor.guard import passes
+from reactor.model.decisions import PolicyState
 from reactor.model.pods import PodUsage
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import ThresholdValue
@@ -554,3 +556,32 @@ async def test_what_pods_have_in_swap_is_noted_with_the_housekeeping_alone(make_
     assert loop.usages.swap_notes == 0
     loop.passes.make([wake(WakeKind.HOUSEKEEPING)])
     assert loop.usages.swap_notes == 1
+
+
+@pytest.fixture(params=["pid.available", "swap.available"])
+def soft_attempt(request, make_loop, make_pod, make_threshold, observation, autojump_clock):
+    """A loop with an eviction in its grace period for process ids or swap; what the node has left of it."""
+    signal = Signal(request.param)
+    soft = make_threshold(100, signal=signal, grace_period_seconds=30)
+    loop = make_loop(soft, max_pod_grace_period_seconds=5)
+    loop.have(make_pod("one"))
+
+    def leave(amount: int) -> None:
+        seen = {signal: observation(amount, capacity=1000)}
+        loop.node.processes_seen = loop.node.swap_seen = seen
+
+    leave(50)
+    loop.known.state = PolicyState(first_observed={soft: loop.now_seconds - 30})
+    (attempt,) = loop.passes.make([Wake(source="test", kind=WakeKind.PROCESSES, at_ns=1)]).attempts
+    return loop, attempt, leave
+
+
+@pytest.mark.parametrize(("left", "killed"), [(200, []), (50, ["one"])])
+async def test_soft_eviction_for_process_ids_or_swap_is_confirmed_by_what_is_left_at_its_end(
+    soft_attempt, left, killed
+):
+    loop, attempt, leave = soft_attempt
+    loop.kills.reaped.set()
+    leave(left)
+    await attempt.ended.wait()
+    assert (loop.kills.killed, attempt.outcome) == (killed, "killed" if killed else "called off")

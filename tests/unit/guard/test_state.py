@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 
 from reactor.guard.state import StateError, StateFile
 from reactor.kernel.small_file import replace
-from reactor.model.decisions import HardMemoryKill, InFlight, PolicyState, Slowdown, SlowReason
+from reactor.model.decisions import (
+    HardMemoryKill,
+    InFlight,
+    PolicyState,
+    Slowdown,
+    SlowReason,
+    SoftReclaim,
+)
 from reactor.model.pods import Container, Pod, QosClass, StorageKind, StoragePlace, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
+from tests.support.builders import make_threshold
 
 instants = st.floats(min_value=0, max_value=1e9, allow_nan=False)
 values = st.one_of(
@@ -106,6 +114,15 @@ states = st.builds(
         max_size=3,
     ).map(tuple),
     evicted_at=st.lists(instants, max_size=4).map(tuple),
+    soft_reclaim=st.none()
+    | st.builds(
+        SoftReclaim,
+        threshold=thresholds,
+        began_seconds=instants,
+        until_seconds=instants,
+        wanted_bytes=st.integers(0, 2**50),
+        is_over=st.booleans(),
+    ),
 )
 
 
@@ -152,6 +169,9 @@ def test_instants_are_moved_to_the_clock_of_today(boot):
             in_flight=(
                 InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=500.0, deadline_seconds=510.0),
             ),
+            soft_reclaim=SoftReclaim(
+                threshold=make_threshold(1), began_seconds=499.0, until_seconds=504.0, wanted_bytes=1
+            ),
         )
     )
     boot.clock_seconds, boot.boottime_seconds = 20.0, 707.0  # a new clock, seven seconds later
@@ -160,6 +180,7 @@ def test_instants_are_moved_to_the_clock_of_today(boot):
 
     assert state.condition_since == {NodeCondition.MEMORY_PRESSURE: 3.0}
     assert state.in_flight[0].deadline_seconds == 23.0
+    assert (state.soft_reclaim.began_seconds, state.soft_reclaim.until_seconds) == (12.0, 17.0)
 
 
 def test_state_of_another_boot_is_not_taken(boot):

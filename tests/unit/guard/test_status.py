@@ -7,6 +7,7 @@ import pytest
 
 from reactor.guard.status import explain, status
 from reactor.model.decisions import InFlight
+from reactor.model.pod_lists import ProcessVictim
 from reactor.model.pods import PodUsage
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
@@ -92,6 +93,20 @@ async def test_explain_ranks_all_and_reads_them_again(make_view, make_pod):
     assert [one["pod"] for one in document["ranking"]] == ["cgroup/first", "cgroup/second"]
     assert "within its request of 64Mi" in document["ranking"][1]["because"]
     assert document["pods"] == 2
+
+
+async def test_where_one_process_is_killed_status_and_explain_say_so(make_view, make_pod):
+    loop, view, _ = make_view()
+    session = replace(make_pod("session"), process_victim=ProcessVictim(rule="unit session"))
+    loop.have(session, make_pod("other", request_bytes=64 * MIB))
+
+    ranking = (await explain(view()))["ranking"]
+
+    assert [("cgroup/session", "process"), ("cgroup/other", "pod")] == [
+        (one["pod"], one["victim"]) for one in ranking
+    ]
+    assert "one process of it is killed, not the pod" in ranking[0]["because"]
+    assert {"pods": 1} == status(view())["process_victims"]
 
 
 async def test_explain_does_not_list_pods_that_are_being_evicted_or_were(make_view, make_pod):

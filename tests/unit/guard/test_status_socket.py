@@ -129,7 +129,8 @@ async def test_answer_that_can_not_be_written_as_json_is_an_error(nursery, tmp_p
         (deep,) = deep
 
 
-async def test_question_is_answered_while_silent_clients_hold_every_connection(nursery, tmp_path):
+async def test_question_is_answered_while_silent_clients_hold_every_connection(mock_clock, nursery, tmp_path):
+    mock_clock.rate = 0.2  # on a slow machine, too, it is before the deadline of the silent ones
     path = tmp_path / "s.sock"
     nursery.start_soon(serve, listen(path), COMMANDS)
     with ExitStack() as silent:
@@ -184,17 +185,57 @@ def test_question_waits_for_room_where_others_have_filled_the_backlog(tmp_path):
     assert [{"pods": 1}] == answers
 
 
-@pytest.mark.parametrize("answer", [b"", b"nonsense\n", b"[1]\n"])
-def test_daemon_that_answers_nonsense_is_no_daemon(tmp_path, answer):
+def test_daemon_that_takes_the_question_and_is_still_starting_is_waited_for(tmp_path):
+    said = threading.Event()
     with listen(tmp_path / "s.sock") as listener:
 
-        def answer_once() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(answer)
+        def answer_late() -> None:
+            said.wait(30)
+            _answer_once(listener, b'{"pods": 1}\n')
 
-        thread = threading.Thread(target=answer_once)
+        thread = threading.Thread(target=answer_late, daemon=True)
+        thread.start()
+        answer = ask(tmp_path / "s.sock", {"command": "status"}, on_wait=said.set, a_while_seconds=0.05)
+        thread.join()
+
+    assert answer == {"pods": 1}
+
+
+def test_daemon_that_never_answers_is_given_up_and_said_to_be_there(tmp_path):
+    with (
+        listen(tmp_path / "s.sock"),
+        pytest.raises(NoDaemonError, match=r"no answer within 0\.1 s: the daemon is starting"),
+    ):
+        ask(tmp_path / "s.sock", {"command": "status"}, patience_seconds=0.1)
+
+
+def test_question_is_asked_again_where_who_took_it_ended_without_an_answer(tmp_path):
+    with listen(tmp_path / "s.sock") as listener:
+
+        def answer_twice() -> None:
+            _answer_once(listener, b"")
+            listener.accept()[0].close()  # with the question unread: reset
+            _answer_once(listener, b'{"pods": 1}\n')
+
+        thread = threading.Thread(target=answer_twice, daemon=True)
+        thread.start()
+        answer = ask(tmp_path / "s.sock", {"command": "status"})
+        thread.join()
+
+    assert answer == {"pods": 1}
+
+
+def _answer_once(listener: socket.socket, answer: bytes) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(answer)
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\n", b"[1]\n"])
+def test_daemon_that_answers_nonsense_is_no_daemon(tmp_path, answer):
+    with listen(tmp_path / "s.sock") as listener:
+        thread = threading.Thread(target=_answer_once, args=(listener, answer), daemon=True)
         thread.start()
         with pytest.raises(NoDaemonError, match="accepted"):
             ask(tmp_path / "s.sock", {"command": "status"})

@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -206,7 +207,11 @@ async def test_what_the_guard_said_last_is_written_where_it_crashes(tmp_path):
         guard.records.write(lambda: {"kind": "first"})
         await until(lambda: len(guard.records) == 0)  # the steward has started
         guard.records.write(lambda: {"kind": "last"})
-        await until(lambda: not guard.records._waiting and guard.records._sent)
+        # Sent, and maybe said to be written already.
+        await until(
+            lambda: not guard.records._waiting and (guard.records._sent or guard.records.written == 2)
+        )
+        await trio.testing.wait_all_tasks_blocked()
         guard.link._is_ending = True  # the steward is left to itself, as where the kernel closes the pair
         nursery.cancel_scope.cancel()
     await until(lambda: [line["kind"] for line in guard.lines()] == ["first", "last"])
@@ -227,9 +232,10 @@ async def test_questions_wait_while_there_is_no_steward_and_are_answered_by_the_
 
 def _inherited(pid: int) -> list[str]:
     """Return the descriptors but for the standard ones that a child of this process would have."""
-    found = [
-        (number, Path(f"/proc/{pid}/fdinfo/{number}").read_text()) for number in os.listdir(f"/proc/{pid}/fd")
-    ]
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append((number, Path(f"/proc/{pid}/fdinfo/{number}").read_text()))
     return [
         number
         for number, text in found
@@ -272,17 +278,18 @@ async def test_answer_that_is_too_long_is_an_error(tmp_path):
 async def test_steward_that_floods_the_pair_with_anything_is_read_at_a_bounded_pace(tmp_path):
     flood = "[guard.send(os.urandom(i % 40 + 1)) for i in range(1 << 30)]"
     guard, turns = Guard(tmp_path, fake(flood)), 0
+    began = trio.current_time()
     async with guard.kept():
         await until(lambda: guard.link.refused)
         with trio.move_on_after(1.5):
             while True:
                 await trio.lowlevel.checkpoint()
                 turns += 1
-        refused = guard.link.refused
+        refused, took_seconds = guard.link.refused, trio.current_time() - began
         guard.link._records._waiting.clear()
 
-    assert refused <= 64 + 2 * 100 + 20
-    assert turns > 1000
+    assert refused <= 64 + took_seconds * 100 + 20
+    assert turns > 100  # its other tasks have their turns
     assert guard.link.starts == 1
     assert "requests refused" in guard.link.problem
 
@@ -293,25 +300,30 @@ async def test_steward_that_asks_without_end_is_answered_at_a_bounded_pace(tmp_p
     flood += "threading.Thread(target=lambda: [guard.recv(1 << 16) for _ in iter(int, 1)]).start()\n"
     flood += "while True: guard.send(q)"
     guard = Guard(tmp_path, fake(flood))
+    began = trio.current_time()
     async with guard.kept():
-        await until(lambda: guard.asked)
+        await until(lambda: "at a time" in (guard.link.problem or ""))
         await trio.sleep(1.0)
-        asked = len(guard.asked)
-        assert "at a time" in guard.link.problem
+        asked, took_seconds = len(guard.asked), trio.current_time() - began
 
-    assert asked <= 8 + 20 * 3
+    assert asked <= 8 + 20 * (took_seconds + 1)
     assert guard.link.starts == 1
 
 
 async def test_steward_that_is_stopped_is_replaced_and_gets_what_the_one_before_did_not_take(tmp_path):
-    guard = Guard(tmp_path, silent_seconds=4.0)  # on a busy machine a start takes two
+    first, began = Guard(tmp_path / "first"), trio.current_time()
+    async with first.kept():
+        first.records.write(lambda: {"kind": "x"})
+        await until(first.lines)
+    # For longer than a start takes on a machine that is as busy as this one now.
+    guard = Guard(tmp_path, silent_seconds=3 * (trio.current_time() - began))
     async with guard.kept():
         await until(lambda: guard.link.pid is not None)
         guard.records.write(lambda: {"kind": "before"})
         await until(guard.lines)
         os.kill(guard.link.pid, signal.SIGSTOP)
         guard.records.write(lambda: {"kind": "meanwhile"})
-        await until(lambda: len(guard.lines()) == 2)
+        await until(lambda: len(guard.lines()) == 2, seconds=120.0)
 
     assert [line["kind"] for line in guard.lines()] == ["before", "meanwhile"]
     assert guard.link.starts >= 2
@@ -614,7 +626,7 @@ def _somewhere(number: int) -> StoragePlace:
 
 async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_is_waited_for(tmp_path):
     guard = Guard(tmp_path)
-    with trio.fail_after(1):
+    with trio.fail_after(10):
         assert not await guard.link.look(20)
         with pytest.raises(StewardError, match="none at present"):
             await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])

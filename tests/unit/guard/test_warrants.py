@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from reactor.errors import BpfError
-from reactor.guard.warrants import RENEWAL_SECONDS, Outlook, Warrants
+from reactor.guard.warrant import Outlook
+from reactor.guard.warrants import RENEWAL_SECONDS, Warrants
 from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, WarrantRecord
 from reactor.kernel.bpf.warrants import ClaimState, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
@@ -78,6 +79,9 @@ class FakeProbe:
 
     def is_claimed(self) -> bool:
         return self.claim is not None
+
+    def is_live(self) -> bool:
+        return self.claim is not None and self.claim[1] is ClaimState.LIVE
 
     def draft(self, generation: int, terms: Terms) -> bool:
         if self.claim is not None:
@@ -159,6 +163,7 @@ class Setting:
         self.warrants = Warrants(tree, notify=self.woken.append, open_probe=lambda: self.probe)
         self.holds = lambda _: True
         self.available = 102 * MIB
+        self.inactive_file_bytes = 10 * MIB
         self.settings = EvictionSettings(thresholds=(HARD,))
         self.state = PolicyState()
         self.now_seconds = 1000.0
@@ -177,7 +182,9 @@ class Setting:
 
     @property
     def seen(self) -> Observation:
-        return Observation(available=self.available, capacity=CAPACITY, inactive_file_bytes=10 * MIB)
+        return Observation(
+            available=self.available, capacity=CAPACITY, inactive_file_bytes=self.inactive_file_bytes
+        )
 
     def level(self, **given: object) -> MemoryLevel:
         level = MemoryLevel(
@@ -206,7 +213,7 @@ class Setting:
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for the thread that looks cgroups up."""
-        for _ in range(1000):
+        for _ in range(6000):
             if is_so():
                 return
             await trio.sleep(0.005)
@@ -239,9 +246,10 @@ async def test_certain_victim_is_armed_with_its_conditions(started: Setting) -> 
     assert started.probe.armed_for == started.hog.cgroup_inode
     terms = started.probe.terms
     assert terms is not None
-    assert (910 * PAGES + 1, 598 * PAGES, 1000 + 2 * PAGES) == (
+    assert (910 * PAGES + 1, 598 * PAGES, 1000, 1000 + 2 * PAGES) == (
         terms.fire,
         terms.victim_least,
+        terms.cache,
         terms.cache_most,
     )
     assert terms.watched_counter == (started.root / "node").stat().st_ino * 16
@@ -262,6 +270,43 @@ async def test_page_cache_of_the_victim_counts_as_if_it_were_old(started: Settin
     started.usages.cached[started.hog.uid] = 500 * MIB
     started.give()
     assert started.probe.claim is None
+
+
+async def test_victim_far_ahead_of_all_others_is_armed_at_the_farther_early_level_already(
+    started: Setting,
+) -> None:
+    """Others may take all that is left until the crossing; the victim's bounds are as narrow as ever."""
+    started.available = 125 * MIB
+    started.give()
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    terms = started.probe.terms
+    assert terms is not None
+    assert (597 * PAGES, 1000 + 3 * PAGES) == (terms.victim_least, terms.cache_most)
+    place = started.probe.places[(started.pods[0].cgroup_inode or 0) * 16]
+    assert started.probe.bounds[place] == 125 * PAGES
+    assert started.warrants.is_due(started.now_seconds + RENEWAL_SECONDS)
+
+
+async def test_victim_that_may_be_overtaken_over_the_farther_distance_waits_for_the_nearer(
+    started: Setting,
+) -> None:
+    started.usages.seen[started.pods[0].uid] = PodUsage(memory_working_set_bytes=580 * MIB)
+    started.available = 125 * MIB
+    started.give()
+    assert started.probe.claim is None
+    assert started.warrants.why_none == "cgroup/hog may come before cgroup/other by then"
+    assert not started.warrants.is_due(started.now_seconds + 10.0)
+    started.available = 102 * MIB
+    started.give()
+    assert started.probe.armed_for == started.hog.cgroup_inode
+
+
+async def test_no_warrant_is_given_from_afar_where_another_crossing_may_come_first(started: Setting) -> None:
+    started.available = 125 * MIB
+    started.warrants.levels([started.level(), started.level(cgroup="/node/other")])
+    started.give()
+    assert started.probe.claim is None
+    assert started.warrants.why_none == "no crossing is near"
 
 
 async def test_pod_that_outgrows_its_bound_while_it_is_read_gets_none(started: Setting) -> None:
@@ -397,6 +442,15 @@ async def test_rehearsal_leaves_a_warrant_that_stands_as_it_is(started: Setting)
     assert started.warrants.counted == {WarrantEnd.OTHER_GREW: 1}
 
 
+async def test_warrant_is_renewed_where_page_cache_has_moved_the_crossing(started: Setting) -> None:
+    started.give()
+    started.inactive_file_bytes -= 4096
+    started.give()
+    assert started.probe.terms is not None
+    assert started.probe.terms.fire == 910 * PAGES
+    assert started.warrants.counted == {WarrantEnd.RENEWED: 1}
+
+
 async def test_warrant_that_was_served_before_its_renewal_wakes_the_loop(started: Setting) -> None:
     started.give()
     started.probe.serve()
@@ -490,6 +544,63 @@ async def test_address_that_came_back_is_the_new_pods(started: Setting) -> None:
     known = "1 of 1 pods known to the kernel"
     await started.until(lambda: started.warrants.document()["detail"] == known)
     assert list(started.probe.places) == [(gone.cgroup_inode or 0) * 16]
+
+
+async def test_pod_whose_spared_cgroups_are_not_known_to_the_kernel_yet_gets_none(started: Setting) -> None:
+    """The runtime has just told which container is the sandbox: the kernel would kill in it still."""
+    (started.root / "node" / "hog" / "pause").mkdir()
+    started.pods = (started.pods[0], replace(started.hog, spared_cgroups=("/node/hog/pause",)))
+    started.give()
+    assert started.probe.claim is None
+    assert started.warrants.why_none == "cgroup/hog is not known to the kernel yet"
+
+
+async def test_spared_cgroup_that_is_another_by_now_is_looked_up_before_a_warrant_is_given(
+    started: Setting,
+) -> None:
+    pause = started.root / "node" / "hog" / "pause"
+    pause.mkdir()
+    started.pods = (started.pods[0], replace(started.hog, spared_cgroups=("/node/hog/pause",)))
+    started.warrants.track(started.pods)
+
+    def is_armed() -> bool:
+        started.warrants.withdraw()
+        started.give()
+        return started.probe.armed_for is not None
+
+    await started.until(is_armed)
+    pause.rename(pause.with_name("before"))  # its inode number is not to be given out again
+    pause.mkdir()
+    started.warrants.withdraw()
+    started.give()
+    assert started.probe.claim is None
+    await started.until(is_armed)
+    assert started.probe.terms is not None
+    assert ((pause.stat().st_ino, len(pause.parts)),) == started.probe.terms.spared
+
+
+async def test_victim_of_which_it_can_not_be_read_what_is_charged_gets_none(started: Setting) -> None:
+    """The kernel would be told that it may shrink to nothing."""
+    uid = started.hog.uid
+    seen = started.usages.seen.pop(uid)
+    started.probe.meanwhile = lambda: started.usages.seen.update({uid: seen})
+    outlook = replace(started.outlook(), used={uid: seen})
+    started.warrants.begin()
+    started.warrants.give(outlook, started.usages, holds=started.holds)
+    assert started.probe.claim is None
+    assert started.warrants.why_none == "what is charged to cgroup/hog can't be read"
+
+
+async def test_what_a_victim_takes_while_its_warrant_is_written_is_not_counted_on(started: Setting) -> None:
+    """It could shrink by as much again without voiding the warrant, and be overtaken."""
+    hog, other = started.hog.uid, started.pods[0].uid
+    for uid, held in ((hog, 200), (other, 195)):
+        started.usages.seen[uid] = PodUsage(memory_working_set_bytes=held * MIB)
+    grown = {hog: PodUsage(memory_working_set_bytes=300 * MIB)}
+    started.probe.meanwhile = lambda: started.usages.seen.update(grown)
+    started.give()
+    assert started.probe.claim is None
+    assert started.warrants.why_none == "cgroup/hog may come before cgroup/other by then"
 
 
 async def test_spared_cgroups_are_named_with_their_levels(started: Setting) -> None:
@@ -633,3 +744,81 @@ async def test_near_pass_gives_a_warrant_and_a_far_one_takes_it_back(started: Se
     loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=500 * MIB)}
     loop.passes.make([WAKE])
     assert started.probe.claim is None
+
+
+def at_work(started: Setting, make_loop):
+    """Return a loop that has just given a warrant."""
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = dict(started.usages.seen)
+    loop.usages.cached = dict(started.usages.cached)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=125 * MIB)}
+    loop.passes.make([WAKE])
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    return loop
+
+
+async def test_warrant_stands_while_a_pass_finds_nothing_to_do(started: Setting, make_loop) -> None:
+    """An allocator at full speed would cross while none is armed: the nearer early level wakes the loop."""
+    loop = at_work(started, make_loop)
+    armed = []
+    loop.usages.meanwhile = lambda: armed.append(started.probe.armed_for)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen}
+    loop.passes.make([WAKE])
+    assert armed
+    assert {started.hog.cgroup_inode} == {*armed, started.probe.armed_for}
+    assert not started.warrants.counted
+
+
+async def test_warrant_is_renewed_by_a_pass_that_comes_late_enough(started: Setting, make_loop) -> None:
+    loop = at_work(started, make_loop)
+    loop.now_seconds += RENEWAL_SECONDS
+    loop.passes.make([WAKE])
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    assert started.warrants.counted == {WarrantEnd.RENEWED: 1}
+
+
+async def test_warrant_that_is_served_while_a_pass_observes_is_followed_by_that_pass(
+    started: Setting, make_loop
+) -> None:
+    """The victim's memory is gone when the pods are read, and another would be chosen for the crossing."""
+    loop = at_work(started, make_loop)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: replace(started.seen, available=90 * MIB)}
+
+    def die() -> None:
+        loop.usages.meanwhile = lambda: None
+        started.probe.serve()
+        dead = {started.hog.uid: PodUsage(memory_working_set_bytes=0)}
+        loop.usages.seen = {**loop.usages.seen, **dead}
+
+    loop.usages.meanwhile = die
+    record = loop.passes.make([WAKE])
+    assert loop.kills.killed == ["hog"]
+    (attempt,) = record.attempts
+    assert attempt.warrant is not None
+    assert 600 * MIB == attempt.credited_bytes
+    assert started.warrants.counted == {WarrantEnd.SERVED: 1}
+
+
+async def test_warrant_is_withdrawn_by_a_pass_that_leaves_another_state(started: Setting, make_loop) -> None:
+    """A victim of the kernel's is waited for: the next crossing evicts no pod."""
+    loop = at_work(started, make_loop)
+    loop.known.state = replace(loop.known.state, evicted_at=(loop.now_seconds,))
+    loop.passes.make([WAKE])
+    assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
+
+
+async def test_warrant_of_another_configuration_is_withdrawn(started: Setting, make_loop) -> None:
+    at_work(started, make_loop)
+    other = make_loop(HARD, make_threshold(50 * MIB, signal=Signal.PID_AVAILABLE), warrants=started.warrants)
+    other.have(*started.pods)
+    other.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen}
+    other.passes.make([WAKE])
+    assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
+
+
+async def test_warrant_is_withdrawn_where_other_pods_are_there(started: Setting, make_loop) -> None:
+    loop = at_work(started, make_loop)
+    loop.have(started.pods[0], replace(started.hog, priority=5))
+    loop.passes.make([WAKE])
+    assert WarrantEnd.WITHDRAWN in started.warrants.counted

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from reactor.config.settings import settings_from_text
 from reactor.guard.wording import in_dry_run, standing
 from reactor.model.decisions import RankedPod
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod
+from reactor.model.rules import RankedBy
 from reactor.model.signals import Resource
 
 TEXT = """
@@ -37,3 +40,18 @@ def test_ranking_says_who_is_preferred_and_who_avoided() -> None:
     assert "avoided, so after the others; priority 0" in said(Preference.AVOID)
     assert "preferred as a victim; priority 0" in said(Preference.PREFER)
     assert "request of 0; priority 0" in said(Preference.NONE)
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        (RankedBy.MEMORY, "uses 3Ki, above its request of 0; priority 0, BestEffort; 2Ki in swap"),
+        (RankedBy.SWAP, "has 3Ki in swap; priority 0, BestEffort"),
+        (RankedBy.PGSCAN, "3072 of its pages were scanned; priority 0, BestEffort"),
+        (RankedBy.GROWTH, "grew by 3Ki; priority 0, BestEffort"),
+    ],
+)
+def test_a_place_in_the_ranking_of_a_rule_says_what_the_rule_ranks_by(by: RankedBy, said: str) -> None:
+    pod = Pod(name="web", namespace="cgroup", uid="u")
+    place = RankedPod(pod=pod, usage=3072, request=0, exceeds_request=True, swap_bytes=2048)
+    assert said == standing(place, Resource.MEMORY, by)

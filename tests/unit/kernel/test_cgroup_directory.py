@@ -16,6 +16,7 @@ from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.memory_high import BorrowedHighs
+from tests.support.this_machine import open_descriptors
 
 pytestmark = pytest.mark.suite("hostile trees")
 
@@ -55,10 +56,6 @@ def walked(root: Path, **options: int) -> list[str]:
     return cgroups
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_a_walk_goes_breadth_first_so_that_a_deep_nest_hides_no_process_beside_it(root: Path) -> None:
     for path in ("a/b/c/d", "e/f"):
         (root / path).mkdir(parents=True)
@@ -71,11 +68,11 @@ def test_a_walk_finds_all_however_few_directories_it_may_keep_open(root: Path, h
     made = {f"/{a}/{b}/{c}" for a in "abc" for b in "def" for c in "ghi"}
     for path in made:
         (root / path[1:]).mkdir(parents=True)
-    before = descriptors()
+    before = open_descriptors()
     found = walked(root, held=held)
     assert 1 + 3 + 9 + 27 == len(found) == len(set(found))
     assert made <= set(found)
-    assert before == descriptors()
+    assert before == open_descriptors()
 
 
 @pytest.mark.parametrize("names", [[LONG] * 18, ["x"] * 1_100, [LONG] * 300], ids=["long", "deep", "both"])
@@ -85,11 +82,11 @@ def test_a_path_of_any_length_and_depth_is_walked_without_recursion_and_with_few
 ) -> None:
     nest(root, ["pod", *names], pids="4711\n")
     tree = CgroupTree(version=CgroupVersion.V1, memory_root=root, cpu_root=root)
-    before = descriptors()
+    before = open_descriptors()
     assert [4711] == tree.processes("/pod")
     assert 0 == tree.lift_cpu_quota("/pod")
     assert 2 + len(names) == len(walked(root, held=held))
-    assert before == descriptors()
+    assert before == open_descriptors()
 
 
 def test_what_daemons_left_behind_is_looked_for_in_a_nest_that_recursion_would_not_survive(
@@ -110,11 +107,11 @@ def test_names_that_are_no_text_are_walked_as_any_other(root: Path) -> None:
 def test_a_thousand_cgroups_side_by_side_take_no_descriptor_each(root: Path) -> None:
     for number in range(1_000):
         (root / str(number) / "inner").mkdir(parents=True)
-    before, most, found = descriptors(), 0, 0
+    before, most, found = open_descriptors(), 0, 0
     with CgroupDirectory.open(str(root), "/") as top, closing(walk(top, pytest.fail, held=64)) as directories:
         for _ in directories:
             found += 1
-            most = max(most, descriptors() - before)
+            most = max(most, len(os.listdir("/proc/self/fd")) - before)
     assert 2_001 == found
     assert most <= 64 + 8
 
@@ -149,7 +146,7 @@ def test_what_can_not_be_opened_is_told_and_the_others_are_walked(
 def test_a_walk_that_is_given_up_leaves_no_descriptor(root: Path) -> None:
     for path in ("a/b/c", "d/e/f"):
         (root / path).mkdir(parents=True)
-    before = descriptors()
+    before = open_descriptors()
     for held in (0, 64):
         for steps in range(8):
             with (
@@ -158,7 +155,7 @@ def test_a_walk_that_is_given_up_leaves_no_descriptor(root: Path) -> None:
             ):
                 for _ in range(steps):
                     next(found, None)
-    assert before == descriptors()
+    assert before == open_descriptors()
 
 
 def test_a_directory_is_known_by_its_inode_and_a_removed_one_lists_no_process(root: Path) -> None:
@@ -181,7 +178,7 @@ def test_what_is_no_plain_directory_is_not_opened(root: Path, cgroup: str) -> No
     (root / "real" / "pod").mkdir(parents=True)
     (root / "link").symlink_to(root / "real")
     (root / "file").touch()
-    before = descriptors()
+    before = open_descriptors()
     with pytest.raises((RefusedError, NotADirectoryError)):
         CgroupDirectory.open(str(root), cgroup)
-    assert before == descriptors()
+    assert before == open_descriptors()

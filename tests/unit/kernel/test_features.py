@@ -122,15 +122,22 @@ def test_probing_leaves_this_process_as_it_was() -> None:
 
 
 def test_what_is_asked_for_are_names_of_capabilities() -> None:
-    named = needed_capabilities(delegated=True).items()
+    named = needed_capabilities(for_others=True).items()
     assert all(name.startswith("CAP_") and use for name, use in named)
 
 
-def test_where_every_cgroup_is_roots_no_capability_is_asked_for_to_write_those_of_others(v2: Path) -> None:
+def test_where_no_file_of_others_is_written_no_capability_is_asked_for_it(v2: Path) -> None:
     (v2 / "proc/self/status").write_text("Name:\tx\nThreads:\t1\nCapEff:\t0000000000000020\n")
-    for delegated in (True, False):
-        found = {feature.name: feature for feature in probe(v2, delegated=delegated)}
-        assert delegated == ("CAP_DAC_OVERRIDE" in found["capabilities"].detail)
+    for for_others in (True, False):
+        found = {feature.name: feature for feature in probe(v2, for_others=for_others)}
+        assert for_others == ("CAP_DAC_OVERRIDE" in found["capabilities"].detail)
+
+
+def test_what_follows_for_the_oom_killers_order_is_said_of_both_capabilities_that_it_takes(v2: Path) -> None:
+    (v2 / "proc/self/status").write_text("Name:\tx\nThreads:\t1\nCapEff:\t0000000000000020\n")
+    detail = features(v2)["capabilities"].detail
+    assert "can't get a lower score than a kubelet or systemd gave them" in detail
+    assert "oomOrder: processes of users other than root" in detail
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reactor.lab import bench as module
-from reactor.lab.bench import Bench, bench, figures, floor_figures
+from reactor.lab.bench import Bench, bench, collected, figures, floor_figures
 from reactor.lab.crossing import LEVEL_BYTES, Run
 from reactor.lab.hog import MIB, HogTimes
 
@@ -52,7 +52,7 @@ class Rehearsal(Bench):
 
 def test_the_figures_have_their_names_and_are_made_of_the_runs() -> None:
     rehearsal = Rehearsal()
-    found = figures(rehearsal, 30, 60)
+    found = collected({}, figures(rehearsal, 30, 60))
     goals = {"crossing_to_wake_ms", "crossing_to_kill_ms", "crossing_to_freed_ms", "overshoot_mib", "pass_ms"}
     assert goals | {"idle_cpu_percent", "rss_mib", "fork_storm_cpu_percent"} <= found.keys()
     assert {"100", "1000", "max"} == found["crossing_to_kill_ms"].keys()
@@ -67,7 +67,7 @@ def test_the_figures_have_their_names_and_are_made_of_the_runs() -> None:
 
 def test_the_floor_takes_turns_with_the_daemon_and_its_spread_is_told() -> None:
     rehearsal = Rehearsal()
-    found = figures(rehearsal, 30, 60)
+    found = collected({}, figures(rehearsal, 30, 60))
     assert [10] * 9 == rehearsal.floors
     assert 30 == found["floor"]["crossing_to_kill_ms"]["max"]["n"]
     assert 0.0 == found["floor"]["spread_percent"]
@@ -76,7 +76,39 @@ def test_the_floor_takes_turns_with_the_daemon_and_its_spread_is_told() -> None:
 
 
 def test_two_runs_are_enough_for_figures() -> None:
-    assert 2 == figures(Rehearsal(), 2, 1)["floor"]["crossing_to_kill_ms"]["100"]["n"]
+    found = collected({}, figures(Rehearsal(), 2, 1))
+    assert 2 == found["floor"]["crossing_to_kill_ms"]["100"]["n"]
+
+
+class Interrupted(Rehearsal):
+    """Is interrupted in the turn after so many."""
+
+    def __init__(self, turns: int) -> None:
+        super().__init__()
+        self.left = turns
+
+    def crossings(self, rate_bytes: int, runs: int, pods: int = 3) -> list[Run]:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().crossings(rate_bytes, runs, pods)
+
+
+def test_an_interrupted_run_has_the_figures_of_the_turns_until_then() -> None:
+    found = collected({"kernel": "6"}, figures(Interrupted(2), 30, 60))
+    assert {"about", "floor"} | {
+        *("crossing_to_wake_ms", "crossing_to_kill_ms", "crossing_to_freed_ms", "overshoot_mib")
+    } == found.keys()
+    assert {"100": 20} == {rate: one["n"] for rate, one in found["crossing_to_kill_ms"].items()}
+    assert {"kernel": "6", "interrupted": "after 0 s"} == found["about"]
+    with_passes = collected({}, figures(Interrupted(10), 30, 60))
+    assert {"10"} == with_passes["pass_ms"].keys()
+    assert "kill_call_ms" in with_passes
+
+
+def test_a_run_that_is_interrupted_before_its_first_figure_has_none() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        collected({}, figures(Interrupted(0), 30, 60))
 
 
 def test_what_was_measured_is_stored_with_when_and_on_what(tmp_path: Path) -> None:

@@ -207,7 +207,17 @@ def test_victim_that_may_turn_out_to_be_too_small_is_not_certain() -> None:
     assert isinstance(certain(replace(policy, minimum_victim=draw.amount(500))), CertainVictim)
 
 
-MOVES = st.integers(0, 100)
+def test_no_reclaim_comes_between_where_the_last_one_is_not_long_ago() -> None:
+    policy = replace(SETTINGS, reclaims_memory=True, unhelpful_eviction_pause_seconds=0.0)
+    state = PolicyState(evicted_at=(85.0,), memory_reclaim=_reclaim_of(90.5))
+    assert isinstance(certain(policy, state), CertainVictim)
+    again = replace(state, memory_reclaim=_reclaim_of(90.2))
+    assert certain(policy, again) == "memory that no pod holds may be reclaimed first"
+
+
+def _reclaim_of(began_seconds: float) -> MemoryReclaim:
+    until_seconds = began_seconds + 0.5
+    return replace(_RECLAIM, began_seconds=began_seconds, until_seconds=until_seconds, is_over=True)
 
 
 @st.composite
@@ -242,6 +252,7 @@ def moving_nodes(drawn: st.DrawFn):
             )
         ),
         evicted_at=drawn(st.sampled_from([(), (85.0,), (60.0,)])),
+        memory_reclaim=drawn(st.none() | st.builds(_reclaim_of, st.sampled_from([89.9, 90.1, 95.0]))),
     )
     policy = EvictionSettings(
         thresholds=(hard, SOFT),

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reactor.model.pod_lists import BUILT_IN_NEVER, PodLists, PodRule, Preference
-from reactor.policy.lists import Listed, Lists, Named
+from reactor.model.pod_lists import (
+    BUILT_IN_NEVER,
+    PodLists,
+    PodRule,
+    Preference,
+    ProcessVictim,
+    ProcessVictimRule,
+)
+from reactor.policy.lists import Listed, Lists, Named, matches_by_any_name
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
@@ -167,3 +174,31 @@ def test_a_glob_of_many_stars_takes_no_time_on_a_long_name() -> None:
     """Those of fnmatch never go back over what an earlier star has taken: else this would not end."""
     rule = PodRule(unit="*a" * 30 + "b", is_trusting=True)
     assert never(rule).never_because(Named("/" + "a" * 255, is_trusted=False)) is None
+
+
+def test_one_process_is_killed_by_the_first_rule_that_matches_a_name_that_root_chose() -> None:
+    rules = [
+        ProcessVictimRule(pods=PodRule(unit="other.service")),
+        ProcessVictimRule(pods=PodRule(cgroup="/system.slice/*"), never=("a",)),
+        ProcessVictimRule(pods=PodRule(unit="web.service")),
+    ]
+    lists = Lists(PodLists(process_victims=tuple(rules)))
+    expected = ProcessVictim(rule="cgroup /system.slice/*", never=("a",))
+    assert expected == lists.of(WEB).process_victim
+    assert None is lists.of(WEB._replace(is_trusted=False)).process_victim
+    assert None is lists.of(WEB._replace(cgroup="/jobs/a")).process_victim
+    trusting = PodRule(unit="web.service", is_trusting=True)
+    lists = Lists(PodLists(process_victims=(ProcessVictimRule(pods=trusting),)))
+    assert "unit web.service" == lists.of(WEB._replace(is_trusted=False)).process_victim.rule
+
+
+def test_rules_for_one_process_by_the_main_process_want_its_name() -> None:
+    rule = ProcessVictimRule(pods=PodRule(unit="a", process="b"))
+    assert PodLists(process_victims=(rule,)).wants_processes
+    assert not PodLists(process_victims=(ProcessVictimRule(pods=PodRule(unit="a")),)).wants_processes
+
+
+def test_whether_a_name_matches_can_be_asked_of_names_that_do_not_count() -> None:
+    stranger = WEB._replace(is_trusted=False)
+    assert matches_by_any_name(PodRule(unit="web.service"), stranger)
+    assert not matches_by_any_name(PodRule(unit="db.service"), stranger)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from reactor.model.settings import ReclaimSettings
 from reactor.model.signals import Filesystem
 from reactor.programs import run_command
 from reactor.reclaim.commands import CommandReclaim
+from tests.support.waiting import until
 
 SH = "/bin/sh"
 
@@ -72,12 +74,25 @@ async def test_command_that_fails_is_told_with_its_last_words_and_the_next_one_r
     assert ["ran"] == os.listdir(tmp_path)
 
 
-async def test_command_that_is_late_is_killed_with_everything_that_it_started(tmp_path: Path) -> None:
-    child = tmp_path / "child"
+async def test_command_that_is_late_is_killed_with_everything_that_it_started(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    mock_clock.rate = 1.0
+    child, done = tmp_path / "child", []
     script = f"sleep 600 & echo $! > {child}; wait"
-    found = await reclaim((SH, "-c", script), timeout_seconds=1.0).run([Filesystem.NODEFS])
+
+    async def run() -> None:
+        done.append(await reclaim((SH, "-c", script), timeout_seconds=100.0).run([Filesystem.NODEFS]))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await until(lambda: child.exists() and child.read_text().strip(), "it runs")
+        while not done:  # its time may begin a moment after it
+            mock_clock.jump(100.0)
+            await trio.sleep(0.01)
+    (found,) = done
     assert found is not None
-    assert ("/bin/sh: not done within 1 s: killed",) == found.problems
+    assert ("/bin/sh: not done within 100 s: killed",) == found.problems
     assert _is_gone(int(child.read_text()))
 
 

@@ -235,6 +235,13 @@ def test_of_the_journals_oom_kills_those_at_the_nodes_own_limit_are_recorded(tmp
     assert [] == [one for line in replay(scenario) for one in line["evicted"]]
 
 
+def test_what_a_rule_decided_is_no_step_of_a_recording(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    by_rule = {**_decision(1, 4 * _GIB), "rule": {"name": "thrash", "by": "pgscan"}}
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in (_decision(0, 4 * _GIB), by_rule)))
+    assert 1 == len(list(steps_of_journal(journal)))
+
+
 def test_a_recording_of_the_journal_needs_no_cluster(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(_CONFIG)
     (tmp_path / "journal.jsonl").write_text(json.dumps(_decision(0, 4 * _GIB)) + "\n")

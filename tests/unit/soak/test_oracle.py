@@ -99,6 +99,27 @@ def test_whom_the_kernel_killed_the_daemon_did_not_choose() -> None:
     assert only(found).wrong is None
 
 
+def test_kill_whose_memory_was_back_before_its_death_showed_had_its_reason() -> None:
+    at_ns = 3 * MS
+    late = Kill(instance=HOG, at_ns=at_ns + 60 * MS)
+    back = [*CROSSED, *(sample(at_ms, {HOG: 0, SMALL: 5}) for at_ms in range(11, 70))]
+    assert only(episode(back, [late])).wrong == "killed without a crossing"
+    assert only(episode(back, [replace(late, struck_ns=at_ns)])).wrong is None
+
+
+def test_kill_before_any_crossing_has_no_reason_whenever_its_death_showed() -> None:
+    calm = [sample(at_ms, {HOG: 70, SMALL: 5}) for at_ms in range(70)]
+    struck = Kill(instance=HOG, at_ns=60 * MS, struck_ns=3 * MS)
+    assert only(episode(calm, [struck])).wrong == "killed without a crossing"
+
+
+def test_where_everything_takes_longer_a_crossing_is_missed_later() -> None:
+    seconds = MISSED_NS / 1e9
+    short = [sample(at_ms, {HOG: 90, SMALL: 5}) for at_ms in range(0, int(2500 * seconds), 2)]
+    assert judge(episode(short)).missed
+    assert not judge(replace(episode(short), slowness=3.0)).missed
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -22,6 +22,7 @@ from reactor.sources.ebpf_memory import EbpfMemory
 from reactor.sources.levels import MemoryLevel
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.waiting import until
 from tests.unit.sources.probe_of_records import ProbeOfCgroups, watch_record
 
 LevelFactory = Callable[..., MemoryLevel]
@@ -367,8 +368,7 @@ async def test_machine_is_counted_as_its_levels_are(node: FakeNode, level: Level
         assert node.probe.node is not None
         assert 3000 * PAGES + 1 == node.probe.node[1][0].fire
         step.arm([replace(by_cache, watermarks=replace(watermarks, low_bytes=12 * MIB))])
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert replace(counting, low=12 * PAGES) == node.probe.node_counting
+        await until(lambda: replace(counting, low=12 * PAGES) == node.probe.node_counting)
 
 
 @pytest.mark.parametrize(("watermarks", "wakes"), [(None, 1), (Watermarks(), 0)])

@@ -156,6 +156,22 @@ async def test_a_step_that_takes_long_to_arm_is_stood_in_for_meanwhile(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_step_that_could_not_stand_in_is_no_loss_once_the_one_before_it_is_armed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, second = Step("first"), Step("second")
+    first.takes_seconds, second.works = 5.0, False
+    chain = Chain(first, second)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(chain.source.run)
+        await trio.sleep(3)
+        assert {"first": "off", "second": "failed"} == chain.healths()
+        await trio.sleep(60)
+        assert {"first": "armed", "second": "off"} == chain.healths()
+        assert "first is armed" == chain.board.state("second").detail
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_step_that_arms_within_a_moment_is_not_stood_in_for(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -64,8 +64,9 @@ class Node:
     def counts(self, cgroup: str, *, kills: int = 0, met: int = 0, met_below: int = 0) -> None:
         directory = self.root / cgroup.lstrip("/")
         directory.mkdir(exist_ok=True)
-        (directory / "memory.events").write_text(f"high 0\noom {met + met_below}\noom_kill {kills}\n")
-        (directory / "memory.events.local").write_text(f"high 0\noom {met}\noom_kill 0\n")
+        # As the kernel counts: that a limit was met, and then the kill. A thread reads meanwhile.
+        _put(directory / "memory.events.local", f"high 0\noom {met}\noom_kill 0\n")
+        _put(directory / "memory.events", f"high 0\noom {met + met_below}\noom_kill {kills}\n")
 
     def open_probe(self) -> ProbeOfRecords[OomRecord]:
         if self.failure is not None:
@@ -93,6 +94,14 @@ class Node:
             await until(lambda: any(one.health is SourceHealth.ARMED for one in self.board.states()))
             yield source
             nursery.cancel_scope.cancel()
+
+
+def _put(path: Path, text: str) -> None:
+    """Write a control file over what it holds: it is never found empty."""
+    path.touch()
+    with path.open("r+", encoding="ascii") as file:
+        file.write(text)
+        file.truncate()
 
 
 @pytest.fixture
@@ -279,10 +288,14 @@ async def test_notices_of_a_recreated_cgroup_are_taken_again(tmp_path: Path) -> 
         await nursery.start(notices.run)
         (tmp_path / "node/pods").rename(tmp_path / "node/old")
         node.counts(PODS, met=5)
-        await trio.sleep(0.1)
         assert not notices.struck()
-        node.counts(PODS, met=6)
-        assert notices.struck()
+        met = itertools.count(6)
+
+        def is_noticed() -> bool:
+            node.counts(PODS, met=next(met))
+            return notices.struck()
+
+        await until(is_noticed)
         (tmp_path / "node/pods/memory.events.local").write_text("nonsense")
         assert not notices.struck()
         nursery.cancel_scope.cancel()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
@@ -257,6 +258,7 @@ async def test_it_tells_whether_the_cluster_is_heard(tmp_path: Path) -> None:
             "role": "alongside",
             "watches": {"pods": True, "node": True},
             "untold_evictions": 0,
+            "out_of_service": False,
         } == kubernetes.document()
 
 
@@ -330,6 +332,9 @@ def test_status_prints_the_cluster_in_one_line() -> None:
     told = {"node": "one", "role": "sole", "watches": watches, "untold_evictions": 2}
     line = "kubernetes: node one, sole; pods watched, node NOT watched; 2 evictions not reported yet"
     assert line == show._kubernetes(told)
+    assert f"{line}; OUT OF SERVICE by an operator's taint" == show._kubernetes(
+        {**told, "out_of_service": True}
+    )
 
 
 async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_the_server_has(
@@ -344,11 +349,13 @@ async def test_a_pod_of_which_only_the_cgroup_is_known_is_told_by_the_name_that_
 
 
 async def test_a_runtime_that_refuses_was_asked_and_one_that_never_answers_is_waited_for_in_vain(
-    tmp_path: Path,
+    tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
+    mock_clock.rate = 0.2
     async with _running(tmp_path, _Server()) as (kubernetes, _):
         with trio.fail_after(2.5):
             await kubernetes.wait_placed()
+    mock_clock.rate = 10.0
     began = trio.current_time()
     await _kubernetes(tmp_path, "http://127.0.0.1:1", _Guard()).wait_placed()
     assert 2.9 < trio.current_time() - began
@@ -364,16 +371,93 @@ async def test_at_the_guards_end_what_was_set_stays_for_a_successor_and_is_remov
         kubernetes.take(guard.report("conditions", conditions=["MemoryPressure"]))
         await until(lambda: len(server.node_patches) >= 2)
         stays = "node one: conditions and taints stay: the daemon that stands by is expected"
-        assert ((stays,), ()) == await kubernetes.leave(stands_by=True)
-        assert (("node one: nothing to remove: no successor is expected",), ()) == await kubernetes.leave(
-            stands_by=False
-        )
+        assert ((stays,), ()) == await kubernetes.leave(stands_by=True, seconds=60.0)
+        removed = ("node one: nothing to remove: no successor is expected",)
+        assert (removed, ()) == await kubernetes.leave(stands_by=False, seconds=60.0)
+
+
+class _SlowServer(_Server):
+    """Has a node with a taint's annotation and a condition, and answers about it when it is let go on."""
+
+    def __init__(self, held: str) -> None:
+        super().__init__()
+        self.held = held
+        self.is_asked, self.goes_on = trio.Event(), trio.Event()
+
+    def __call__(self, asked: Asked) -> Reply:
+        if not asked.path.startswith("/api/v1/nodes/"):
+            return super().__call__(asked)
+        if asked.method == "PATCH":
+            self.node_patches.append(asked.body)
+        if asked.method == self.held and not self.is_asked.is_set():
+            self.is_asked.set()
+            return Reply(after=self._late)
+        return Reply(body=self.node)
+
+    async def _late(self, stream: trio.SocketStream) -> None:
+        await self.goes_on.wait()
+        await stream.send_all(chunk(json.dumps(self.node).encode()) + chunk(b""))
+
+    @property
+    def node(self) -> Any:
+        taint = "node.kubernetes.io/memory-pressure"
+        metadata = {"name": "one", "resourceVersion": "5", "annotations": {"reactor/taints": taint}}
+        return {
+            "metadata": metadata,
+            "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "reactor/MemoryPressure", "status": "True"}]},
+        }
+
+
+_ALL_STAYS = "node one: conditions and taints stay: no answer within "
+_MAY_STAY = "node one: conditions or taints may stay (reactor cluster clean --node one): no answer within "
+_REMOVED = "node one: removed 1 taints, 1 conditions: no successor is expected"
+
+
+@pytest.mark.parametrize(
+    ("held", "late_seconds", "patches", "outcome"),
+    [
+        pytest.param("GET", 5.9, 2, _REMOVED, id="known in time"),
+        pytest.param("GET", 6.1, 0, _ALL_STAYS, id="known too late for both writes"),
+        pytest.param("PATCH", 9.9, 2, _REMOVED, id="written in time"),
+        pytest.param("PATCH", 10.1, 1, _MAY_STAY, id="time over in the middle"),
+    ],
+)
+async def test_where_time_runs_out_nothing_is_removed_or_all_of_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mock_clock: trio.testing.MockClock,
+    held: str,
+    late_seconds: float,
+    patches: int,
+    outcome: str,
+) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "POD_NAME", "INVOCATION_ID"):
+        monkeypatch.delenv(name, raising=False)
+    server = _SlowServer(held)
+    mock_clock.rate = 1.0
+    async with _running(tmp_path, server) as (kubernetes, _), trio.open_nursery() as nursery:
+        over: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+
+        async def leave() -> None:
+            over.append(await kubernetes.leave(stands_by=False, seconds=10.0))
+
+        mock_clock.rate = 0.0
+        nursery.start_soon(leave)
+        await server.is_asked.wait()
+        mock_clock.jump(late_seconds)
+        if outcome == _REMOVED:
+            server.goes_on.set()
+    assert patches == len(server.node_patches)
+    ((done, problems),) = over
+    assert [outcome] == [line[: len(outcome)] for line in (*done, *problems)]
+    assert (outcome == _REMOVED) == bool(done)
 
 
 async def test_a_steward_that_has_told_nothing_removes_nothing(tmp_path: Path) -> None:
     server = _Server()
     async with _running(tmp_path, server, dry_run=True) as (kubernetes, _):
-        assert ((), ()) == await kubernetes.leave(stands_by=False)
+        assert ((), ()) == await kubernetes.leave(stands_by=False, seconds=60.0)
         assert [] == server.node_patches
 
 

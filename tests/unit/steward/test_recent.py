@@ -158,3 +158,18 @@ def test_number_of_pods_is_bounded_and_a_name_is_text_or_nothing():
     assert (name_asked("x"), name_asked(None)) == ("x", None)
     with pytest.raises(QuestionError, match="accepted: a pod's name"):
         name_asked(["x"])
+
+
+def test_a_rule_is_explained_by_its_name_with_the_decisions_in_which_it_acted() -> None:
+    rule = {"name": "full", "action": "report", "cgroup": "/apps/a"}
+    recent = taken(
+        *(decision(n, rule=one) for n, one in ((1, rule), (2, None), (3, {"name": "other"}), (4, 5)))
+    )
+    guard = {"ranking": [], "rules": [{"name": "full"}, {"name": "other"}]}
+    explained = explanation(guard, recent, "full")
+    assert [{"name": "full"}] == explained["rules"]
+    assert [(1, rule)] == [(one["id"], one["rule"]) for one in explained["rules_acted"]]
+    everything = explanation(guard, recent, None)
+    assert guard["rules"] == everything["rules"]
+    assert [3, 1] == [one["id"] for one in everything["rules_acted"]]
+    assert [] == explanation({"ranking": []}, recent, "a-pod")["rules"]

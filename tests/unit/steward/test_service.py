@@ -226,11 +226,11 @@ async def test_guard_that_does_not_answer_is_said_to_the_client(guard, autojump_
 
 async def test_status_has_what_the_steward_knows_of_the_disks(guard):
     async with steward(guard):
-        await until(lambda: any(isinstance(one, Space) for one in guard.heard), "an observation")
-        document = await guard.status()
+        document = await guard.status_with(
+            lambda status: status["sources"][0]["detail"].startswith("/ every ")
+        )
 
-    (source,) = document["sources"]
-    assert source["detail"].startswith("/ every ")
+    assert 1 == len(document["sources"])
     assert {one["filesystem"] for one in document["filesystems"]} == set(Filesystem)
     assert document["runtime"] is None
 
@@ -300,8 +300,10 @@ async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(gua
 async def test_a_command_that_fails_is_a_problem_of_status(guard):
     async with steward(guard):
         await guard.order(notifications=notified("/bin/false"))
-        await guard.line(1, {"kind": "decision", "id": 1, "time": "x", "evictions": [{"outcome": "killed"}]})
-        await until(lambda: guard.taken, "it is written")
-        status = await guard.status_with(lambda status: status["problems"])
+        await guard.line(
+            1, {"kind": "decision", "id": 1, "time": "x", "evictions": [{"pod": "a/b", "outcome": "killed"}]}
+        )
+        status = await guard.status_with(lambda status: "notifications by command" in status["problems"])
 
+    assert list(status["problems"]) == ["notifications by command"]
     assert "/bin/false: exit status 1 (1 failed, 0 dropped)" in status["problems"]["notifications by command"]

@@ -20,6 +20,7 @@ import pytest
 import trio
 
 LEFT = Path(__file__).with_name("left")
+RUNS = Path(__file__).with_name("runs")
 
 @pytest.fixture
 def left():
@@ -28,15 +29,18 @@ def left():
     LEFT.unlink()
 
 def test_that_blocks(left):
+    RUNS.touch()
     time.sleep(100)
 
 async def test_that_waits(left):
+    RUNS.touch()
     await trio.sleep(100)
 """
 
 
+@pytest.mark.parametrize("shell", ["foreground", "background"])
 @pytest.mark.parametrize("test", ["test_that_blocks", "test_that_waits"])
-def test_a_run_that_is_terminated_tears_its_fixtures_down(tmp_path: Path, test: str) -> None:
+def test_a_run_that_is_terminated_tears_its_fixtures_down(tmp_path: Path, test: str, shell: str) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
@@ -51,10 +55,12 @@ def test_a_run_that_is_terminated_tears_its_fixtures_down(tmp_path: Path, test: 
         f"--basetemp={tmp_path / 'base'}",
         str(tmp_path),
     ]
+    if shell == "background":  # what a shell starts there ignores SIGINT
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     with subprocess.Popen(
         command, cwd=tmp_path, env={"PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE, text=True
     ) as run:
-        eventually(left.exists, "the test runs")
+        eventually((tmp_path / "runs").exists, "the test runs")
         run.send_signal(signal.SIGTERM)
         shown, _ = run.communicate(timeout=60)
     assert (2, False) == (run.returncode, left.exists()), shown

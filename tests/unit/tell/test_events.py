@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,15 @@ def test_an_eviction_is_one_event_that_says_why_with_its_decisions_inputs() -> N
     assert "memory.available<64Mi" == told["threshold"]["threshold"]
 
 
+def test_an_eviction_by_a_rule_says_which_and_why() -> None:
+    rule = {"name": "thrash", "cgroup": "/apps/a", "inputs": [{"condition": "usage >= 90 %", "value": 95.5}]}
+    [event] = Events("a").take(decision(eviction(signal="rule"), threshold=None, rule=rule))
+    because = "rule thrash in /apps/a: usage >= 90 % is 95.5"
+    assert f"a: evicted n/hog (killed) for {because}; 200Mi came back" == event.text
+    assert rule == event.document["rule"]
+    assert [] == Events("a").take(decision(threshold=None, rule=rule))
+
+
 def test_each_of_several_evictions_is_an_event() -> None:
     events = Events("a").take(decision(eviction(), eviction(pod="n/other")))
     assert ["n/hog", "n/other"] == [event.document["pod"] for event in events]
@@ -75,6 +85,16 @@ def test_each_of_several_evictions_is_an_event() -> None:
 def test_an_eviction_that_failed_is_an_event_with_its_problems() -> None:
     [event] = Events("a").take(decision(eviction("failed", problems=["EPERM", "still there"])))
     assert "a: the eviction of n/hog for memory.available failed: EPERM; still there" == event.text
+
+
+@pytest.mark.parametrize("outcome", ["process-killed", "process-terminated"])
+def test_the_eviction_of_one_process_is_an_event_that_names_it(outcome: str) -> None:
+    process = {"pid": 42, "name": "tab", "bytes": 200 << 20}
+    (event,) = Events("node-1").take(decision(eviction(outcome, process=process, pod_lives=True)))
+    assert f"evicted one process of n/hog: tab (process 42, 200Mi) ({outcome}) for memory" in event.text
+    assert process == event.document["process"]
+    (event,) = Events("node-1").take(decision(eviction(outcome, process="garbage")))
+    assert "one process of n/hog: a process" in event.text
 
 
 def test_what_came_to_nothing_and_a_dry_run_are_no_events() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from reactor.model.settings import NotificationSettings, WebhookSettings
 from reactor.tell.events import Event, Events
@@ -222,21 +223,28 @@ async def hanging_up(stream: trio.abc.Stream) -> None:
 
 
 @pytest.mark.parametrize("treat", [silent, dripping, endless_head, garbage, hanging_up])
-async def test_a_server_that_never_answers_costs_its_attempts_and_is_the_problem_meanwhile(
+async def test_a_server_that_never_answers_is_tried_again_and_is_the_problem_meanwhile(
     treat: Treat,
 ) -> None:
     async with serving(treat) as server, trio.open_nursery() as nursery:
         outbox = Outbox(
-            webhook(f"http://127.0.0.1:{server.port}/secret", timeout_seconds=0.2, give_up_seconds=0.6)
+            webhook(f"http://127.0.0.1:{server.port}/secret", timeout_seconds=0.2, give_up_seconds=600.0)
         )
         nursery.start_soon(outbox.run)
         outbox.put(event())
         await until(lambda: "trying again" in str(outbox.problem), "the problem")
         assert f"http://127.0.0.1:{server.port}" in str(outbox.problem)
         assert "secret" not in str(outbox.problem)
-        await until(lambda: outbox.failed == 1, "it is given up")
-        assert server.connections >= 2
+        await until(lambda: server.connections >= 2, "the next attempt")
+        assert (0, 0) == (outbox.sent, outbox.failed)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_never_answers_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving(silent) as server:
+        with pytest.raises(NotSentError, match=r"given up after 60 s: http://127\.0\.0\.1"):
+            await webhook(f"http://127.0.0.1:{server.port}").send(event())
+    assert server.connections >= 2
 
 
 async def test_a_server_whose_answer_never_ends_has_taken_the_event() -> None:

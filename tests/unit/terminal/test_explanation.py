@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reactor.terminal.show import kernel_kill_text, show_explanation
+from reactor.terminal.show import kernel_kill_text, process_victims_text, show_explanation
 
 EVICTION: dict[str, Any] = {
     "id": 6,
@@ -37,7 +37,12 @@ EVICTION: dict[str, Any] = {
 
 def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str], **differences: Any) -> str:
     """Return what is printed of one eviction, which a daemon's socket tells."""
-    document = {"ranking": [], "evictions": [EVICTION | differences], "oom_kills": [], "slowdowns": []}
+    return explained_of(tmp_path, capsys, {"evictions": [EVICTION | differences]})
+
+
+def explained_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], differences: dict[str, Any]) -> str:
+    """Return what is printed of an answer, which a daemon's socket tells."""
+    document = {"ranking": [], "oom_kills": [], "slowdowns": [], **differences}
     path = tmp_path / "reactor.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -114,6 +119,29 @@ def test_warrant_whose_end_was_not_written_is_explained(
     assert "killed by the kernel under warrant 7, armed in advance; the ranking" in text
 
 
+def test_the_eviction_of_one_process_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = {"pid": 42, "name": "tab\x1b[0m", "bytes": 200 << 20}
+    amounts = {"credited_bytes": 150 << 20, "returned_bytes": 140 << 20}
+    told = {"outcome": "process-killed", "process": process, "pod_lives": True, **amounts}
+    text = " ".join(explained(tmp_path, capsys, **told).split())
+    assert "one process of it alone: tab\\x1b[0m (process 42, 200Mi); the pod lives on" in text
+    assert "the process held 150Mi; the node had 140Mi more afterwards" in text
+
+
+def test_why_the_whole_pod_was_evicted_in_place_of_one_process_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(explained(tmp_path, capsys, process=None, whole_because="many small ones").split())
+    assert "not one process of it, but the whole pod: many small ones" in text
+
+
+@pytest.mark.parametrize(("pods", "where"), [(0, None), (1, "1 pod"), (3, "3 pods")])
+def test_status_counts_the_pods_of_which_one_process_is_killed(pods: int, where: str | None) -> None:
+    expected = where and f"process victims: in {where} one process is killed for memory, not the pod"
+    assert expected == process_victims_text({"pods": pods})
+    assert None is process_victims_text(None)
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
@@ -156,3 +184,71 @@ def test_warrant_whose_end_was_not_written_is_explained(
 )
 def test_status_says_how_the_kernels_own_kills_stand(told: dict[str, Any] | None, expected: str) -> None:
     assert kernel_kill_text(told) == expected
+
+
+def test_reclaim_before_an_eviction_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reclaimed = {
+        "kind": "pod-memory",
+        "unit": "bytes",
+        "freed": 20 << 20,
+        "wanted": 30 << 20,
+        "took_seconds": 1.23,
+        "did": ["21Mi to swap from /pods/a"],
+        "problems": ["not done within 1 s"],
+    }
+    text = explained(tmp_path, capsys, reclaimed=[reclaimed])
+    assert (
+        "before it, a reclaim (pod-memory) freed 20Mi of 30Mi wanted in 1.2 s: "
+        "21Mi to swap from /pods/a; problem: not done within 1 s"
+    ) in text
+    nothing = reclaimed | {"did": [], "problems": []}
+    assert "in 1.2 s: nothing was to be had" in explained(tmp_path / "..", capsys, reclaimed=[nothing])
+
+
+RULE: dict[str, Any] = {
+    "name": "full",
+    "action": "reclaim",
+    "matched": 3,
+    "why_not": "it has held in /apps/a for 2 of 5 s",
+    "conditions": [{"condition": "usage of the limit >= 90 %", "limit": 90.0, "highest": 95.5}],
+    "holds": [{"cgroup": "/apps/a", "for_seconds": 2.2, "values": {"usage of the limit >= 90 %": 95.5}}],
+}
+ACTED: dict[str, Any] = {
+    "id": 7,
+    "time": "2026-11-22T10:14:13.125792Z",
+    "evictions": [],
+    "reclaim": [],
+    "deferred_because": None,
+    "timing": {"woke_ns": 0},
+    "reclaimed": [{"freed": 8 << 20, "unit": "bytes"}],
+    "rule": {
+        "name": "full",
+        "action": "reclaim",
+        "cgroup": "/apps/a",
+        "held_seconds": 5.2,
+        "for_seconds": 5.0,
+        "inputs": [
+            {"condition": "usage of the limit >= 90 %", "value": 95.5, "lowest": 91.0, "highest": 97.0}
+        ],
+    },
+}
+
+
+def test_a_rule_is_explained_by_when_it_acted_and_why_it_does_not_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = explained_of(tmp_path, capsys, {"evictions": [], "rules": [RULE], "rules_acted": [ACTED]})
+    assert (
+        "decision 7: reclaimed 8Mi from /apps/a rule full (reclaim): held in /apps/a for 5.2 s of 5 s "
+        "usage of the limit >= 90 %: 95.5, from 91 to 97 meanwhile "
+        "rule full (reclaim) observes 3 cgroups; now it has held in /apps/a for 2 of 5 s "
+        "usage of the limit >= 90 % (highest 95.5) holds in /apps/a for 2 s: usage of the limit >= 90 %: 95.5"
+    ) in said
+
+
+def test_a_rule_that_evicted_is_not_explained_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evicted = {**ACTED, "evictions": [{"pod": "cgroup/a"}]}
+    said = explained_of(tmp_path, capsys, {"evictions": [], "rules": [RULE], "rules_acted": [evicted]})
+    assert "decision 7" not in said

@@ -12,8 +12,11 @@ from reactor.terminal.show import (
     filesystems_table,
     notifications_text,
     reclaimed_table,
+    rule_lines,
+    rules_table,
     signals_table,
     stewards_memory,
+    swap_traffic_text,
 )
 from reactor.terminal.tables import Screen, console, moment
 
@@ -199,3 +202,45 @@ def test_a_pipe_is_as_wide_as_columns_says(
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     assert width == console().width
+
+
+def test_swap_traffic_is_shown_where_it_is_known() -> None:
+    told = {"in_bytes_per_second": 3 << 20, "out_bytes_per_second": 0, "window_seconds": 10.0}
+    assert swap_traffic_text(told) == "swap traffic: 3Mi/s in, 0/s out in the last 10 s"
+    assert swap_traffic_text(None) is None
+    assert swap_traffic_text(told | {"out_bytes_per_second": None}) is None
+
+
+RULE = {
+    "name": "thrash",
+    "action": "evictWorst",
+    "for_seconds": 30.0,
+    "matched": 300,
+    "conditions": [
+        {"condition": "pressure memory full avg10 >= 60 %", "limit": 60.0, "highest": 71.25},
+        {"condition": "memory.events max >= 10 within 30 s", "limit": 10.0, "highest": None},
+    ],
+    "held_in": 3,
+    "holds": [{"cgroup": "/apps/a", "for_seconds": 12.3, "values": {}}],
+    "cooldown_left_seconds": 48.2,
+}
+
+
+def test_rules_are_shown_with_the_highest_values_and_where_they_hold() -> None:
+    _, row = printed(rules_table([RULE]), 200)
+    assert row.split("  ")[0].strip() == "thrash"
+    assert "pressure memory full avg10 >= 60 % (highest 71.25); memory.events max >= 10 within 30 s " in row
+    assert row.endswith("/apps/a for 12 of 30 s and 2 more; acts again in 48 s")
+    at_rest = {**RULE, "held_in": 0, "holds": [], "cooldown_left_seconds": 0.0}
+    assert printed(rules_table([at_rest]), 200)[1].endswith(" -")
+
+
+def test_an_eviction_by_a_rule_is_explained_by_its_inputs() -> None:
+    inputs = [{"condition": "usage of the limit >= 90 %", "value": 95.5, "lowest": 91.0, "highest": 97.25}]
+    rule = {**RULE, "by": "pgscan", "cgroup": "/apps", "held_seconds": 31.2, "inputs": inputs}
+    assert [
+        "rule thrash (evictWorst by pgscan): held in /apps for 31.2 s of 30 s",
+        "  usage of the limit >= 90 %: 95.5, from 91 to 97.25 meanwhile",
+    ] == list(rule_lines(rule))
+    assert "rule thrash (evict): held" in next(rule_lines({**rule, "action": "evict"}))
+    assert [] == list(rule_lines(None))

@@ -37,7 +37,16 @@ def vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "ssh-bookworm").write_text("")
     yield importlib.import_module("run")
-    for name in ("run", "machine", "host", "definitions", "direct_qemu", "vagrant_libvirt", "wheelhouse"):
+    for name in (
+        "run",
+        "machine",
+        "host",
+        "definitions",
+        "direct_qemu",
+        "vagrant_libvirt",
+        "wheelhouse",
+        "boots",
+    ):
         del sys.modules[name]
 
 
@@ -73,6 +82,19 @@ def test_suites_of_the_checkout_run_without_its_source_tree(vm: ModuleType, comm
     assert "--include=/pyproject.toml --include=/tests/ --include=/tests/** --exclude=*" in copied
     assert "tests/hostile -k storm" in (tmp_path / "ran").read_text()
     assert "figures\n" == (bookworm(vm).logs / "hostile.json").read_text()
+
+
+@pytest.mark.parametrize(("soak_status", "detail"), [(0, "passed"), (1, "the soak is not good: status 1")])
+def test_the_soak_runs_in_the_machine_and_what_it_stores_is_kept(
+    vm: ModuleType, commands, tmp_path: Path, soak_status: int, detail: str
+) -> None:
+    commands("rsync", f'echo "$*" >>"{tmp_path}/copied"')
+    commands("ssh", f'echo "$*" >>"{tmp_path}/ran"; case "$*" in *tests.soak*) exit {soak_status};; esac')
+    result = bookworm(vm).soak(["--warrants", "--crossings", "50"])
+    assert (soak_status, detail) == (result.status, result.detail)
+    assert "python -m tests.soak --warrants --crossings 50 --output " in (tmp_path / "ran").read_text()
+    _, back = (tmp_path / "copied").read_text().splitlines()
+    assert back.endswith(f"bookworm:/var/tmp/reactor-soak/ {bookworm(vm).logs / 'soak'}/")
 
 
 def test_a_machine_that_stops_answering_is_lost(vm: ModuleType, commands) -> None:
@@ -163,6 +185,95 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(
     while not _has_ended(status) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert _has_ended(status)
+
+
+class Machines:
+    """Plays the hypervisor of one machine, which goes down by itself if it `ends` when it is asked to."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self._ends = ends
+        self._is_up = True
+        self.did: list[str] = []
+
+    def is_running(self, _name: str) -> bool:
+        if self._is_up and self._ends:
+            self._is_up = False
+            return True
+        return self._is_up
+
+    def cut_power(self, _name: str) -> None:
+        self.did.append("cut")
+        self._is_up = False
+
+    def boot_again(self, _definition: object, _log: Path) -> None:
+        assert not self._is_up
+        self.did.append("booted")
+        self._is_up, self._ends = True, False
+
+    def ssh_config(self, _name: str) -> str:
+        return ""
+
+
+def _over_a_boot(vm: ModuleType, machines: Machines, **when: str) -> Any:
+    stories = [vm.boots.Story(name="story", **when)]
+    return vm.boots.run_stories(vm.Machine("bookworm", machines), machines, stories, [])
+
+
+def _asked(tmp_path: Path) -> list[str]:
+    return (tmp_path / "asked").read_text().splitlines()
+
+
+def test_a_story_goes_on_after_the_machine_went_down_and_was_booted(
+    vm: ModuleType, commands, tmp_path: Path
+) -> None:
+    commands("ssh", f'for last; do :; done; echo "$last" >>"{tmp_path}/asked"')
+    machines = Machines(ends=True)
+    assert 0 == _over_a_boot(vm, machines).status
+    assert ["booted"] == machines.did
+    before, down, *_, after = _asked(tmp_path)
+    assert "-m before boots/story.py" in before
+    assert "sudo systemctl poweroff" == down
+    assert "-m after boots/story.py" in after
+
+
+def test_power_is_cut_when_the_condition_holds_in_the_guest(vm: ModuleType, commands, tmp_path: Path) -> None:
+    commands(
+        "ssh",
+        f'for last; do :; done; echo "$last" >>"{tmp_path}/asked"; '
+        f'[ "$last" != middle ] || [ "$(grep -c middle "{tmp_path}/asked")" -ge 2 ]',
+    )
+    machines = Machines(ends=False)
+    assert 0 == _over_a_boot(vm, machines, power_is_cut_when="middle").status
+    assert ["cut", "booted"] == machines.did
+    assert 2 == _asked(tmp_path).count("middle")
+
+
+def test_a_machine_that_goes_down_before_its_power_is_cut_fails_its_story(vm: ModuleType, commands) -> None:
+    commands("ssh", 'for last; do :; done; [ "$last" != never ]')
+    machines = Machines(ends=True)
+    result = _over_a_boot(vm, machines, power_is_cut_when="never")
+    assert (1, "story: it went down before its power could be cut") == (result.status, result.detail)
+    assert [] == machines.did
+
+
+def test_a_test_that_fails_before_the_boot_is_the_storys_result(vm: ModuleType, commands) -> None:
+    commands("ssh", 'case "$*" in *bin/pytest*) exit 1;; esac')
+    machines = Machines(ends=True)
+    assert "a test failed (pytest: 1)" == _over_a_boot(vm, machines).detail
+    assert [] == machines.did
+
+
+def test_a_machine_that_is_booted_again_has_its_own_disk(vm: ModuleType, commands, tmp_path: Path) -> None:
+    """It ends at once here, so it is lost; what QEMU was asked for is what is looked at."""
+    commands("qemu-system-x86_64", f'echo "$*" >"{tmp_path}/asked"')
+    own = vm.CACHE / "direct" / "bookworm"
+    own.mkdir(parents=True)
+    disk = own / "disk.qcow2"
+    disk.write_text("what the last boot has written")
+    with pytest.raises(vm.GuestLostError, match="its QEMU ended"):
+        vm.DirectQemu().boot_again(vm.MACHINES["bookworm"], tmp_path / "log")
+    assert f"file={disk}" in (tmp_path / "asked").read_text()
+    assert "what the last boot has written" == disk.read_text()
 
 
 def _has_ended(status: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import guarded
 import probing
@@ -57,3 +58,18 @@ def tasks(request: pytest.FixtureRequest) -> Iterator[TasksProbe | BccTasksProbe
 def oom(request: pytest.FixtureRequest) -> Iterator[OomRecords]:
     with OomProbe() if request.param == "libbpf" else BccOomProbe() as probe:
         yield probe
+
+
+DEBIAN = guarded.HERE.parent / "debian"  # packages of the machine's own suite, and what they need
+
+
+@pytest.fixture(scope="module")
+def debian() -> None:
+    """Give apt Debian's packages, without a network, and have it install documents as it does elsewhere."""
+    if not DEBIAN.is_dir():
+        pytest.skip("no packages of Debian's in this machine: make vm-test-package")
+    Path("/etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{DEBIAN} ./\n")
+    for path in Path("/etc/dpkg/dpkg.cfg.d").iterdir():
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not line.startswith("path-exclude")))
+    guarded.run("apt-get", "-qq", "update")

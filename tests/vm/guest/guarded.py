@@ -74,6 +74,7 @@ class Tenant:
 
     def __init__(self, name: str, *load: str, properties: Mapping[str, str] | None = None) -> None:
         self.unit = f"{name}.service"
+        self.path = f"{CGROUP}/{self.unit}"
         settings = {"TasksMax": "infinity", "TimeoutStopSec": "60", **(properties or {})}
         options = [f"--property={key}={value}" for key, value in settings.items()]
         command = [sys.executable, "-S", HERE / "load.py", *load]
@@ -87,7 +88,7 @@ class Tenant:
 
     @property
     def cgroup(self) -> Path:
-        return MEMORY / SLICE / self.unit
+        return MEMORY / self.path.lstrip("/")
 
     def usage_bytes(self) -> int:
         name = "memory.current" if V2 else "memory.usage_in_bytes"
@@ -183,6 +184,15 @@ class Service:
         woken_by = {wake["source"] for wake in decision["wakes"]}
         wakes = {one["name"]: one["wakes"] for one in self.status()["sources"]}
         return name in woken_by or (woken_by == {"glance"} and wakes[name] > 0)
+
+    def oom_kills(self) -> list[dict[str, Any]]:
+        """Return the journal's lines about the kernel's own OOM killer."""
+        return [line for line in self.lines() if line["kind"] == "oom-kill"]
+
+    def two_more_passes(self) -> None:
+        """Wait for a pass that began after this was called, and for its end."""
+        passes = self.status()["passes"]
+        eventually(lambda: self.status()["passes"] > passes + 1, "two more passes")
 
     def wait_for_eviction(self) -> dict[str, Any]:
         """Return the first decision that evicted somebody."""

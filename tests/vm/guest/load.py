@@ -4,15 +4,22 @@ load.py hold MIB [stubborn]     take this much at once and hold it; a stubborn o
 load.py grow MIB MIB_A_SECOND   take it at that pace, then hold it
 load.py survive MIB             have a child hold this much, and go on when that is killed
 load.py cache PATH MIB          write a file and read it again, three times over
+load.py read PATH MIB           write a file, and read it again and again until ended
+load.py scan PATH MIB           the same without a pause
+load.py probe PATH              answer 20 times a second, and write to the file how often
+load.py revisit MIB             take this much and write to all of it again and again
 load.py fork                    start processes that stay, as fast as it goes, from each of them too
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from itertools import count
 
 MIB = 1 << 20
 
@@ -62,6 +69,37 @@ def cache(path: str, mib: int) -> None:
     os.unlink(path)
 
 
+def read(path: str, mib: int, pause_seconds: float) -> None:
+    block = b"\1" * MIB
+    with open(path, "wb") as file:
+        file.writelines(block for _ in range(mib))
+        file.flush()
+        os.fsync(file.fileno())  # dirty pages could not be reclaimed
+    while True:
+        with open(path, "rb", buffering=0) as file:
+            while file.read(MIB):
+                pass
+        time.sleep(pause_seconds)
+
+
+def probe(path: str) -> None:
+    kept = bytearray(8 * MIB)
+    for answers in count(1):
+        for offset in range(0, len(kept), mmap.PAGESIZE):
+            kept[offset] = answers % 256
+        with open(f"{path}.new", "w") as file:
+            file.write(str(answers))
+        os.rename(f"{path}.new", path)
+        time.sleep(0.05)
+
+
+def revisit(mib: int) -> None:
+    kept = bytearray(mib * MIB)
+    while True:
+        for page in range(0, len(kept), 4096):
+            kept[page] = (kept[page] + 1) & 0xFF
+
+
 def fork() -> None:
     while True:
         try:
@@ -70,19 +108,22 @@ def fork() -> None:
             time.sleep(0.1)
 
 
+VERBS: dict[str, Callable[..., None]] = {
+    "hold": lambda mib, *how: hold(int(mib), stubborn="stubborn" in how),
+    "grow": lambda mib, mib_per_second: grow(int(mib), float(mib_per_second)),
+    "survive": lambda mib: survive(int(mib)),
+    "thrash": lambda path, mib: thrash(path, int(mib)),
+    "cache": lambda path, mib: cache(path, int(mib)),
+    "read": lambda path, mib: read(path, int(mib), 0.2),
+    "scan": lambda path, mib: read(path, int(mib), 0.0),
+    "probe": probe,
+    "revisit": lambda mib: revisit(int(mib)),
+    "fork": fork,
+}
+
+
 def main(verb: str, *arguments: str) -> None:
-    if verb == "hold":
-        hold(int(arguments[0]), stubborn="stubborn" in arguments)
-    elif verb == "grow":
-        grow(int(arguments[0]), float(arguments[1]))
-    elif verb == "survive":
-        survive(int(arguments[0]))
-    elif verb == "thrash":
-        thrash(arguments[0], int(arguments[1]))
-    elif verb == "cache":
-        cache(arguments[0], int(arguments[1]))
-    elif verb == "fork":
-        fork()
+    VERBS[verb](*arguments)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from reactor.observe.node import NodeObserver
 MIB: Final = 1 << 20
 _STAT: Final = Path("/sys/fs/cgroup/memory.stat")
 _MEMINFO: Final = Path("/proc/meminfo")
+_BLOCK: Final = Path("/sys/block")
 _ZONEINFO: Final = Path("/proc/zoneinfo")
 _NAME_CHARS: Final = 200  # beyond 40 a dentry's name is allocated by itself: 512 bytes in all
 _DENTRY_BYTES: Final = 448
@@ -119,6 +120,38 @@ class SwapFile:
     ) -> None:
         subprocess.run(["swapoff", self._path], check=True)
         self._directory.cleanup()
+
+
+class ZramSwap:
+    """A compressed disk in memory that the machine swaps to, while this is entered."""
+
+    def __init__(self, mib: int) -> None:
+        self._mib = mib
+        self._device = ""
+
+    @staticmethod
+    def missing_because() -> str | None:
+        """Return what it lacks on this machine, None where it can be had."""
+        done = subprocess.run(["modprobe", "zram", "num_devices=1"], capture_output=True, check=False)
+        if done.returncode:
+            return (
+                "this kernel has no module zram: install linux-image-amd64 in the place of the cloud kernel"
+            )
+        return None
+
+    def __enter__(self) -> Self:
+        number = Path("/sys/class/zram-control/hot_add").read_text().strip()
+        self._device = f"zram{number}"
+        (_BLOCK / self._device / "disksize").write_text(f"{self._mib}M")
+        for command in (["mkswap", "--quiet"], ["swapon"]):
+            subprocess.run([*command, f"/dev/{self._device}"], check=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        subprocess.run(["swapoff", f"/dev/{self._device}"], check=True)
+        Path("/sys/class/zram-control/hot_remove").write_text(self._device.removeprefix("zram"))
 
 
 class NegativeDentries:

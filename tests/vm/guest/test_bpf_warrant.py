@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 from probing import MARKS, MIB, PAGES, Cgroup, allocate
+from warranting import FAR, GENERATIONS, Node, grown, is_alive
 
 from reactor.kernel.bpf.records import WarrantOutcome
-from reactor.kernel.bpf.warrants import ClaimState, Result, Terms, WarrantProbe
+from reactor.kernel.bpf.warrants import ClaimState, Terms, WarrantProbe
 
 pytestmark = MARKS
-
-_FAR: Final = 1 << 40
-_SECONDS: Final = 60
-_GENERATIONS: Final = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -34,85 +29,9 @@ def _no_warrant_is_left(probe: WarrantProbe) -> Iterator[None]:
     probe.withdraw()
 
 
-class Node:
-    """A cgroup that is the node, with a victim and another pod in it."""
-
-    def __init__(self, probe: WarrantProbe, cgroup: Cgroup) -> None:
-        self.probe = probe
-        self.cgroup = cgroup
-        self.victim = cgroup.child("victim")
-        self.other = cgroup.child("other")
-        probe.place(self.counter(self.other), 0)
-        probe.place(self.counter(self.victim), 1)
-
-    def counter(self, cgroup: Cgroup) -> int:
-        return self.probe.counters(cgroup.path).memory
-
-    def terms(
-        self,
-        fire_mib: int,
-        *,
-        seconds: float = _SECONDS,
-        least_mib: int = 0,
-        cache_pages: int = _FAR,
-        spared: tuple[tuple[int, int], ...] = (),
-    ) -> Terms:
-        victim = self.probe.counters(self.victim.path)
-        return Terms(
-            victim=victim.cgroup_id,
-            victim_level=victim.level,
-            victim_counter=victim.memory,
-            victim_least=least_mib * PAGES,
-            watched_counter=self.counter(self.cgroup),
-            fire=fire_mib * PAGES,
-            cache_most=cache_pages,
-            expires_ns=time.monotonic_ns() + int(seconds * 1e9),
-            spared=spared,
-        )
-
-    def arm(self, terms: Terms, *, other_mib: int = 1 << 20) -> None:
-        generation = next(_GENERATIONS)
-        arrivals = self.probe.arrivals()
-        self.probe.bound(0, other_mib * PAGES)
-        assert self.probe.draft(generation, terms)
-        assert self.probe.arm(generation, arrivals)
-
-    def voided(self) -> WarrantOutcome:
-        """Return why there is no warrant any more."""
-        deadline = time.monotonic() + _SECONDS
-        while self.probe.is_claimed():
-            assert time.monotonic() < deadline, self.probe.result()
-            time.sleep(0.05)
-        assert self.probe.withdraw() is None
-        return self.probe.result().outcome
-
-    def served(self) -> Result:
-        deadline = time.monotonic() + _SECONDS
-        while self.probe.result().signalled_ns is None:
-            assert time.monotonic() < deadline, self.probe.result()
-            time.sleep(0.05)
-        assert self.probe.withdraw() is ClaimState.SERVED
-        return self.probe.result()
-
-
 @pytest.fixture
 def node(probe: WarrantProbe, cgroup: Cgroup) -> Node:
     return Node(probe, cgroup)
-
-
-def grown(cgroup: Cgroup, mib: int) -> int:
-    """Return the pid of a process that has allocated so much."""
-    pid = cgroup.allocate(mib)
-    deadline = time.monotonic() + _SECONDS
-    while int((cgroup.path / "memory.current").read_text()) < mib * MIB:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return pid
-
-
-def is_alive(pid: int) -> bool:
-    found, _ = os.waitpid(pid, os.WNOHANG)
-    return found == 0
 
 
 def test_victim_that_crosses_is_killed_at_the_crossing_itself(node: Node) -> None:
@@ -160,7 +79,7 @@ def test_another_pods_growth_beyond_its_bound_voids_the_warrant(node: Node) -> N
 
 
 def test_another_pods_growth_voids_a_draft_too(node: Node) -> None:
-    generation = next(_GENERATIONS)
+    generation = next(GENERATIONS)
     node.probe.bound(0, 30 * PAGES)
     arrivals = node.probe.arrivals()
     assert node.probe.draft(generation, node.terms(200))
@@ -202,7 +121,7 @@ def test_warrant_that_was_withdrawn_is_not_served(node: Node) -> None:
 
 
 def test_draft_is_not_served(node: Node) -> None:
-    assert node.probe.draft(next(_GENERATIONS), node.terms(40))
+    assert node.probe.draft(next(GENERATIONS), node.terms(40))
     pid = node.victim.allocate(80)
     time.sleep(3)
     assert is_alive(pid)
@@ -218,7 +137,7 @@ def test_cgroup_that_comes_voids_the_warrant(node: Node) -> None:
 def test_cgroup_that_came_since_the_pods_were_listed_keeps_a_draft_from_being_armed(node: Node) -> None:
     arrivals = node.probe.arrivals()
     node.cgroup.child("newcomer")
-    generation = next(_GENERATIONS)
+    generation = next(GENERATIONS)
     assert node.probe.draft(generation, node.terms(40))
     assert not node.probe.arm(generation, arrivals)
     assert node.voided() is WarrantOutcome.NEWCOMER
@@ -256,6 +175,34 @@ def test_mere_reader_of_files_is_spared(node: Node, tmp_path: Path) -> None:
         path.unlink()
 
 
+def test_page_cache_that_came_since_moves_the_crossing_by_as_much(node: Node, tmp_path: Path) -> None:
+    """It may be idle, which is no memory in use: the victim may take as much more."""
+    read_mib = 30
+    path = Path("/var/tmp") / tmp_path.name
+    path.write_bytes(bytes(read_mib * MIB))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        cache = node.probe.cache_pages()
+        node.arm(node.terms(60, cache=cache))
+        node.other.run(lambda: len(path.read_bytes()[:1]))
+        usage = node.cgroup.path / "memory.current"
+        deadline = time.monotonic() + 60
+        while int(usage.read_text()) < read_mib * MIB:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        first = grown(node.victim, 45)
+        assert int(usage.read_text()) > 70 * MIB
+        assert is_alive(first)
+        assert node.probe.result().crossed_ns is None
+        pid = node.victim.allocate(45)
+        assert node.served().pid == pid
+        assert node.probe.result().value_pages >= 60 * PAGES + (node.probe.cache_pages() - cache) - PAGES
+    finally:
+        path.unlink()
+
+
 def test_the_machines_own_level_is_served_by_its_working_set(node: Node) -> None:
     terms = node.terms(0)
     node.arm(
@@ -266,7 +213,8 @@ def test_the_machines_own_level_is_served_by_its_working_set(node: Node) -> None
             victim_least=0,
             watched_counter=0,
             fire=node.probe.working_set_pages() + 60 * PAGES,
-            cache_most=_FAR,
+            cache=0,
+            cache_most=FAR,
             expires_ns=terms.expires_ns,
         )
     )

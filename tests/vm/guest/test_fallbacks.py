@@ -47,7 +47,7 @@ def test_each_source_alone_is_named_everywhere_and_has_the_hog_evicted(service: 
     hog = Tenant("hog", *load)
     decision = service.wait_for_eviction()
     assert [hog.pod] == service.evicted()
-    assert expected in {wake["source"] for wake in decision["wakes"]}
+    assert service.was_woken_by(expected, decision)
 
 
 def used_by_doctor() -> set[str]:

@@ -58,6 +58,21 @@ def test_hog_is_killed_by_the_kernel_and_its_neighbour_lives(service: Service) -
     assert "kernel kill: " in run(BIN, "status")
 
 
+def test_hog_too_fast_for_the_nearer_early_level_has_its_warrant_from_the_farther_one(
+    service: Service,
+) -> None:
+    """It takes the last 3 MiB in the time of a pass under emulation, the last 32 MiB in ten times that."""
+    neighbour = Tenant("neighbour", "hold", "20")
+    filler = Tenant("filler", "hold", "250", properties={"ManagedOOMPreference": "omit"})
+    eventually(lambda: neighbour.holds_its_memory() and filler.holds_its_memory(), "what there is besides")
+    service.configure(HARD, KERNEL_KILL)
+    service.start()
+    armed(service, 2)
+    hog = Tenant("hog", "grow", "250", "20")
+    was_killed_by_the_kernel(service, hog.unit)
+    assert neighbour.is_alive()
+
+
 def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel(service: Service) -> None:
     run("systemctl", "set-property", "--runtime", "guarded.slice", "MemoryMax=infinity")
     neighbour = Tenant("neighbour", "hold", "20")

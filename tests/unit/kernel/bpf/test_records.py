@@ -45,6 +45,7 @@ from reactor.kernel.bpf.records import (
 from reactor.kernel.bpf.warrants import (
     CLAIM,
     CLAIM_BITS,
+    EXPIRES_AT,
     PLACES,
     SPARED,
     WARRANT_ARRIVALS,
@@ -76,7 +77,8 @@ OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_page
 
 
 TERMS = (
-    *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache_most", "expires_ns"),
+    *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache"),
+    *("cache_most", "expires_ns"),
     *("spared", "spared_levels", "victim_level"),
 )
 RESULT = ("outcome", "crossed_ns", "signalled_ns", "value", "pid", "error", "comm")
@@ -262,9 +264,10 @@ def test_node_counts_by_its_working_set_where_nothing_else_is_asked_for() -> Non
 def test_warrant_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
     assert c_layouts["warrant"] == WARRANT_BYTES
     assert c_layouts["warrant.claim"] == 0
-    seven, spared, levels = 7 * 8, SPARED * 8, SPARED * 4
-    in_terms = [*range(0, seven, 8), seven, seven + spared, seven + spared + levels]
+    eight, spared, levels = 8 * 8, SPARED * 8, SPARED * 4
+    in_terms = [*range(0, eight, 8), eight, eight + spared, eight + spared + levels]
     assert [c_layouts[f"warrant.{field}"] for field in TERMS] == [CLAIM.size + place for place in in_terms]
+    assert c_layouts["warrant.expires_ns"] == EXPIRES_AT
     result_at = CLAIM.size + WARRANT_TERMS.size
     *in_result, end = _offsets(WARRANT_RESULT)
     assert [c_layouts[f"warrant.{field}"] for field in RESULT] == [result_at + place for place in in_result]
@@ -289,15 +292,16 @@ def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
         victim_least=4,
         watched_counter=5,
         fire=6,
-        cache_most=7,
-        expires_ns=8,
+        cache=7,
+        cache_most=8,
+        expires_ns=9,
         spared=spared,
     )
 
 
 def test_terms_name_each_spared_cgroup_with_its_level() -> None:
     terms = terms_with(((10, 3), (11, 4)))
-    assert (1, 3, 4, 5, 6, 7, 8, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(terms.pack())
+    assert (1, 3, 4, 5, 6, 7, 8, 9, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(terms.pack())
 
 
 def test_terms_refuse_more_spared_cgroups_than_they_hold() -> None:

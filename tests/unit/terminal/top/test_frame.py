@@ -283,3 +283,44 @@ def test_no_size_and_no_name_breaks_a_frame(width, height, pods, names):
 
     assert len(lines) <= height
     assert all(sum(len(span.text) for span in line) <= width for line in lines)
+
+
+def test_swap_traffic_stands_in_the_head_while_there_is_any():
+    traffic = {"in_bytes_per_second": 3 * MIB, "out_bytes_per_second": 0, "window_seconds": 10.0}
+    lines = top.read(top.document(swap_traffic=traffic))
+    assert any("swap in 3Mi/s, out 0/s" in line for line in lines)
+    for quiet in (None, traffic | {"in_bytes_per_second": 0}, traffic | {"in_bytes_per_second": None}):
+        assert not any("swap" in line for line in top.read(top.document(swap_traffic=quiet)))
+
+
+def test_rules_are_shown_those_first_that_hold_and_no_part_where_there_are_none():
+    rule = {
+        "name": "quiet",
+        "action": "report",
+        "matched": 3,
+        "held_in": 0,
+        "unhelpful": 0,
+        "why_not": "its conditions hold in none of its cgroups",
+    }
+    thrash = {
+        "name": "thrash",
+        "action": "evict",
+        "held_in": 2,
+        "unhelpful": 1,
+        "why_not": "it rests for 9 s more",
+    }
+    lines = top.read(top.document(rules=[rule, rule | thrash]), width=120)
+    (head,) = [index for index, line in enumerate(lines) if line.startswith("RULE ")]
+    assert ["RULE", "ACTION", "CGROUPS", "HOLDS", "IN"] == lines[head].split()
+    assert ["thrash", "evict", "3", "2", "did", "not", "help", "1", "times", "in", "a", "row;"] == lines[
+        head + 1
+    ].split()[:12]
+    assert lines[head + 2].split()[:6] == ["quiet", "report", "3", "0", "its", "conditions"]
+    for without in ({}, {"rules": []}):
+        assert not any(line.startswith("RULE ") for line in top.read(top.document(**without)))
+
+
+def test_what_a_rule_did_is_an_event_with_its_name():
+    rule = {"name": "thrash", "action": "report", "cgroup": "/apps/a"}
+    lines = top.read(top.document(decisions=[top.decision(rule=rule)]))
+    assert any("rule thrash: reported /apps/a" in line for line in lines)

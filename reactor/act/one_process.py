@@ -1,0 +1,373 @@
+"""One process of a pod is killed, and no other: the largest of those that may be.
+
+    prepare     beforehand: see what the pod's processes hold, and hold pidfds of the largest
+    choose      hot, synchronous: list them again, read the largest again and those that came since
+    kill        SIGKILL, and its memory freed in our own context
+    terminate   a soft eviction: SIGTERM, the grace period, then the kill
+
+Who writes what: a tenant forks, moves its processes below its own cgroup, and gives them names. So a process
+is held by its pidfd before the pod's cgroup is listed: what is listed then, and may be signalled through the
+pidfd, was in this pod meanwhile. It is listed once more before the SIGKILL that ends a grace period. How many
+processes are read, and for how much CPU time, is bounded; beyond that no process is chosen, and the whole pod
+is killed in its place. What a process calls itself spares or exposes that process alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import trio
+
+from reactor.act.release import MemoryRelease
+from reactor.act.target import Target
+from reactor.act.untouchable import Untouchable
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup_directory import walk
+from reactor.kernel.files import close_descriptor
+from reactor.kernel.process_memory import read_process_memory
+from reactor.kernel.procfs import PROC, read_oom_score_adj
+from reactor.model.name_patterns import matcher
+from reactor.model.pod_lists import SPARED_PROCESSES
+from reactor.model.pods import Pod
+from reactor.model.processes import ProcessMemory
+from reactor.policy.process_victims import in_order, is_spared, too_small_because
+
+_MOST_PROCESSES: Final = 256
+_MOST_CGROUPS: Final = 64
+_MOST_CPU_NS: Final = 10_000_000  # a status file takes 25 us; a tenant makes it longer by its groups
+_AFRESH: Final = 8  # of the largest: what they hold is read again at the kill
+# What the others hold is read again after so long, where it is prepared again, and at the latest at the kill.
+_RENEWED_SECONDS: Final = 0.25
+_STALE_SECONDS: Final = 1.0
+_TRIES: Final = 2  # a process may end between its choice and its signal
+_STUCK_SECONDS: Final = 1.0
+_MOST_STRUCK: Final = 16
+
+
+class NoProcessError(ReactorError):
+    """No process of the pod is killed alone, for this reason: the whole pod is."""
+
+
+@dataclass(slots=True)
+class Chosen:
+    """A process of a pod, by its pidfd, which is owned. `killed_ns` is when it was sent SIGKILL."""
+
+    process: ProcessMemory
+    pod: Pod
+    pidfd: int
+    killed_ns: int | None = None
+
+    def close(self) -> None:
+        """Close the pidfd. Harmless when repeated."""
+        fd, self.pidfd = self.pidfd, -1
+        if fd >= 0:
+            close_descriptor(fd)
+
+
+class _Struck(NamedTuple):
+    """A killed process until it has exited, by a pidfd that is owned."""
+
+    pid: int
+    pidfd: int
+    at_seconds: float
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A pod's processes as they were seen last, by id, and pidfds of the largest. `target` is owned.
+
+    `whole_seconds` is when what each of them holds was read, and not only of the largest.
+    """
+
+    target: Target
+    processes: dict[int, ProcessMemory] = field(default_factory=dict)
+    pidfds: dict[int, int] = field(default_factory=dict)
+    whole_seconds: float = -math.inf
+
+    def close(self) -> None:
+        while self.pidfds:
+            close_descriptor(self.pidfds.popitem()[1])
+        self.target.close()
+
+
+class OneProcess:
+    """Kills single processes of pods. `opened` returns a pod's target where it may be killed, else it raises.
+
+    Nothing here waits but what is async.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[Pod], Target],
+        untouchable: Untouchable,
+        release: MemoryRelease,
+        *,
+        proc: Path = PROC,
+    ) -> None:
+        self._opened = opened
+        self._untouchable = untouchable
+        self._release = release
+        self._proc = proc
+        self._seen: dict[str, _Seen] = {}
+        self._struck: dict[str, list[_Struck]] = {}
+
+    def prepare(self, pods: Sequence[Pod]) -> None:
+        """See what the processes of these pods hold, and forget all others. Never raises: the choice does."""
+        self._sweep()
+        wanted = {pod.uid: pod for pod in pods if pod.process_victim is not None}
+        for uid, seen in list(self._seen.items()):
+            if uid not in wanted or not seen.target.is_of(wanted[uid]):
+                self._seen.pop(uid).close()
+        for uid, pod in wanted.items():
+            try:
+                if uid not in self._seen:
+                    self._seen[uid] = _Seen(self._opened(pod))
+                self._observe(self._seen[uid], _RENEWED_SECONDS)
+                self._hold_largest(self._seen[uid])
+            except (ReactorError, OSError):
+                if uid in self._seen:
+                    self._seen.pop(uid).close()
+
+    def close(self) -> None:
+        """Close every descriptor. Harmless when repeated."""
+        self.prepare(())
+        while self._struck:
+            for one in self._struck.popitem()[1]:
+                close_descriptor(one.pidfd)
+
+    def choose(self, pod: Pod, used_bytes: int | None) -> Chosen:
+        """Return the process of a pod that goes first, for the caller to close.
+
+        `used_bytes` is the pod's working set, without what was killed of it and is dying. Raises
+        NoProcessError with the reason where none does, RefusedError and OSError as a kill of the pod does.
+        """
+        self._refuse_stuck(pod.uid)
+        seen = self._seen.pop(pod.uid, None)
+        if seen is not None and not seen.target.is_of(pod):
+            seen.close()
+            seen = None
+        seen = seen or _Seen(self._opened(pod))
+        try:
+            self._observe(seen, _STALE_SECONDS)
+            return self._chosen(pod, seen, used_bytes)
+        finally:
+            seen.close()
+
+    def kill_first(self, pod: Pod, used_bytes: int | None) -> Chosen:
+        """Choose a process and send it SIGKILL. Raises as `choose`, OSError also where that is refused."""
+        for _ in range(_TRIES):
+            chosen = self.choose(pod, used_bytes)
+            is_killed = False
+            try:
+                is_killed = self._kill(chosen)
+            finally:
+                if not is_killed:
+                    chosen.close()
+            if is_killed:
+                return chosen
+        raise NoProcessError("its processes end before they are killed")
+
+    def kill(self, chosen: Chosen) -> bool:
+        """Send SIGKILL to what was chosen some time ago; return whether it is still a process of the pod.
+
+        Raises RefusedError where the pod must not be touched any more, OSError where the signal is refused.
+        """
+        with closing(self._opened(chosen.pod)) as target:
+            return _lists(target, chosen.process.pid) and self._kill(chosen)
+
+    def _kill(self, chosen: Chosen) -> bool:
+        try:
+            signal.pidfd_send_signal(chosen.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        chosen.killed_ns = time.monotonic_ns()
+        self._release.release((chosen.pidfd,))
+        with suppress(OSError):  # no descriptors left
+            pidfd = os.dup(chosen.pidfd)
+            struck = self._struck.setdefault(chosen.pod.uid, [])
+            struck.append(_Struck(chosen.process.pid, pidfd, time.monotonic()))
+        return True
+
+    def terminate(self, chosen: Chosen) -> bool:
+        """Send SIGTERM; return whether there was such a process. Raises OSError where refused."""
+        try:
+            signal.pidfd_send_signal(chosen.pidfd, signal.SIGTERM)
+        except ProcessLookupError:
+            return False
+        return True
+
+    async def wait_exited(self, chosen: Chosen, seconds: float) -> int | None:
+        """Wait until the process has exited; return when, in ns on CLOCK_MONOTONIC, None: not in time."""
+        with trio.move_on_after(seconds) as patience:
+            await trio.lowlevel.wait_readable(chosen.pidfd)
+        exited_ns = None if patience.cancelled_caught else time.monotonic_ns()
+        self._sweep()
+        return exited_ns
+
+    def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None) -> Chosen:
+        rule = pod.process_victim
+        is_never = never_matcher(() if rule is None else rule.never)
+        struck = {one.pid for one in self._struck.get(pod.uid, ())}
+        reserved = self._untouchable.pids | struck
+        living = [one for one in seen.processes.values() if one.pid not in struck]
+        for first in in_order(living):
+            why = too_small_because(first, living, used_bytes)
+            if why is not None:
+                raise NoProcessError(why)  # so are all after it
+            pidfd = self._pidfd_of(seen, first.pid)
+            if pidfd is None:
+                continue
+            process = self._read(first.pid)
+            if process is not None and self._may_be_killed(process, pidfd, is_never, reserved):
+                return Chosen(process, pod, pidfd)
+            close_descriptor(pidfd)
+        raise NoProcessError("no process of it may be killed alone")
+
+    def _may_be_killed(
+        self,
+        process: ProcessMemory,
+        pidfd: int,
+        is_never: Callable[[str], bool],
+        reserved: Collection[int],
+    ) -> bool:
+        """Return whether a process may be killed alone, and is still the one that was read."""
+        try:
+            score = read_oom_score_adj(process.pid, self._proc)
+        except (OSError, ReactorError):
+            return False  # gone
+        return not is_spared(process, score, is_never, reserved) and not has_exited(pidfd)
+
+    def _pidfd_of(self, seen: _Seen, pid: int) -> int | None:
+        """Return a pidfd of a process that is listed, the caller's; None where it is gone.
+
+        One that was held before the list was read needs no second look.
+        """
+        held = seen.pidfds.pop(pid, None)
+        if held is not None:
+            return held
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        if _lists(seen.target, pid):
+            return pidfd
+        close_descriptor(pidfd)
+        return None
+
+    def _observe(self, seen: _Seen, renewed_seconds: float) -> None:
+        """Bring up to date what is known of a pod's processes. Raises NoProcessError, OSError.
+
+        Of those that were seen before only the largest are read again, all of them after `renewed_seconds`.
+        """
+        began_ns = time.thread_time_ns()
+        for pid in [pid for pid, pidfd in seen.pidfds.items() if has_exited(pidfd)]:
+            close_descriptor(seen.pidfds.pop(pid))  # the id may be another's by now
+            seen.processes.pop(pid, None)
+        pids = _listed(seen.target)
+        now_seconds = time.monotonic()
+        known = seen.processes
+        if now_seconds - seen.whole_seconds >= renewed_seconds:
+            known, seen.whole_seconds = {}, now_seconds
+        found = {pid: known[pid] for pid in pids if pid in known}
+        largest = [one.pid for one in in_order(found.values())[:_AFRESH]]
+        new = [pid for pid in pids if pid not in known]
+        for pid in (*largest, *new):
+            if time.thread_time_ns() - began_ns > _MOST_CPU_NS:
+                raise NoProcessError("what its processes hold can't be read in time")
+            process = self._read(pid)
+            if process is None:
+                found.pop(pid, None)
+            else:
+                found[pid] = process
+        seen.processes = found
+
+    def _read(self, pid: int) -> ProcessMemory | None:
+        try:
+            return read_process_memory(pid, self._proc)
+        except (OSError, ReactorError):
+            return None  # gone
+
+    def _hold_largest(self, seen: _Seen) -> None:
+        """Open pidfds of the largest, and see that each is in the pod's cgroup while it is held."""
+        wanted = [one.pid for one in in_order(seen.processes.values())[:_AFRESH]]
+        for pid in seen.pidfds.keys() - set(wanted):
+            close_descriptor(seen.pidfds.pop(pid))
+        for pid in [pid for pid in wanted if pid not in seen.pidfds]:
+            try:
+                seen.pidfds[pid] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+
+    def _refuse_stuck(self, uid: str) -> None:
+        """Raise NoProcessError where a process of the pod that was killed should have exited by now."""
+        self._sweep()
+        left = self._struck.get(uid, [])
+        if left and time.monotonic() - left[0].at_seconds > _STUCK_SECONDS:
+            raise NoProcessError(f"its process {left[0].pid} was killed, and has not exited")
+        if len(left) >= _MOST_STRUCK:
+            raise NoProcessError(f"{_MOST_STRUCK} of its processes were killed, and have not exited")
+
+    def _sweep(self) -> None:
+        """Forget the killed processes that have exited."""
+        for uid, struck in list(self._struck.items()):
+            left = [one for one in struck if not has_exited(one.pidfd)]
+            for one in struck:
+                if one not in left:
+                    close_descriptor(one.pidfd)
+            if left:
+                self._struck[uid] = left
+            else:
+                del self._struck[uid]
+
+
+def has_exited(pidfd: int) -> bool:
+    """Return whether a process has exited. Its memory is given back before that."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+@lru_cache(maxsize=64)
+def never_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return what tells whether a process's name is one that is spared, by these or by SPARED_PROCESSES."""
+    matchers = [matcher(pattern) for pattern in (*SPARED_PROCESSES, *patterns)]
+    return lambda name: any(matches(name) for matches in matchers)
+
+
+def _listed(target: Target) -> list[int]:
+    """Return the processes in a pod. Raises NoProcessError where they are too many to choose among."""
+    pids: list[int] = []
+    for directory in _directories(target):
+        pids += directory
+        if len(pids) > _MOST_PROCESSES:
+            raise NoProcessError(f"it has more than {_MOST_PROCESSES} processes")
+    return list(dict.fromkeys(pids))
+
+
+def _lists(target: Target, pid: int) -> bool:
+    """Return whether a process is in a pod. Raises OSError."""
+    return any(pid in directory for directory in _directories(target))
+
+
+def _directories(target: Target) -> Iterator[list[int]]:
+    """Yield the processes of the pod's first cgroups, its own first. Raises OSError."""
+    if target.directory is None:
+        return
+    with closing(walk(target.directory, _raise, spared=target.spared)) as found:
+        for directory in islice(found, _MOST_CGROUPS):
+            yield directory.processes()
+
+
+def _raise(_: str, error: OSError) -> None:
+    raise error

@@ -1,0 +1,695 @@
+"""The operator's rules: their cgroups are observed in turns beside the loop, and what is due is done.
+
+A turn takes a quarter of a millisecond, and the loop goes first after it: no crossing waits longer. How often
+the cgroups of a rule are observed follows from what that costs: once in a second, or as much less often as it
+takes for a thousandth of a CPU. Where a rule asks for pressure and no task of the machine stalls nothing is
+read at all. A cgroup in which the conditions hold, or a counter grows, is observed each second, within a
+fiftieth of a CPU: a tenant can have thousands of them grow. What is due is observed afresh before it is done.
+Where the kernel's own triggers tell of a stall, that cgroup is observed then, and not at the next second.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import trio
+
+from reactor.guard.passes import Passes
+from reactor.guard.recorder import OnPass
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.procfs import PROC
+from reactor.model.pod_parents import PodParent
+from reactor.model.rules import (
+    Acted,
+    Condition,
+    Firing,
+    Measure,
+    Metric,
+    PressureResource,
+    RankedBy,
+    Rule,
+    RuleAction,
+)
+from reactor.observe.rules import RuleObserver, share_of_machine
+from reactor.policy.rules import (
+    Sample,
+    Standing,
+    acted_key,
+    after_acting,
+    due_in_any,
+    hit_by,
+    observed,
+    rest_seconds,
+    why_not,
+)
+from reactor.sources.rule_pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
+from reactor.text import printable
+from reactor.workloads.selected import Selected, find_selected
+
+_TICK_SECONDS: Final = 1.0
+_TURN_SECONDS: Final = 0.00025
+_FIND_SECONDS: Final = 10.0
+_SHARE_AT_REST: Final = 0.0006
+_SHARE_OF_FINDING: Final = 0.0004
+_SHARE_UNDER_PRESSURE: Final = 0.02
+_LONGEST_SECONDS: Final = 60.0
+# Of what stirs: below the gap after which the policy takes a condition for a new one.
+_LONGEST_STIRRING_SECONDS: Final = 10.0
+_SHOWN: Final = 5
+_MACHINE: Final = "/"
+# The kernel averages what was in each such time: an average rises only while there is as much pressure in it.
+_OF_AN_AVERAGE_SECONDS: Final = 2.0
+# The kernel tells of a window that ended a moment ago; what it tells is to hold when that is observed afresh.
+_TOLD_LATE_SHARE: Final = 0.9
+_PODS_AT_ONCE: Final = 8
+_SELECTORS_AT_ONCE: Final = 16
+_MOST_CGROUPS_SHOWN: Final = 32
+_ACTED_KEPT_SECONDS: Final = 3600.0
+_SCANNED: Final = Metric(Measure.PAGES_SCANNED)
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    """Rules for the same cgroups, whose numbers are read once for all of them.
+
+    `floors` are the lowest limits, `required` the gauges that each of the rules asks for. The group is only
+    observed while tasks stall for `resource`, by `share` of the time at least (None: always). `counters` are
+    as they were at the last observation, `peaks` the highest value of a gauge in the last round, and
+    `standings` are by rule and cgroup.
+    """
+
+    selectors: tuple[PodParent, ...]
+    rules: list[Rule]
+    metrics: tuple[Metric, ...]
+    required: tuple[Metric, ...]
+    floors: Mapping[Metric, float]
+    resource: PressureResource | None
+    share: float
+    selected: Mapping[str, Selected] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    find_due_seconds: float = 0.0
+    find_at_rest_due_seconds: float = 0.0
+    due_seconds: float = 0.0
+    stirring_due_seconds: float = 0.0
+    every_seconds: float = _TICK_SECONDS
+    counters: dict[str, tuple[float, dict[Metric, float]]] = field(default_factory=dict)
+    peaks: dict[Metric, float] = field(default_factory=dict)
+    standings: dict[str, dict[str, Standing]] = field(default_factory=dict)
+
+    def note_peaks(self, values: Mapping[Metric, float | None]) -> None:
+        """Take note of the highest values of gauges in this round."""
+        for metric, value in values.items():
+            if value is not None and not metric.is_counter:
+                self.peaks[metric] = max(value, self.peaks.get(metric, value))
+
+    def go_on_from(self, before: _Group, rule: Rule) -> None:
+        """Take over what was observed for a rule when it was for other cgroups; they are found anew."""
+        kept = set(rule.cgroups)
+        self.selected = {**self.selected, **_only(before.selected, kept)}
+        self.counters |= _only(before.counters, kept)
+        self.standings[rule.name] = _only(before.standings[rule.name], kept)
+
+    def forget(self, cgroup: str) -> None:
+        """Forget what is known of a cgroup, which is gone or another one by now."""
+        self.counters.pop(cgroup, None)
+        for standings in self.standings.values():
+            standings.pop(cgroup, None)
+
+    def stirring(self) -> list[str]:
+        """Return the cgroups in which a rule's conditions hold, or a counter grows."""
+        return list({cgroup: None for standings in self.standings.values() for cgroup in standings})
+
+
+class RuleWatch:
+    """Observes what the rules are for, and has `passes` do what they ask for; `on_pass` takes the records.
+
+    `acted`, by the rules' names, outlives it: a reload ends no cool-down. `worked_seconds` is the CPU time
+    that the thread has taken. `triggers` tell of stalls as they happen, None: the clock alone does.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it is connected to
+        self,
+        tree: CgroupTree,
+        rules: Iterable[Rule],
+        passes: Passes,
+        acted: dict[str, Acted],
+        *,
+        observer: RuleObserver | None = None,
+        clock_seconds: Callable[[], float] = time.monotonic,
+        worked_seconds: Callable[[], float] = time.thread_time,
+        triggers: RulePressure | None = None,
+    ) -> None:
+        self._triggers = triggers
+        self._tree = tree
+        self._passes = passes
+        self._acted = acted
+        self._clock_seconds = clock_seconds
+        self._worked_seconds = worked_seconds
+        self._observer = observer or RuleObserver(tree, proc=PROC, clock_seconds=clock_seconds)
+        self._cpus = os.cpu_count() or 1
+        self._groups = _grouped(rules)
+        self._own_groups = len(self._groups)
+        self._to_add: tuple[tuple[Rule, ...], Mapping[str, PodParent]] | None = None
+        self._of_machine = self._machine_triggers()
+        self._arm_due_seconds = 0.0
+        self._stalled: dict[PressureResource, tuple[float, float]] = {}
+        self._stall_shares: dict[PressureResource, float] = {}
+        self._amounts_before: dict[str, dict[str, dict[str, int]]] = {}  # by rule, cgroup, uid
+        self._told: dict[str, tuple[str, float]] = {}
+        self._turn_began_seconds = 0.0
+        self._turn_cost_seconds = 0.0
+        self.on_pass: OnPass = lambda _: None
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what the rules are for and can't be observed, and why."""
+        return {f"rules: {what}": why for group in self._groups for what, why in group.problems.items()}
+
+    async def add(self, rules: Iterable[Rule]) -> None:
+        """Go by these as well from the next tick on, in the place of those that were added before.
+
+        A rule that is for other cgroups than before goes on with those that it keeps: else a user who comes
+        or goes would begin the time of all others anew.
+        """
+        added = tuple(rules)
+        selectors: dict[str, PodParent] = {}
+        for cgroup in (cgroup for rule in added for cgroup in rule.cgroups):
+            selectors[cgroup] = PodParent(cgroup)
+            if len(selectors) % _SELECTORS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        self._to_add = (added, selectors)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Observe and act until cancelled."""
+        async with trio.open_nursery() as nursery:
+            triggers = self._triggers
+            if triggers is not None:
+                await nursery.start(triggers.run)
+            task_status.started()
+            while True:
+                await self.tick()
+                until_seconds = trio.current_time() + _TICK_SECONDS
+                if triggers is None:
+                    await trio.sleep_until(until_seconds)
+                    continue
+                if self._clock_seconds() >= self._arm_due_seconds:
+                    self._arm_due_seconds = self._clock_seconds() + _LONGEST_SECONDS
+                    triggers.want(*self._wanted_triggers())
+                while (left_seconds := until_seconds - trio.current_time()) > 0:
+                    fired = await triggers.wait(left_seconds)
+                    if fired:
+                        pause_seconds = await self.attend(fired)
+                        await trio.sleep_until(min(until_seconds, trio.current_time() + pause_seconds))
+
+    async def attend(self, fired: Sequence[Fired]) -> float:
+        """Observe the cgroups whose tasks stall, and act; return for how long to attend to no more of it.
+
+        What the kernel has seen in a rule's own window counts as observed.
+        """
+        stalling = [one for one in fired if one.trigger not in self._of_machine]
+        is_any_closed = any(not self._is_open(group) for group in self._groups)
+        if is_any_closed and len(stalling) < len(fired):
+            await self.tick()  # tasks of the machine stall
+        self._begin_turn()
+        for group in self._groups:
+            for trigger, is_exact in stalling:
+                selected = group.selected.get(trigger.cgroup)
+                is_ours = group.resource == trigger.resource
+                if is_ours and selected is not None and selected.inode == trigger.inode:
+                    self._observe(group, selected, told=trigger if is_exact else None)
+                    await self._give_way()
+            for rule in group.rules:
+                if group.standings[rule.name]:
+                    await self._act(group, rule)
+        return self._turn_cost() / _SHARE_UNDER_PRESSURE
+
+    def _is_found_at_rest(self, group: _Group, now_seconds: float) -> bool:
+        """Return whether cgroups are to be found while no task stalls: for the triggers on their pressure."""
+        if self._triggers is None or now_seconds < group.find_at_rest_due_seconds:
+            return False
+        is_v2 = self._tree.version is CgroupVersion.V2
+        return is_v2 or any(one.text == _MACHINE for one in group.selectors)
+
+    def _machine_triggers(self) -> tuple[Trigger, ...]:
+        """Return what tells that tasks of the machine stall enough for any rule."""
+        shares: dict[PressureResource, float] = {}
+        for group in self._groups:
+            if group.resource is not None:
+                shares[group.resource] = min(group.share, shares.get(group.resource, group.share))
+        return tuple(
+            Trigger(
+                cgroup=_MACHINE,
+                inode=0,
+                path=self._observer.pressure_path(_MACHINE, "", resource),
+                resource=resource,
+                kind="some",
+                stall_seconds=_OF_AN_AVERAGE_SECONDS * share_of_machine(share, self._cpus),
+                window_seconds=_OF_AN_AVERAGE_SECONDS,
+            )
+            for resource, share in shares.items()
+        )
+
+    def _wanted_triggers(self) -> tuple[Iterable[Trigger], int]:
+        """Return the triggers to be armed, and for how many cgroups of rules there are none to be."""
+        groups = [group for group in self._groups if group.resource is not None]
+        each = max(1, (MOST_TRIGGERS - len(self._of_machine)) // max(1, len(groups)))
+        wanted = dict.fromkeys(self._of_machine)
+        left_out = 0
+        for group in groups:
+            gates = list(dict.fromkeys(gate for rule in group.rules if (gate := _gate(rule)) is not None))
+            cgroups: Collection[Selected] = group.selected.values()
+            if self._tree.version is CgroupVersion.V1:  # it accounts pressure of the machine alone
+                cgroups = [one for one in (group.selected.get(_MACHINE),) if one is not None]
+            wanted |= dict.fromkeys(islice(self._triggers_of(group, cgroups, gates), each))
+            left_out += max(0, len(cgroups) * len(gates) - each)
+        return wanted, left_out
+
+    def _triggers_of(
+        self, group: _Group, cgroups: Iterable[Selected], gates: Iterable[Condition]
+    ) -> Iterator[Trigger]:
+        resource = group.resource or ""
+        for selected in cgroups:
+            path = self._observer.pressure_path(selected.cgroup, selected.directory, resource)
+            for gate in gates:
+                is_stall = gate.metric.is_counter
+                yield Trigger(
+                    cgroup=selected.cgroup,
+                    inode=selected.inode,
+                    path=path,
+                    resource=resource,
+                    kind="full" if gate.metric.of.split()[1] == "full" else "some",
+                    stall_seconds=gate.limit if is_stall else _OF_AN_AVERAGE_SECONDS * gate.limit / 100.0,
+                    window_seconds=gate.within_seconds if is_stall else _OF_AN_AVERAGE_SECONDS,
+                )
+
+    async def tick(self) -> None:
+        """Observe what is due once, and act."""
+        if self._to_add is not None:
+            self._take_added(*self._to_add)
+            self._to_add = None
+        now_seconds = self._clock_seconds()
+        self._note_stalls(now_seconds)
+        for group in self._groups:
+            self._begin_turn()
+            is_open = self._is_open(group)
+            if is_open and now_seconds >= group.due_seconds:
+                if now_seconds >= group.find_due_seconds:
+                    await self._find(group)
+                await self._observe_all(group, group.selected, is_round=True)
+                self._next_round(group)
+            elif any(group.standings.values()) and now_seconds >= group.stirring_due_seconds:
+                await self._observe_all(group, group.stirring())
+                pace_seconds = self._turn_cost() / self._share(_SHARE_UNDER_PRESSURE)
+                pause_seconds = min(_LONGEST_STIRRING_SECONDS, max(_TICK_SECONDS, pace_seconds))
+                group.stirring_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
+            elif not is_open and self._is_found_at_rest(group, now_seconds):
+                await self._find(group)
+                pause_seconds = max(_LONGEST_SECONDS, group.find_due_seconds - self._clock_seconds())
+                group.find_at_rest_due_seconds = self._clock_seconds() + pause_seconds
+            for rule in group.rules:
+                if group.standings[rule.name] or rule.name in self._amounts_before:
+                    await self._act(group, rule)
+
+    def document(self) -> list[dict[str, Any]]:
+        """Return how the rules stand as plain JSON values."""
+        now_seconds = self._clock_seconds()
+        return [
+            self._rule_document(group, rule, now_seconds) for group in self._groups for rule in group.rules
+        ]
+
+    def _take_added(self, rules: tuple[Rule, ...], selectors: Mapping[str, PodParent]) -> None:
+        before = {
+            _for_any_cgroup(rule): group for group in self._groups[self._own_groups :] for rule in group.rules
+        }
+        added = _grouped(rules, selectors)
+        for index, group in enumerate(added):
+            for rule in group.rules:
+                other = before.get(_for_any_cgroup(rule))
+                if other is not None and other.rules == group.rules:
+                    added[index] = other
+                elif other is not None:
+                    group.go_on_from(other, rule)
+        self._groups = [*self._groups[: self._own_groups], *added]
+        self._of_machine, self._arm_due_seconds = self._machine_triggers(), 0.0
+        present = {rule.name for group in self._groups for rule in group.rules}
+        self._amounts_before = _only(self._amounts_before, present)
+        self._told = _only(self._told, present)
+        # By cgroup, too: those that have rested for long.
+        oldest_seconds = self._clock_seconds() - _ACTED_KEPT_SECONDS
+        for key in [key for key, one in self._acted.items() if one.at_seconds < oldest_seconds]:
+            if " " in key:
+                del self._acted[key]
+
+    def _note_stalls(self, now_seconds: float) -> None:
+        """Take note for what share of the time since the last tick some task of the machine has stalled."""
+        for resource in {group.resource for group in self._groups if group.resource is not None}:
+            total_seconds = self._observer.machine_stall_seconds(resource)
+            before = self._stalled.get(resource)
+            if total_seconds is None:
+                self._stall_shares.pop(resource, None)
+                continue
+            if before is not None and now_seconds > before[0]:
+                self._stall_shares[resource] = (total_seconds - before[1]) / (now_seconds - before[0])
+            self._stalled[resource] = (now_seconds, total_seconds)
+
+    def _is_open(self, group: _Group) -> bool:
+        if group.resource is None:
+            return True
+        stalls = self._stall_shares.get(group.resource)
+        return stalls is not None and stalls > 0 and stalls >= share_of_machine(group.share, self._cpus)
+
+    async def _find(self, group: _Group) -> None:
+        """Find the cgroups of a group; when it is done again follows from what that has cost."""
+        problems: dict[str, str] = {}
+        finding = find_selected(self._tree, group.selectors, problems)
+        while True:
+            try:
+                next(finding)
+            except StopIteration as over:
+                selected: Mapping[str, Selected] = over.value
+                break
+            await self._give_way()
+        for cgroup, one in group.selected.items():
+            if selected.get(cgroup) != one:
+                group.forget(cgroup)
+        if selected != group.selected:
+            self._arm_due_seconds = 0.0
+        group.selected, group.problems = selected, problems
+        self._observer.forget_absent({cgroup for one in self._groups for cgroup in one.selected})
+        # While tasks wait for memory a process that has just been started is often what they wait for.
+        is_pressed = group.resource is PressureResource.MEMORY
+        least_seconds = _TICK_SECONDS if is_pressed else _FIND_SECONDS
+        share = self._share(_SHARE_UNDER_PRESSURE if is_pressed else _SHARE_OF_FINDING)
+        pause_seconds = self._paced(max(least_seconds, self._turn_cost() / share))
+        group.find_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
+        self._begin_turn()
+
+    def _share(self, of_a_cpu: float) -> float:
+        """Return what one of the groups may take."""
+        return of_a_cpu / len(self._groups)
+
+    @staticmethod
+    def _paced(wanted_seconds: float) -> float:
+        return min(_LONGEST_SECONDS, max(_TICK_SECONDS, wanted_seconds))
+
+    async def _observe_all(self, group: _Group, cgroups: Iterable[str], *, is_round: bool = False) -> None:
+        if is_round:
+            group.peaks = {}
+        for cgroup in tuple(cgroups):
+            selected = group.selected.get(cgroup)
+            if selected is not None:
+                self._observe(group, selected)
+            await self._give_way()
+
+    def _observe(self, group: _Group, selected: Selected, *, told: Trigger | None = None) -> None:
+        """Observe one cgroup for all rules of a group; `told` is a trigger that the kernel says has fired."""
+        now_seconds = self._clock_seconds()
+        cgroup = selected.cgroup
+        is_stirring = any(cgroup in standings for standings in group.standings.values())
+        values = self._observer.read(cgroup, selected.directory, group.required)
+        group.note_peaks(values)
+        if not is_stirring and not all(_is_past(group.floors, *one) for one in values.items()):
+            return  # no rule holds without these
+        others = [metric for metric in group.metrics if metric not in values]
+        values |= self._observer.read(cgroup, selected.directory, others)
+        group.note_peaks(values)
+        at_seconds, before = group.counters.get(cgroup, (now_seconds, {}))
+        counters: dict[Metric, float] = {}
+        for metric, value in values.items():
+            if value is None:
+                continue
+            if metric.is_counter:
+                counters[metric] = value
+                is_stirring = is_stirring or before.get(metric, value) != value
+            else:
+                is_stirring = is_stirring or value >= group.floors[metric]
+        if counters:
+            group.counters[cgroup] = (now_seconds, counters)
+        growth = {} if told is None else _told(told, counters, now_seconds)
+        if not is_stirring and not growth:
+            return
+        earlier = {metric: Sample(at_seconds, value) for metric, value in before.items()}
+        for rule in group.rules:
+            standings = group.standings[rule.name]
+            if cgroup not in standings and not _may_hold(rule, values):
+                continue
+            standing = observed(rule, standings.get(cgroup), values, now_seconds, earlier, told=growth)
+            if standing is None:
+                standings.pop(cgroup, None)
+            else:
+                standings[cgroup] = standing
+
+    def _next_round(self, group: _Group) -> None:
+        """Say when all of a group's cgroups are observed again, by what that has cost now."""
+        under_pressure = group.resource is PressureResource.MEMORY
+        share = self._share(_SHARE_UNDER_PRESSURE if under_pressure else _SHARE_AT_REST)
+        group.every_seconds = self._paced(self._turn_cost() / share)
+        # A little less, for a tick that comes early by its own duration.
+        group.due_seconds = self._clock_seconds() + group.every_seconds - _TICK_SECONDS / 2
+
+    async def _act(self, group: _Group, rule: Rule) -> None:
+        """Do what a rule asks for where it is due."""
+        standings = group.standings[rule.name]
+        if rule.action is RuleAction.EVICT_WORST and rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
+            await self._note_amounts(rule, standings)
+        firing = self._due(rule, standings)
+        if firing is None:
+            return
+        waits_for = (firing.cgroup, firing.since_seconds)
+        if self._told.get(rule.name) == waits_for and self._passes.why_waits(firing):
+            return  # that it waits was said
+        amounts = await self._amounts_since(rule, firing.cgroup)
+        selected = group.selected.get(firing.cgroup)
+        if selected is None or not _is_there(selected):
+            group.forget(firing.cgroup)
+            return
+        self._observe(group, selected)  # afresh: between this and what is done nothing is awaited
+        firing = self._due(rule, standings)
+        if firing is None or firing.cgroup != selected.cgroup:
+            return
+        record = self._passes.fire(firing, amounts)
+        if record.decision.waits:
+            self._told[rule.name] = waits_for
+        else:
+            key = acted_key(rule, firing.cgroup)
+            self._acted[key] = self._acted[rule.name] = after_acting(firing, self._acted.get(key))
+            standings.pop(firing.cgroup, None)
+            self._told.pop(rule.name, None)
+        self.on_pass(record)
+
+    def _due(self, rule: Rule, standings: Mapping[str, Standing]) -> Firing | None:
+        return due_in_any(rule, standings, self._acted, self._clock_seconds())
+
+    async def _note_amounts(self, rule: Rule, standings: Mapping[str, Standing]) -> None:
+        """Note what the pods below a cgroup are ranked by when the rule's conditions begin to hold there."""
+        before = self._amounts_before.pop(rule.name, {})
+        held = [cgroup for cgroup, one in standings.items() if one.since_seconds is not None]
+        if held:
+            self._amounts_before[rule.name] = {
+                cgroup: before[cgroup] if cgroup in before else await self._amounts(rule, cgroup)
+                for cgroup in held
+            }
+
+    async def _amounts_since(self, rule: Rule, cgroup: str) -> dict[str, int]:
+        """Return by uid how much the pods below have grown, or were scanned, since the conditions hold."""
+        before = self._amounts_before.get(rule.name, {}).get(cgroup)
+        if before is None:
+            return {}
+        now = await self._amounts(rule, cgroup)
+        return {uid: amount - before.get(uid, 0) for uid, amount in now.items()}
+
+    async def _amounts(self, rule: Rule, cgroup: str) -> dict[str, int]:
+        pods = hit_by(rule, cgroup, self._passes.known.pods)
+        found: dict[str, int] = {}
+        for pod in pods:
+            if rule.by is RankedBy.GROWTH:
+                used = self._passes.usage_of(pod.uid)
+                amount = None if used is None else used.memory_working_set_bytes
+            else:
+                where = pod.cgroup or "/"
+                directory = f"{self._tree.memory_root}{where}"
+                scanned = self._observer.read(where, directory, (_SCANNED,))[_SCANNED]
+                amount = None if scanned is None else int(scanned)
+            if amount is not None:
+                found[pod.uid] = amount
+            await self._give_way()
+        return found
+
+    def _begin_turn(self) -> None:
+        self._turn_began_seconds = self._worked_seconds()
+        self._turn_cost_seconds = 0.0
+
+    def _turn_cost(self) -> float:
+        """Return for how long this has been at work since `_begin_turn`, in seconds."""
+        return self._turn_cost_seconds + self._worked_seconds() - self._turn_began_seconds
+
+    def _end_turn(self) -> None:
+        self._turn_cost_seconds = self._turn_cost()
+        self._turn_began_seconds = self._worked_seconds()
+
+    async def _give_way(self) -> None:
+        """Let the loop go first, where it was held up for a turn."""
+        if self._worked_seconds() - self._turn_began_seconds >= _TURN_SECONDS:
+            self._end_turn()
+            await trio.lowlevel.checkpoint()
+            self._turn_began_seconds = self._worked_seconds()
+
+    def _rule_document(self, group: _Group, rule: Rule, now_seconds: float) -> dict[str, Any]:
+        standings = group.standings[rule.name]
+        held = {cgroup: one for cgroup, one in standings.items() if one.since_seconds is not None}
+        longest = sorted(held, key=lambda cgroup: held[cgroup].since_seconds or 0.0)[:_SHOWN]
+        acted = self._acted.get(rule.name)
+        left_seconds = 0.0 if acted is None else acted.at_seconds + rest_seconds(rule, acted) - now_seconds
+        return {
+            "name": printable(rule.name),
+            "action": rule.action,
+            "by": rule.by,
+            "for_seconds": rule.for_seconds,
+            "cooldown_seconds": rule.cooldown_seconds,
+            "cgroups": list(map(printable, rule.cgroups[:_MOST_CGROUPS_SHOWN])),
+            "below": None if rule.below is None else list(map(printable, rule.below[:_MOST_CGROUPS_SHOWN])),
+            "matched": len(group.selected),
+            "every_seconds": round(group.every_seconds, 1) if self._is_open(group) else None,
+            "conditions": [
+                {
+                    "condition": str(one),
+                    "limit": one.limit,
+                    "highest": _rounded(group.peaks.get(one.metric)),
+                }
+                for one in rule.conditions
+            ],
+            "held_in": len(held),
+            "holds": [_holding(rule, cgroup, held[cgroup], now_seconds) for cgroup in longest],
+            "acted_seconds_ago": None if acted is None else round(now_seconds - acted.at_seconds, 3),
+            "unhelpful": 0 if acted is None else acted.unhelpful,
+            "cooldown_left_seconds": round(max(0.0, left_seconds), 3),
+            "why_not": self._why_not(group, rule, now_seconds),
+        }
+
+    def _why_not(self, group: _Group, rule: Rule, now_seconds: float) -> str:
+        """Return why a rule has not acted just now, in words."""
+        standings, acted = group.standings[rule.name], self._acted.get(rule.name)
+        if not any(one.since_seconds is not None for one in standings.values()):
+            if group.resource is not None and group.resource not in self._stalled:
+                return f"pressure of this machine ({group.resource}) can't be observed"
+            if not self._is_open(group):
+                return f"tasks of this machine stall for {group.resource} too little, or not at all"
+            if not group.selected:
+                shown = map(printable, rule.cgroups[:_MOST_CGROUPS_SHOWN])
+                return f"no cgroup is or matches {', '.join(shown)}"
+        firing = self._due(rule, standings)
+        if firing is not None:
+            return self._passes.why_waits(firing) or "it is due now"
+        return why_not(rule, standings, acted, now_seconds) or "it is due now"
+
+
+def _told(trigger: Trigger, counters: Mapping[Metric, float], now_seconds: float) -> dict[Metric, Sample]:
+    """Return what the counter of a trigger was at its window's beginning, or less: so much has it grown."""
+    metric = Metric(Measure.STALL, f"{trigger.resource} {trigger.kind}")
+    if metric not in counters:
+        return {}
+    at_seconds = now_seconds - _TOLD_LATE_SHARE * trigger.window_seconds
+    return {metric: Sample(at_seconds, counters[metric] - trigger.stall_seconds)}
+
+
+def _grouped(rules: Iterable[Rule], selectors: Mapping[str, PodParent] | None = None) -> list[_Group]:
+    """Return the rules by the cgroups that they are for, and by the pressure that has to be there.
+
+    `selectors` are by what is written; those that it has not are made.
+    """
+    by_key: dict[tuple[tuple[str, ...], PressureResource | None], list[Rule]] = {}
+    for rule in rules:
+        gate = _gate(rule)
+        by_key.setdefault((rule.cgroups, None if gate is None else gate.metric.resource), []).append(rule)
+    made = selectors or {}
+    return [
+        _group(tuple(made.get(one) or PodParent(one) for one in cgroups), resource, some)
+        for (cgroups, resource), some in by_key.items()
+    ]
+
+
+def _group(selectors: tuple[PodParent, ...], resource: PressureResource | None, rules: list[Rule]) -> _Group:
+    conditions = [condition for rule in rules for condition in rule.conditions]
+    floors: dict[Metric, float] = {}
+    for one in conditions:
+        floors[one.metric] = min(one.limit, floors.get(one.metric, one.limit))
+    gates = [gate for rule in rules if (gate := _gate(rule)) is not None]
+    return _Group(
+        selectors=selectors,
+        rules=rules,
+        metrics=tuple(floors),
+        required=tuple(one for one in floors if not one.is_counter and _is_asked_by_all(one, rules)),
+        floors=floors,
+        resource=resource,
+        share=min(map(_share, gates), default=0.0),
+        standings={rule.name: {} for rule in rules},
+    )
+
+
+def _for_any_cgroup(rule: Rule) -> Rule:
+    return replace(rule, cgroups=(), below=None)
+
+
+def _only(found: Mapping[str, _Value], kept: Collection[str]) -> dict[str, _Value]:
+    return {key: value for key, value in found.items() if key in kept}
+
+
+def _is_asked_by_all(metric: Metric, rules: Iterable[Rule]) -> bool:
+    return all(any(one.metric == metric for one in rule.conditions) for rule in rules)
+
+
+def _may_hold(rule: Rule, values: Mapping[Metric, float | None]) -> bool:
+    """Return whether all gauges of a rule are past their limits, so that its counters matter."""
+    for metric, limit, _ in rule.conditions:
+        if not metric.is_counter:
+            value = values.get(metric)
+            if value is None or value < limit:
+                return False
+    return True
+
+
+def _is_past(floors: Mapping[Metric, float], metric: Metric, value: float | None) -> bool:
+    return value is not None and value >= floors[metric]
+
+
+def _gate(rule: Rule) -> Condition | None:
+    """Return the first condition on pressure: without it none of the others matter."""
+    return next((one for one in rule.conditions if one.metric.resource is not None), None)
+
+
+def _share(gate: Condition) -> float:
+    """Return for what share of the time tasks of the cgroup stall at the least where a condition holds."""
+    if gate.metric.is_counter:
+        return min(1.0, gate.limit / gate.within_seconds)
+    return gate.limit / 100.0
+
+
+def _is_there(selected: Selected) -> bool:
+    """Return whether the cgroup is still the one that was observed."""
+    try:
+        return os.stat(selected.directory, follow_symlinks=False).st_ino == selected.inode
+    except OSError:
+        return False
+
+
+def _holding(rule: Rule, cgroup: str, standing: Standing, now_seconds: float) -> dict[str, Any]:
+    since_seconds = standing.since_seconds or now_seconds
+    return {
+        "cgroup": printable(cgroup),
+        "for_seconds": round(now_seconds - since_seconds, 3),
+        "values": {
+            str(condition): _rounded(value)
+            for condition, value in zip(rule.conditions, standing.values, strict=True)
+        },
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,99 @@
+"""One warrant: what it was decided on, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reactor.kernel.bpf.warrants import Result
+from reactor.model.decisions import Decision, PolicyState, Snapshot
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Signal
+from reactor.model.thresholds import Observation
+from reactor.policy import decide
+from reactor.policy.certainty import CertainVictim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a warrant is decided on: the policy's inputs, as observed just now."""
+
+    settings: EvictionSettings
+    state: PolicyState
+    memory: Mapping[Signal, Observation]
+    pods: Sequence[Pod]
+    used: Mapping[str, PodUsage]
+    first: Pod | None
+    now_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A warrant that was armed: for whom, and on what it was decided. `result` says what came of it.
+
+    `fire_bytes` is where the kernel sees the crossing: what is used then, page cache included.
+    """
+
+    generation: int
+    victim: CertainVictim
+    fire_bytes: int
+    armed_ns: int
+    expires_ns: int
+    settings: EvictionSettings
+    state: PolicyState
+    pods: Sequence[Pod]
+    used: Mapping[str, PodUsage]
+    decided_seconds: float
+    result: Callable[[], Result]
+
+    def decision(self) -> Decision:
+        """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
+        crossed = self.at_crossing(Snapshot())
+        return decide(self.settings, self.state, crossed, self.pods, self.decided_seconds)[1]
+
+    def at_crossing(self, snapshot: Snapshot) -> Snapshot:
+        """Return what was observed after the crossing with what was so at it.
+
+        The victim is dying, or gone, and its memory coming back: the node was short of it all the same, and
+        the kill is judged by what pods held when it was decided on.
+        """
+        signals = {**snapshot.signals, self.victim.threshold.signal: self.victim.crossing}
+        return Snapshot(signals=signals, pods={**snapshot.pods, **self.used})
+
+    def in_place_of(self, decision: Decision) -> Decision:
+        """Return a decision that was made after the crossing with the one that the kernel has carried out."""
+        carried_out = self.decision()
+        return replace(
+            decision,
+            acted_on=carried_out.acted_on,
+            ranking=carried_out.ranking,
+            evictions=carried_out.evictions,
+            reclaim=(),
+            deferred_because=None,
+        )
+
+    def crossed_ns(self) -> int | None:
+        """Return when the level was crossed, None where that is not written yet."""
+        return self.result().crossed_ns
+
+    def signalled_ns(self) -> int | None:
+        """Return when the kernel sent SIGKILL, None where it refused to."""
+        result = self.result()
+        return None if result.error else result.signalled_ns or time.monotonic_ns()
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        result = self.result()
+        return {
+            "generation": self.generation,
+            "armed_ns": self.armed_ns,
+            "crossed_ns": result.crossed_ns,
+            "signalled_ns": result.signalled_ns,
+            "pid": result.pid or None,
+            "comm": result.comm or None,
+            "refused": os.strerror(-result.error) if result.error else None,
+        }

@@ -1,0 +1,220 @@
+"""The numbers that rules go by, of one cgroup at a time, and whether any cgroup's tasks stall at all.
+
+cgroup v1 knows pressure, swap's limit and reclaim of the machine alone, and of the events only `max`
+(memory.failcnt). What a kernel or a cgroup does not have is None: not observed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from reactor.errors import ReactorError
+from reactor.kernel.cgroup import CgroupTree, CgroupVersion
+from reactor.kernel.cgroup_files import parse_limit
+from reactor.kernel.files import READ_BYTES, parse_field, parse_integer, read_file
+from reactor.kernel.procfs import PROC, parse_meminfo, parse_swap
+from reactor.kernel.psi import PRESSURE, Pressure, parse_pressure
+from reactor.kernel.swap import SwapSpace, cgroup_swap, machine_swap
+from reactor.kernel.swap_traffic import parse_swap_traffic, read_swap_traffic
+from reactor.model.rules import Measure, Metric, PressureResource
+
+_ROOT: Final = "/"
+_LIMIT_FRESH_SECONDS: Final = 60.0
+_FAR: Final = 0.5
+_SCANNED: Final = (b"pgscan_kswapd", b"pgscan_direct")
+
+
+class RuleObserver:
+    """Reads metrics of cgroups. Nothing is held open; nothing here raises but what `why_not` is for."""
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        *,
+        proc: Path = PROC,
+        pressure: Path = PRESSURE,
+        clock_seconds: Callable[[], float],
+    ) -> None:
+        self._is_v2 = tree.version is CgroupVersion.V2
+        self._tree = tree
+        self._proc = os.fspath(proc)
+        self._pressure = os.fspath(pressure)
+        self._clock_seconds = clock_seconds
+        self._limits: dict[tuple[str, Measure], tuple[float, int | None]] = {}
+        self._reads: Mapping[Measure, Callable[[str, str, str], float | None]] = {
+            Measure.PRESSURE: self._average,
+            Measure.STALL: self._stall_seconds,
+            Measure.EVENTS: self._events,
+            Measure.USAGE: self._usage_percent,
+            Measure.SWAP_USED: self._swap_percent,
+            Measure.PAGES_SCANNED: self._pages_scanned,
+            Measure.SWAP_TRAFFIC: self._swap_traffic,
+        }
+
+    def read(self, cgroup: str, directory: str, metrics: Iterable[Metric]) -> dict[Metric, float | None]:
+        """Return a cgroup's metrics, None of what can't be observed. `directory` is the cgroup's."""
+        found: dict[Metric, float | None] = {}
+        for metric in metrics:
+            try:
+                found[metric] = self._reads[metric.measure](cgroup, directory, metric.of)
+            except (OSError, ReactorError):
+                found[metric] = None
+        return found
+
+    def why_not(self, cgroup: str, directory: str, metric: Metric) -> str | None:
+        """Return why a metric can't be observed, None where it can."""
+        try:
+            value = self._reads[metric.measure](cgroup, directory, metric.of)
+        except FileNotFoundError as error:
+            version = "" if self._is_v2 or metric.resource is None else " (cgroup v1 has it of / alone)"
+            return f"this kernel has no {error.filename}{version}"
+        except (OSError, ReactorError) as error:
+            return str(error)
+        if value is not None:
+            return None
+        return {
+            Measure.USAGE: "the cgroup has no memory limit",
+            Measure.SWAP_USED: "this machine has no swap (/proc/swaps)",
+            Measure.SWAP_TRAFFIC: "it is counted of a cgroup on v2, since Linux 6.13",
+        }.get(metric.measure, "cgroup v1 does not count it" if not self._is_v2 else "/ does not count it")
+
+    def machine_stall_seconds(self, resource: PressureResource) -> float | None:
+        """Return for how long some task of the machine has stalled so far; None where that is not known.
+
+        While it stands still no cgroup's tasks stall.
+        """
+        try:
+            return self._pressures(_ROOT, "", resource)["some"].total_seconds
+        except (OSError, ReactorError, KeyError):
+            return None
+
+    def forget_absent(self, present: Collection[str]) -> None:
+        """Forget the limits of cgroups that are not among these."""
+        for key in [key for key in self._limits if key[0] not in present]:
+            del self._limits[key]
+
+    def pressure_path(self, cgroup: str, directory: str, resource: str) -> str:
+        """Return the file of a cgroup's pressure; on cgroup v1 there is that of / alone."""
+        return f"{self._pressure}/{resource}" if cgroup == _ROOT else f"{directory}/{resource}.pressure"
+
+    def _pressures(self, cgroup: str, directory: str, resource: str) -> dict[str, Pressure]:
+        path = self.pressure_path(cgroup, directory, resource)
+        return parse_pressure(_read(path), path)
+
+    def _average(self, cgroup: str, directory: str, of: str) -> float | None:
+        resource, kind, average = of.split()
+        found = self._pressures(cgroup, directory, resource).get(kind)
+        if found is None:
+            return None
+        return found.avg10 if average == "avg10" else found.avg60
+
+    def _stall_seconds(self, cgroup: str, directory: str, of: str) -> float | None:
+        resource, kind = of.split()
+        found = self._pressures(cgroup, directory, resource).get(kind)
+        return None if found is None else found.total_seconds
+
+    def _events(self, cgroup: str, directory: str, of: str) -> float | None:
+        if cgroup == _ROOT:
+            return None
+        if self._is_v2:
+            path = f"{directory}/memory.events"
+            return parse_field(_read(path), of.encode(), path)
+        if of != "max":
+            return None
+        path = f"{directory}/memory.failcnt"
+        return parse_integer(_read(path), path)
+
+    def _usage_percent(self, cgroup: str, directory: str, _: str) -> float | None:
+        if cgroup == _ROOT:
+            path = f"{self._proc}/meminfo"
+            machine = parse_meminfo(_read(path), path)
+            if machine.available_bytes is None or not machine.capacity_bytes:
+                return None
+            return 100.0 * (1 - min(1.0, machine.available_bytes / machine.capacity_bytes))
+        path = f"{directory}/{'memory.current' if self._is_v2 else 'memory.usage_in_bytes'}"
+        usage_bytes = parse_integer(_read(path), path)
+        limit_bytes = self._limit(cgroup, Measure.USAGE, lambda: self._memory_limit(directory), usage_bytes)
+        if not limit_bytes:
+            return None
+        if usage_bytes < limit_bytes * _FAR:
+            # It is far from its limit even with its page cache: the time for memory.stat is saved.
+            return 100.0 * usage_bytes / limit_bytes
+        path = f"{directory}/memory.stat"
+        key = b"inactive_file" if self._is_v2 else b"total_inactive_file"
+        return 100.0 * max(0, usage_bytes - parse_field(_read(path), key, path)) / limit_bytes
+
+    def _memory_limit(self, directory: str) -> int | None:
+        path = f"{directory}/{'memory.max' if self._is_v2 else 'memory.limit_in_bytes'}"
+        return parse_limit(_read(path), path)
+
+    def _swap_percent(self, cgroup: str, directory: str, _: str) -> float | None:
+        if cgroup == _ROOT:
+            path = f"{self._proc}/meminfo"
+            total_bytes, free_bytes = parse_swap(_read(path), path)
+            return 100.0 * (total_bytes - free_bytes) / total_bytes if total_bytes else None
+        path = f"{directory}/{'memory.swap.current' if self._is_v2 else 'memory.stat'}"
+        raw = _read(path)
+        used_bytes = parse_integer(raw, path) if self._is_v2 else parse_field(raw, b"total_swap", path)
+        most_bytes = self._limit(
+            cgroup, Measure.SWAP_USED, lambda: self._swap_space(cgroup).total_bytes, used_bytes
+        )
+        return 100.0 * used_bytes / most_bytes if most_bytes else None
+
+    def _swap_space(self, cgroup: str) -> SwapSpace:
+        return cgroup_swap(self._tree, cgroup, machine_swap(Path(self._proc)))
+
+    def _pages_scanned(self, cgroup: str, directory: str, _: str) -> float | None:
+        if cgroup == _ROOT:
+            path = f"{self._proc}/vmstat"
+            raw = read_file(path)  # it comes in pieces
+            return sum(parse_field(raw, key, path) for key in _SCANNED)
+        if not self._is_v2:
+            return None
+        path = f"{directory}/memory.stat"
+        return parse_field(_read(path), b"pgscan", path)
+
+    def _swap_traffic(self, cgroup: str, directory: str, _: str) -> float | None:
+        if cgroup == _ROOT:
+            return read_swap_traffic(None, None, proc=Path(self._proc)).total_bytes
+        if not self._is_v2:
+            return None
+        path = f"{directory}/memory.stat"
+        found = parse_swap_traffic(_read(path), path)
+        return None if found is None else found.total_bytes
+
+    def _limit(
+        self, cgroup: str, measure: Measure, read: Callable[[], int | None], used_bytes: int
+    ) -> int | None:
+        """Return a limit; where it is not far from what is used it is read afresh, else once in a minute."""
+        now_seconds = self._clock_seconds()
+        at_seconds, limit_bytes = self._limits.get((cgroup, measure), (-math.inf, None))
+        is_far = limit_bytes is None or used_bytes < limit_bytes * _FAR
+        if not is_far or now_seconds - at_seconds >= _LIMIT_FRESH_SECONDS:
+            limit_bytes = read()
+            self._limits[cgroup, measure] = (now_seconds, limit_bytes)
+        return limit_bytes
+
+
+def _read(path: str) -> bytes:
+    """Return a kernel file's content, which comes in one piece; raise OSError with the path."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return os.read(fd, READ_BYTES)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+    finally:
+        os.close(fd)
+
+
+def share_of_machine(share: float, cpus: int) -> float:
+    """Return for what share of the time the machine stalls at the least where one cgroup does for `share`.
+
+    The kernel weighs each CPU's stalls by how long that CPU is not idle. In the cgroup one CPU stalls for
+    that share or more; in the machine the other CPUs may be busy with tasks that do not stall. Half of it,
+    since the two are not read at one instant. Source: collect_percpu_times in kernel/sched/psi.c.
+    """
+    return share * share / (2 * max(1, cpus))

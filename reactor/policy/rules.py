@@ -1,0 +1,432 @@
+"""Rules of the operator's own: from numbers of a cgroup over time to what is done about it.
+
+A condition whose metric was not observed does not hold. A counter that went back belongs to another cgroup of
+the name, or was reset: its growth begins there. Of a counter's growth within a window only what was observed
+counts: between two observations it is taken to be even, and over more than two windows it does not count.
+
+Whom a rule may hit follows from its cgroup: the pod that this is or lies in, or the pods below. The cgroup's
+own processes make its pressure, so a tenant can turn a rule against itself alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from reactor.model.decisions import Decision, Eviction, PolicyState, RankedPod, Snapshot
+from reactor.model.pods import Pod
+from reactor.model.rules import (
+    EVICTING,
+    Acted,
+    Condition,
+    Firing,
+    Metric,
+    RankedBy,
+    Rule,
+    RuleAction,
+    RuleInput,
+)
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Resource, RuleSignal, Signal
+from reactor.policy.in_flight import candidates, evictions_left, is_dying
+from reactor.policy.rank import rank, rank_by_amount
+from reactor.policy.storm import is_hard_memory
+from reactor.text import printable
+
+_SAMPLES_IN_A_WINDOW = 32
+# Of a window that is as long as the pause between two observations only one of them lies in it.
+_WINDOWS_KEPT = 2
+# Longer than this unobserved, of a daemon that was stopped say, a condition may have ceased in between.
+LONGEST_GAP_SECONDS: Final = 15.0
+_MOST_DOUBLINGS = 6
+
+
+class Sample(NamedTuple):
+    """A counter at an instant."""
+
+    at_seconds: float
+    value: float
+
+
+class Extremes(NamedTuple):
+    """The least and the most of a metric since all conditions hold."""
+
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a rule stands in one cgroup, as observed at `at_seconds`.
+
+    `samples` are of each condition's counter, none of a gauge. `values` are the metrics as observed last,
+    None where one was not. `since_seconds` is since when all conditions hold, None where they do not;
+    `extremes` is for each condition from then on.
+    """
+
+    at_seconds: float
+    samples: tuple[tuple[Sample, ...], ...]
+    values: tuple[float | None, ...] = ()
+    since_seconds: float | None = None
+    extremes: tuple[Extremes, ...] = ()
+
+
+def observed(
+    rule: Rule,
+    before: Standing | None,
+    values: Mapping[Metric, float | None],
+    now_seconds: float,
+    earlier: Mapping[Metric, Sample] | None = None,
+    *,
+    told: Mapping[Metric, Sample] | None = None,
+    longest_gap_seconds: float = LONGEST_GAP_SECONDS,
+) -> Standing | None:
+    """Return how a rule stands in a cgroup with what was observed now; None where nothing is worth keeping.
+
+    A metric that is absent or None was not observed. `earlier` are counters as they were at the last
+    observation, from which their growth counts where nothing was kept of it. `told` is what the kernel itself
+    says of counters: no more than that, then. After more than `longest_gap_seconds` unobserved the conditions
+    begin to hold anew.
+    """
+    samples, grown, stirs = [], [], False
+    for index, condition in enumerate(rule.conditions):
+        value = values.get(condition.metric)
+        kept = () if before is None else before.samples[index]
+        if condition.metric.is_counter:
+            if not kept and earlier is not None and condition.metric in earlier:
+                kept = (earlier[condition.metric],)
+                stirs = stirs or (value is not None and value > kept[0].value)
+            if told is not None and condition.metric in told:
+                kept = _with_told(kept, told[condition.metric])
+            kept = _with_sample(kept, value, condition.within_seconds, now_seconds)
+            growth = _growth(kept, condition.within_seconds, now_seconds)
+            stirs = stirs or growth > 0
+            value = growth if value is not None else None
+        samples.append(kept)
+        grown.append(value)
+    if not all(_holds(condition, value) for condition, value in zip(rule.conditions, grown, strict=True)):
+        if not stirs:
+            return None
+        return Standing(at_seconds=now_seconds, samples=tuple(samples), values=tuple(grown))
+    known = [value for value in grown if value is not None]
+    if (
+        before is None
+        or before.since_seconds is None
+        or now_seconds - before.at_seconds > longest_gap_seconds
+    ):
+        since_seconds, extremes = now_seconds, tuple(Extremes(value, value) for value in known)
+    else:
+        since_seconds = before.since_seconds
+        extremes = tuple(
+            Extremes(min(value, one.lowest), max(value, one.highest))
+            for value, one in zip(known, before.extremes, strict=True)
+        )
+    return Standing(
+        at_seconds=now_seconds,
+        samples=tuple(samples),
+        values=tuple(grown),
+        since_seconds=since_seconds,
+        extremes=extremes,
+    )
+
+
+def due(
+    rule: Rule,
+    standings: Mapping[str, Standing],
+    acted: Acted | None,
+    now_seconds: float,
+) -> Firing | None:
+    """Return what a rule is to act for now: of its cgroups the one in which it has held for longest.
+
+    `standings` is by cgroup; `acted` is how it acted last, None for never.
+    """
+    if acted is not None and now_seconds - acted.at_seconds < rest_seconds(rule, acted):
+        return None
+    held = [
+        (one.since_seconds, cgroup)
+        for cgroup, one in standings.items()
+        if one.since_seconds is not None and now_seconds - one.since_seconds >= rule.for_seconds
+    ]
+    if not held:
+        return None
+    since_seconds, cgroup = min(held)
+    standing = standings[cgroup]
+    inputs = zip(rule.conditions, standing.values, standing.extremes, strict=True)
+    firing = Firing(
+        rule=rule,
+        cgroup=cgroup,
+        since_seconds=since_seconds,
+        at_seconds=now_seconds,
+        inputs=tuple(
+            RuleInput(condition, value, extremes.lowest, extremes.highest)
+            for condition, value, extremes in inputs
+            if value is not None
+        ),
+        others=len(held) - 1,
+    )
+    return replace(firing, unhelpful=after_acting(firing, acted).unhelpful)
+
+
+def why_not(
+    rule: Rule, standings: Mapping[str, Standing], acted: Acted | None, now_seconds: float
+) -> str | None:
+    """Return why a rule acts for none of its cgroups now, in words; None where it is due."""
+    held = {
+        cgroup: now_seconds - one.since_seconds
+        for cgroup, one in standings.items()
+        if one.since_seconds is not None
+    }
+    if not held:
+        return "its conditions hold in none of its cgroups"
+    cgroup = max(held, key=lambda one: held[one])
+    if held[cgroup] < rule.for_seconds:
+        return f"it has held in {printable(cgroup)} for {held[cgroup]:.0f} of {rule.for_seconds:g} s"
+    if acted is None or now_seconds - acted.at_seconds >= rest_seconds(rule, acted):
+        return None
+    left_seconds = acted.at_seconds + rest_seconds(rule, acted) - now_seconds
+    since = f"it acted {now_seconds - acted.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
+    return since if not acted.unhelpful else f"{since}: {acted.unhelpful} times in a row it did not help"
+
+
+def due_in_any(
+    rule: Rule, standings: Mapping[str, Standing], acted: Mapping[str, Acted], now_seconds: float
+) -> Firing | None:
+    """Return what a rule is to act for now, as `due`, of the cgroups in which it does not rest.
+
+    `acted` is by `acted_key`.
+    """
+    firing = due(rule, awake(rule, standings, acted, now_seconds), None, now_seconds)
+    if firing is None:
+        return None
+    return replace(
+        firing, unhelpful=after_acting(firing, acted.get(acted_key(rule, firing.cgroup))).unhelpful
+    )
+
+
+def acted_key(rule: Rule, cgroup: str) -> str:
+    """Return by what is kept how a rule acted last: by its name, or for each of its cgroups."""
+    return f"{rule.name} {cgroup}" if rule.rests_in_each else rule.name
+
+
+def awake(
+    rule: Rule, standings: Mapping[str, Standing], acted: Mapping[str, Acted], now_seconds: float
+) -> dict[str, Standing]:
+    """Return how a rule stands in the cgroups in which it does not rest; `acted` is by `acted_key`."""
+    found = {}
+    for cgroup, standing in standings.items():
+        last = acted.get(acted_key(rule, cgroup))
+        if last is None or now_seconds - last.at_seconds >= rest_seconds(rule, last):
+            found[cgroup] = standing
+    return found
+
+
+def rest_seconds(rule: Rule, acted: Acted) -> float:
+    """Return for how long a rule rests after it acted: twice as long for each time that it did not help."""
+    return float(rule.cooldown_seconds * (1 << min(acted.unhelpful, _MOST_DOUBLINGS)))
+
+
+def after_acting(firing: Firing, before: Acted | None) -> Acted:
+    """Return how a rule acted last once it has acted for this.
+
+    Where it evicted or reclaimed for the same cgroup before, and its conditions began to hold again in the
+    cool-down that followed, that did not help.
+    """
+    rule = firing.rule
+    unhelpful = 0
+    if before is not None and before.cgroup == firing.cgroup and rule.action is not RuleAction.REPORT:
+        came_back = firing.since_seconds - before.at_seconds < rule.cooldown_seconds
+        unhelpful = before.unhelpful + 1 if came_back else 0
+    return Acted(firing.at_seconds, firing.cgroup, unhelpful)
+
+
+def decide_firing(
+    settings: EvictionSettings,
+    state: PolicyState,
+    firing: Firing,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    amounts: Mapping[str, int],
+) -> Decision:
+    """Return what a rule that is due does: the ranking of whom it may hit, and the first of them.
+
+    `amounts` are by uid what RankedBy.PGSCAN and GROWTH rank by. An eviction waits while thresholds evict,
+    while another one is under way, while evictions are slowed down, and for the rate that is configured. A
+    reclaim waits for the first two, and for one that is under way; the caller begins it.
+    """
+    decision = Decision(
+        at_seconds=firing.at_seconds,
+        conditions=state.conditions,
+        thresholds_met=state.thresholds_met,
+        slowdowns=state.slowdowns,
+        rule=firing,
+    )
+    rule = firing.rule
+    if rule.action is RuleAction.REPORT:
+        return decision
+    reason = waits_because(settings, state, firing)
+    if reason is not None:
+        return replace(decision, deferred_because=reason, waits=True)
+    if rule.action is RuleAction.RECLAIM:
+        return decision
+    eligible = candidates(pods, state, None, firing.at_seconds)
+    ranking = _ranking(settings, firing, snapshot, eligible, amounts)
+    decision = replace(decision, ranking=ranking)
+    is_for_the_worst = rule.action is RuleAction.EVICT_WORST
+    first = next((one for one in ranking if one.evictable and (one.usage or not is_for_the_worst)), None)
+    if first is None:
+        return replace(decision, deferred_because=_nobody_because(firing, ranking))
+    eviction = Eviction(
+        pod=first.pod,
+        signal=RuleSignal.RULE,
+        resource=Resource.MEMORY,
+        grace_period_seconds=0,
+        message=_message(firing),
+        annotations={"starved_resource": Resource.MEMORY},
+    )
+    return replace(decision, evictions=(eviction,))
+
+
+def waits_because(settings: EvictionSettings, state: PolicyState, firing: Firing) -> str | None:
+    """Return why a rule waits, None where it does not."""
+    if firing.rule.action is RuleAction.REPORT:
+        return None
+    reason = _waits_for_memory(state)
+    if reason is not None:
+        return reason
+    if firing.rule.action not in EVICTING:
+        return _waits_for_a_reclaim(state, firing)
+    if state.slowdowns:
+        return f"evictions are slowed down: {state.slowdowns[0].message}"
+    if evictions_left(settings, state, firing.at_seconds) == 0:
+        return f"rate: {settings.evictions_per_minute} evictions in the last minute, as many as are allowed"
+    return None
+
+
+def _waits_for_memory(state: PolicyState) -> str | None:
+    if any(is_hard_memory(threshold) for threshold in state.thresholds_met):
+        return "a hard memory threshold is met: thresholds evict first"
+    if is_dying(state) or state.oom_victims:
+        return "in flight: the memory of an earlier victim is still being freed"
+    return None
+
+
+def _waits_for_a_reclaim(state: PolicyState, firing: Firing) -> str | None:
+    until_seconds = state.rule_reclaim_until_seconds
+    if until_seconds is None or until_seconds <= firing.at_seconds:
+        return None
+    return "reclaim: the memory of another cgroup is being reclaimed by a rule"
+
+
+def may_reclaim(state: PolicyState) -> bool:
+    """Return whether a reclaim by a rule may go on: no hard memory threshold is met, and no victim dies."""
+    return _waits_for_memory(state) is None
+
+
+def is_at_or_below(cgroup: str | None, above: str) -> bool:
+    """Return whether a cgroup is another one or lies in it."""
+    return cgroup is not None and (above in {"/", cgroup} or cgroup.startswith(f"{above}/"))
+
+
+def hit_by(rule: Rule, cgroup: str, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Return the pods that a rule may hit for a cgroup: those below it; to evict it, the one that it is in.
+
+    What is below the cgroup is hit by no rule that evicts the cgroup itself.
+    """
+    if rule.action is RuleAction.EVICT_WORST:
+        tops = (cgroup,) if rule.below is None else rule.below
+        return tuple(pod for pod in pods if any(is_at_or_below(pod.cgroup, top) for top in tops))
+    return tuple(
+        pod for pod in pods if pod.cgroup not in {None, "/"} and is_at_or_below(cgroup, pod.cgroup or "")
+    )
+
+
+def _with_sample(
+    kept: tuple[Sample, ...], value: float | None, within_seconds: float, now_seconds: float
+) -> tuple[Sample, ...]:
+    """Return a counter's samples within the window with a new one, and the last one before it.
+
+    At most so many are kept of a window; none that is older than two.
+    """
+    begins_seconds = now_seconds - within_seconds
+    before = sum(one.at_seconds < begins_seconds for one in kept)
+    recent = kept[max(0, before - 1) :]
+    if recent and now_seconds - recent[0].at_seconds > _WINDOWS_KEPT * within_seconds:
+        recent = recent[1:]
+    if value is None:
+        return recent
+    if recent and value < recent[-1].value:
+        recent = ()
+    if (
+        len(recent) > 1
+        and recent[-1].at_seconds - recent[-2].at_seconds < within_seconds / _SAMPLES_IN_A_WINDOW
+    ):
+        recent = recent[:-1]
+    return (*recent, Sample(now_seconds, value))
+
+
+def _with_told(kept: tuple[Sample, ...], told: Sample) -> tuple[Sample, ...]:
+    """Return a counter's samples with one that the kernel tells of, where that is news.
+
+    It is not where the counter was lower even later: what was observed has grown by more.
+    """
+    later = tuple(one for one in kept if one.at_seconds >= told.at_seconds)
+    if later and later[0].value < told.value:
+        return kept
+    before = (one for one in kept if one.at_seconds < told.at_seconds and one.value <= told.value)
+    return (*before, told, *later)
+
+
+def _growth(samples: Sequence[Sample], within_seconds: float, now_seconds: float) -> float:
+    """Return how much a counter has grown within the window, with a share of what began before it."""
+    begins_seconds = now_seconds - within_seconds
+    within = [one for one in samples if one.at_seconds >= begins_seconds]
+    if not within:
+        return 0.0
+    first, last = within[0], within[-1]
+    if len(within) == len(samples):
+        return last.value - first.value
+    before = samples[-1 - len(within)]
+    share = (first.at_seconds - begins_seconds) / (first.at_seconds - before.at_seconds)
+    return last.value - first.value + share * (first.value - before.value)
+
+
+def _holds(condition: Condition, value: float | None) -> bool:
+    return value is not None and value >= condition.limit
+
+
+def _ranking(
+    settings: EvictionSettings,
+    firing: Firing,
+    snapshot: Snapshot,
+    eligible: Sequence[Pod],
+    amounts: Mapping[str, int],
+) -> tuple[RankedPod, ...]:
+    rule = firing.rule
+    pods = hit_by(rule, firing.cgroup, eligible)
+    if rule.by in {RankedBy.PGSCAN, RankedBy.GROWTH}:
+        return rank_by_amount(pods, amounts)
+    signal = Signal.SWAP_AVAILABLE if rule.by is RankedBy.SWAP else Signal.MEMORY_AVAILABLE
+    return rank(pods, snapshot.pods, signal, settings.layout, with_swap=settings.ranks_swap)
+
+
+def _nobody_because(firing: Firing, ranking: Sequence[RankedPod]) -> str:
+    if not ranking:
+        where = "below" if firing.rule.action is RuleAction.EVICT_WORST else "at"
+        return f"there is no pod {where} {printable(firing.cgroup)} that is not being evicted already"
+    if not ranking[0].evictable:
+        because = printable(ranking[0].pod.critical_because or "")
+        return f"no pod there may be evicted: {ranking[0].pod.key} never is ({because})"
+    return f"no pod there is known to have any {firing.rule.by}"
+
+
+def _message(firing: Firing) -> str:
+    inputs = "; ".join(
+        f"{one.condition}: {one.condition.amount_text(one.value)}, at least "
+        f"{one.condition.amount_text(one.lowest)}"
+        for one in firing.inputs
+    )
+    return (
+        f"Rule {printable(firing.rule.name)} has held in {printable(firing.cgroup)} for "
+        f"{firing.held_seconds:.1f} s: {inputs}. "
+    )

@@ -1,0 +1,18 @@
+"""Work that is done in turns, so that what is urgent can go first in between, done without a pause."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+
+def without_pause(turns: Generator[None, None, Found]) -> Found:
+    """Return what the work comes to, all turns of it made now."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as over:
+            found: Found = over.value
+            return found

@@ -1,0 +1,165 @@
+"""One process of a pod is killed instead of the pod, with the whole daemon on a virtual node."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reactor.lab.virtual_node import VirtualNode
+from tests.support.daemon import RunningDaemon, after_passes
+from tests.support.processes import MIB, hold
+from tests.support.waiting import eventually
+
+HARD = {"evictionHard": {"memory.available": "64Mi"}}
+POD = "session.scope"
+
+
+def _start(
+    daemon: RunningDaemon,
+    node: VirtualNode,
+    thresholds: Mapping[str, Any] = HARD,
+    never: Sequence[str] = (),
+    **section: Any,
+) -> str:
+    cgroup = node.add_pod(POD)
+    rule = {"unit": POD, "never": list(never)}
+    pods = {"parents": [node.cgroup], "processVictims": [rule]}
+    daemon.configure(thresholds, {"pods": pods, "housekeepingInterval": "100ms", **section})
+    daemon.start()
+    after_passes(daemon, 2)  # with the pod
+    return cgroup
+
+
+def _first(daemon: RunningDaemon) -> Mapping[str, Any]:
+    eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
+    eviction: Mapping[str, Any] = daemon.evictions()[0]["evictions"][0]
+    return eviction
+
+
+def test_of_three_processes_the_largest_dies_and_the_others_live_on(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    cgroup = _start(daemon, node)
+    small = [node.spawn(cgroup, hold(25)) for _ in range(2)]
+    eventually(lambda: node.usage_bytes() > 50 * MIB, "both at their size")
+    large = node.spawn(cgroup, hold(150))
+
+    eviction = _first(daemon)
+
+    assert -signal.SIGKILL == large.wait(10)
+    status = after_passes(daemon, 10)
+    assert [None, None] == [one.poll() for one in small]
+    assert ("process-killed", True, large.pid) == (
+        eviction["outcome"],
+        eviction["pod_lives"],
+        eviction["process"]["pid"],
+    )
+    assert eviction["process"]["bytes"] > 100 * MIB
+    assert eviction["freed_ns"] is not None
+    assert [POD] == daemon.evicted()
+    assert ([], []) == (status["in_flight"], status["oom_victims"])
+
+
+def test_many_small_processes_are_killed_as_a_whole_and_the_record_says_why(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    cgroup = _start(daemon, node)
+    small = [node.spawn(cgroup, hold(7)) for _ in range(20)]
+
+    eviction = _first(daemon)
+
+    assert {-signal.SIGKILL} == {one.wait(10) for one in small}
+    assert ("killed", False, None) == (eviction["outcome"], eviction["pod_lives"], eviction["process"])
+    assert "less than 10 %" in eviction["whole_because"]
+
+
+def test_one_whose_name_is_spared_lives_and_the_next_largest_dies(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    cgroup = _start(daemon, node, never=["python*"])
+    named = [
+        sys.executable,
+        "-S",
+        "-c",
+        f"open('/proc/self/comm', 'w').write('tab');{hold(60)[3]}",
+        "60",
+        "mild",
+    ]
+    tab = node.spawn(cgroup, named)
+    eventually(lambda: node.usage_bytes() > 60 * MIB, "the tab at its size")
+    spared = node.spawn(cgroup, hold(125))
+
+    eviction = _first(daemon)
+
+    assert -signal.SIGKILL == tab.wait(10)
+    assert "tab" == eviction["process"]["name"]
+    after_passes(daemon, 10)
+    assert spared.poll() is None
+
+
+def test_where_all_are_spared_the_whole_pod_goes(node: VirtualNode, daemon: RunningDaemon) -> None:
+    cgroup = _start(daemon, node, never=["python*"])
+    both = [node.spawn(cgroup, hold(mib)) for mib in (70, 125)]
+
+    eviction = _first(daemon)
+
+    assert [-signal.SIGKILL] * 2 == [one.wait(10) for one in both]
+    assert "no process of it may be killed alone" == eviction["whole_because"]
+
+
+SOFT = {
+    "evictionHard": {"memory.available": "8Mi"},
+    "evictionSoft": {"memory.available": "64Mi"},
+    "evictionSoftGracePeriod": {"memory.available": "10ms"},
+    "evictionMaxPodGracePeriod": 1,
+}
+
+
+def test_a_soft_eviction_asks_the_process_and_kills_it_after_the_grace_period(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    cgroup = _start(daemon, node, SOFT)
+    small = node.spawn(cgroup, hold(25))
+    eventually(lambda: node.usage_bytes() > 25 * MIB, "the small one at its size")
+    stubborn = node.spawn(cgroup, hold(160, stubborn=True))
+
+    eviction = _first(daemon)
+
+    assert -signal.SIGKILL == stubborn.wait(10)
+    assert ("process-killed", 1, stubborn.pid) == (
+        eviction["outcome"],
+        eviction["grace_period_seconds"],
+        eviction["process"]["pid"],
+    )
+    after_passes(daemon, 10)
+    assert small.poll() is None
+    assert [POD] == daemon.evicted()
+
+
+def test_a_soft_eviction_ends_with_sigterm_where_that_is_enough(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    cgroup = _start(daemon, node, SOFT)
+    small = node.spawn(cgroup, hold(25))
+    eventually(lambda: node.usage_bytes() > 25 * MIB, "the small one at its size")
+    large = node.spawn(cgroup, hold(160))
+
+    eviction = _first(daemon)
+
+    assert -signal.SIGTERM == large.wait(10)
+    assert ("process-terminated", True) == (eviction["outcome"], eviction["pod_lives"])
+    status = after_passes(daemon, 10)
+    assert (None, []) == (small.poll(), status["in_flight"])
+
+
+def test_in_a_dry_run_the_process_is_named_and_lives(node: VirtualNode, daemon: RunningDaemon) -> None:
+    cgroup = _start(daemon, node, dryRun=True)
+    large = node.spawn(cgroup, hold(200))
+
+    eviction = _first(daemon)
+
+    assert ("dry-run", large.pid) == (eviction["outcome"], eviction["process"]["pid"])
+    after_passes(daemon, 10)
+    assert large.poll() is None

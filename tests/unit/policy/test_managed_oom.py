@@ -1,0 +1,106 @@
+"""What systemd's units say, as rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomdDefaults
+from reactor.model.pod_parents import PodParent
+from reactor.model.rules import Acted, Rule, RuleAction
+from reactor.policy.managed_oom import managed_rules, refused_because, rule_name
+from reactor.policy.rules import Standing, acted_key, awake, hit_by
+from tests.support.builders import make_pod
+
+SWAP, PRESSURE = ManagedOomKind
+DEFAULTS = OomdDefaults()
+
+
+def unit(kind: ManagedOomKind, cgroup: str, **others: Any) -> ManagedOomUnit:
+    return ManagedOomUnit(kind=kind, cgroup=cgroup, **others)
+
+
+def told(rule: Rule) -> tuple[str, tuple[str, ...], list[str], float]:
+    return rule.name, rule.cgroups, list(map(str, rule.conditions)), rule.for_seconds
+
+
+def test_without_units_there_is_no_rule() -> None:
+    assert () == managed_rules([], DEFAULTS)
+
+
+def test_units_of_one_limit_and_time_are_one_rule_that_kills_the_most_scanned() -> None:
+    (rule,) = managed_rules([unit(PRESSURE, "/a"), unit(PRESSURE, "/b"), unit(PRESSURE, "/a")], DEFAULTS)
+    assert (
+        "systemd-oomd:pressure-60%-30s",
+        ("/a", "/b"),
+        ["pressure memory full avg10 >= 60 %", "pages scanned >= 1 within 30 s"],
+        30.0,
+    ) == told(rule)
+    assert (RuleAction.EVICT_WORST, "pgscan", 15.0, None) == (
+        rule.action,
+        rule.by,
+        rule.cooldown_seconds,
+        rule.below,
+    )
+
+
+def test_a_limit_and_a_time_of_ones_own_are_another_rule_and_so_are_those_of_users() -> None:
+    own = unit(PRESSURE, "/a", limit_percent=12.5, duration_seconds=1.0)
+    of_user = unit(PRESSURE, "/user.slice/user-1.slice/a", uid=1, limit_percent=12.5, duration_seconds=1.0)
+    rules = managed_rules([own, of_user, unit(PRESSURE, "/b")], OomdDefaults(pressure_percent=40.0))
+    assert [
+        ("systemd-oomd:pressure-12.5%-2s", ("/a",), 2.0),
+        ("systemd-oomd:user-pressure-12.5%-2s", ("/user.slice/user-1.slice/a",), 2.0),
+        ("systemd-oomd:pressure-40%-30s", ("/b",), 30.0),
+    ] == [(one.name, one.cgroups, one.for_seconds) for one in rules]
+    assert rules[0].name == rule_name(own, DEFAULTS)
+
+
+def test_swap_is_one_rule_on_the_machine_that_hits_below_the_units_alone() -> None:
+    units = [unit(SWAP, "/a.slice"), unit(SWAP, "/b.slice")]
+    (rule,) = managed_rules(units, OomdDefaults(swap_used_percent=80.0))
+    assert ("systemd-oomd:swap", ("/",), ["swap used >= 80 %", "usage of the limit >= 80 %"], 0.0) == told(
+        rule
+    )
+    assert ("swap", ("/a.slice", "/b.slice")) == (rule.by, rule.below)
+    assert rule_name(units[0], DEFAULTS) == rule.name
+
+    cgroups = {"1": "/a.slice/x", "2": "/b.slice", "3": "/c.slice/x", "4": "/a.slicer"}
+    pods = [replace(make_pod(uid), cgroup=cgroup) for uid, cgroup in cgroups.items()]
+    assert ["/a.slice/x", "/b.slice"] == [pod.cgroup for pod in hit_by(rule, "/", pods)]
+
+
+def test_the_root_slice_s_swap_hits_every_pod() -> None:
+    (rule,) = managed_rules([unit(SWAP, "/")], DEFAULTS)
+    pods = [replace(make_pod("1"), cgroup="/a.slice/x")]
+    assert tuple(pods) == hit_by(rule, "/", pods)
+
+
+@pytest.mark.parametrize("cgroup", ["/", "/system.slice", "/system.slice/a.service", "/user.slice"])
+def test_a_unit_above_or_below_a_parent_counts(cgroup: str) -> None:
+    parents = [PodParent("/system.slice"), PodParent("/user.slice/user-*.slice")]
+    assert refused_because(unit(SWAP, cgroup), parents) is None
+
+
+@pytest.mark.parametrize("cgroup", ["/machine.slice", "/system.slicer", "/init.scope"])
+def test_a_unit_beside_the_parents_does_not_count(cgroup: str) -> None:
+    because = refused_because(unit(PRESSURE, cgroup), [PodParent("/system.slice")])
+    assert because is not None
+    assert "reactor.pods.parents" in because
+
+
+def test_a_rule_rests_in_the_cgroup_alone_that_it_acted_for() -> None:
+    (rule,) = managed_rules([unit(PRESSURE, "/a"), unit(PRESSURE, "/b")], DEFAULTS)
+    (swap,) = managed_rules([unit(SWAP, "/a")], DEFAULTS)
+    assert ("systemd-oomd:pressure-60%-30s /a", "systemd-oomd:swap") == (
+        acted_key(rule, "/a"),
+        acted_key(swap, "/a"),
+    )
+    standings = {one: Standing(at_seconds=0.0, samples=()) for one in ("/a", "/b")}
+    acted = {acted_key(rule, "/a"): Acted(100.0, "/a", unhelpful=1), rule.name: Acted(100.0, "/a")}
+    assert ["/b"] == list(awake(rule, standings, acted, 129.0))
+    assert ["/a", "/b"] == list(awake(rule, standings, acted, 130.0))
+    assert ["/a", "/b"] == list(awake(swap, standings, acted, 100.0))
+    assert [] == list(awake(swap, standings, {swap.name: Acted(100.0, "/a")}, 114.0))

@@ -1,0 +1,530 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reactor.model.decisions import (
+    Decision,
+    InFlight,
+    OomVictim,
+    PolicyState,
+    Slowdown,
+    SlowReason,
+    Snapshot,
+)
+from reactor.model.pod_lists import Preference
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.rules import (
+    Acted,
+    Condition,
+    Firing,
+    Measure,
+    Metric,
+    RankedBy,
+    Rule,
+    RuleAction,
+    RuleInput,
+)
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import Resource, Signal
+from reactor.policy.rules import (
+    Sample,
+    Standing,
+    after_acting,
+    decide_firing,
+    due,
+    hit_by,
+    may_reclaim,
+    observed,
+    rest_seconds,
+    waits_because,
+    why_not,
+)
+from tests.support.builders import make_pod, make_threshold
+from tests.support.processes import MIB
+
+FULL = Metric(Measure.PRESSURE, "memory full avg10")
+USAGE = Metric(Measure.USAGE)
+MAX = Metric(Measure.EVENTS, "max")
+THRASHES = Condition(FULL, 60.0)
+REACHES_ITS_LIMIT = Condition(MAX, 10.0, within_seconds=30.0)
+SETTINGS = EvictionSettings(evictions_per_minute=2)
+PODS = tuple(replace(make_pod(name), cgroup=f"/apps/{name}") for name in ("small", "hog"))
+SLOWED = Slowdown(
+    signal=Signal.MEMORY_AVAILABLE,
+    reason=SlowReason.UNHELPFUL,
+    since_seconds=0.0,
+    until_seconds=99.0,
+    message="they did not help",
+)
+USED = {
+    "uid-small": PodUsage(memory_working_set_bytes=10 * MIB, swap_bytes=90 * MIB),
+    "uid-hog": PodUsage(memory_working_set_bytes=80 * MIB, swap_bytes=0),
+}
+
+
+def make_rule(*conditions: Condition, for_seconds: float = 10.0, **others: Any) -> Rule:
+    named = {"name": "thrash", "cgroups": ("/apps/*",), "cooldown_seconds": 60.0, **others}
+    return Rule(conditions=conditions or (THRASHES,), for_seconds=for_seconds, **named)
+
+
+def after(rule: Rule, *seen: tuple[float, Mapping[Metric, float | None]]) -> Standing | None:
+    """Return how a rule stands after these observations, each with its time."""
+    standing, earlier = None, dict[Metric, Sample]()
+    for at_seconds, values in seen:
+        standing = observed(rule, standing, values, at_seconds, earlier)
+        earlier |= {
+            metric: Sample(at_seconds, value) for metric, value in values.items() if value is not None
+        }
+    return standing
+
+
+def since(standing: Standing | None) -> float | None:
+    return None if standing is None else standing.since_seconds
+
+
+def test_a_rule_is_due_once_its_conditions_have_held_for_its_time_and_not_before() -> None:
+    rule = make_rule()
+    standing = after(rule, (0.0, {FULL: 59.99}), (1.0, {FULL: 60.0}), (5.0, {FULL: 90.0}))
+    assert standing is not None
+    assert due(rule, {"/apps/hog": standing}, None, 10.99) is None
+
+    standing = observed(rule, standing, {FULL: 70.0}, 11.0)
+
+    assert standing is not None
+    firing = due(rule, {"/apps/hog": standing}, None, 11.0)
+    assert firing is not None
+    assert (RuleInput(THRASHES, 70.0, 60.0, 90.0),) == firing.inputs
+    assert ("/apps/hog", 1.0, 10.0, 0) == (
+        firing.cgroup,
+        firing.since_seconds,
+        firing.held_seconds,
+        firing.others,
+    )
+
+
+@pytest.mark.parametrize("between", [59.9, None], ids=["below", "unobserved"])
+def test_what_did_not_hold_in_between_begins_afresh(between: float | None) -> None:
+    assert 3.0 == since(after(make_rule(), (1.0, {FULL: 80.0}), (2.0, {FULL: between}), (3.0, {FULL: 80.0})))
+
+
+def test_what_was_not_observed_for_long_begins_afresh() -> None:
+    seen = (1.0, {FULL: 80.0}), (15.9, {FULL: 80.0})
+    assert 1.0 == since(after(make_rule(), *seen))
+    assert 31.0 == since(after(make_rule(), *seen, (31.0, {FULL: 80.0})))
+
+
+def test_all_conditions_have_to_hold_and_one_that_is_not_observed_does_not() -> None:
+    rule = make_rule(THRASHES, Condition(USAGE, 90.0))
+    assert after(rule, (1.0, {FULL: 99.0, USAGE: 89.0})) is None
+    assert after(rule, (1.0, {FULL: 99.0, USAGE: None})) is None
+    assert after(rule, (1.0, {FULL: 99.0})) is None
+    assert 1.0 == since(after(rule, (1.0, {FULL: 99.0, USAGE: 90.0})))
+
+
+def test_of_a_counter_its_growth_within_the_window_counts() -> None:
+    rule = make_rule(REACHES_ITS_LIMIT)
+    assert since(after(rule, (0.0, {MAX: 1000.0}), (1.0, {MAX: 1009.0}))) is None
+    assert 2.0 == since(after(rule, (0.0, {MAX: 1000.0}), (1.0, {MAX: 1009.0}), (2.0, {MAX: 1010.0})))
+    assert since(after(rule, (0.0, {MAX: 0.0}), (25.0, {MAX: 5.0}), (31.0, {MAX: 10.0}))) is None
+    later = observed(rule, None, {MAX: 1010.0}, 1.0, {MAX: Sample(0.0, 1000.0)})
+    assert 1.0 == since(later)
+    assert since(observed(rule, None, {MAX: 1010.0}, 1.0, {FULL: Sample(0.0, 1000.0)})) is None
+
+
+def test_of_growth_that_began_before_the_window_its_share_counts() -> None:
+    """Observed once in a second and a little more, a window of a second has never two observations in it."""
+    stalls = Metric(Measure.STALL, "memory full")
+    rule = make_rule(Condition(stalls, 0.5, within_seconds=1.0))
+    standing = after(rule, (0.0, {stalls: 7.0}), (1.25, {stalls: 7.75}))
+    assert (standing, since(standing)) != (None, None)
+    assert standing is not None
+    assert standing.values == (pytest.approx(0.6),)
+    assert since(after(rule, (0.0, {stalls: 7.0}), (1.25, {stalls: 7.5}))) is None
+    longer = make_rule(Condition(stalls, 1.5, within_seconds=2.0))
+    seen = (0.0, {stalls: 0.0}), (1.25, {stalls: 1.0}), (2.5, {stalls: 2.0})
+    assert since(after(longer, *seen)) == 2.5
+
+
+def test_growth_over_more_than_two_windows_does_not_count_but_is_followed() -> None:
+    """So it is where very many cgroups are observed: once it grows, a cgroup is observed each second."""
+    rule = make_rule(Condition(MAX, 10.0, within_seconds=10.0))
+    standing = after(rule, (0.0, {MAX: 0.0}), (24.0, {MAX: 500.0}))
+    assert standing is not None
+    assert (standing.values, standing.since_seconds) == ((0.0,), None)
+    assert 25.0 == since(observed(rule, standing, {MAX: 510.0}, 25.0))
+    assert observed(rule, standing, {MAX: 500.0}, 25.0) is None
+    assert after(rule, (0.0, {MAX: 500.0}), (24.0, {MAX: 500.0})) is None
+
+
+def test_a_counter_that_goes_back_is_another_one_and_one_that_is_unobserved_does_not_hold() -> None:
+    rule = make_rule(REACHES_ITS_LIMIT)
+    assert since(after(rule, (0.0, {MAX: 10.0}), (1.0, {MAX: 1000.0}), (2.0, {MAX: 900.0}))) is None
+    unread = after(rule, (0.0, {MAX: 0.0}), (1.0, {MAX: 1000.0}), (2.0, {MAX: None}))
+    assert unread is not None
+    assert (None,) == unread.values
+    assert 3.0 == since(observed(rule, unread, {MAX: 1000.0}, 3.0))
+    assert observed(rule, unread, {MAX: None}, 40.0) is None
+
+
+def test_a_counter_that_stands_still_is_forgotten_after_its_window() -> None:
+    rule = make_rule(REACHES_ITS_LIMIT)
+    seen = (0.0, {MAX: 0.0}), (1.0, {MAX: 5.0})
+    assert after(rule, *seen, (30.0, {MAX: 5.0})) is not None
+    assert after(rule, *seen, (31.5, {MAX: 5.0})) is None
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(0, 50)), min_size=1, max_size=80))
+def test_growth_is_never_more_than_there_was_and_samples_are_few(steps: list[tuple[float, int]]) -> None:
+    rule = make_rule(REACHES_ITS_LIMIT)
+    standing, at, value, history = None, 0.0, 0.0, list[tuple[float, float]]()
+    for pause, growth in steps:
+        at, value = at + pause, value + growth
+        history.append((at, value))
+        earlier = {MAX: Sample(*history[-2])} if len(history) > 1 else None
+        standing = observed(rule, standing, {MAX: value}, at, earlier)
+        least = min(then for when, then in history if at - when <= 30.0)
+        counted = 0.0 if standing is None else standing.values[0] or 0.0
+        assert counted <= value - min(then for when, then in history if at - when <= 60.0)
+        if standing is not None:
+            assert len(standing.samples[0]) <= 67
+        if all(pause >= 1 for pause, _ in steps):  # all samples are kept: it is what there was at least
+            assert counted >= value - least
+
+
+@given(st.lists(st.none() | st.floats(0, 100), min_size=1, max_size=40), st.floats(1, 20))
+def test_a_rule_is_due_only_where_each_observation_of_its_time_held(
+    values: list[float | None], for_seconds: float
+) -> None:
+    rule = make_rule(for_seconds=for_seconds)
+    standing = after(rule, *((float(at), {FULL: value}) for at, value in enumerate(values)))
+    now = float(len(values) - 1)
+    firing = None if standing is None else due(rule, {"/a": standing}, None, now)
+    held = [value is not None and value >= 60 for value in values]
+    longest = next((count for count, one in enumerate(reversed(held)) if not one), len(held))
+    assert (firing is not None) == (longest > 0 and longest - 1 >= for_seconds)
+
+
+def test_the_cgroup_that_has_held_for_longest_goes_first_and_a_cool_down_is_the_rules() -> None:
+    rule = make_rule(for_seconds=1.0)
+    standings = {
+        name: found
+        for name, at in {"/apps/b": 2.0, "/apps/a": 1.0, "/apps/c": 4.5}.items()
+        if (found := after(rule, (at, {FULL: 90.0}))) is not None
+    }
+    standings["/apps/d"] = Standing(at_seconds=1.0, samples=((),), values=(1.0,))
+    firing = due(rule, standings, None, 5.0)
+    assert firing is not None
+    assert ("/apps/a", 1) == (firing.cgroup, firing.others)
+    assert due(rule, standings, Acted(-54.9, "/apps/c"), 5.0) is None
+    assert due(rule, standings, Acted(-55.0, "/apps/c"), 5.0) is not None
+
+
+def test_a_rule_that_is_due_says_how_often_it_did_not_help() -> None:
+    rule = make_rule(for_seconds=1.0, action=RuleAction.EVICT)
+    standing = after(rule, (70.0, {FULL: 90.0}))
+    assert standing is not None
+    for acted, unhelpful in ((None, 0), (Acted(15.0, "/apps"), 1), (Acted(15.0, "/other"), 0)):
+        firing = due(rule, {"/apps": standing}, acted, 75.0)
+        assert firing is not None
+        assert unhelpful == firing.unhelpful
+
+
+@pytest.mark.parametrize(
+    ("at_seconds", "acted", "why"),
+    [
+        (5.0, None, "it has held in /a for 4 of 10 s"),
+        (10.9, None, "it has held in /a for 10 of 10 s"),
+        (11.0, None, None),
+        (11.0, Acted(-49.0, "/a"), None),
+        (11.0, Acted(-48.0, "/a"), "it acted 59 s ago, and rests for 1 s more"),
+        (
+            11.0,
+            Acted(-49.0, "/a", 1),
+            "it acted 60 s ago, and rests for 60 s more: 1 times in a row it did not help",
+        ),
+    ],
+)
+def test_why_a_rule_does_not_act_is_told_and_nothing_where_it_is_due(
+    at_seconds: float, acted: Acted | None, why: str | None
+) -> None:
+    rule = make_rule()
+    standings = {
+        name: found
+        for name, at in {"/a": 1.0, "/b": 3.0}.items()
+        if (found := after(rule, (at, {FULL: 90.0}))) is not None
+    }
+    assert why == why_not(rule, standings, acted, at_seconds)
+    assert (why is None) == (due(rule, standings, acted, at_seconds) is not None)
+
+
+def test_a_rule_that_holds_nowhere_says_so() -> None:
+    counted = Standing(at_seconds=1.0, samples=((),), values=(1.0,))
+    for standings in ({}, {"/a": counted}):
+        assert "its conditions hold in none of its cgroups" == why_not(make_rule(), standings, None, 2.0)
+
+
+def test_a_recording_has_no_gaps_between_its_steps() -> None:
+    rule = make_rule()
+    first = observed(rule, None, {FULL: 90.0}, 0.0)
+    assert 0.0 == since(observed(rule, first, {FULL: 90.0}, 600.0, longest_gap_seconds=600.0))
+    assert 600.0 == since(observed(rule, first, {FULL: 90.0}, 600.0, longest_gap_seconds=599.0))
+
+
+STALLS = Metric(Measure.STALL, "memory some")
+STALLED = make_rule(Condition(STALLS, 0.5, within_seconds=2.0))
+
+
+def test_what_the_kernel_tells_of_a_counter_counts_as_observed() -> None:
+    told = {STALLS: Sample(8.2, 99.5), FULL: Sample(8.2, 1.0)}
+    first = observed(STALLED, None, {STALLS: 100.0}, 10.0, told=told)
+    assert 10.0 == since(first)
+    assert 10.0 == since(observed(STALLED, first, {STALLS: 100.0}, 10.15))
+    assert since(observed(STALLED, first, {STALLS: 100.0}, 12.0)) is None
+    assert observed(STALLED, None, {STALLS: None}, 10.0, told=told) is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        (Sample(9.9, 99.9),),  # observed too late to see it grow
+        (Sample(9.9, 99.0),),  # it was lower even later: it has grown by more
+        (Sample(7.0, 99.4), Sample(9.9, 99.8)),
+        (Sample(7.0, 99.6), Sample(9.9, 99.8)),  # contradicts the kernel, and is left out
+    ],
+)
+def test_what_is_told_and_what_was_observed_stand_beside_each_other(kept: tuple[Sample, ...]) -> None:
+    before = Standing(at_seconds=9.9, samples=(kept,))
+    told = {STALLS: Sample(8.2, 99.5)}
+    assert 10.0 == since(observed(STALLED, before, {STALLS: 100.0}, 10.0, told=told))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 3.0), st.floats(0.0, 1.0)), min_size=1, max_size=8),
+    st.floats(0.1, 1.8),
+)
+def test_what_is_told_truly_never_makes_growth_of_more_than_there_was(
+    steps: list[tuple[float, float]], ago_seconds: float
+) -> None:
+    at_seconds, value, history = 0.0, 0.0, [(0.0, 0.0)]
+    standing = None
+    for pause_seconds, growth in steps:
+        at_seconds, value = at_seconds + pause_seconds, value + growth
+        then = at_seconds - ago_seconds
+        lower = max(one for at, one in history if at <= then) if then >= 0 else 0.0
+        told = {STALLS: Sample(then, lower)} if then >= 0 else None
+        standing = observed(STALLED, standing, {STALLS: value}, at_seconds, told=told)
+        history.append((at_seconds, value))
+        if standing is not None:
+            (grown,) = standing.values
+            assert grown is not None
+            assert grown <= value + 1e-9
+
+
+def test_a_rule_that_does_not_help_rests_twice_as_long_each_time_and_a_report_never_does() -> None:
+    firing = replace(firing_of(), since_seconds=100.0, at_seconds=130.0)
+    rule = firing.rule
+    first = after_acting(firing, None)
+    assert (Acted(130.0, "/apps"), 60.0) == (first, rest_seconds(rule, first))
+    again = replace(firing, since_seconds=189.0, at_seconds=200.0)
+    second = after_acting(again, first)
+    assert (1, 120.0) == (second.unhelpful, rest_seconds(rule, second))
+    assert 240.0 == rest_seconds(rule, after_acting(replace(again, since_seconds=201.0), second))
+    assert 64 * 60.0 == rest_seconds(rule, Acted(0.0, "/apps", unhelpful=99))
+    for helped in (
+        replace(again, since_seconds=190.0),
+        replace(again, cgroup="/other"),
+        replace(again, rule=replace(rule, action=RuleAction.REPORT)),
+    ):
+        assert 0 == after_acting(helped, first).unhelpful
+
+
+def firing_of(cgroup: str = "/apps", **rule: Any) -> Firing:
+    written = make_rule(**{"action": RuleAction.EVICT_WORST, **rule})
+    inputs = (RuleInput(THRASHES, 71.234, 60.0, 80.0),)
+    return Firing(rule=written, cgroup=cgroup, since_seconds=0.0, at_seconds=12.0, inputs=inputs)
+
+
+def decided(
+    firing: Firing,
+    *,
+    pods: tuple[Pod, ...] = PODS,
+    state: PolicyState | None = None,
+    amounts: Mapping[str, int] | None = None,
+) -> Decision:
+    return decide_firing(SETTINGS, state or PolicyState(), firing, Snapshot(pods=USED), pods, amounts or {})
+
+
+def victims(decision: Decision) -> list[str]:
+    return [one.pod.name for one in decision.evictions]
+
+
+@pytest.mark.parametrize(
+    ("by", "amounts", "victim"),
+    [
+        (RankedBy.MEMORY, {}, ["hog"]),
+        (RankedBy.SWAP, {}, ["small"]),
+        (RankedBy.GROWTH, {"uid-small": 5, "uid-hog": -3}, ["small"]),
+        (RankedBy.PGSCAN, {"uid-small": 5, "uid-hog": 6}, ["hog"]),
+        (RankedBy.PGSCAN, {"uid-small": 5}, ["small"]),
+        (RankedBy.PGSCAN, {"uid-small": 0, "uid-hog": 0}, []),
+        (RankedBy.GROWTH, {}, []),
+    ],
+)
+def test_the_worst_below_is_who_has_most_of_what_the_rule_names(
+    by: RankedBy, amounts: dict[str, int], victim: list[str]
+) -> None:
+    decision = decided(firing_of(by=by), amounts=amounts)
+    assert victim == victims(decision)
+    assert (decision.deferred_because is None) == bool(victim)
+    assert not decision.waits
+
+
+def test_the_message_of_an_eviction_has_the_rule_and_its_inputs() -> None:
+    (eviction,) = decided(firing_of()).evictions
+    assert (None, 0, "rule") == (eviction.threshold, eviction.grace_period_seconds, eviction.signal)
+    assert (
+        "Rule thrash has held in /apps for 12.0 s: pressure memory full avg10 >= 60 %: 71.23 %, at least "
+        "60 %. " == eviction.message
+    )
+
+
+def test_a_report_evicts_nobody_and_ranks_nobody() -> None:
+    decision = decided(firing_of(action=RuleAction.REPORT))
+    assert ((), (), None) == (decision.evictions, decision.ranking, decision.deferred_because)
+    assert decision.rule is not None
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "action", "hit"),
+    [
+        ("/apps/hog", RuleAction.EVICT, ["hog"]),
+        ("/apps/hog/app/part", RuleAction.EVICT, ["hog"]),
+        ("/apps/hogs", RuleAction.EVICT, []),
+        ("/apps", RuleAction.EVICT, []),
+        ("/", RuleAction.EVICT, []),
+        ("/apps/hog", RuleAction.EVICT_WORST, ["hog"]),
+        ("/apps/hog/app", RuleAction.EVICT_WORST, []),
+        ("/apps", RuleAction.EVICT_WORST, ["small", "hog"]),
+        ("/", RuleAction.EVICT_WORST, ["small", "hog"]),
+        ("/app", RuleAction.EVICT_WORST, []),
+    ],
+)
+def test_a_rule_hits_the_pod_of_its_cgroup_or_those_below_and_no_others(
+    cgroup: str, action: RuleAction, hit: list[str]
+) -> None:
+    unplaced = replace(make_pod("unplaced"), cgroup=None)
+    assert hit == [pod.name for pod in hit_by(make_rule(action=action), cgroup, (*PODS, unplaced))]
+    decision = decided(firing_of(cgroup, action=action))
+    assert hit[-1:] == victims(decision)
+    assert ("there is no pod" in (decision.deferred_because or "")) == (not hit)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["/apps/a", "/apps/a/b", "/apps/c", "/other", "/apps"]), st.booleans()),
+        max_size=6,
+    ),
+    st.sampled_from(["/", "/apps", "/apps/a", "/apps/a/b/x", "/other/x"]),
+    st.sampled_from([RuleAction.EVICT, RuleAction.EVICT_WORST]),
+    st.sampled_from(RankedBy),
+)
+def test_no_critical_pod_and_none_beside_the_cgroup_is_ever_evicted(
+    placed: list[tuple[str, bool]], cgroup: str, action: RuleAction, by: RankedBy
+) -> None:
+    pods = tuple(
+        replace(make_pod(str(number)), cgroup=where, critical_because="marked" if is_critical else None)
+        for number, (where, is_critical) in enumerate(placed)
+    )
+    used = {pod.uid: PodUsage(memory_working_set_bytes=MIB, swap_bytes=MIB) for pod in pods}
+    amounts = {pod.uid: 7 for pod in pods}
+    firing = firing_of(cgroup, action=action, by=by)
+    decision = decide_firing(SETTINGS, PolicyState(), firing, Snapshot(pods=used), pods, amounts)
+    for eviction in decision.evictions:
+        where = str(eviction.pod.cgroup)
+        assert eviction.pod.critical_because is None
+        inner, outer = (cgroup, where) if action is RuleAction.EVICT else (where, cgroup)
+        assert outer in {"/", inner} or inner.startswith(f"{outer}/")
+
+
+def test_where_all_are_critical_the_reason_says_so_and_the_avoided_go_last() -> None:
+    critical = tuple(replace(pod, critical_because="never list: unit hog") for pod in PODS)
+    assert "never is (never list: unit hog)" in str(decided(firing_of(), pods=critical).deferred_because)
+    avoided = tuple(replace(pod, preference=Preference.AVOID) if pod.name == "hog" else pod for pod in PODS)
+    assert ["small"] == victims(decided(firing_of(), pods=avoided))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (PolicyState(thresholds_met=(make_threshold(100 * MIB),)), "thresholds evict first"),
+        (
+            PolicyState(
+                in_flight=(
+                    InFlight(uid="x", resource=Resource.MEMORY, kill_at_seconds=0, deadline_seconds=99),
+                )
+            ),
+            "in flight",
+        ),
+        (
+            PolicyState(
+                oom_victims=(OomVictim(pid=1, victim_bytes=1, grew_at_seconds=0.0, deadline_seconds=99.0),)
+            ),
+            "in flight",
+        ),
+        (
+            PolicyState(slowdowns=(SLOWED,)),
+            "slowed down: they did not help",
+        ),
+        (PolicyState(evicted_at=(1.0, 2.0)), "rate: 2 evictions"),
+    ],
+)
+def test_a_rule_waits_where_thresholds_evict_or_evictions_are_braked(state: PolicyState, reason: str) -> None:
+    assert waits_because(SETTINGS, state, firing_of(action=RuleAction.REPORT)) is None
+    reclaim_waits = decided(firing_of(action=RuleAction.RECLAIM), state=state).waits
+    assert ("rate" not in reason and "slowed" not in reason) == reclaim_waits == (not may_reclaim(state))
+    decision = decided(firing_of(), state=state)
+    assert () == decision.evictions
+    assert decision.waits
+    assert reason in str(decision.deferred_because)
+
+
+def test_a_reclaim_ends_no_pod_and_waits_for_no_rate_of_evictions() -> None:
+    reclaim = firing_of(action=RuleAction.RECLAIM)
+    settings = replace(SETTINGS, evictions_per_minute=1)
+    state = PolicyState(evicted_at=(11.0,), slowdowns=(SLOWED,))
+    decision = decide_firing(settings, state, reclaim, Snapshot(pods=USED), PODS, {})
+    assert ((), (), False, None) == (
+        decision.evictions,
+        decision.ranking,
+        decision.waits,
+        decision.deferred_because,
+    )
+
+
+@pytest.mark.parametrize(
+    ("until_seconds", "waiting"), [(None, []), (12.0, []), (12.1, [True])], ids=["none", "over", "runs"]
+)
+def test_a_reclaim_waits_for_one_that_is_under_way(until_seconds: float | None, waiting: list[bool]) -> None:
+    state = PolicyState(rule_reclaim_until_seconds=until_seconds)
+    assert bool(waiting) is decided(firing_of(action=RuleAction.RECLAIM), state=state).waits
+    assert not decided(firing_of(), state=state).waits
+
+
+def test_a_soft_threshold_that_is_met_stops_no_rule() -> None:
+    soft = make_threshold(100 * MIB, grace_period_seconds=60)
+    assert ["hog"] == victims(decided(firing_of(), state=PolicyState(thresholds_met=(soft,))))
+
+
+def test_conditions_read_as_they_are_meant() -> None:
+    assert "stall io some >= 0.5 s within 2 s" == str(Condition(Metric(Measure.STALL, "io some"), 0.5, 2.0))
+    assert "pages scanned >= 100 within 10 s" == str(Condition(Metric(Measure.PAGES_SCANNED), 100, 10.0))
+    traffic = Condition(Metric(Measure.SWAP_TRAFFIC), 100 * MIB, 10.0)
+    assert "swap traffic >= 100Mi within 10 s" == str(traffic)
+    assert "swap used >= 90 %" == str(Condition(Metric(Measure.SWAP_USED), 90.0))
+    assert "unknown" == THRASHES.amount_text(None)

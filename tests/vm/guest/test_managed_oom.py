@@ -1,0 +1,182 @@
+"""In the place of systemd-oomd: what real units say of being killed, heard of the real systemd.
+
+The process runs as systemd-oomd.service, as it is shipped; systemd-oomd itself is not installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from guarded import BIN, CGROUP, HERE, SECONDS, SLICE, V2, Service, Tenant, eventually, run
+from machine_memory import SwapFile
+
+from reactor.link.managed_oom import PATH, read_report_at_once
+from reactor.model.managed_oom import ManagedOomReport
+
+pytestmark = pytest.mark.skipif(not V2, reason="units' pressure and swap are meant: run it on trixie")
+
+UNITS: Final = Path("/etc/systemd/system")
+SHIPPED: Final = HERE.parent / "deploy/systemd-oomd"
+OOMD: Final = "systemd-oomd.service"
+DROP_IN: Final = UNITS / f"{OOMD}.d/test.conf"
+OOMD_CONF: Final = Path("/run/systemd/oomd.conf.d/50-test.conf")
+SWAP_MIB: Final = 600
+# Of its limit each of them needs twice as much, and swaps all the time.
+THRASHING: Final = {"MemoryMax": "40M", "MemorySwapMax": "infinity"}
+PRESSURE: Final = {"ManagedOOMMemoryPressure": "kill", "ManagedOOMMemoryPressureLimit": "10%"}
+
+
+@pytest.fixture
+def swap_file() -> Iterator[None]:
+    with SwapFile(SWAP_MIB):
+        yield
+
+
+@pytest.fixture
+def in_place() -> Iterator[None]:
+    """Have the process run in the place of systemd-oomd, as the page says."""
+    for name in (OOMD, "systemd-oomd.socket"):
+        shutil.copy(SHIPPED / name, UNITS / name)
+    DROP_IN.parent.mkdir(exist_ok=True)
+    DROP_IN.write_text(f"[Service]\nExecStart=\nExecStart={BIN} managed-oom\n")
+    run("systemctl", "daemon-reload")
+    run("systemctl", "enable", "--now", "systemd-oomd.socket", OOMD)
+    eventually(lambda: Path(PATH).exists() and not report().problem, "systemd's answer", SECONDS)
+    yield
+    run("systemctl", "disable", "--now", "systemd-oomd.socket", OOMD)
+    for path in (UNITS / OOMD, UNITS / "systemd-oomd.socket", DROP_IN, OOMD_CONF, Path(PATH)):
+        path.unlink(missing_ok=True)
+    if (Path("/run/systemd/system.control") / f"{SLICE}.d").exists():
+        run("systemctl", "revert", SLICE)
+    run("systemctl", "daemon-reload")
+
+
+def report() -> ManagedOomReport:
+    return read_report_at_once(Path(PATH).read_bytes())
+
+
+def guard(service: Service, *parents: str) -> None:
+    """Guard the machine with a threshold that nothing here crosses."""
+    section = {
+        "nodeCgroup": "/",
+        "pods": {"parents": [CGROUP, *parents]},
+        "systemdOomd": "replace",
+        "housekeepingInterval": "2s",
+    }
+    service.configure({"evictionHard": {"memory.available": "30Mi"}}, section)
+    service.start()
+
+
+def rules(service: Service) -> dict[str, Any]:
+    return {one["name"]: one for one in service.status()["rules"]}
+
+
+def wait_for_rule(service: Service, name: str, matched: int = 1) -> None:
+    eventually(lambda: rules(service).get(name, {}).get("matched") == matched, f"{name}: {rules(service)}")
+
+
+def two_more_passes(service: Service) -> None:
+    passes = service.status()["passes"]
+    eventually(lambda: service.status()["passes"] > passes + 1, "two more passes")
+
+
+def spared_because(service: Service, tenant: Tenant) -> list[str]:
+    """Return why nobody was evicted, each time that a rule acted for this unit."""
+    cgroup = f"{CGROUP}/{tenant.unit}"
+    ruled = [line for line in service.lines() if line["kind"] == "decision" and line.get("rule")]
+    return [line["deferred_because"] for line in ruled if line["rule"]["cgroup"] == cgroup]
+
+
+def test_unit_that_thrashes_in_its_own_limit_is_killed_and_the_others_live(
+    swap_file: None, in_place: None, service: Service
+) -> None:
+    """One says kill and thrashes, one says kill and is to be omitted, one thrashes and says nothing."""
+    guard(service)
+    omitted = Tenant(
+        "omitted", "revisit", "80", properties={**THRASHING, **PRESSURE, "ManagedOOMPreference": "omit"}
+    )
+    silent = Tenant("silent", "revisit", "80", properties=THRASHING)
+    quiet = Tenant("quiet", "hold", "20", properties=PRESSURE)
+    wait_for_rule(service, "systemd-oomd:pressure-10%-30s", 2)
+    thrash = Tenant("thrash", "revisit", "80", properties={**THRASHING, **PRESSURE})
+
+    eventually(lambda: service.evicted() == [thrash.pod], "the one that says kill is evicted", 2 * SECONDS)
+
+    decision = service.evictions()[0]
+    assert decision["rule"]["name"] == "systemd-oomd:pressure-10%-30s"
+    assert decision["rule"]["cgroup"] == f"{CGROUP}/thrash.service"
+    assert decision["rule"]["by"] == "pgscan"
+    assert decision["rule"]["held_seconds"] >= 30
+    full, scanned = decision["rule"]["inputs"]
+    assert full["lowest"] >= 10
+    assert scanned["lowest"] >= 1
+    eventually(lambda: thrash.result() == "signal", "systemd saw it killed")
+    eventually(lambda: bool(spared_because(service, omitted)), "the rule acts for the one to be omitted")
+    assert "never is (user.oomd_omit)" in spared_because(service, omitted)[0]
+    assert service.evicted() == [thrash.pod]
+    for tenant in (omitted, silent, quiet):
+        assert tenant.is_alive()
+
+
+def test_full_swap_kills_the_worst_below_the_units_that_say_so(
+    swap_file: None, in_place: None, service: Service
+) -> None:
+    """What has more in swap, and says nothing, lives."""
+    OOMD_CONF.parent.mkdir(parents=True, exist_ok=True)
+    OOMD_CONF.write_text("[OOM]\nSwapUsedLimit=5%\n")
+    guard(service)
+    silent = Tenant("silent", "hold", "160", properties={"MemoryMax": "20M"})
+    eventually(silent_swaps(silent), "100 MiB of it in swap")
+    two_more_passes(service)
+    assert service.evicted() == []
+
+    swap = {"MemoryMax": "20M", "ManagedOOMSwap": "kill"}
+    smaller = Tenant("smaller", "hold", "30", properties={"MemoryMax": "20M"})
+    hog = Tenant("hog", "hold", "80", properties=swap)
+
+    eventually(lambda: hog.pod in service.evicted(), "the one that says kill is evicted")
+    assert service.evicted() == [hog.pod]
+    decision = service.evictions()[0]
+    assert decision["rule"]["name"] == "systemd-oomd:swap"
+    assert [one["pod"] for one in decision["ranking"]] == [hog.pod]
+    two_more_passes(service)
+    assert silent.is_alive()
+    assert smaller.is_alive()
+
+
+def silent_swaps(tenant: Tenant) -> Any:
+    def swaps() -> bool:
+        try:
+            return int((tenant.cgroup / "memory.swap.current").read_text()) > 100 << 20
+        except OSError:
+            return False
+
+    return swaps
+
+
+def test_settings_outlive_daemon_reexec_and_the_process_and_follow_set_property(
+    in_place: None, service: Service
+) -> None:
+    guard(service)
+    tenant = Tenant("one", "hold", "10", properties=PRESSURE)
+    name = "systemd-oomd:pressure-10%-30s"
+    wait_for_rule(service, name)
+    run("systemctl", "daemon-reexec")
+    run("systemctl", "set-property", "--runtime", SLICE, "ManagedOOMSwap=kill")
+    eventually(lambda: "systemd-oomd:swap" in rules(service), "what was set after the re-execution")
+    assert rules(service)[name]["matched"] == 1
+    assert rules(service)["systemd-oomd:swap"]["below"] == [CGROUP]
+
+    run("systemctl", "stop", OOMD)
+    eventually(lambda: "systemdOomd" in service.status()["problems"], "that it is not running")
+    assert "the last known settings are in force" in service.status()["problems"]["systemdOomd"]
+    assert rules(service)[name]["matched"] == 1
+    run("systemctl", "start", OOMD)
+    eventually(lambda: "systemdOomd" not in service.status()["problems"], "that it is running again")
+
+    run("systemctl", "stop", tenant.unit)
+    eventually(lambda: name not in rules(service), "the stopped unit's setting is forgotten")
