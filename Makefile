@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup wheel deb test-deb demo test lint types imports unit kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup wheel deb test-deb demo test lint types imports unit fuzz kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -56,6 +56,10 @@ imports: setup ## Import directions
 unit: setup ## Unit tests; the policy with 100 % branch coverage
 	$(BIN)/coverage run --data-file=.cache/coverage -m pytest tests/unit
 	$(BIN)/coverage report --data-file=.cache/coverage --include='reactor/policy/*' --fail-under=100
+
+EXAMPLES ?= 5000
+fuzz: setup ## Property tests with new random examples, many more than `make test` tries (EXAMPLES=5000)
+	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -m hypothesis --hypothesis-profile=fuzz tests/unit
 
 promtool: ## Fetch promtool and prometheus from Debian's package into .cache, without installing them; not having them is no failure
 	@test -x .cache/promtool -a -x .cache/prometheus || $(MAKE) --no-print-directory .cache/promtool \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,18 @@ from hypothesis import HealthCheck, settings
 
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 
-# How hypothesis runs: a busy machine is not a failure.
-settings.register_profile("reactor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How hypothesis runs: a busy machine is not a failure, and `make test` tries the same examples each time, so
+# that a change fails only by what it changed. `make fuzz` tries others, and more of them.
+settings.register_profile(
+    "reactor", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "fuzz",
+    deadline=None,
+    max_examples=int(os.environ.get("EXAMPLES", "5000")),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("reactor")
 
 FakeTreeMaker = Callable[[CgroupVersion], "FakeTree"]
