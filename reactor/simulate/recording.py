@@ -96,16 +96,13 @@ async def _poll(settings: KubernetesSettings, scenario: ScenarioFile, options: R
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
         client = ApiClient(Credentials(lambda: kubelet_access(settings), watched=settings.kubeconfig_path))
-        began = trio.current_time()
         pods_before: list[Any] | None = None
-        with trio.move_on_after(float("inf") if options.seconds is None else options.seconds):
-            while True:
-                now = trio.current_time()
+        looks = _Looks(options)
+        with closing(client):
+            while await looks.is_due():
                 summary, pods = await _ask(client, first=scenario.steps == 0)
-                scenario.add(step_of(now - began, summary, pods, pods_before))
+                scenario.add(step_of(looks.seconds, summary, pods, pods_before))
                 pods_before = pods if pods is not None else pods_before
-                await trio.sleep_until(now + options.interval_seconds)
-        client.close()
         nursery.cancel_scope.cancel()
 
 
@@ -119,33 +116,49 @@ async def _look(tree: CgroupTree, settings: Settings, scenario: ScenarioFile, op
     preferences_before: dict[str, str] = {}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_at_signal, nursery.cancel_scope)
-        began = trio.current_time()
+        looks = _Looks(options)
         with closing(PlainNode(tree, settings)) as node:
-            with trio.move_on_after(float("inf") if options.seconds is None else options.seconds):
-                while True:
-                    now = trio.current_time()
-                    seen, pods, usages = await node.look()
-                    numbers = rules.look(pods)
-                    if rules.is_step(numbers) | worth.is_step(now - began, seen, usages, pods):
-                        rules.written(numbers)
-                        listed = [pod_document(pod) for pod in pods]
-                        summary = summary_of(seen, pods, usages)
-                        preferences = preferences_of(pods)
-                        if preferences != preferences_before:
-                            pods_before = None
-                        step = step_of(now - began, summary, listed, pods_before)
-                        if preferences and "pods" in step:
-                            step["preferences"] = preferences
-                        if settings.rules and "pods" in step:
-                            step["podCgroups"] = {pod.uid: pod.cgroup for pod in pods if pod.cgroup}
-                        if numbers:
-                            step["cgroups"] = {
-                                cgroup: numbers_document(values) for cgroup, values in numbers.items()
-                            }
-                        scenario.add(step)
-                        pods_before, preferences_before = listed, preferences
-                    await trio.sleep_until(now + options.interval_seconds)
+            while await looks.is_due():
+                seen, pods, usages = await node.look()
+                numbers = rules.look(pods)
+                if not rules.is_step(numbers) | worth.is_step(looks.seconds, seen, usages, pods):
+                    continue
+                rules.written(numbers)
+                listed = [pod_document(pod) for pod in pods]
+                summary = summary_of(seen, pods, usages)
+                preferences = preferences_of(pods)
+                if preferences != preferences_before:
+                    pods_before = None
+                step = step_of(looks.seconds, summary, listed, pods_before)
+                if preferences and "pods" in step:
+                    step["preferences"] = preferences
+                if settings.rules and "pods" in step:
+                    step["podCgroups"] = {pod.uid: pod.cgroup for pod in pods if pod.cgroup}
+                if numbers:
+                    step["cgroups"] = {cgroup: numbers_document(values) for cgroup, values in numbers.items()}
+                scenario.add(step)
+                pods_before, preferences_before = listed, preferences
         nursery.cancel_scope.cancel()
+
+
+class _Looks:
+    """When to look: at once, then once an interval until the time is over. One that began is left to end."""
+
+    def __init__(self, options: RecordOptions) -> None:
+        self._options = options
+        self._began: float | None = None
+        self.seconds = 0.0  # when the present look began, after the first one
+
+    async def is_due(self) -> bool:
+        """Wait for the next look; return False once the time is over."""
+        if self._began is None:
+            self._began = trio.current_time()
+            return True
+        due = self.seconds + self._options.interval_seconds
+        limit = float("inf") if self._options.seconds is None else self._options.seconds
+        await trio.sleep_until(self._began + min(due, limit))
+        self.seconds = trio.current_time() - self._began
+        return due <= limit
 
 
 async def _ask(client: ApiClient, *, first: bool) -> tuple[Any, list[Any] | None]:

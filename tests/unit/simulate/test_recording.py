@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,13 +133,16 @@ def test_whatever_is_reduced_nothing_is_raised(document: Any) -> None:
     reduced_pod({"spec": {"volumes": document, "containers": document}})
 
 
-async def test_the_kubelet_is_polled_until_the_time_is_over_and_a_failure_in_between_is_a_step(
+async def test_the_kubelet_is_polled_again_and_again_and_a_failure_in_between_is_a_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
+    was_asked_often = trio.Event()
 
     def script(request: Asked) -> Reply:
         asked.append(request.path)
+        if asked.count("/stats/summary") == 4:
+            was_asked_often.set()
         if asked.count("/stats/summary") == 2:
             return refusal(404, "away")
         ended = pod_document("ended", status={"phase": "Failed"})
@@ -147,13 +152,38 @@ async def test_the_kubelet_is_polled_until_the_time_is_over_and_a_failure_in_bet
     async with served(script) as (server, _):
         monkeypatch.setattr(recording, "kubelet_access", lambda _: recording_access(server.url))
         file = io.BytesIO()
-        options = RecordOptions(config=tmp_path, interval_seconds=0.05, seconds=0.5)
-        await recording._poll(KubernetesSettings(), ScenarioFile(file, "test", {}), options)
+        options = RecordOptions(config=tmp_path, interval_seconds=0.05)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recording._poll, KubernetesSettings(), ScenarioFile(file, "test", {}), options)
+            await was_asked_often.wait()
+            nursery.cancel_scope.cancel()
     steps = json.loads(file.getvalue())["steps"]
-    assert len(steps) >= 3
+    assert 3 == len(steps)
     assert ["web"] == [pod["metadata"]["name"] for pod in steps[0]["pods"]]
     assert [1] == [number for number, step in enumerate(steps) if step.get("statsError")]
     assert "away" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("looks", "seconds", "expected"),
+    [
+        ([0.0, 0.0, 0.0], 25.0, [0, 10, 20]),
+        ([30.0], 5.0, [0]),  # one that outlasts the time is left to end
+        ([30.0, 0.0], 20.0, [0, 30]),
+        ([0.0], 0.0, [0]),
+    ],
+)
+async def test_looks_go_on_until_the_time_is_over_and_there_is_one_at_least(
+    autojump_clock: trio.testing.MockClock, looks: list[float], seconds: float, expected: list[float]
+) -> None:
+    began, found = trio.current_time(), []
+    options = RecordOptions(config=Path("unread"), interval_seconds=10.0, seconds=seconds)
+    pace = recording._Looks(options)
+    while await pace.is_due():
+        await trio.sleep(looks[len(found)])
+        found.append(pace.seconds)
+    assert expected == found
+    assert trio.current_time() - began == max(seconds, expected[-1] + looks[-1])
 
 
 def recording_access(url: str) -> Any:
