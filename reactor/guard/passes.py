@@ -31,7 +31,7 @@ from reactor.model.decisions import Decision, Eviction, OomVictim, PolicyState, 
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.processes import ProcessMemory
-from reactor.model.rules import EVICTING, Acted, Firing, RankedBy, RuleAction
+from reactor.model.rules import EVICTING, Firing, RankedBy, RuleAction
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, ON_DISK, RESOURCE, NodeCondition, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -57,7 +57,7 @@ from reactor.policy.process_victims import (
     landed_process,
     record_process_eviction,
 )
-from reactor.policy.rules import decide_firing, may_reclaim, waits_because
+from reactor.policy.rules import Acts, decide_firing, may_reclaim, waits_because
 from reactor.policy.soft_reclaim import is_soft_reclaiming
 from reactor.policy.storm import is_hard_memory, is_newly_slowed, with_left
 
@@ -92,7 +92,7 @@ class NodeView:
     under_way: UnderWay = dataclasses.field(default_factory=UnderWay)
     candidates: Candidates = dataclasses.field(default_factory=Candidates)
     oom_victims: OomVictims = dataclasses.field(default_factory=OomVictims)
-    rules_acted: dict[str, Acted] = dataclasses.field(default_factory=dict)
+    rules_acted: dict[str, Acts] = dataclasses.field(default_factory=dict)
 
     def called_off(self, uid: str) -> None:
         """Take note that an eviction was called off: nothing is expected of its pod."""
@@ -221,7 +221,7 @@ class Passes:
             self._rest()
             self.glance()
             if firing.rule.by is RankedBy.SWAP:
-                self._parts.usages.note_swap()  # by a rule of systemd's units no other pass reads it
+                self._parts.usages.note_swap()  # no other pass reads it for a rule
             used = self._parts.usages.memory()
         snapshot = Snapshot(signals=self.known.observed.at(now_seconds), pods=used)
         pods = self._to_decide_over(now_seconds)

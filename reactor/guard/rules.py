@@ -25,7 +25,6 @@ from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_parents import PodParent
 from reactor.model.rules import (
-    Acted,
     Condition,
     Firing,
     Measure,
@@ -37,14 +36,15 @@ from reactor.model.rules import (
 )
 from reactor.observe.rules import RuleObserver, share_of_machine
 from reactor.policy.rules import (
+    Acts,
     Sample,
     Standing,
-    acted_key,
     after_acting,
-    due_in_any,
+    cooldown_left_seconds,
+    due,
     hit_by,
+    last_acted,
     observed,
-    rest_seconds,
     why_not,
 )
 from reactor.sources.rule_pressure import MOST_TRIGGERS, Fired, RulePressure, Trigger
@@ -139,7 +139,7 @@ class RuleWatch:
         tree: CgroupTree,
         rules: Iterable[Rule],
         passes: Passes,
-        acted: dict[str, Acted],
+        acted: dict[str, Acts],
         *,
         observer: RuleObserver | None = None,
         clock_seconds: Callable[[], float] = time.monotonic,
@@ -341,11 +341,11 @@ class RuleWatch:
         present = {rule.name for group in self._groups for rule in group.rules}
         self._amounts_before = _only(self._amounts_before, present)
         self._told = _only(self._told, present)
-        # By cgroup, too: those that have rested for long.
+        # A unit that is restarted brings its rule back.
         oldest_seconds = self._clock_seconds() - _ACTED_KEPT_SECONDS
-        for key in [key for key, one in self._acted.items() if one.at_seconds < oldest_seconds]:
-            if " " in key:
-                del self._acted[key]
+        for name in [name for name in self._acted if name not in present]:
+            if last_acted(self._acted[name]).at_seconds < oldest_seconds:
+                del self._acted[name]
 
     def _note_stalls(self, now_seconds: float) -> None:
         """Take note for what share of the time since the last tick some task of the machine has stalled."""
@@ -478,14 +478,16 @@ class RuleWatch:
         if record.decision.waits:
             self._told[rule.name] = waits_for
         else:
-            key = acted_key(rule, firing.cgroup)
-            self._acted[key] = self._acted[rule.name] = after_acting(firing, self._acted.get(key))
+            self._acted[rule.name] = after_acting(firing, self._acts(rule))
             standings.pop(firing.cgroup, None)
             self._told.pop(rule.name, None)
         self.on_pass(record)
 
     def _due(self, rule: Rule, standings: Mapping[str, Standing]) -> Firing | None:
-        return due_in_any(rule, standings, self._acted, self._clock_seconds())
+        return due(rule, standings, self._acts(rule), self._clock_seconds())
+
+    def _acts(self, rule: Rule) -> Acts:
+        return self._acted.get(rule.name, {})
 
     async def _note_amounts(self, rule: Rule, standings: Mapping[str, Standing]) -> None:
         """Note what the pods below a cgroup are ranked by when the rule's conditions begin to hold there."""
@@ -545,8 +547,9 @@ class RuleWatch:
         standings = group.standings[rule.name]
         held = {cgroup: one for cgroup, one in standings.items() if one.since_seconds is not None}
         longest = sorted(held, key=lambda cgroup: held[cgroup].since_seconds or 0.0)[:_SHOWN]
-        acted = self._acted.get(rule.name)
-        left_seconds = 0.0 if acted is None else acted.at_seconds + rest_seconds(rule, acted) - now_seconds
+        acted = self._acts(rule)
+        last = last_acted(acted) if acted else None
+        left_seconds = cooldown_left_seconds(rule, acted, group.selected, now_seconds)
         return {
             "name": printable(rule.name),
             "action": rule.action,
@@ -567,15 +570,15 @@ class RuleWatch:
             ],
             "held_in": len(held),
             "holds": [_holding(rule, cgroup, held[cgroup], now_seconds) for cgroup in longest],
-            "acted_seconds_ago": None if acted is None else round(now_seconds - acted.at_seconds, 3),
-            "unhelpful": 0 if acted is None else acted.unhelpful,
-            "cooldown_left_seconds": round(max(0.0, left_seconds), 3),
+            "acted_seconds_ago": None if last is None else round(now_seconds - last.at_seconds, 3),
+            "unhelpful": 0 if last is None else last.unhelpful,
+            "cooldown_left_seconds": round(left_seconds, 3),
             "why_not": self._why_not(group, rule, now_seconds),
         }
 
     def _why_not(self, group: _Group, rule: Rule, now_seconds: float) -> str:
         """Return why a rule has not acted just now, in words."""
-        standings, acted = group.standings[rule.name], self._acted.get(rule.name)
+        standings, acted = group.standings[rule.name], self._acts(rule)
         if not any(one.since_seconds is not None for one in standings.values()):
             if group.resource is not None and group.resource not in self._stalled:
                 return f"pressure of this machine ({group.resource}) can't be observed"

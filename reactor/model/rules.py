@@ -131,11 +131,11 @@ class RankedBy(StrEnum):
 class Rule:
     """One rule. `cgroups` are paths or patterns; all of `conditions` hold for `for_seconds` before it acts.
 
-    It acts once in `cooldown_seconds`, whichever of its cgroups it is for, and less often where that does not
-    help. To reclaim is of `amount`, a share of which is of what the cgroup holds, for `reclaim_seconds` at
-    the most. Where its conditions are the machine's, `below` are the cgroups whose pods it may hit; None:
-    those of the cgroup in which the conditions hold. With `rests_in_each` it rests only in the cgroup that it
-    has acted for: of units that have nothing to do with each other, one that is not helped holds up no other.
+    It acts once in `cooldown_seconds`, whichever of its cgroups it is for, and less often for a cgroup that
+    this does not help. To reclaim is of `amount`, a share of which is of what the cgroup holds, for
+    `reclaim_seconds` at the most. Where its conditions are the machine's, `below` are the cgroups whose pods
+    it may hit; None: those of the cgroup in which the conditions hold. With `rests_in_each` the cool-down
+    itself is each cgroup's own: it is a setting of units that have nothing to do with each other.
     """
 
     name: str
@@ -196,5 +196,4 @@ class Acted(NamedTuple):
     """When a rule acted last, and for which cgroup; `unhelpful` times in a row its conditions came back."""
 
     at_seconds: float
-    cgroup: str
     unhelpful: int = 0

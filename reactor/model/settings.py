@@ -9,7 +9,7 @@ from enum import StrEnum
 from reactor.model.events import EventKind
 from reactor.model.pod_lists import PodLists
 from reactor.model.pod_parents import fences
-from reactor.model.rules import RankedBy, Rule
+from reactor.model.rules import Rule
 from reactor.model.signals import Filesystem, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 
@@ -299,10 +299,13 @@ class Settings:
 
     @property
     def counts_swap(self) -> bool:
-        """Return whether a pass asks what each pod has in swap: for a threshold, or to rank by it."""
+        """Return whether each pass asks what pods have in swap: for a threshold, or to rank by it.
+
+        For a rule it is asked when that acts.
+        """
         eviction = self.eviction
         is_signal = any(one.signal is Signal.SWAP_AVAILABLE for one in eviction.thresholds)
-        return eviction.ranks_swap or is_signal or any(rule.by is RankedBy.SWAP for rule in self.rules)
+        return eviction.ranks_swap or is_signal
 
     @property
     def measured_parents(self) -> tuple[str, ...]:

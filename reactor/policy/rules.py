@@ -10,7 +10,7 @@ own processes make its pressure, so a tenant can turn a rule against itself alon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -40,6 +40,10 @@ _WINDOWS_KEPT = 2
 # Longer than this unobserved, of a daemon that was stopped say, a condition may have ceased in between.
 LONGEST_GAP_SECONDS: Final = 15.0
 _MOST_DOUBLINGS = 6
+_RESTS_KEPT = 2 << _MOST_DOUBLINGS
+
+Acts = Mapping[str, Acted]
+"""How a rule acted last for each cgroup."""
 
 
 class Sample(NamedTuple):
@@ -134,18 +138,16 @@ def observed(
 def due(
     rule: Rule,
     standings: Mapping[str, Standing],
-    acted: Acted | None,
+    acted: Acts,
     now_seconds: float,
 ) -> Firing | None:
-    """Return what a rule is to act for now: of its cgroups the one in which it has held for longest.
+    """Return what a rule is to act for now: where it does not rest, the cgroup in which it has held longest.
 
-    `standings` is by cgroup; `acted` is how it acted last, None for never.
+    `standings` is by cgroup, and so is `acted`, how the rule acted last for each.
     """
-    if acted is not None and now_seconds - acted.at_seconds < rest_seconds(rule, acted):
-        return None
     held = [
         (one.since_seconds, cgroup)
-        for cgroup, one in standings.items()
+        for cgroup, one in _awake(rule, standings, acted, now_seconds).items()
         if one.since_seconds is not None and now_seconds - one.since_seconds >= rule.for_seconds
     ]
     if not held:
@@ -165,12 +167,10 @@ def due(
         ),
         others=len(held) - 1,
     )
-    return replace(firing, unhelpful=after_acting(firing, acted).unhelpful)
+    return replace(firing, unhelpful=_unhelpful(firing, acted.get(cgroup)))
 
 
-def why_not(
-    rule: Rule, standings: Mapping[str, Standing], acted: Acted | None, now_seconds: float
-) -> str | None:
+def why_not(rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seconds: float) -> str | None:
     """Return why a rule acts for none of its cgroups now, in words; None where it is due."""
     held = {
         cgroup: now_seconds - one.since_seconds
@@ -179,65 +179,87 @@ def why_not(
     }
     if not held:
         return "its conditions hold in none of its cgroups"
-    cgroup = max(held, key=lambda one: held[one])
+    awake = [cgroup for cgroup in _awake(rule, standings, acted, now_seconds) if cgroup in held]
+    cgroup = max(awake or held, key=lambda one: held[one])
     if held[cgroup] < rule.for_seconds:
         return f"it has held in {printable(cgroup)} for {held[cgroup]:.0f} of {rule.for_seconds:g} s"
-    if acted is None or now_seconds - acted.at_seconds >= rest_seconds(rule, acted):
+    if awake:
         return None
-    left_seconds = acted.at_seconds + rest_seconds(rule, acted) - now_seconds
-    since = f"it acted {now_seconds - acted.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
-    return since if not acted.unhelpful else f"{since}: {acted.unhelpful} times in a row it did not help"
-
-
-def due_in_any(
-    rule: Rule, standings: Mapping[str, Standing], acted: Mapping[str, Acted], now_seconds: float
-) -> Firing | None:
-    """Return what a rule is to act for now, as `due`, of the cgroups in which it does not rest.
-
-    `acted` is by `acted_key`.
-    """
-    firing = due(rule, awake(rule, standings, acted, now_seconds), None, now_seconds)
-    if firing is None:
-        return None
-    return replace(
-        firing, unhelpful=after_acting(firing, acted.get(acted_key(rule, firing.cgroup))).unhelpful
+    left_seconds = resting_seconds(rule, acted, now_seconds)
+    if left_seconds > 0:
+        last = last_acted(acted)
+        return f"it acted {now_seconds - last.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
+    own = acted[cgroup]
+    left_seconds = _rest_left_seconds(rule, own, now_seconds)
+    return (
+        f"it acted for {printable(cgroup)} {now_seconds - own.at_seconds:.0f} s ago, and rests there for "
+        f"{left_seconds:.0f} s more: {own.unhelpful} times in a row it did not help"
     )
 
 
-def acted_key(rule: Rule, cgroup: str) -> str:
-    """Return by what is kept how a rule acted last: by its name, or for each of its cgroups."""
-    return f"{rule.name} {cgroup}" if rule.rests_in_each else rule.name
-
-
-def awake(
-    rule: Rule, standings: Mapping[str, Standing], acted: Mapping[str, Acted], now_seconds: float
+def _awake(
+    rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seconds: float
 ) -> dict[str, Standing]:
-    """Return how a rule stands in the cgroups in which it does not rest; `acted` is by `acted_key`."""
-    found = {}
-    for cgroup, standing in standings.items():
-        last = acted.get(acted_key(rule, cgroup))
-        if last is None or now_seconds - last.at_seconds >= rest_seconds(rule, last):
-            found[cgroup] = standing
-    return found
+    """Return how a rule stands in the cgroups in which it does not rest."""
+    if resting_seconds(rule, acted, now_seconds) > 0:
+        return {}
+    return {
+        cgroup: standing
+        for cgroup, standing in standings.items()
+        if cgroup not in acted or _rest_left_seconds(rule, acted[cgroup], now_seconds) <= 0
+    }
+
+
+def resting_seconds(rule: Rule, acted: Acts, now_seconds: float) -> float:
+    """Return for how much longer a rule rests in all of its cgroups, zero or less where it does not."""
+    if rule.rests_in_each or not acted:
+        return 0.0
+    return last_acted(acted).at_seconds + rule.cooldown_seconds - now_seconds
+
+
+def last_acted(acted: Acts) -> Acted:
+    """Return how a rule acted last, of those that have acted."""
+    return max(acted.values(), key=lambda one: one.at_seconds)
+
+
+def cooldown_left_seconds(rule: Rule, acted: Acts, cgroups: Collection[str], now_seconds: float) -> float:
+    """Return for how long a rule acts for none of these cgroups, as it rests in all or in each of them."""
+    rests = [_rest_left_seconds(rule, one, now_seconds) for cgroup, one in acted.items() if cgroup in cgroups]
+    in_each = min(rests) if rests and len(rests) == len(cgroups) else 0.0
+    return max(0.0, in_each, resting_seconds(rule, acted, now_seconds))
 
 
 def rest_seconds(rule: Rule, acted: Acted) -> float:
-    """Return for how long a rule rests after it acted: twice as long for each time that it did not help."""
+    """Return for how long a rule rests in a cgroup: twice as long for each time that it did not help."""
     return float(rule.cooldown_seconds * (1 << min(acted.unhelpful, _MOST_DOUBLINGS)))
 
 
-def after_acting(firing: Firing, before: Acted | None) -> Acted:
-    """Return how a rule acted last once it has acted for this.
+def _rest_left_seconds(rule: Rule, acted: Acted, now_seconds: float) -> float:
+    return acted.at_seconds + rest_seconds(rule, acted) - now_seconds
 
-    Where it evicted or reclaimed for the same cgroup before, and its conditions began to hold again in the
-    cool-down that followed, that did not help.
+
+def after_acting(firing: Firing, before: Acts) -> dict[str, Acted]:
+    """Return how a rule acted last for each cgroup once it has acted for this.
+
+    What is older than the longest two rests is forgotten.
+    """
+    own = Acted(firing.at_seconds, _unhelpful(firing, before.get(firing.cgroup)))
+    oldest_seconds = firing.at_seconds - _RESTS_KEPT * firing.rule.cooldown_seconds
+    kept = {cgroup: one for cgroup, one in before.items() if one.at_seconds >= oldest_seconds}
+    return {**kept, firing.cgroup: own}
+
+
+def _unhelpful(firing: Firing, before: Acted | None) -> int:
+    """Return how often in a row acting for this cgroup has not helped.
+
+    Where a rule evicted or reclaimed for it before, and its conditions began to hold again in the cool-down
+    that followed, that did not help.
     """
     rule = firing.rule
-    unhelpful = 0
-    if before is not None and before.cgroup == firing.cgroup and rule.action is not RuleAction.REPORT:
-        came_back = firing.since_seconds - before.at_seconds < rule.cooldown_seconds
-        unhelpful = before.unhelpful + 1 if came_back else 0
-    return Acted(firing.at_seconds, firing.cgroup, unhelpful)
+    if before is None or rule.action is RuleAction.REPORT:
+        return 0
+    came_back = firing.since_seconds - before.at_seconds < rule.cooldown_seconds
+    return before.unhelpful + 1 if came_back else 0
 
 
 def decide_firing(

@@ -18,6 +18,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage, is_critical_by_mark
+from reactor.model.rules import RankedBy
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
@@ -41,9 +42,9 @@ class PlainNode:
     def __init__(self, tree: CgroupTree, settings: Settings, *, proc: Path = PROC) -> None:
         self._node = NodeObserver(tree, settings, proc=proc)
         self._workloads = Workloads(tree, settings, proc=proc)
-        self._pods = PodObserver(
-            tree, memory_available=settings.memory_available, counts_swap=settings.counts_swap
-        )
+        # In a recording every step has what a rule would rank by if it acted then.
+        ranks_swap = settings.counts_swap or any(rule.by is RankedBy.SWAP for rule in settings.rules)
+        self._pods = PodObserver(tree, memory_available=settings.memory_available, counts_swap=ranks_swap)
         self._filesystems = FilesystemObserver(settings)
         self._signals = {threshold.signal for threshold in settings.eviction.thresholds}
 

@@ -13,9 +13,19 @@ from typing import Any
 from reactor.model.decisions import Decision, PolicyState, Snapshot
 from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod
-from reactor.model.rules import Acted, Measure, Metric, RankedBy, Rule, RuleAction
+from reactor.model.rules import Measure, Metric, RankedBy, Rule, RuleAction
 from reactor.model.settings import EvictionSettings
-from reactor.policy.rules import Sample, Standing, after_acting, decide_firing, due, hit_by, observed, why_not
+from reactor.policy.rules import (
+    Acts,
+    Sample,
+    Standing,
+    after_acting,
+    decide_firing,
+    due,
+    hit_by,
+    observed,
+    why_not,
+)
 
 Numbers = Mapping[str, Mapping[Metric, float]]
 
@@ -29,7 +39,7 @@ class RuleReplay:
         self.rules = rules
         self._selectors = {rule.name: tuple(map(PodParent, rule.cgroups)) for rule in rules}
         self._standings: dict[str, dict[str, Standing]] = {rule.name: {} for rule in rules}
-        self._acted: dict[str, Acted] = {}
+        self._acted: dict[str, Acts] = {}
         self._amounts_before: dict[tuple[str, str], Mapping[str, float]] = {}
         self._counters: dict[str, dict[Metric, Sample]] = {}
 
@@ -50,7 +60,7 @@ class RuleReplay:
                 if rule.action is RuleAction.EVICT_WORST:
                     amounts = _amounts(rule, cgroup, snapshot, pods, numbers)
                     self._amounts_before.setdefault((rule.name, cgroup), amounts)
-            firing = due(rule, standings, self._acted.get(rule.name), at_seconds)
+            firing = due(rule, standings, self._acted.get(rule.name, {}), at_seconds)
             if firing is None:
                 continue
             before = self._amounts_before.get((rule.name, firing.cgroup), {})
@@ -58,7 +68,7 @@ class RuleReplay:
             amounts_since = {uid: int(amount - before.get(uid, 0.0)) for uid, amount in now.items()}
             decision = decide_firing(settings, state, firing, snapshot, pods, amounts_since)
             if not decision.waits:
-                self._acted[rule.name] = after_acting(firing, self._acted.get(rule.name))
+                self._acted[rule.name] = after_acting(firing, self._acted.get(rule.name, {}))
                 standings.pop(firing.cgroup)
                 self._amounts_before.pop((rule.name, firing.cgroup), None)
             decisions.append(decision)
@@ -83,7 +93,7 @@ class RuleReplay:
             }
             firing = None if decision is None else decision.rule
             if decision is None or firing is None:
-                because = why_not(rule, standings, self._acted.get(rule.name), at_seconds)
+                because = why_not(rule, standings, self._acted.get(rule.name, {}), at_seconds)
                 yield {**line, "because": because}
                 continue
             yield {

@@ -156,6 +156,9 @@ class RulePressure:
         """Say how the triggers stand, once none is being armed any more."""
         if self._nursery is None or self._tasks.keys() - self._armed:
             return
+        if not self._wanted:
+            self._board.set(RULE_PRESSURE, SourceHealth.OFF, "no rule is on pressure")
+            return
         armed = len(self._armed)
         detail = f"{armed} triggers"
         if armed < self._wanted:
@@ -163,7 +166,7 @@ class RulePressure:
         if self._refused:
             reasons = dict.fromkeys(why for _, why in self._refused.values())
             detail += f"; {len(self._refused)} refused ({', '.join(reasons)})"
-        health = SourceHealth.ARMED if armed or not self._wanted else SourceHealth.DEGRADED
+        health = SourceHealth.ARMED if armed else SourceHealth.DEGRADED
         self._board.set(RULE_PRESSURE, health, detail)
 
 

@@ -200,6 +200,31 @@ async def test_a_rule_that_does_not_help_acts_ever_less_often(watched: Watched) 
     assert 5 == watch.document()[0]["unhelpful"]
 
 
+async def test_a_cgroup_that_is_not_helped_holds_up_no_other(watched: Watched) -> None:
+    """The pod of the one comes back each time, as a unit that systemd restarts; then another is full, too."""
+    watched.loop.kills.is_gone = True
+    watch = watched.watch(make_rule(USAGE, cooldown_seconds=10.0))
+    watched.use("hog", 90)
+
+    def go_on(_: int) -> None:
+        watched.loop.known.state = replace(watched.loop.known.state, in_flight=())
+
+    await watched.ticks(watch, 130, go_on)
+    assert ["hog"] * 4 == watched.loop.kills.killed
+    watched.use("small", 90)
+    await watched.ticks(watch, 5, go_on)
+    assert ["hog"] * 4 + ["small"] == watched.loop.kills.killed
+    (status,) = watch.document()
+    assert (0, 8.0) == (status["unhelpful"], status["cooldown_left_seconds"])
+
+    watched.use("small", 10)
+    await watched.ticks(watch, 10, go_on)
+    (status,) = watch.document()
+    assert 0 == status["cooldown_left_seconds"]
+    why = "it acted for /node/hog 72 s ago, and rests there for 8 s more: 3 times in a row it did not help"
+    assert why == status["why_not"]
+
+
 async def test_a_cgroup_that_was_made_anew_or_is_gone_is_not_acted_on(watched: Watched) -> None:
     watch = watched.watch(make_rule(USAGE))
     watched.use("hog", 90)

@@ -11,7 +11,7 @@ from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomdDefaul
 from reactor.model.pod_parents import PodParent
 from reactor.model.rules import Acted, Rule, RuleAction
 from reactor.policy.managed_oom import managed_rules, refused_because, rule_name
-from reactor.policy.rules import Standing, acted_key, awake, hit_by
+from reactor.policy.rules import Acts, Extremes, Standing, due, hit_by, resting_seconds
 from tests.support.builders import make_pod
 
 SWAP, PRESSURE = ManagedOomKind
@@ -94,13 +94,22 @@ def test_a_unit_beside_the_parents_does_not_count(cgroup: str) -> None:
 def test_a_rule_rests_in_the_cgroup_alone_that_it_acted_for() -> None:
     (rule,) = managed_rules([unit(PRESSURE, "/a"), unit(PRESSURE, "/b")], DEFAULTS)
     (swap,) = managed_rules([unit(SWAP, "/a")], DEFAULTS)
-    assert ("systemd-oomd:pressure-60%-30s /a", "systemd-oomd:swap") == (
-        acted_key(rule, "/a"),
-        acted_key(swap, "/a"),
+    stands = Standing(
+        at_seconds=0.0,
+        samples=((), ()),
+        values=(90.0, 90.0),
+        since_seconds=0.0,
+        extremes=(Extremes(90.0, 90.0),) * 2,
     )
-    standings = {one: Standing(at_seconds=0.0, samples=()) for one in ("/a", "/b")}
-    acted = {acted_key(rule, "/a"): Acted(100.0, "/a", unhelpful=1), rule.name: Acted(100.0, "/a")}
-    assert ["/b"] == list(awake(rule, standings, acted, 129.0))
-    assert ["/a", "/b"] == list(awake(rule, standings, acted, 130.0))
-    assert ["/a", "/b"] == list(awake(swap, standings, acted, 100.0))
-    assert [] == list(awake(swap, standings, {swap.name: Acted(100.0, "/a")}, 114.0))
+    held = {"/a": stands, "/b": stands}
+
+    def due_in(rule: Rule, acted: Acts, at_seconds: float) -> tuple[str, int] | None:
+        firing = due(rule, held, acted, at_seconds)
+        return None if firing is None else (firing.cgroup, firing.others)
+
+    acted = {"/a": Acted(100.0, unhelpful=1)}
+    assert ("/b", 0) == due_in(rule, acted, 129.0)
+    assert ("/a", 1) == due_in(rule, acted, 130.0)
+    assert 0 == resting_seconds(rule, acted, 101.0)
+    assert due_in(swap, {"/": Acted(100.0)}, 114.0) is None
+    assert ("/a", 1) == due_in(swap, {"/": Acted(100.0)}, 115.0)

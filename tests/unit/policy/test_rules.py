@@ -33,12 +33,15 @@ from reactor.model.rules import (
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.policy.rules import (
+    Acts,
     Sample,
     Standing,
     after_acting,
+    cooldown_left_seconds,
     decide_firing,
     due,
     hit_by,
+    last_acted,
     may_reclaim,
     observed,
     rest_seconds,
@@ -92,12 +95,12 @@ def test_a_rule_is_due_once_its_conditions_have_held_for_its_time_and_not_before
     rule = make_rule()
     standing = after(rule, (0.0, {FULL: 59.99}), (1.0, {FULL: 60.0}), (5.0, {FULL: 90.0}))
     assert standing is not None
-    assert due(rule, {"/apps/hog": standing}, None, 10.99) is None
+    assert due(rule, {"/apps/hog": standing}, {}, 10.99) is None
 
     standing = observed(rule, standing, {FULL: 70.0}, 11.0)
 
     assert standing is not None
-    firing = due(rule, {"/apps/hog": standing}, None, 11.0)
+    firing = due(rule, {"/apps/hog": standing}, {}, 11.0)
     assert firing is not None
     assert (RuleInput(THRASHES, 70.0, 60.0, 90.0),) == firing.inputs
     assert ("/apps/hog", 1.0, 10.0, 0) == (
@@ -204,7 +207,7 @@ def test_a_rule_is_due_only_where_each_observation_of_its_time_held(
     rule = make_rule(for_seconds=for_seconds)
     standing = after(rule, *((float(at), {FULL: value}) for at, value in enumerate(values)))
     now = float(len(values) - 1)
-    firing = None if standing is None else due(rule, {"/a": standing}, None, now)
+    firing = None if standing is None else due(rule, {"/a": standing}, {}, now)
     held = [value is not None and value >= 60 for value in values]
     longest = next((count for count, one in enumerate(reversed(held)) if not one), len(held))
     assert (firing is not None) == (longest > 0 and longest - 1 >= for_seconds)
@@ -218,18 +221,43 @@ def test_the_cgroup_that_has_held_for_longest_goes_first_and_a_cool_down_is_the_
         if (found := after(rule, (at, {FULL: 90.0}))) is not None
     }
     standings["/apps/d"] = Standing(at_seconds=1.0, samples=((),), values=(1.0,))
-    firing = due(rule, standings, None, 5.0)
+    firing = due(rule, standings, {}, 5.0)
     assert firing is not None
     assert ("/apps/a", 1) == (firing.cgroup, firing.others)
-    assert due(rule, standings, Acted(-54.9, "/apps/c"), 5.0) is None
-    assert due(rule, standings, Acted(-55.0, "/apps/c"), 5.0) is not None
+    assert due(rule, standings, {"/apps/c": Acted(-54.9)}, 5.0) is None
+    assert due(rule, standings, {"/apps/c": Acted(-55.0)}, 5.0) is not None
+
+
+def test_a_cool_down_is_longer_for_the_cgroup_alone_that_is_not_helped() -> None:
+    rule = make_rule(for_seconds=1.0)
+    held = {one: standing for one in "ab" if (standing := after(rule, (1.0, {FULL: 90.0}))) is not None}
+    acted = {"a": Acted(0.0, unhelpful=1)}
+    assert due(rule, held, acted, 59.9) is None
+    for at_seconds, cgroup in ((60.0, "b"), (119.9, "b"), (120.0, "a")):
+        firing = due(rule, held, acted, at_seconds)
+        assert firing is not None
+        assert cgroup == firing.cgroup
+        assert why_not(rule, held, acted, at_seconds) is None
+    acted["b"] = Acted(60.0)
+    assert last_acted(acted) == acted["b"]
+    for cgroups, at_seconds, left_seconds in (
+        ("ab", 60.0, 60.0),
+        ("ab", 121.0, 0.0),
+        ("a", 119.0, 1.0),
+        ("ac", 119.5, 0.5),
+        ("", 200.0, 0.0),
+    ):
+        assert left_seconds == cooldown_left_seconds(rule, acted, cgroups, at_seconds)
+    alone = {"a": acted["a"]}
+    assert 30.0 == cooldown_left_seconds(rule, alone, "a", 90.0)
+    assert 0.0 == cooldown_left_seconds(rule, alone, "ab", 90.0)
 
 
 def test_a_rule_that_is_due_says_how_often_it_did_not_help() -> None:
     rule = make_rule(for_seconds=1.0, action=RuleAction.EVICT)
     standing = after(rule, (70.0, {FULL: 90.0}))
     assert standing is not None
-    for acted, unhelpful in ((None, 0), (Acted(15.0, "/apps"), 1), (Acted(15.0, "/other"), 0)):
+    for acted, unhelpful in (({}, 0), ({"/apps": Acted(15.0)}, 1), ({"/other": Acted(15.0)}, 0)):
         firing = due(rule, {"/apps": standing}, acted, 75.0)
         assert firing is not None
         assert unhelpful == firing.unhelpful
@@ -238,20 +266,21 @@ def test_a_rule_that_is_due_says_how_often_it_did_not_help() -> None:
 @pytest.mark.parametrize(
     ("at_seconds", "acted", "why"),
     [
-        (5.0, None, "it has held in /a for 4 of 10 s"),
-        (10.9, None, "it has held in /a for 10 of 10 s"),
-        (11.0, None, None),
-        (11.0, Acted(-49.0, "/a"), None),
-        (11.0, Acted(-48.0, "/a"), "it acted 59 s ago, and rests for 1 s more"),
+        (5.0, {}, "it has held in /a for 4 of 10 s"),
+        (10.9, {}, "it has held in /a for 10 of 10 s"),
+        (11.0, {}, None),
+        (11.0, {"/a": Acted(-49.0)}, None),
+        (11.0, {"/a": Acted(-48.0)}, "it acted 59 s ago, and rests for 1 s more"),
+        (11.0, {"/a": Acted(-49.0, 1)}, "it has held in /b for 8 of 10 s"),
         (
             11.0,
-            Acted(-49.0, "/a", 1),
-            "it acted 60 s ago, and rests for 60 s more: 1 times in a row it did not help",
+            {"/a": Acted(-49.0, 1), "/b": Acted(-50.0, 1)},
+            "it acted for /a 60 s ago, and rests there for 60 s more: 1 times in a row it did not help",
         ),
     ],
 )
 def test_why_a_rule_does_not_act_is_told_and_nothing_where_it_is_due(
-    at_seconds: float, acted: Acted | None, why: str | None
+    at_seconds: float, acted: Acts, why: str | None
 ) -> None:
     rule = make_rule()
     standings = {
@@ -266,7 +295,7 @@ def test_why_a_rule_does_not_act_is_told_and_nothing_where_it_is_due(
 def test_a_rule_that_holds_nowhere_says_so() -> None:
     counted = Standing(at_seconds=1.0, samples=((),), values=(1.0,))
     for standings in ({}, {"/a": counted}):
-        assert "its conditions hold in none of its cgroups" == why_not(make_rule(), standings, None, 2.0)
+        assert "its conditions hold in none of its cgroups" == why_not(make_rule(), standings, {}, 2.0)
 
 
 def test_a_recording_has_no_gaps_between_its_steps() -> None:
@@ -328,20 +357,27 @@ def test_what_is_told_truly_never_makes_growth_of_more_than_there_was(
 
 def test_a_rule_that_does_not_help_rests_twice_as_long_each_time_and_a_report_never_does() -> None:
     firing = replace(firing_of(), since_seconds=100.0, at_seconds=130.0)
-    rule = firing.rule
-    first = after_acting(firing, None)
-    assert (Acted(130.0, "/apps"), 60.0) == (first, rest_seconds(rule, first))
+    rule, apps = firing.rule, firing.cgroup
+    first = after_acting(firing, {})
+    assert ({apps: Acted(130.0)}, 60.0) == (first, rest_seconds(rule, first[apps]))
     again = replace(firing, since_seconds=189.0, at_seconds=200.0)
     second = after_acting(again, first)
-    assert (1, 120.0) == (second.unhelpful, rest_seconds(rule, second))
-    assert 240.0 == rest_seconds(rule, after_acting(replace(again, since_seconds=201.0), second))
-    assert 64 * 60.0 == rest_seconds(rule, Acted(0.0, "/apps", unhelpful=99))
+    assert (1, 120.0) == (second[apps].unhelpful, rest_seconds(rule, second[apps]))
+    assert 240.0 == rest_seconds(rule, after_acting(replace(again, since_seconds=201.0), second)[apps])
+    assert 64 * 60.0 == rest_seconds(rule, Acted(0.0, unhelpful=99))
     for helped in (
         replace(again, since_seconds=190.0),
         replace(again, cgroup="/other"),
         replace(again, rule=replace(rule, action=RuleAction.REPORT)),
     ):
-        assert 0 == after_acting(helped, first).unhelpful
+        assert 0 == after_acting(helped, first)[helped.cgroup].unhelpful
+
+
+def test_how_a_rule_acted_is_kept_by_cgroup_for_as_long_as_it_may_matter() -> None:
+    firing = replace(firing_of(), at_seconds=10_000.0)
+    longest_seconds = 128 * firing.rule.cooldown_seconds
+    before = {"/old": Acted(9_999.9 - longest_seconds), "/other": Acted(10_000.0 - longest_seconds, 2)}
+    assert {"/other": before["/other"], firing.cgroup: Acted(10_000.0)} == after_acting(firing, before)
 
 
 def firing_of(cgroup: str = "/apps", **rule: Any) -> Firing:

@@ -60,6 +60,19 @@ def proc(tmp_path):
     return path
 
 
+@pytest.mark.parametrize(("by", "swapped"), [("swap", 300 * MIB), ("memory", None)])
+def test_a_recording_has_what_a_rule_ranks_by(node, tmp_path, proc, by, swapped):
+    if node.tree.version is CgroupVersion.V2:
+        node.file("/node/hog", "memory.swap.current", f"{300 * MIB}\n")
+    else:
+        node.file("/node/hog", "memory.stat", f"total_inactive_file 0\ntotal_swap {300 * MIB}\n")
+    rule = f"{{name: r, cgroups: [/node], when: [{{swapUsed: 90%}}], for: 0s, action: evictWorst, by: {by}}}"
+    text = CONFIG.replace("PATH", str(tmp_path)).replace("reactor: {", f"reactor: {{rules: [{rule}], ")
+    _, pods, usages = looked(node, settings_from_text(text, "f"), proc)
+    (hog,) = (pod for pod in pods if pod.name == "hog")
+    assert swapped == usages[hog.uid].swap_bytes
+
+
 def test_what_is_recorded_replays_to_the_decision_that_the_daemon_would_make(node, settings, proc):
     seen, pods, usages = looked(node, settings, proc)
     step = {

@@ -109,6 +109,18 @@ async def test_nothing_fires_at_rest_and_a_stall_names_its_cgroup(held: Held) ->
     assert [trigger("b")] == [one.trigger for one in await held.pressure.wait(1e9)]
 
 
+async def test_where_no_rule_is_on_pressure_the_source_is_off(held: Held) -> None:
+    held.pressure.want([])
+    off = SourceHealth.OFF, "no rule is on pressure"
+    assert off == held.state
+    held.pressure.want([trigger()])
+    await passing(lambda: (SourceHealth.ARMED, "1 triggers") == held.state)
+    held.pressure.want([])
+    assert off == held.state
+    await passing(lambda: not held.pressure.armed)
+    assert off == held.state
+
+
 async def test_what_is_refused_is_told_and_tried_again_after_a_minute(
     held: Held, mock_clock: trio.testing.MockClock
 ) -> None:
