@@ -15,6 +15,7 @@ from reactor.act.kill import KillPath
 from reactor.guard.standing_order import StandingOrder
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
+from tests.support.this_machine import open_descriptors
 
 
 class _Kubelet:
@@ -73,7 +74,7 @@ async def test_what_comes_to_life_again_is_killed_again_until_the_cgroup_is_gone
 ) -> None:
     kills = KillPath(tree, (kubelet.parent,))
     order = StandingOrder(tree, kills, lambda: kubelet.pod)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(order.run)
         for _ in range(3):
@@ -82,7 +83,7 @@ async def test_what_comes_to_life_again_is_killed_again_until_the_cgroup_is_gone
         kubelet.remove()
     assert order.kills_again >= 1
     kills.close()
-    assert before + 3 >= len(os.listdir("/proc/self/fd"))  # the children's standard inputs
+    assert before + 3 >= open_descriptors()  # the children's standard inputs
 
 
 async def test_a_pod_without_a_cgroup_needs_no_holding_down(tree: CgroupTree, kubelet: _Kubelet) -> None:

@@ -21,6 +21,7 @@ from reactor.lab.race.enclosure import Enclosure
 from reactor.lab.race.heat import Track
 from reactor.lab.race.own import FLOOR, limits
 from reactor.lab.virtual_node import VirtualNode
+from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually
 
 MIB = 1 << 20
@@ -112,11 +113,11 @@ def test_what_runs_inside_ends_with_the_enclosure(node: VirtualNode, tmp_path: P
 
 
 def test_an_enclosure_leaves_no_descriptors_behind(node: VirtualNode, tmp_path: Path) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     for _ in range(3):
         with Enclosure(node, tmp_path):
             pass
-    assert before == os.listdir("/proc/self/fd")
+    assert before == open_descriptors()
 
 
 def test_a_heat_is_measured_from_the_crossing_to_the_memory_back(

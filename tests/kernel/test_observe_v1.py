@@ -15,6 +15,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Signal
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
+from tests.support.this_machine import open_descriptors
 
 NODE = f"/reactor-test-observe-{os.getpid()}"
 
@@ -35,10 +36,6 @@ def pod(name: str) -> Pod:
     return Pod(name=name, namespace="cgroup", uid=name, cgroup=f"{NODE}/{name}")
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_pod_that_vanishes_between_readings_is_absent(tree: CgroupTree) -> None:
     for name in ("a", "b"):
         tree.path(f"{NODE}/{name}").mkdir()
@@ -55,7 +52,7 @@ def test_pod_that_vanishes_between_readings_is_absent(tree: CgroupTree) -> None:
 
 
 def test_pods_that_come_and_go_leave_no_descriptor(tree: CgroupTree) -> None:
-    before = descriptors()
+    before = open_descriptors()
     observer = PodObserver(tree)
     directory = tree.path(f"{NODE}/a")
     for _ in range(1000):
@@ -65,11 +62,11 @@ def test_pods_that_come_and_go_leave_no_descriptor(tree: CgroupTree) -> None:
         directory.rmdir()
         observer.memory()
         observer.track(())
-    assert before == descriptors()
+    assert before == open_descriptors()
 
 
 def test_recreated_node_cgroup_is_observed_again(tree: CgroupTree) -> None:
-    before = descriptors()
+    before = open_descriptors()
     node = NodeObserver(tree, Settings(node_cgroup=NODE, pod_parents=(NODE,)))
     tree.set_memory_limit(NODE, 64 << 20)
     assert 64 << 20 == node.memory()[Signal.MEMORY_AVAILABLE].capacity
@@ -81,7 +78,7 @@ def test_recreated_node_cgroup_is_observed_again(tree: CgroupTree) -> None:
     assert 32 << 20 == node.memory()[Signal.MEMORY_AVAILABLE].capacity
     assert {} == node.problems
     node.close()
-    assert before == descriptors()
+    assert before == open_descriptors()
 
 
 def test_machine_is_observed_as_its_root_cgroup_counts(tree: CgroupTree) -> None:

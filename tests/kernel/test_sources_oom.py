@@ -18,7 +18,7 @@ from reactor.model.wakes import SourceHealth, SourceState
 from reactor.sources.catalogue import OOM_COUNTERS
 from reactor.sources.oom import OomSource
 from reactor.sources.wakes import SourceBoard, Wakes
-from tests.support.this_machine import needs_memcg_v1
+from tests.support.this_machine import needs_memcg_v1, open_descriptors
 
 MIB = 1 << 20
 NODE = f"/reactor-oom-{os.getpid()}"
@@ -105,6 +105,6 @@ async def test_kill_outside_the_node_is_not_counted(tree: CgroupTree) -> None:
 
 
 async def test_registrations_are_gone_with_the_source(tree: CgroupTree) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     await told_of(tree, lambda: None)
-    assert before == set(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()

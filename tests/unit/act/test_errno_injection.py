@@ -7,6 +7,7 @@ signalled all the same, and no descriptor is left open.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -114,6 +115,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
+    gc.collect()  # what closes an earlier test's descriptors in between would look like one too few
     return World(tmp_path)
 
 

@@ -20,6 +20,7 @@ from reactor.errors import RefusedError
 from reactor.kernel.cgroup import CgroupVersion
 from reactor.model.pods import Pod
 from tests.support.processes import PAUSE
+from tests.support.this_machine import open_descriptors
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ async def test_parents_that_are_not_guarded_any_more_protect_their_pods(
 
 
 async def test_a_kill_leaves_no_descriptor(cgroups: Cgroups) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     victims = cgroups.add("/pods/pod", 3)
     with closing(KillPath(cgroups.fake.tree, ("/pods",))) as kills:
         kills.prepare([of("/pods/pod")])
@@ -283,7 +284,7 @@ async def test_a_kill_leaves_no_descriptor(cgroups: Cgroups) -> None:
         ends(victims)
         cgroups.settle()
         await kills.reap(of("/pods/pod"), 20)
-    await until(lambda: set(os.listdir("/proc/self/fd")) <= before, "no descriptor more than before")
+    await until(lambda: open_descriptors() <= before, "no descriptor more than before")
 
 
 async def test_a_pod_of_too_many_cgroups_for_one_go_is_not_said_to_be_empty_and_reap_ends_what_is_in_them(

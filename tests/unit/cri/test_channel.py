@@ -9,6 +9,7 @@ import trio
 
 from reactor.cri import channel
 from reactor.errors import RuntimeServiceError, RuntimeUnavailableError
+from tests.support.this_machine import open_descriptors
 from tests.unit.cri.scripted_grpc import HEADERS, Server, fail, succeed
 
 _METHOD = "/runtime.v1.RuntimeService/Version"
@@ -139,8 +140,8 @@ async def test_no_descriptor_is_left_open_by_calls_of_any_outcome(server: Server
 
     await outcomes()
     await trio.testing.wait_all_tasks_blocked()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(20):
         await outcomes()
     await trio.testing.wait_all_tasks_blocked()
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()

@@ -12,6 +12,7 @@ import pytest
 
 from reactor.disks.places import Places
 from reactor.disks.walk_messages import Kind, Report
+from tests.support.this_machine import open_descriptors
 from tests.support.trees import make_deep, make_wide
 
 
@@ -120,7 +121,7 @@ def test_tree_of_two_thousand_levels_takes_no_more_steps_and_descriptors_than_it
 ) -> None:
     looks.places.add(1, 1, str(deep))
     looks.due()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     steps = 0
 
     def pace() -> float:

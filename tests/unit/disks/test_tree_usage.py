@@ -16,6 +16,7 @@ import pytest
 from reactor.disks.tree import DirectoryBudget, TreeUsage
 from reactor.kernel.directories import open_directory
 from reactor.model.pods import FilesystemUsage
+from tests.support.this_machine import open_descriptors
 
 pytestmark = pytest.mark.suite("hostile trees")
 
@@ -193,10 +194,10 @@ def test_missing_tree_is_an_error_and_a_look_given_up_leaves_no_descriptor(tmp_p
     with pytest.raises(FileNotFoundError):
         looked(TreeUsage(str(tmp_path / "nowhere"), DirectoryBudget(PLENTY)))
     fill(tmp_path, 5, 1)
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(RuntimeError):
         TreeUsage(str(tmp_path), DirectoryBudget(PLENTY)).look(_raise_at(3))
-    assert before == sorted(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def _raise_at(count: int) -> Callable[[], None]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.sources.levels import BRIM, FLOOR
+from tests.support.this_machine import open_descriptors
 
 MIB = 1 << 20
 
@@ -48,21 +48,21 @@ def test_level_is_capacity_less_threshold_plus_what_the_cache_holds(tree, make_t
 
 def test_usage_at_a_hard_level_is_held_open_before_anything_crosses_it(tree, make_threshold, observation):
     hard, soft = make_threshold(100 * MIB), make_threshold(100 * MIB, grace_period_seconds=9)
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
 
     made = levels(tree, soft)
     made.of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     made.close()
 
     made = levels(tree, hard)
     made.of({Signal.MEMORY_AVAILABLE: observation(400 * MIB)})
-    at_rest = set(os.listdir("/proc/self/fd"))
-    assert len(at_rest) > len(before)
+    at_rest = open_descriptors()
+    assert at_rest > before
     assert made.usage_bytes("/node") == 113 * MIB
-    assert set(os.listdir("/proc/self/fd")) == at_rest
+    assert open_descriptors() == at_rest
     made.close()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_every_memory_threshold_has_its_level_and_no_other_signal_has(tree, make_threshold, observation):

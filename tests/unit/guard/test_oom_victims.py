@@ -20,6 +20,7 @@ from reactor.model.pods import PodUsage
 from reactor.model.signals import Resource, Signal
 from reactor.model.wakes import Wake, WakeKind
 from reactor.policy.oom_victims import STILL_SECONDS
+from tests.support.this_machine import open_descriptors
 
 MIB = 1 << 20
 WAKE = Wake(source="ebpf-oom", kind=WakeKind.MEMORY, at_ns=1)
@@ -229,13 +230,13 @@ def test_victim_that_no_descriptor_can_be_had_of_has_not_exited(monkeypatch, vic
 
 
 def test_descriptors_are_let_go_of_with_their_victims(victim) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     victims = OomVictims()
     victims.hold(victim.pid)
     victims.hold(victim.pid)
     assert victims.exited([dying(victim.pid)]) == frozenset()
     assert victims.exited([]) == frozenset()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
     victims.close()
 
 

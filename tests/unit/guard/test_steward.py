@@ -48,6 +48,7 @@ from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import Supervisor
 from reactor.tell.status_socket import ask
 from tests.support.processes import descendants_called, is_running
+from tests.support.this_machine import open_descriptors
 from tests.support.waiting import until
 
 STATUS = {
@@ -362,12 +363,12 @@ async def test_steward_that_can_not_be_started_or_ends_at_once_is_tried_again_an
 
 async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no_descriptor(tmp_path):
     guard = Guard(tmp_path, fake("os.kill(os.getpid(), signal.SIGKILL)"))
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
 
     with pytest.raises(StewardError, match="killed by signal 9"):
         await guard.link.run()
 
-    assert before == sorted(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)  # noqa: ASYNC222 - it does not block
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from reactor.kernel.cgroup import (
     MemoryRequest,
     own_cgroup,
 )
+from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -188,10 +188,10 @@ def test_request_of_a_cgroup_that_is_gone_leaves_no_descriptor(fake: FakeTree) -
     fake.add("/pod")
     last = "memory.min" if fake.tree.version is CgroupVersion.V2 else "memory.soft_limit_in_bytes"
     (fake.directory("/pod") / last).unlink(missing_ok=True)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(FileNotFoundError, match=last):
         MemoryRequest(fake.tree, "/pod")
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"x\n", b"-5\n", b"\xff\xfe", b"1 2\n"])
@@ -262,10 +262,10 @@ def test_garbage_counters_are_refused_by_name(fake: FakeTree, garbage: bytes) ->
 def test_counters_of_half_a_cgroup_leave_no_descriptor(fake: FakeTree) -> None:
     fake.add("/pod")
     (fake.directory("/pod") / "memory.stat").unlink()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(FileNotFoundError, match=r"memory\.stat"):
         MemoryCounters(fake.tree, "/pod")
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_closed_counters_read_nothing(fake: FakeTree) -> None:

@@ -1,9 +1,9 @@
-import os
 from pathlib import Path
 
 import pytest
 
 from reactor.kernel.directory_changes import DirectoryChanges
+from tests.support.this_machine import open_descriptors
 
 
 def test_what_is_added_or_removed_is_told_once_and_nothing_else_is(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_close_leaves_no_descriptor_and_may_be_repeated(tmp_path: Path) -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     changes = DirectoryChanges()
     changes.watch(str(tmp_path))
     changes.close()
     changes.close()
-    assert before == sorted(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()

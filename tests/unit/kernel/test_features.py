@@ -14,6 +14,7 @@ from reactor.kernel.features import (
     needed_capabilities,
     probe,
 )
+from tests.support.this_machine import open_descriptors
 
 ALL = "000001ffffffffff"
 
@@ -115,10 +116,10 @@ def test_empty_machine_has_every_answer_and_a_remedy_for_what_is_missing(tmp_pat
 
 
 def test_probing_leaves_this_process_as_it_was() -> None:
-    before = (len(os.listdir("/proc/self/fd")), os.sched_getscheduler(0))
+    before = (open_descriptors(), os.sched_getscheduler(0))
     first, second = probe(), probe()
     assert first == second
-    assert before == (len(os.listdir("/proc/self/fd")), os.sched_getscheduler(0))
+    assert before == (open_descriptors(), os.sched_getscheduler(0))
 
 
 def test_what_is_asked_for_are_names_of_capabilities() -> None:

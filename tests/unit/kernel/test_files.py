@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from reactor.kernel.files import (
     unescape_mount,
     write_file,
 )
+from tests.support.this_machine import open_descriptors
 
 
 def test_held_file_shows_new_content_with_each_read(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_closed_file_touches_no_reused_descriptor(tmp_path: Path) -> None:
 def test_dropped_file_leaves_no_descriptor(tmp_path: Path) -> None:
     path = tmp_path / "memory.current"
     path.write_text("1\n")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     KernelFile(path)
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 @pytest.mark.parametrize("reading", [read_file, KernelFile])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.psi import UNPRIVILEGED_WINDOW_US, open_trigger, parse_pressure
+from tests.support.this_machine import open_descriptors
 
 SOME = b"some avg10=0.12 avg60=3.00 avg300=100.00 total=4711\n"
 
@@ -19,11 +20,11 @@ def test_trigger_on_this_kernel_is_opened_or_refused_by_name() -> None:
     if not path.exists():
         pytest.skip("no /proc/pressure; boot with psi=1")
     os.close(open_trigger(path, "some", UNPRIVILEGED_WINDOW_US // 10, UNPRIVILEGED_WINDOW_US))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(OSError, match="/proc/pressure/memory") as caught:
         open_trigger(path, "some", 1, 60_000_000)
     assert errno.EINVAL == caught.value.errno
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_trigger_ends_with_the_nul_that_the_kernel_overwrites(tmp_path: Path) -> None:

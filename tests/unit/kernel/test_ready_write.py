@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from reactor.kernel.ready_write import ReadyWrite, padded
+from tests.support.this_machine import open_descriptors
 from tests.support.waiting import eventually
 
 
@@ -57,11 +58,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_open_and_no_thread(control: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(10):
         file = ReadyWrite(control, lambda: None)
         file.write("4096")
         file.close()
         file.join(30)
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
     assert "reactor-ready-write" not in {thread.name for thread in threading.enumerate()}

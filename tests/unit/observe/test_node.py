@@ -15,6 +15,7 @@ from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.observe.node import NodeObserver
+from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -285,10 +286,10 @@ def test_cgroup_with_a_file_missing_is_named_and_leaves_no_descriptor(
     name = which if which != "limit" else "memory.max" if v2 else "memory.limit_in_bytes"
     (virtual.directory("/node") / name).unlink()
     node = virtual_observer(virtual, proc)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     assert {} == node.memory()
     assert name in node.problems[Signal.MEMORY_AVAILABLE]
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_counter_that_fails_to_be_read_is_opened_again(virtual: FakeTree, proc: Path) -> None:
@@ -350,9 +351,9 @@ def test_process_ids_are_the_node_cgroups_where_it_has_a_limit(virtual: FakeTree
 
 @pytest.fixture(autouse=True)
 def _no_descriptor_is_left() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     yield
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 ZONE = """\

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from reactor.model.pods import ContainerUsage, Pod, PodUsage
 from reactor.model.settings import MemoryAvailable
 from reactor.model.signals import Resource
 from reactor.observe.pods import PodObserver
+from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -25,10 +25,6 @@ UNREADABLE = PodUsage(unreadable=frozenset({Resource.MEMORY, Resource.PIDS}))
 
 def pod(name: str, cgroup: str | None = None, uid: str | None = None) -> Pod:
     return Pod(name=name, namespace="cgroup", uid=uid or name, cgroup=cgroup or f"/pods/{name}")
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture
@@ -177,14 +173,14 @@ def test_symlinked_and_climbing_pods_are_not_observed(pods: FakeTree, observer: 
 
 
 def test_thousands_of_comings_and_goings_leave_no_descriptor(pods: FakeTree, observer: PodObserver) -> None:
-    before = descriptors()
+    before = open_descriptors()
     for index in range(3000):
         observer.track([pod(name) for name in ("a", "b", "c", "gone") if hash((index, name)) % 2])
         if index % 100 == 0:
             observer.full()
     observer.track([pod("a"), pod("b")])
     observer.track(())
-    assert before == descriptors()
+    assert before == open_descriptors()
     assert pods.tree.exists("/pods")
 
 
@@ -207,14 +203,14 @@ def test_descriptors_are_asked_for_where_the_soft_limit_is_too_low(
 
 
 def test_pods_beyond_the_room_for_descriptors_are_read_all_the_same(pods: FakeTree) -> None:
-    before = descriptors()
+    before = open_descriptors()
     observer = PodObserver(pods.tree, most_held=1)
     observer.track([pod("a"), pod("b"), pod("c")])
-    assert 3 == descriptors() - before
+    assert 3 == open_descriptors() - before
     assert {"a", "b", "c"} == observer.full().keys()
-    assert 3 == descriptors() - before
+    assert 3 == open_descriptors() - before
     observer.close()
-    assert before == descriptors()
+    assert before == open_descriptors()
 
 
 def with_containers(name: str, **changes: object) -> Pod:
@@ -271,9 +267,9 @@ def test_a_container_that_is_gone_is_left_out_and_its_pod_is_not(
 
 def test_reading_containers_leaves_no_descriptor_open(contained: FakeTree, observer: PodObserver) -> None:
     observer.track([with_containers(name) for name in "abc"])
-    before = descriptors()
+    before = open_descriptors()
     observer.memory()
-    assert before == descriptors()
+    assert before == open_descriptors()
 
 
 def test_cache_that_can_be_reclaimed_is_none_of_a_pods_where_memory_counts_as_mem_available(

@@ -16,6 +16,7 @@ from reactor.model.settings import ReclaimSettings
 from reactor.model.signals import Filesystem
 from reactor.programs import run_command
 from reactor.reclaim.commands import CommandReclaim
+from tests.support.this_machine import open_descriptors
 from tests.support.waiting import until
 
 SH = "/bin/sh"
@@ -138,11 +139,11 @@ async def test_it_runs_with_no_signal_blocked_a_session_of_its_own_and_no_file_o
 
 
 async def test_no_descriptor_is_left() -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     await run_command(("/bin/true",), 60)
     with pytest.raises(FileNotFoundError):
         await run_command(("/nowhere",), 60)
-    assert before == sorted(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def _is_gone(pid: int) -> bool:

@@ -14,6 +14,7 @@ from reactor.config.pod import pod_from_document
 from reactor.guard.told_disks import empty_dirs
 from reactor.model.pods import Pod, StorageKind, StoragePlace
 from reactor.reclaim.empty_dirs import EmptyDirs, empty_directory
+from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree
@@ -111,7 +112,7 @@ def test_a_deep_tree_is_removed_with_few_descriptors(tmp_path: Path, depth: int)
     volume = tmp_path / "volume"
     volume.mkdir()
     _nest(volume, depth, with_files=True)
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 80, hard))
     try:
@@ -121,7 +122,7 @@ def test_a_deep_tree_is_removed_with_few_descriptors(tmp_path: Path, depth: int)
     left = os.listdir(volume)
     subprocess.run(["rm", "-rf", str(volume)], check=True)  # pytest's own removal would not get that deep
     assert (None, []) == (problem, left)
-    assert before == sorted(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_a_name_that_a_moved_directory_would_get_may_be_taken(tmp_path: Path) -> None:

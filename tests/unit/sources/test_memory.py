@@ -14,6 +14,7 @@ from reactor.sources.catalogue import MEMCG_EVENTFD
 from reactor.sources.memcg import MemcgEventfd
 from reactor.sources.memory import MemorySource
 from reactor.sources.wakes import SourceBoard, Wakes
+from tests.support.this_machine import open_descriptors
 
 MIB = 1 << 20
 
@@ -294,7 +295,7 @@ async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the
         steps=(MemcgEventfd(tree, wakes, board, clock_ns=lambda: 7),),
         hints=(),
     )
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     async with trio.open_nursery() as nursery:
         source.arm([level(60)])
         await nursery.start(source.run)
@@ -311,7 +312,7 @@ async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the
                 await wakes.wait()
         assert "garbage" in board.state(MEMCG_EVENTFD).detail
         nursery.cancel_scope.cancel()
-    assert descriptors == len(os.listdir("/proc/self/fd"))
+    assert descriptors == open_descriptors()
 
 
 async def test_a_crossing_before_the_registration_stood_wakes_the_loop(fake_cgroup: Path, level) -> None:

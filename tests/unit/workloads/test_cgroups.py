@@ -18,6 +18,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import Resource
 from reactor.workloads.cgroups import CgroupPods
 from reactor.workloads.fence import Fence
+from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -282,28 +283,28 @@ def test_what_a_young_pod_asks_for_is_held_open_until_it_has_settled(fake: FakeT
     listing.glance()
     fake.add("/pods/new")
     listing.glance()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
 
     listing.glance()
-    assert len(os.listdir("/proc/self/fd")) in {before + 2, before + 3}
+    assert open_descriptors() in {before + 2, before + 3}
     now[0] += 1.1
     listing.glance()
 
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_what_is_held_open_of_a_young_pod_is_closed_when_all_are_read(fake: FakeTree, proc: Path) -> None:
     listing, now = timed_pods(fake, proc)
     listing.glance()
     fake.add("/pods/new")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(2):
         listing.glance()
-    assert before < len(os.listdir("/proc/self/fd"))
+    assert before < open_descriptors()
     now[0] += 10
     listing.list()
 
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_glance_sees_who_came_and_went_without_reading_the_known(fake: FakeTree, proc: Path) -> None:

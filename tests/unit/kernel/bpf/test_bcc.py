@@ -14,7 +14,7 @@ import pytest
 from reactor.errors import BpfError
 from reactor.kernel.bpf.bcc import BccObject, BccPrograms, Toolchain
 from reactor.kernel.bpf.bcc_probes import MEMORY, OOM, TASKS, symbol_addresses
-from tests.support.this_machine import needs_libbpf
+from tests.support.this_machine import needs_libbpf, open_descriptors
 
 SOURCES = Path(__file__).parents[4] / "bpf" / "bcc"
 PROGRAMS = BccPrograms(name="x", kprobes={"f": "some_function"}, maps=("events",))
@@ -45,10 +45,10 @@ class Child:
 
     def refusal(self, script: str) -> str:
         """Return what is told of it, having seen that nothing stays of it."""
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         with pytest.raises(BpfError) as caught:
             self.make(script)
-        assert before == len(os.listdir("/proc/self/fd"))
+        assert before == open_descriptors()
         assert [] == os.listdir(self.pins)
         assert "\n" not in str(caught.value)
         return str(caught.value)

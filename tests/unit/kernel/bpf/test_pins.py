@@ -13,6 +13,7 @@ import pytest
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf import pins as bpf_pins
+from tests.support.this_machine import open_descriptors
 
 # Any filesystem will do: bpffs has no names with a dot in them, and no regular files.
 HOLDER = """
@@ -125,20 +126,20 @@ def test_failure_while_filling_leaves_nothing(root: Path) -> None:
         fill(path)
         raise BpfError("BCC programs memory", "refused")
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(BpfError, match="refused"):
         bpf_pins.take("memory_1", fail, root=root)
     assert [] == names(root)
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_removing_twice_is_harmless_and_leaves_no_descriptor(root: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     pins = bpf_pins.take("memory_1", fill, root=root)
     pins.remove()
     pins.remove()
     assert [] == names(root)
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert before == open_descriptors()
 
 
 def test_place_where_nothing_can_be_pinned_is_named_with_what_is_needed(tmp_path: Path) -> None:
