@@ -22,10 +22,11 @@ import trio
 from reactor.guard.rules import RuleWatch
 from reactor.kernel.files import GONE
 from reactor.link.managed_oom import LONGEST_BYTES, PATH, ManagedOomError, read_report
-from reactor.model.managed_oom import ManagedOomReport, ManagedOomUnit
+from reactor.model.managed_oom import ManagedOomReport, ManagedOomUnit, OomdDefaults
 from reactor.model.pod_parents import PodParent
 from reactor.policy.managed_oom import managed_rules, refused_because, rule_name
 from reactor.text import printable
+from reactor.threads import in_thread
 from reactor.workloads.oomd_conf import oomd_defaults
 
 _TICK_SECONDS: Final = 1.0
@@ -37,6 +38,7 @@ _OLD_SECONDS: Final = 90.0
 # By users, who could have others for ever: each name is one of a metric's.
 _MOST_USER_RULES: Final = 64
 _MOST_RULES_OF_A_USER: Final = 4
+_HANGING_SECONDS: Final = 5.0
 _SHOWN: Final = 5
 _MISSING: Final = (
     "is missing: systemd-oomd.service has to run reactor in the place of systemd-oomd, see "
@@ -59,9 +61,11 @@ class ManagedOomRules:
         self._rules = rules
         self._parents = tuple(map(PodParent, parents))
         self._path = path
+        self._root = root
         self._clock_seconds = clock_seconds
+        self._is_conf_read = False
         self._of_oomd_conf: dict[str, str] = {}
-        self._defaults = oomd_defaults(self._of_oomd_conf, root=root)
+        self._defaults = OomdDefaults()
         self._report = ManagedOomReport()
         self._refused: dict[str, str] = {}
         self._seen: tuple[int, int, int] | None = None
@@ -75,8 +79,12 @@ class ManagedOomRules:
     def problems(self) -> dict[str, str]:
         """Return what keeps the units' settings from counting, and why."""
         found = {f"systemdOomd: {what}": why for what, why in self._of_oomd_conf.items()}
+        since_seconds = self._clock_seconds() - self._touched_seconds
+        if not self._is_conf_read and since_seconds > _HANGING_SECONDS:
+            found["systemdOomd"] = "oomd.conf can't be read: its disk does not answer"
+            return found
         problem = self._problem or self._report.problem
-        if not problem and self._clock_seconds() - self._touched_seconds > _OLD_SECONDS:
+        if not problem and since_seconds > _OLD_SECONDS:
             problem = (
                 f"{self._path} was not touched for {_OLD_SECONDS:.0f} s: is systemd-oomd.service active?"
             )
@@ -100,14 +108,18 @@ class ManagedOomRules:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep them true until cancelled."""
-        await self.tick()
         task_status.started()
         while True:
-            await trio.sleep(_TICK_SECONDS)
             await self.tick()
+            await trio.sleep(_TICK_SECONDS)
 
     async def tick(self) -> None:
         """Look whether the file has changed, and go by it then."""
+        if not self._is_conf_read:
+            self._defaults, self._of_oomd_conf = await in_thread(
+                _read_oomd_conf, self._root, abandon_on_cancel=True
+            )
+            self._is_conf_read = True
         try:
             raw = self._read_changed()
             if raw is None:
@@ -172,6 +184,12 @@ class ManagedOomRules:
             return "users have had too many different limits and times since the start"
         own.add(name)
         return None
+
+
+def _read_oomd_conf(root: Path) -> tuple[OomdDefaults, dict[str, str]]:
+    """Return what oomd.conf says, and by file what of it does not count. Blocks while the disk hangs."""
+    problems: dict[str, str] = {}
+    return oomd_defaults(problems, root=root), problems
 
 
 async def _in_turns(raw: bytes) -> ManagedOomReport:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 
 from reactor.guard.managed_oom import ManagedOomRules
 from reactor.guard.record import PassRecord
@@ -21,6 +23,7 @@ from reactor.model.rules import Rule
 from reactor.observe.rules import RuleObserver
 from reactor.policy.managed_oom import managed_rules
 from tests.support.builders import make_pod
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.unit.conftest import FakeTree, FakeTreeMaker
@@ -163,6 +166,34 @@ async def test_oomd_conf_says_the_limits(
         node.managed.document()["swap_used_limit_percent"],
         node.managed.document()["pressure_limit_percent"],
     )
+
+
+async def test_an_oomd_conf_that_hangs_on_its_disk_holds_up_nothing_and_is_named(
+    make_tree: FakeTreeMaker,
+    make_loop: Callable[..., FakeLoop],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nursery: trio.Nursery,
+) -> None:
+    answers = threading.Event()
+
+    def hanging(_: dict[str, str], *, root: Path) -> OomdDefaults:
+        assert answers.wait(60)
+        return OomdDefaults(pressure_percent=25.0)
+
+    monkeypatch.setattr("reactor.guard.managed_oom.oomd_defaults", hanging)
+    node = Node(make_tree(CgroupVersion.V2), make_loop(), tmp_path)
+    node.report(pressure("/node/hog"))
+    await nursery.start(node.managed.run)
+    assert {} == node.managed.problems
+    node.loop.now_seconds += 6.0
+    assert "its disk does not answer" in node.managed.problems["systemdOomd"]
+    answers.set()
+    await until(lambda: 1 == node.managed.document()["units"], "the report is gone by")
+    assert {} == node.managed.problems
+    await node.rules.tick()
+    assert ["systemd-oomd:pressure-25%-30s"] == node.names
+    nursery.cancel_scope.cancel()
 
 
 async def test_a_unit_that_comes_or_goes_leaves_the_times_of_the_others_running(node: Node) -> None:
