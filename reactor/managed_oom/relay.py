@@ -16,7 +16,7 @@ import trio
 
 from reactor.backoff import Backoff
 from reactor.link.managed_oom import PATH, sorted_units, write_report
-from reactor.managed_oom.reports import Reports
+from reactor.managed_oom.reports import USER_SLICES, Reports
 from reactor.managed_oom.subscription import ADDRESSES, subscribe
 from reactor.managed_oom.units import Changes, Units
 from reactor.managed_oom.varlink import VarlinkError
@@ -27,7 +27,7 @@ _PAUSE_SECONDS: Final = (0.5, 30.0)
 _BETWEEN_SECONDS: Final = 1.0
 _TOUCH_SECONDS: Final = 15.0
 _MOST_OF_SYSTEM: Final = 8_192
-_MOST_OF_A_CONNECTION: Final = 128
+_MOST_OF_A_USER: Final = 128
 _NOT_YET: Final = "systemd has not answered yet"
 
 
@@ -45,18 +45,19 @@ class Relay:
         addresses: Sequence[str] = ADDRESSES,
         pause_seconds: tuple[float, float] = _PAUSE_SECONDS,
         between_seconds: float = _BETWEEN_SECONDS,
+        user_slices: Path = USER_SLICES,
     ) -> None:
         self._path = path
         self._addresses = addresses
         self._backoff = Backoff(*pause_seconds)
         self._between_seconds = between_seconds
         self._of_system: Units = {}
-        self._of_users: dict[object, Units] = {}
+        self._of_users: dict[int, dict[object, Units]] = {}
         self._left_out = 0
         self._problem = _NOT_YET
         self._changed = trio.Event()
         self._changed.set()
-        self._reports = Reports(self._reported, self._closed)
+        self._reports = Reports(self._reported, self._closed, user_slices=user_slices)
 
     async def run(self, listeners: Sequence[trio.SocketListener] = ()) -> None:
         """Relay; users' service managers connect to `listeners`."""
@@ -82,13 +83,19 @@ class Relay:
         self._left_out += _take(self._of_system, changes, _MOST_OF_SYSTEM)
         self._changed.set()
 
-    def _reported(self, connection: object, _: int, changes: Changes) -> None:
-        _take(self._of_users.setdefault(connection, {}), changes, _MOST_OF_A_CONNECTION)
+    def _reported(self, connection: object, uid: int, changes: Changes) -> None:
+        of_user = self._of_users.setdefault(uid, {})
+        units = of_user.setdefault(connection, {})
+        of_others = sum(map(len, of_user.values())) - len(units)
+        _take(units, changes, _MOST_OF_A_USER - of_others)
         self._changed.set()
 
-    def _closed(self, connection: object) -> None:
-        if self._of_users.pop(connection, None):
+    def _closed(self, connection: object, uid: int) -> None:
+        of_user = self._of_users.get(uid, {})
+        if of_user.pop(connection, None):
             self._changed.set()
+        if not of_user:
+            self._of_users.pop(uid, None)
 
     def _say(self, problem: str) -> None:
         if problem == self._problem:
@@ -117,7 +124,8 @@ class Relay:
 
     def _write_now(self) -> None:
         """Replace the file. Raises OSError. It lies on tmpfs: nothing is waited for."""
-        units = {unit: None for some in (self._of_system, *self._of_users.values()) for unit in some.values()}
+        of_users = (units for of_user in self._of_users.values() for units in of_user.values())
+        units = {unit: None for some in (self._of_system, *of_users) for unit in some.values()}
         report = ManagedOomReport(
             units=tuple(sorted_units(units)), problem=self._problem, left_out=self._left_out
         )

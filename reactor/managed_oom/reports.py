@@ -1,7 +1,8 @@
 """Users' units: each user's service manager connects to the socket of systemd-oomd, and reports its own.
 
-Any local user may connect: of each user few connections, of each connection few units, small messages at a
-pace. What a user says counts for cgroups below that user's slice alone, and as long as the connection lasts.
+Any local user may connect: of each user few connections, small messages at a pace. A user without a slice is
+not heard: by user namespaces one user can have 65,536 ids. What a user says counts for cgroups below that
+user's slice alone, and as long as the connection lasts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -18,6 +20,10 @@ from reactor.backoff import Pace
 from reactor.errors import ReactorError
 from reactor.managed_oom.units import Changes, changes_in
 from reactor.managed_oom.varlink import METHOD_NOT_FOUND, Messages
+
+USER_SLICES: Final = Path("/sys/fs/cgroup/user.slice")
+"""Where systemd has a slice for each user who is logged in, or lingers; on cgroup v2, without which no unit
+counts."""
 
 _METHOD: Final = "io.systemd.oom.ReportManagedOOMCGroups"
 _MOST_CONNECTIONS: Final = 256
@@ -33,13 +39,18 @@ class Reports:
     """Serves until cancelled.
 
     `on_changes` is told by which connection and which user; `on_closed` of one that is closed. `refused`
-    counts connections that were too many, or sent what is no report.
+    counts connections that were too many, of no user with a slice, or sent what is no report.
     """
 
     def __init__(
-        self, on_changes: Callable[[object, int, Changes], object], on_closed: Callable[[object], object]
+        self,
+        on_changes: Callable[[object, int, Changes], object],
+        on_closed: Callable[[object, int], object],
+        *,
+        user_slices: Path = USER_SLICES,
     ) -> None:
         self.refused = 0
+        self._user_slices = user_slices
         self._on_changes = on_changes
         self._on_closed = on_closed
         self._by_user: Counter[int] = Counter()
@@ -51,7 +62,7 @@ class Reports:
     async def _attend(self, stream: trio.SocketStream) -> None:
         """Attend to one connection; nothing of it ends the others."""
         uid = _uid(stream.socket)
-        if self._by_user[uid] >= _MOST_OF_A_USER or self._by_user.total() >= _MOST_CONNECTIONS:
+        if not self._has_room(uid) or not (self._user_slices / f"user-{uid}.slice").is_dir():
             self.refused += 1
             await stream.aclose()
             return
@@ -66,7 +77,11 @@ class Reports:
             self._by_user[uid] -= 1
             if not self._by_user[uid]:
                 del self._by_user[uid]
-            self._on_closed(connection)
+            self._on_closed(connection, uid)
+
+    def _has_room(self, uid: int) -> bool:
+        """Return whether one more connection of a user is not too many."""
+        return self._by_user[uid] < _MOST_OF_A_USER and self._by_user.total() < _MOST_CONNECTIONS
 
     async def _heed(self, stream: trio.SocketStream, connection: object, uid: int) -> None:
         messages = Messages(stream, most_bytes=_MOST_BYTES, message_seconds=_MESSAGE_SECONDS)

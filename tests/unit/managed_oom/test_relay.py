@@ -107,13 +107,17 @@ async def running(
     error: str | None = None,
     serves: bool = True,
     answer: bytes | None = None,
+    has_slice: bool = True,
 ) -> AsyncIterator[Running]:
     systemd = Systemd(directory / "systemd")
     systemd.units, systemd.error, systemd.answer = list(units), error, answer
     users = directory / "users"
     found = Running(directory, systemd, users)
+    user_slices = directory / "user.slice"
+    (user_slices / f"user-{os.getuid() if has_slice else os.getuid() + 1}.slice").mkdir(parents=True)
     relay = Relay(
         path=found.path,
+        user_slices=user_slices,
         addresses=(str(directory / "of-another-version"), str(systemd.address)),
         pause_seconds=(0.01, 0.02),
         between_seconds=0.0,
@@ -289,16 +293,26 @@ async def test_who_sends_no_report_is_disconnected_and_the_others_are_heard(
         await relay.until(lambda one: len(one.units) == 2, "the other's is told")
 
 
-async def test_a_user_has_few_connections_and_few_units_on_each(tmp_path: Path) -> None:
+async def test_a_user_without_a_slice_such_as_one_of_a_users_namespace_is_not_heard(tmp_path: Path) -> None:
+    async with running(tmp_path, has_slice=False) as relay, await relay.user() as stream:
+        with suppress(trio.BrokenResourceError):
+            assert b"" == await stream.receive_some()
+    assert () == relay.report.units
+
+
+async def test_a_user_has_few_connections_and_few_units_on_all_of_them(tmp_path: Path) -> None:
     async with running(tmp_path) as relay:
         streams = [await relay.user() for _ in range(4)]
-        many = [element(own(f"{number}.slice")) for number in range(200)]
-        for stream in streams:
-            await stream.send_all(report(*many))
+        for index, stream in enumerate(streams):
+            await stream.send_all(report(*(element(own(f"{index}-{n}.slice")) for n in range(100))))
             await stream.receive_some()
         await relay.until(lambda one: len(one.units) == 128, "128 are told")
         async with await relay.user() as more:
             assert b"" == await more.receive_some()
+        await streams[0].aclose()
+        await relay.until(lambda one: len(one.units) == 28, "those of a connection go with it")
+        await streams[1].send_all(report(element(own("x.slice"))))
+        await relay.until(lambda one: len(one.units) == 29, "there is room again")
         for stream in streams:
             await stream.aclose()
         await relay.until(lambda one: not one.units, "all are forgotten")
