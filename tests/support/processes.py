@@ -132,6 +132,15 @@ def descendants_called(pid: int, name: str) -> list[int]:
     return [below for below in descendants(pid) if name.encode() in _command(below)]
 
 
+def is_held(pid: int) -> bool:
+    """Return whether this process has a pidfd of that one, by which it is told of its end."""
+    for info in Path("/proc/self/fdinfo").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if f"\nPid:\t{pid}\n" in info.read_text():
+                return True
+    return False
+
+
 def is_running(pid: int) -> bool:
     """Return whether a process is there that has not ended."""
     return bool(_command(pid))

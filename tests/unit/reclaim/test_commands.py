@@ -16,6 +16,7 @@ from reactor.model.settings import ReclaimSettings
 from reactor.model.signals import Filesystem
 from reactor.programs import run_command
 from reactor.reclaim.commands import CommandReclaim
+from tests.support.processes import is_held
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import until
 
@@ -79,22 +80,24 @@ async def test_command_that_is_late_is_killed_with_everything_that_it_started(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     mock_clock.rate = 1.0
-    child, done = tmp_path / "child", []
-    script = f"sleep 600 & echo $! > {child}; wait"
+    pids, done = tmp_path / "pids", []
+    script = f"sleep 600 & echo $$ $! > {pids}; wait"
 
     async def run() -> None:
         done.append(await reclaim((SH, "-c", script), timeout_seconds=100.0).run([Filesystem.NODEFS]))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
-        await until(lambda: child.exists() and child.read_text().strip(), "it runs")
-        while not done:  # its time may begin a moment after it
-            mock_clock.jump(100.0)
-            await trio.sleep(0.01)
+        await until(lambda: pids.exists() and len(pids.read_text().split()) == 2, "it runs")
+        command, child = map(int, pids.read_text().split())
+        await until(lambda: is_held(command), "its end is waited for")
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.rate = 0.05  # so that it is seen to have ended in time on a busy machine too
+        mock_clock.jump(100.0)
     (found,) = done
     assert found is not None
     assert ("/bin/sh: not done within 100 s: killed",) == found.problems
-    assert _is_gone(int(child.read_text()))
+    assert _is_gone(child)
 
 
 async def test_cancelled_command_is_killed(tmp_path: Path) -> None:

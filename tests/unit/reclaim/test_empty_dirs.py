@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,21 +108,27 @@ def _nest(top: Path, depth: int, *, with_files: bool = False) -> None:
     os.close(at)
 
 
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory that is gone after the test, also where it fails: pytest's own removal recurses."""
+    made = tmp_path / "volume"
+    made.mkdir()
+    yield made
+    subprocess.run(["rm", "-rf", made], check=True)
+
+
 @pytest.mark.parametrize("depth", [31, 32, 33, 250, 3000])
-def test_a_deep_tree_is_removed_with_few_descriptors(tmp_path: Path, depth: int) -> None:
-    volume = tmp_path / "volume"
-    volume.mkdir()
+def test_a_deep_tree_is_removed_with_few_descriptors(volume: Path, depth: int) -> None:
     _nest(volume, depth, with_files=True)
     before = open_descriptors()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 80, hard))
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 80, hard))
     try:
         problem = empty_directory(str(volume))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    left = os.listdir(volume)
-    subprocess.run(["rm", "-rf", str(volume)], check=True)  # pytest's own removal would not get that deep
-    assert (None, []) == (problem, left)
+    assert (None, []) == (problem, os.listdir(volume))
     assert before == open_descriptors()
 
 
