@@ -143,7 +143,7 @@ def troubled() -> list[str]:
 
 
 async def test_place_that_hangs_is_left_alone_and_the_others_are_looked_at(nursery, watched, tmp_path):
-    watch = watched.watch("a", "hung", hanging_seconds=3.0, left_alone_seconds=(4.0, 4.0), command=troubled())
+    watch = watched.watch("a", "hung", hanging_seconds=6.0, left_alone_seconds=(4.0, 4.0), command=troubled())
     (tmp_path / "hung" / "hangs").touch()
     nursery.start_soon(watch.run)
     watch.due()
