@@ -135,7 +135,8 @@ class Rule:
     this does not help. To reclaim is of `amount`, a share of which is of what the cgroup holds, for
     `reclaim_seconds` at the most. Where its conditions are the machine's, `below` are the cgroups whose pods
     it may hit; None: those of the cgroup in which the conditions hold. With `rests_in_each` the cool-down
-    itself is each cgroup's own: it is a setting of units that have nothing to do with each other.
+    itself is each cgroup's own: it is a setting of units that have nothing to do with each other. With
+    `rests_in_each_slice` it is each user's: who can make cgroups without end would have one for each second.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Rule:
     reclaim_seconds: float = 5.0
     below: tuple[str, ...] | None = None
     rests_in_each: bool = False
+    rests_in_each_slice: bool = False
 
 
 class RuleInput(NamedTuple):

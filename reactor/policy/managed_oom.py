@@ -40,13 +40,14 @@ def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tu
 
     Users' own units have rules of their own: the name of a rule says whether it is theirs.
     """
-    by_name: dict[str, tuple[float, float, list[str]]] = {}
+    by_name: dict[str, tuple[float, float, bool, list[str]]] = {}
     of_swap: list[str] = []
     for unit in units:
         if unit.kind is ManagedOomKind.SWAP:
             of_swap.append(unit.cgroup)
             continue
-        by_name.setdefault(rule_name(unit, defaults), (*_limit(unit, defaults), []))[2].append(unit.cgroup)
+        made = (*_limit(unit, defaults), unit.uid is None, list[str]())
+        by_name.setdefault(rule_name(unit, defaults), made)[-1].append(unit.cgroup)
     rules = [
         Rule(
             name=name,
@@ -57,8 +58,9 @@ def managed_rules(units: Sequence[ManagedOomUnit], defaults: OomdDefaults) -> tu
             by=RankedBy.PGSCAN,
             cooldown_seconds=_COOLDOWN_SECONDS,
             rests_in_each=True,
+            rests_in_each_slice=not is_systems,
         )
-        for name, (percent, seconds, cgroups) in by_name.items()
+        for name, (percent, seconds, is_systems, cgroups) in by_name.items()
     ]
     if of_swap:
         limit = defaults.swap_used_percent

@@ -10,6 +10,7 @@ own processes make its pressure, so a tenant can turn a rule against itself alon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -189,6 +190,10 @@ def why_not(rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seco
     if left_seconds > 0:
         last = last_acted(acted)
         return f"it acted {now_seconds - last.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
+    left_seconds = _rest_left_in_slice_seconds(rule, cgroup, acted, now_seconds)
+    if left_seconds > 0:
+        whose = printable(_slice_of(cgroup))
+        return f"it acted for a cgroup of {whose}, and rests there for {left_seconds:.0f} s more"
     own = acted[cgroup]
     left_seconds = _rest_left_seconds(rule, own, now_seconds)
     return (
@@ -206,7 +211,8 @@ def _awake(
     return {
         cgroup: standing
         for cgroup, standing in standings.items()
-        if cgroup not in acted or _rest_left_seconds(rule, acted[cgroup], now_seconds) <= 0
+        if (cgroup not in acted or _rest_left_seconds(rule, acted[cgroup], now_seconds) <= 0)
+        and _rest_left_in_slice_seconds(rule, cgroup, acted, now_seconds) <= 0
     }
 
 
@@ -232,6 +238,20 @@ def cooldown_left_seconds(rule: Rule, acted: Acts, cgroups: Collection[str], now
 def rest_seconds(rule: Rule, acted: Acted) -> float:
     """Return for how long a rule rests in a cgroup: twice as long for each time that it did not help."""
     return float(rule.cooldown_seconds * (1 << min(acted.unhelpful, _MOST_DOUBLINGS)))
+
+
+def _rest_left_in_slice_seconds(rule: Rule, cgroup: str, acted: Acts, now_seconds: float) -> float:
+    """Return for how much longer a rule rests in all cgroups of a user, zero or less where it does not."""
+    if not rule.rests_in_each_slice:
+        return 0.0
+    its = _slice_of(cgroup)
+    last_seconds = (one.at_seconds for other, one in acted.items() if is_at_or_below(other, its))
+    return max(last_seconds, default=-math.inf) + rule.cooldown_seconds - now_seconds
+
+
+def _slice_of(cgroup: str) -> str:
+    """Return the slice of the user whose a cgroup is: /user.slice/user-1000.slice."""
+    return "/".join(cgroup.split("/")[:3])
 
 
 def _rest_left_seconds(rule: Rule, acted: Acted, now_seconds: float) -> float:

@@ -11,11 +11,18 @@ from reactor.model.managed_oom import ManagedOomKind, ManagedOomUnit, OomdDefaul
 from reactor.model.pod_parents import PodParent
 from reactor.model.rules import Acted, Rule, RuleAction
 from reactor.policy.managed_oom import managed_rules, refused_because, rule_name
-from reactor.policy.rules import Acts, Extremes, Standing, due, hit_by, resting_seconds
+from reactor.policy.rules import Acts, Extremes, Standing, due, hit_by, resting_seconds, why_not
 from tests.support.builders import make_pod
 
 SWAP, PRESSURE = ManagedOomKind
 DEFAULTS = OomdDefaults()
+STANDS = Standing(
+    at_seconds=0.0,
+    samples=((), ()),
+    values=(90.0, 90.0),
+    since_seconds=0.0,
+    extremes=(Extremes(90.0, 90.0),) * 2,
+)
 
 
 def unit(kind: ManagedOomKind, cgroup: str, **others: Any) -> ManagedOomUnit:
@@ -91,17 +98,30 @@ def test_a_unit_beside_the_parents_does_not_count(cgroup: str) -> None:
     assert "reactor.pods.parents" in because
 
 
+def test_a_users_rule_rests_in_all_of_his_cgroups_and_in_those_of_no_other_user() -> None:
+    """He can make cgroups without end: the first cool-down of each would be none."""
+    cgroups = [f"/user.slice/user-{uid}.slice/{name}" for uid, name in ((1, "a"), (1, "b"), (2, "a"))]
+    units = [unit(PRESSURE, cgroup, uid=int(cgroup[17])) for cgroup in cgroups]
+    (rule,) = managed_rules(units, DEFAULTS)
+    held = dict.fromkeys(cgroups, STANDS)
+    acted = {f"/user.slice/user-{uid}.slice/gone": Acted(100.0) for uid in (1, 3)}
+
+    def due_at(at_seconds: float) -> tuple[str, int] | None:
+        firing = due(rule, held, acted, at_seconds)
+        return None if firing is None else (firing.cgroup, firing.others)
+
+    assert (cgroups[2], 0) == due_at(114.0)
+    assert (cgroups[0], 2) == due_at(115.0)
+    del held[cgroups[2]]
+    assert due_at(114.0) is None
+    rests = "it acted for a cgroup of /user.slice/user-1.slice, and rests there for 1 s more"
+    assert rests == why_not(rule, held, acted, 114.0)
+
+
 def test_a_rule_rests_in_the_cgroup_alone_that_it_acted_for() -> None:
     (rule,) = managed_rules([unit(PRESSURE, "/a"), unit(PRESSURE, "/b")], DEFAULTS)
     (swap,) = managed_rules([unit(SWAP, "/a")], DEFAULTS)
-    stands = Standing(
-        at_seconds=0.0,
-        samples=((), ()),
-        values=(90.0, 90.0),
-        since_seconds=0.0,
-        extremes=(Extremes(90.0, 90.0),) * 2,
-    )
-    held = {"/a": stands, "/b": stands}
+    held = {"/a": STANDS, "/b": STANDS}
 
     def due_in(rule: Rule, acted: Acts, at_seconds: float) -> tuple[str, int] | None:
         firing = due(rule, held, acted, at_seconds)
