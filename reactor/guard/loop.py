@@ -19,8 +19,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -284,22 +284,38 @@ class Daemon:
             self._say_ready()
 
     async def leave(self) -> None:
-        """Have removed what is set on the cluster's node, unless a successor is expected. Never raises.
+        """Have the journal written, and removed what is set on the cluster's node unless a successor comes.
 
-        The guard goes on meanwhile. At a shutdown of the node the next start is the successor. A service
-        manager is asked for the time that a starved node needs; a pod has its grace period.
+        Never raises. The guard goes on meanwhile. At a shutdown of the node the next start is the successor.
+        A service manager is asked for the time that a starved node needs; a pod has its grace period.
         """
-        if self._cluster is None or not self._is_started or self._shutdown.is_under_way:
+        if not self._is_started:
             return
+        if self._cluster is not None and not self._shutdown.is_under_way:
+            with self._ends.guard():
+                may_take_longer = self._notice.extend(_LEAVING_IN_SERVICE_SECONDS + _ENDING_SECONDS)
+                await self._cluster.leave(
+                    stands_by=is_stood_by(Path(self._settings.state_path)),
+                    seconds=_LEAVING_IN_SERVICE_SECONDS if may_take_longer else _LEAVING_SECONDS,
+                )
         with self._ends.guard():
-            may_take_longer = self._notice.extend(_LEAVING_IN_SERVICE_SECONDS + _ENDING_SECONDS)
-            await self._cluster.leave(
-                stands_by=is_stood_by(Path(self._settings.state_path)),
-                seconds=_LEAVING_IN_SERVICE_SECONDS if may_take_longer else _LEAVING_SECONDS,
-            )
+            await self._steward.finish()
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Have the process inside the block as it is to be while it guards.
+
+        A successor is that already while it stands by: at ordinary priority, on two CPUs with a load of 18,
+        it took 0.2 s longer to its first pass, half of it for a full garbage collection.
+        """
+        with gc_paused():
+            for problem in protect_self(self._settings.realtime):
+                what, _, why = problem.partition(": ")
+                self._problems[what] = why
+            yield
 
     async def run(self, task_status: trio.TaskStatus[Daemon]) -> None:
-        """Guard the node until cancelled."""
+        """Guard the node until cancelled; inside the block of `prepared`."""
         trio.socket.set_custom_hostname_resolver(NameLookups())
         self._listen()
         with self.supervisor.hook("restoring the state").guard():
@@ -308,16 +324,16 @@ class Daemon:
             self._oom_order.resume()
         if not self._settings.pod_parents:
             self._problems["pods"] = "pods.parents is empty: no pod can be evicted"
+        for what, why in self._problems.items():
+            _LOG.warning("%s: %s", what, why)
         try:
-            with gc_paused():
-                self._protect()
-                async with self._steward_beside(), trio.open_nursery() as nursery:
-                    if self._cluster is not None:
-                        nursery.start_soon(self._cluster.run, self._generations.look_at_pods)
-                        await self._cluster.wait_pods()
-                    self._start_parts(nursery)
-                    begun = partial(self._begun, task_status)
-                    await self._generations.run(nursery, partial(self._record, nursery), begun)
+            async with self._steward_beside(), trio.open_nursery() as nursery:
+                if self._cluster is not None:
+                    nursery.start_soon(self._cluster.run, self._generations.look_at_pods)
+                    await self._cluster.wait_pods()
+                self._start_parts(nursery)
+                begun = partial(self._begun, task_status)
+                await self._generations.run(nursery, partial(self._record, nursery), begun)
         finally:
             self._end()
 
@@ -336,13 +352,6 @@ class Daemon:
             with self._ends.guard():
                 end()
         _LOG.info("ended after %d passes", self._known.passes)
-
-    def _protect(self) -> None:
-        for problem in protect_self(self._settings.realtime):
-            what, _, why = problem.partition(": ")
-            self._problems[what] = why
-        for what, why in self._problems.items():
-            _LOG.warning("%s: %s", what, why)
 
     def _listen(self) -> None:
         try:

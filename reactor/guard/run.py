@@ -53,8 +53,9 @@ async def run(
     settings = dataclasses.replace(settings, dry_run=dry_run or settings.dry_run)
     if config_path is None:
         daemon = Daemon(settings, tree, hooks or Hooks())
-        async with _turn(settings, daemon):
-            await daemon.run(task_status)
+        with daemon.prepared():
+            async with _turn(settings, daemon):
+                await daemon.run(task_status)
         return
     refused: AnotherDaemonError | None = None
     last_good = LastGoodFile(Path(settings.state_path), config_path)
@@ -85,8 +86,9 @@ async def run(
             )
             nursery.start_soon(partial(daemon.supervisor.keep, "signals", obeying, ends=True))
             try:
-                async with _turn(settings, daemon):
-                    await daemon.run(task_status)
+                with daemon.prepared():
+                    async with _turn(settings, daemon):
+                        await daemon.run(task_status)
             except AnotherDaemonError as error:  # raised below: the nursery would make a group of it
                 refused = error
                 nursery.cancel_scope.cancel()

@@ -166,7 +166,7 @@ class StewardLink:
         self._silent_seconds = silent_seconds
         self._heard_seconds = 0.0
         self._reordered = trio.Event()
-        self._is_ending = False
+        self._end_seconds: float | None = None
         self._requests_pace = Pace(burst=_REQUESTS_AT_ONCE, per_second=_REQUESTS_PER_SECOND)
         self._questions_pace = Pace(burst=_QUESTIONS_AT_ONCE, per_second=_QUESTIONS_PER_SECOND)
 
@@ -194,13 +194,17 @@ class StewardLink:
             why = await self._serve(process.connection)
         finally:
             self.pid = None
-            ended = await process.end(_END_SECONDS if self._is_ending else 0.0)
+            ended = await process.end(0.0 if self._end_seconds is None else _END_SECONDS)
         raise StewardError(f"steward: {why or ended}")
 
     async def finish(self) -> None:
-        """Wait until everything has been handed over, but not for long; then `run` may be cancelled."""
-        self._is_ending = True
-        with trio.move_on_after(_END_SECONDS):
+        """Wait until everything has been handed over, but not for long; then `run` may be cancelled.
+
+        Called once more, for what came meanwhile, it waits no longer than the first call might.
+        """
+        if self._end_seconds is None:
+            self._end_seconds = trio.current_time() + _END_SECONDS
+        with trio.move_on_at(self._end_seconds):
             await self._records.wait_empty()
 
     def order(self, settings: Settings, news: DiskNews) -> None:

@@ -48,3 +48,6 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    # All is written and closed. The interpreter's own end took half a second beside a load of 18, and the
+    # next guard of the node would wait for it.
+    os._exit(0)

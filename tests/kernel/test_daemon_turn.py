@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
-from tests.support.processes import MIB, hold
+from tests.support.processes import MIB, descendants_called, hog, hold
 from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}}
@@ -50,6 +53,40 @@ def test_successor_does_nothing_while_the_first_guards(
     eventually(lambda: len(daemon.evictions()) == 1, "the first daemon evicts the hog")
     assert successor.lines() == []
     assert node.usage_bytes() < 64 * MIB
+
+
+def test_successor_is_as_prepared_as_the_first_while_it_stands_by(
+    daemon: RunningDaemon, successor: RunningDaemon
+) -> None:
+    """Its priority and its locked memory: taking over takes no longer than it must."""
+    assert prepared(daemon) == prepared(successor)
+
+
+def prepared(daemon: RunningDaemon) -> tuple[int, bool, int]:
+    """Return a daemon's scheduling policy, whether its memory is locked, and its score for the OOM killer."""
+    assert daemon.process is not None
+    pid = daemon.process.pid
+    locked = re.search(r"^VmLck:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert locked is not None
+    score = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+    return os.sched_getscheduler(pid), int(locked[1]) > 0, score
+
+
+def test_a_daemon_that_ends_guards_while_its_steward_is_late_with_the_journal(
+    node: VirtualNode, daemon: RunningDaemon
+) -> None:
+    daemon.configure(HARD)
+    daemon.start()
+    assert daemon.process is not None
+    [steward] = descendants_called(daemon.process.pid, "reactor.steward")
+    os.kill(steward, signal.SIGSTOP)  # it takes no line any more
+    first = node.spawn(node.add_pod("first"), hold(220))
+    assert -signal.SIGKILL == first.wait(30)
+    with hog(node.tree.path(node.add_pod("second"))) as second:
+        daemon.signal(signal.SIGTERM)
+        with suppress(AssertionError, BrokenPipeError):
+            second.hold_mib(220)
+        assert -signal.SIGKILL == second.wait(20)
 
 
 def test_successor_ends_when_told_to_and_the_first_guards_on(

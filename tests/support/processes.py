@@ -99,6 +99,10 @@ class Hog:
         self._process.stdin.flush()
         self._answer()
 
+    def wait(self, seconds: float) -> int:
+        """Return its exit status once it has ended, which another brings about."""
+        return self._process.wait(seconds)
+
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()

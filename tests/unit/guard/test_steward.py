@@ -214,9 +214,30 @@ async def test_what_the_guard_said_last_is_written_where_it_crashes(tmp_path):
             lambda: not guard.records._waiting and (guard.records._sent or guard.records.written == 2)
         )
         await trio.testing.wait_all_tasks_blocked()
-        guard.link._is_ending = True  # the steward is left to itself, as where the kernel closes the pair
+        guard.link._end_seconds = 0.0  # the steward is left to itself, as where the kernel closes the pair
         nursery.cancel_scope.cancel()
     await until(lambda: [line["kind"] for line in guard.lines()] == ["first", "last"])
+
+
+async def test_steward_that_has_written_all_ends_without_what_the_interpreter_does_at_its_end(
+    tmp_path, monkeypatch
+):
+    """For which the next guard of the node would wait."""
+    cleared = tmp_path / "cleared"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(
+        "import atexit, pathlib, sys\n"
+        f"if 'reactor.steward' in sys.orig_argv: atexit.register(pathlib.Path({str(cleared)!r}).touch)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")  # which is handed on to it
+    guard = Guard(tmp_path)
+
+    async with guard.kept():
+        guard.records.write(lambda: {"n": 1})
+        await until(guard.lines)
+
+    assert [1] == [line["n"] for line in guard.lines()]
+    assert not cleared.exists()
 
 
 def _status(path: Path) -> dict[str, Any]:
