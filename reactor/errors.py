@@ -59,11 +59,16 @@ class RefusedError(ReactorError):
 
 
 class BpfError(ReactorError):
-    """An eBPF program can't be had on this node. `log` is the verifier's, empty where it was not asked."""
+    """An eBPF program can't be had on this node. `log` is the verifier's, empty where it was not asked.
 
-    def __init__(self, what: str, why: str, *, log: str = "") -> None:
+    `detail` is the error without its remedy, which is empty where there is none but the node's.
+    """
+
+    def __init__(self, what: str, why: str, *, log: str = "", remedy: str = "") -> None:
         self.log = log
-        super().__init__(f"{what}: {why}" + ("; `reactor doctor -v` shows the log" if log else ""))
+        self.remedy = remedy
+        self.detail = f"{what}: {why}" + ("; `reactor doctor -v` shows the log" if log else "")
+        super().__init__(f"{self.detail}: {remedy}" if remedy else self.detail)
 
 
 class RuntimeUnavailableError(ReactorError):

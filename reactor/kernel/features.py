@@ -117,14 +117,13 @@ def _tried(name: str, remedy: str, look: Callable[[_Node], str], node: _Node) ->
         return Feature(name=name, available=True, detail=look(node))
     except _Absent as absent:
         return Feature(name=name, available=False, detail=str(absent), remedy=absent.remedy or remedy)
+    except BpfError as error:
+        remedy = error.remedy or remedy
+        return Feature(name=name, available=False, detail=error.detail, remedy=remedy, log=error.log)
     except (OSError, ReactorError) as error:
         needs_root = isinstance(error, PermissionError)
         return Feature(
-            name=name,
-            available=False,
-            detail=str(error),
-            remedy=_ROOT if needs_root else remedy,
-            log=error.log if isinstance(error, BpfError) else "",
+            name=name, available=False, detail=str(error), remedy=_ROOT if needs_root else remedy
         )
 
 

@@ -32,7 +32,7 @@ def load_library(name: str) -> Any:
         try:
             library = ffi.dlopen(name)
         except OSError:
-            raise BpfError(name, "not found; Debian's package libbpf1 has it") from None
+            raise BpfError(name, "not found", remedy="Debian's package libbpf1 has it") from None
 
         # The third argument is a va_list. Where it is not passed by reference already (an array on x86-64
         # and s390x, a large struct on arm64) it is itself a pointer: in all of them a void pointer here.

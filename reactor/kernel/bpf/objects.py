@@ -22,9 +22,9 @@ from reactor.kernel.bpf.refusal import NO_BTF, explain, has_btf
 OBJECTS: Final = Path(__file__).with_name("compiled")
 
 # A wheel can be built without them: they take clang, and `pip install .` says nothing of what it left out.
+_NOT_INSTALLED: Final = "not in this installation"
 _HOW_TO_GET_IT: Final = (
-    "not in this installation: install the Debian package or a wheel of `make wheel` (docs/install.md); "
-    "in a checkout run `make bpf`"
+    "install the Debian package or a wheel of `make wheel` (docs/install.md); in a checkout run `make bpf`"
 )
 _LOG_BYTES: Final = 1 << 20  # of the verifier's log; the kernel keeps its end, or its beginning before 6.4
 _CGROUP_ITER_SELF_ONLY: Final = 1  # enum bpf_cgroup_iter_order
@@ -45,7 +45,7 @@ def absent_because(name: str, *, directory: Path = OBJECTS, library: str = LIBRA
 
 def not_installed(directory: Path = OBJECTS) -> str | None:
     """Return that this installation has no eBPF objects and how to get them, None where it has them."""
-    return None if any(directory.glob("*.bpf.o")) else f"eBPF objects: {_HOW_TO_GET_IT}"
+    return None if any(directory.glob("*.bpf.o")) else f"eBPF objects: {_NOT_INSTALLED}: {_HOW_TO_GET_IT}"
 
 
 class BpfObject:
@@ -210,7 +210,7 @@ def _read_object(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise BpfError(f"eBPF object {path.name}", _HOW_TO_GET_IT) from None
+        raise BpfError(f"eBPF object {path.name}", _NOT_INSTALLED, remedy=_HOW_TO_GET_IT) from None
     except OSError as error:
         raise BpfError(f"eBPF object {path}", error.strerror or str(error)) from None
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.kernel.bpf.probes import MemoryProbe
 from reactor.kernel.features import (
     Feature,
     capability_names,
@@ -113,6 +114,31 @@ def test_empty_machine_has_every_answer_and_a_remedy_for_what_is_missing(tmp_pat
         assert not found[name].available
     assert all(feature.detail for feature in found.values())
     assert all(feature.remedy for feature in found.values() if not feature.available)
+
+
+def test_what_an_installation_lacks_has_its_remedy_in_one_place_and_not_in_each_detail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four features are missing for it: a detail with the remedy would say it four times."""
+
+    def look() -> str:
+        with MemoryProbe(directory=tmp_path):
+            return "loaded"
+
+    names = {
+        "eBPF watches": "memory_watches",
+        "eBPF process counts": "process_watches",
+        "eBPF OOM kills": "oom_kills",
+        "eBPF warrants": "warrants",
+    }
+    for function in names.values():
+        monkeypatch.setattr(f"reactor.kernel.bpf.features.{function}", look)
+
+    found = features(Path("/"))
+
+    assert {"eBPF object memory.bpf.o: not in this installation"} == {found[name].detail for name in names}
+    [remedy] = {found[name].remedy for name in names}
+    assert remedy.startswith("install the Debian package or a wheel")
 
 
 def test_probing_leaves_this_process_as_it_was() -> None:

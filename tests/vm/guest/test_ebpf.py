@@ -141,7 +141,7 @@ def test_memory_high_takes_over_where_the_object_is_broken_or_missing(
     ("hidden", "why"),
     [
         ("/sys/kernel/btf", "no /sys/kernel/btf/vmlinux: this kernel was built without"),
-        ("-/usr/lib/x86_64-linux-gnu/libbpf.so.1", "libbpf.so.1: not found; Debian's package libbpf1 has it"),
+        ("-/usr/lib/x86_64-linux-gnu/libbpf.so.1", "libbpf.so.1: not found: Debian's package libbpf1 has it"),
     ],
 )
 def test_memory_high_takes_over_where_there_is_no_btf_or_no_libbpf(

@@ -22,7 +22,7 @@ def test_generated_declarations_are_those_that_are_declared(tmp_path: Path) -> N
 
 
 def test_missing_library_is_named_with_its_package() -> None:
-    with pytest.raises(BpfError, match=r"libbpf\.so\.99: not found; Debian's package libbpf1 has it"):
+    with pytest.raises(BpfError, match=r"libbpf\.so\.99: not found: Debian's package libbpf1 has it"):
         MemoryProbe(library="libbpf.so.99")
 
 
