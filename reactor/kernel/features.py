@@ -122,9 +122,7 @@ def _tried(name: str, remedy: str, look: Callable[[_Node], str], node: _Node) ->
         return Feature(name=name, available=False, detail=error.detail, remedy=remedy, log=error.log)
     except (OSError, ReactorError) as error:
         needs_root = isinstance(error, PermissionError)
-        return Feature(
-            name=name, available=False, detail=str(error), remedy=_ROOT if needs_root else remedy
-        )
+        return Feature(name=name, available=False, detail=str(error), remedy=_ROOT if needs_root else remedy)
 
 
 class _Absent(Exception):  # noqa: N818 - an answer, not an error
