@@ -33,7 +33,7 @@ from reactor.act.release import MemoryRelease
 from reactor.act.target import Target
 from reactor.act.untouchable import Untouchable
 from reactor.errors import ReactorError
-from reactor.kernel.cgroup_directory import walk
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
 from reactor.kernel.process_memory import read_process_memory
 from reactor.kernel.procfs import PROC, read_oom_score_adj
@@ -45,6 +45,7 @@ from reactor.policy.process_victims import in_order, is_spared, too_small_becaus
 
 _MOST_PROCESSES: Final = 256
 _MOST_CGROUPS: Final = 64
+_MOST_IN_ONE: Final = 512  # cgroups in one directory, which is listed in one piece
 _MOST_CPU_NS: Final = 10_000_000  # a status file takes 25 us; a tenant makes it longer by its groups
 _AFRESH: Final = 8  # of the largest: what they hold is read again at the kill
 # What the others hold is read again after so long, where it is prepared again, and at the latest at the kill.
@@ -346,27 +347,31 @@ def never_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def _listed(target: Target) -> list[int]:
-    """Return the processes in a pod. Raises NoProcessError where they are too many to choose among."""
+    """Return the processes in a pod. Raises NoProcessError where they are too many to choose among.
+
+    No more than that is listed: a tenant can have thousands of processes, and of cgroups in one directory.
+    """
     pids: list[int] = []
     for directory in _directories(target):
-        pids += directory
+        pids += directory.processes(_MOST_PROCESSES)
         if len(pids) > _MOST_PROCESSES:
             raise NoProcessError(f"it has more than {_MOST_PROCESSES} processes")
+        if directory.children_count() > _MOST_IN_ONE:
+            raise NoProcessError(f"it has more than {_MOST_IN_ONE} cgroups in one directory")
     return list(dict.fromkeys(pids))
 
 
 def _lists(target: Target, pid: int) -> bool:
     """Return whether a process is in a pod. Raises OSError."""
-    return any(pid in directory for directory in _directories(target))
+    return any(pid in directory.processes() for directory in _directories(target))
 
 
-def _directories(target: Target) -> Iterator[list[int]]:
-    """Yield the processes of the pod's first cgroups, its own first. Raises OSError."""
+def _directories(target: Target) -> Iterator[CgroupDirectory]:
+    """Yield the pod's first cgroups, its own first. Raises OSError."""
     if target.directory is None:
         return
     with closing(walk(target.directory, _raise, spared=target.spared)) as found:
-        for directory in islice(found, _MOST_CGROUPS):
-            yield directory.processes()
+        yield from islice(found, _MOST_CGROUPS)
 
 
 def _raise(_: str, error: OSError) -> None:

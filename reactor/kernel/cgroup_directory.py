@@ -86,6 +86,10 @@ class CgroupDirectory:
         fd = os.open("..", _DIRECTORY, dir_fd=self._fd)
         return CgroupDirectory(fd, self.cgroup.rpartition("/")[0])
 
+    def children_count(self) -> int:
+        """Return how many cgroups are directly below, without a listing of them. Raises OSError."""
+        return max(0, os.fstat(self._fd).st_nlink - _CHILDLESS)
+
     def children(self) -> list[str]:
         """Return the names of the cgroups directly below, in the kernel's order. Raises OSError.
 
@@ -101,17 +105,22 @@ class CgroupDirectory:
         """Return a descriptor of one of the cgroup's files, the caller's to close. Raises OSError."""
         return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._fd)
 
-    def read(self, name: str) -> bytes:
-        """Return a file's whole content: lists of processes have no bound. Raises OSError."""
+    def read(self, name: str, *, most_lines: int | None = None) -> bytes:
+        """Return a file's whole content: lists of processes have no bound. Raises OSError.
+
+        With `most_lines` only its first lines, where there are more; the kernel lists only what is read.
+        """
         fd = self.open_file(name, os.O_RDONLY)
         try:
-            content = os.read(fd, READ_BYTES)
-            if not content:
-                return content
-            chunks = [content]
+            chunks, lines = [], 0
             while chunk := os.read(fd, READ_BYTES):
                 chunks.append(chunk)
-            return b"".join(chunks) if len(chunks) > 1 else content
+                if most_lines is not None:
+                    lines += chunk.count(b"\n")
+                    if lines > most_lines:
+                        content = b"".join(chunks)
+                        return content[: content.rfind(b"\n") + 1]  # the last line may be cut
+            return b"".join(chunks)
         finally:
             close_descriptor(fd)
 
@@ -123,15 +132,17 @@ class CgroupDirectory:
         finally:
             close_descriptor(fd)
 
-    def processes(self) -> list[int]:
+    def processes(self, most: int | None = None) -> list[int]:
         """Return the ids of the processes in this very cgroup, not of those below; none where it is gone.
+
+        Where there are more than `most`, more of them are returned, and not all.
 
         The list is opened again each time: on v1 a descriptor that is read again shows it as it was at the
         first read (cgroup_pidlist_start(), kernel/cgroup/cgroup-v1.c). A threaded cgroup (v2) shows its
         processes in its domain. Raises OSError, and KernelInterfaceError for what is no list of ids.
         """
         try:
-            raw = self.read(_PROCESSES)
+            raw = self.read(_PROCESSES, most_lines=most)
         except OSError as error:
             if error.errno in GONE or error.errno == errno.EOPNOTSUPP:
                 return []

@@ -240,6 +240,19 @@ def test_too_many_processes_are_not_chosen_among(
     assert [None] * 3 == [one.poll() for one in children]
 
 
+def test_too_many_cgroups_in_one_directory_are_not_listed(
+    yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_process, "_MOST_IN_ONE", 2)
+    pod = session(yard)
+    child = holding(yard, pod.cgroup, 5)
+    for number in range(3):
+        yard.pod(f"session/{number}")
+    with pytest.raises(NoProcessError, match="more than 2 cgroups in one directory"):
+        kills.kill_first(pod, None)
+    assert child.poll() is None
+
+
 def test_a_look_that_takes_too_long_is_given_up(
     yard: Yard, kills: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,17 @@ def test_names_that_are_no_text_are_walked_as_any_other(root: Path) -> None:
     assert ["/", f"/{name}", f"/{name}/{name}", f"/{name}/{name}/inner"] == walked(root)
 
 
+def test_of_a_list_without_end_no_more_is_read_than_shows_that_it_is_too_long(root: Path) -> None:
+    pids = range(10_000, 99_999)
+    (root / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    with CgroupDirectory.open(str(root), "/") as directory:
+        assert 0 == directory.children_count()
+        assert list(pids) == directory.processes() == directory.processes(len(pids))
+        found = directory.processes(256)
+    assert found == list(pids[: len(found)])
+    assert 256 < len(found) < 10_000
+
+
 def test_a_thousand_cgroups_side_by_side_take_no_descriptor_each(root: Path) -> None:
     for number in range(1_000):
         (root / str(number) / "inner").mkdir(parents=True)
