@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup wheel deb test-deb demo test lint types imports unit fuzz kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk lock clean
+.PHONY: help setup wheel deb test-deb demo test lint types imports unit fuzz kernel-tests test-disk test-hostile hostile-figures promtool coverage soak survival dashboard bench bench-simulate race peers bench-disk bench-rules lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -114,6 +114,9 @@ bench-simulate: setup ## Measure how many passes over 110 pods the simulator mak
 
 bench-disk: setup ## Measure how soon a full disk is answered and what counting a million files costs (root, minutes)
 	$(BIN)/python -m reactor.lab.bench_disk
+
+bench-rules: setup ## Measure what 100 rules for 1,000 cgroups cost while nothing happens (root, 22 minutes)
+	$(BIN)/python -m reactor.lab.bench_rules
 
 lock: setup ## Resolve the dependencies again, into constraints.txt
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links \

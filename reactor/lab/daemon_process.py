@@ -98,6 +98,11 @@ class DaemonProcess:
         """Return the daemon's process id."""
         return self._process.pid
 
+    @property
+    def status_socket(self) -> Path:
+        """Return where the daemon answers `reactor status`."""
+        return self._directory / "reactor.sock"
+
     def is_running(self) -> bool:
         """Tell whether the daemon is still there."""
         return self._process.poll() is None
