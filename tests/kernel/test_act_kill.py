@@ -42,7 +42,7 @@ async def test_kill_ends_every_process_of_the_pod_and_of_its_containers(
     assert report.started_ns < report.killed_ns
     assert reaped.freed_ns
     assert reaped.freed_ns > report.killed_ns
-    assert [-signal.SIGKILL] * 3 == [child.wait(5) for child in children]
+    assert [-signal.SIGKILL] * 3 == [child.wait(60) for child in children]
 
 
 async def test_kill_spares_the_neighbours(yard: Yard, kill_path: KillPath) -> None:
@@ -149,7 +149,7 @@ async def test_a_kill_that_is_never_reaped_leaves_no_descriptor_after_close(
     kill_path.close()
     kill_path.close()
     assert before == open_descriptors()
-    assert -signal.SIGKILL == child.wait(5)
+    assert -signal.SIGKILL == child.wait(60)
 
 
 @contextlib.contextmanager
@@ -181,7 +181,7 @@ async def test_kill_with_few_descriptors_left_still_ends_all(
         report = kill_path.kill_now(pod)
         kill_path.kill_now(pod)  # what the first one keeps must leave enough for another
     assert 12 == report.processes
-    assert [-signal.SIGKILL] * 12 == [child.wait(5) for child in children]
+    assert [-signal.SIGKILL] * 12 == [child.wait(60) for child in children]
 
 
 async def test_reap_without_a_descriptor_left_is_a_problem_in_its_report(
@@ -194,7 +194,7 @@ async def test_reap_without_a_descriptor_left_is_a_problem_in_its_report(
     with descriptors_left(0):
         report = await kill_path.reap(pod, deadline_seconds=0.5)
     assert any(os.strerror(errno.EMFILE) in problem for problem in report.problems) or report.freed_ns
-    assert -signal.SIGKILL == child.wait(5)
+    assert -signal.SIGKILL == child.wait(60)
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ async def test_terminate_lets_a_pod_end_by_itself(yard: Yard, kill_path: KillPat
     child = yard.spawn(pod.cgroup)
     report = await kill_path.terminate(pod, 30)
     assert report is None
-    assert -signal.SIGTERM == child.wait(5)
+    assert -signal.SIGTERM == child.wait(60)
 
 
 async def test_terminate_kills_what_is_left_when_the_grace_period_is_over(
@@ -299,7 +299,7 @@ async def test_terminate_kills_what_is_left_when_the_grace_period_is_over(
     assert report
     assert 1 == report.processes
     await kill_path.reap(pod)
-    assert -signal.SIGKILL == child.wait(5)
+    assert -signal.SIGKILL == child.wait(60)
 
 
 async def test_a_kill_preempts_the_grace_period_of_the_same_pod(yard: Yard, kill_path: KillPath) -> None:
@@ -312,14 +312,14 @@ async def test_a_kill_preempts_the_grace_period_of_the_same_pod(yard: Yard, kill
     async def terminate() -> None:
         outcome.append(await kill_path.terminate(pod, 3600))
 
-    with trio.fail_after(10):
+    with trio.fail_after(90):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(terminate)
             await trio.sleep(0.02)
             kill_path.kill_now(pod)
             await kill_path.reap(pod)
     assert [None] == outcome
-    assert -signal.SIGKILL == child.wait(5)
+    assert -signal.SIGKILL == child.wait(60)
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ async def test_reap_reports_what_an_ancestors_freezer_holds_back(
     assert reaped.freed_ns is None
     assert any("an ancestor is frozen" in problem for problem in reaped.problems)
     set_parent("THAWED")
-    assert -signal.SIGKILL == child.wait(5)
+    assert -signal.SIGKILL == child.wait(60)
 
 
 @pytest.mark.parametrize("paused", ["the pod", "a container", "both"])
@@ -361,7 +361,7 @@ async def test_a_pod_that_a_runtime_or_its_tenant_has_paused_dies_of_a_kill(
     reaped = await kill_path.reap(pod)
 
     assert reaped.freed_ns
-    assert [-signal.SIGKILL] * 2 == [child.wait(5) for child in children]
+    assert [-signal.SIGKILL] * 2 == [child.wait(60) for child in children]
 
 
 def test_the_exercise_passes_here_and_leaves_nothing_behind(yard: Yard, kill_path: KillPath) -> None:

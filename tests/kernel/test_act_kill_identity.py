@@ -63,7 +63,7 @@ async def test_a_unit_that_starts_again_in_a_grace_period_is_neither_waited_for_
     async def terminate() -> None:
         reports.append(await kill_path.terminate(pod, 3600))
 
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(terminate)
             await trio.sleep(0.05)
@@ -92,7 +92,7 @@ async def test_what_starts_under_the_path_of_a_killed_pod_is_not_taken_for_what_
     child = yard.spawn(pod.cgroup)
     kill_path.kill_now(pod)
     successor = started_again(yard, pod, child)
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         report = await kill_path.reap(pod)
     assert report.freed_ns is not None
     assert successor.poll() is None
@@ -104,7 +104,7 @@ async def test_a_standing_order_ends_with_the_cgroup_and_does_not_pass_to_the_ne
     pod = yard.pod()
     child = yard.spawn(pod.cgroup)
     order = StandingOrder(yard.tree, kill_path, lambda: pod)
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(order.run)
             while child.poll() is None:  # noqa: ASYNC110 - a child of a synchronous Popen

@@ -39,7 +39,7 @@ async def test_a_kill_ends_the_containers_and_spares_the_pause_container(
     # Killed through cgroup.kill before they were listed: some may have begun to exit.
     assert report.processes == 3 or (yard.tree.version is CgroupVersion.V2 and report.processes < 3)
     assert reaped.freed_ns is not None
-    assert [-signal.SIGKILL] * 3 == [child.wait(5) for child in children]
+    assert [-signal.SIGKILL] * 3 == [child.wait(60) for child in children]
     assert pause.poll() is None
     assert [pause.pid] == yard.tree.processes(pod.cgroup or "")
     assert not populated(yard.tree, pod)
@@ -79,7 +79,7 @@ async def test_a_grace_period_is_asked_of_the_containers_alone(
     assert report is not None
     assert report.processes <= 1
     assert (await kill_path.reap(pod)).freed_ns is not None
-    assert [-signal.SIGTERM, -signal.SIGKILL] == [willing.wait(5), stubborn.wait(5)]
+    assert [-signal.SIGTERM, -signal.SIGKILL] == [willing.wait(60), stubborn.wait(60)]
     assert pause.poll() is None
 
 

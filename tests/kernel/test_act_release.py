@@ -24,7 +24,7 @@ def test_what_has_been_killed_is_released_and_the_callers_descriptor_stays() -> 
         before = open_descriptors()
         child.send_signal(signal.SIGKILL)
         releaser.release([pidfd])
-        assert -signal.SIGKILL == child.wait(10)
+        assert -signal.SIGKILL == child.wait(60)
     eventually(lambda: before == open_descriptors(), "no descriptor more than before")
     os.fstat(pidfd)
     os.close(pidfd)

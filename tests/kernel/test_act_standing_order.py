@@ -39,7 +39,7 @@ class _Kubelet:
         child.stdin.flush()
 
     async def ended(self) -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             while self.children[-1].poll() is None:  # noqa: ASYNC110 - a child of a synchronous Popen
                 await trio.sleep(0.01)
 
@@ -91,7 +91,7 @@ async def test_a_pod_without_a_cgroup_needs_no_holding_down(tree: CgroupTree, ku
     kubelet.start()
     kills = KillPath(tree, (kubelet.parent,))
     order = StandingOrder(tree, kills, lambda: pod)
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         await order.run()
     assert 0 == order.kills_again
     assert kubelet.children[-1].poll() is None

@@ -149,7 +149,7 @@ def test_who_grows_is_evicted_and_those_that_the_recipe_keeps_stay(
 
     hog = node.spawn(pod, hold(200))
 
-    assert -signal.SIGKILL == hog.wait(20)
+    assert -signal.SIGKILL == hog.wait(60)
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
     after_passes(daemon, 3)
     assert [machine.victim] == daemon.evicted()
@@ -162,7 +162,7 @@ def test_a_service_that_is_restarted_and_evicted_thrice_is_a_problem(
     put_in_force("Restart=always", RECIPES["Restart=always"].smaller, daemon, node)
     worker = add(node, "guarded.slice/worker.service")
     for _ in range(3):
-        assert -signal.SIGKILL == node.spawn(worker, hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(worker, hold(220)).wait(60)
         eventually(lambda: not daemon.status()["in_flight"], "the memory is back")
 
     eventually(lambda: "restart loop cgroup/worker.service" in daemon.status()["problems"], "the problem")
@@ -195,7 +195,7 @@ def test_a_pod_that_goes_on_growing_is_killed_whatever_its_grace_period(
     eventually(lambda: bool(daemon.evictions()), "it is asked to end")
     grows = node.spawn(add(node, "guarded.slice/grows.service"), hold(60))
 
-    assert -signal.SIGKILL == deaf.wait(20)  # of a grace period of 30 s
+    assert -signal.SIGKILL == deaf.wait(60)  # of a grace period of 30 s
     assert grows.poll() is None
     both = {"memory.available<100Mi", "memory.available<48Mi"}
     eventually(

@@ -44,7 +44,7 @@ def test_hog_is_evicted_the_others_live_and_every_word_of_it_is_kept(
     victim = node.spawn(hog, hold(220))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
-    assert -signal.SIGKILL == victim.wait(10)
+    assert -signal.SIGKILL == victim.wait(60)
     assert [None, None] == [survivor.poll() for survivor in survivors]
     (line,) = daemon.evictions()
     assert ["cgroup/hog"] == [eviction["pod"] for eviction in line["evictions"]]
@@ -72,7 +72,7 @@ def test_where_the_kernel_can_not_kill_the_daemon_says_so_and_does(
     assert "\n" not in status["problems"]["kernelKill"]
     victim = node.spawn(hog, hold(220))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
-    assert -signal.SIGKILL == victim.wait(10)
+    assert -signal.SIGKILL == victim.wait(60)
     (line,) = daemon.evictions()
     assert line["evictions"][0]["warrant"] is None
     assert status["kernel_kill"]["counted"] == {}
@@ -192,7 +192,7 @@ def test_soft_eviction_asks_first_and_kills_when_the_grace_period_is_over(
     process = node.spawn(stubborn, hold(210, stubborn=True))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
-    assert -signal.SIGKILL == process.wait(10)
+    assert -signal.SIGKILL == process.wait(60)
     (line,) = daemon.evictions()
     (eviction,) = line["evictions"]
     assert (eviction["grace_period_seconds"], eviction["outcome"]) == (1, "killed")
@@ -215,7 +215,7 @@ def test_soft_eviction_of_a_pod_that_obeys_never_kills(node: VirtualNode, daemon
     process = node.spawn(mild, hold(210))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
-    assert -signal.SIGTERM == process.wait(10)
+    assert -signal.SIGTERM == process.wait(60)
     assert daemon.evictions()[0]["evictions"][0]["outcome"] == "terminated"
 
 
@@ -226,7 +226,7 @@ def test_pod_that_starts_after_the_daemon_is_ranked_at_once(node: VirtualNode, d
 
     hog = node.spawn(node.add_pod("newcomer"), hold(220))
 
-    assert -signal.SIGKILL == hog.wait(20)
+    assert -signal.SIGKILL == hog.wait(60)
     assert old.poll() is None
 
 
@@ -271,7 +271,7 @@ def test_fork_bomb_is_evicted_for_its_processes_between_two_ticks(
     forking = node.spawn(bomb, [sys.executable, "-S", "-c", FORKS])
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
-    assert -signal.SIGKILL == forking.wait(10)
+    assert -signal.SIGKILL == forking.wait(60)
     assert calm.poll() is None
     (line,) = daemon.evictions()
     assert ["cgroup/bomb"] == [eviction["pod"] for eviction in line["evictions"]]

@@ -58,7 +58,7 @@ def test_full_disk_under_the_journal_loses_lines_but_evicts(
     daemon.configure(HARD, {"journal": {"path": str(full_disk / "journal.jsonl")}})
     daemon.start()
 
-    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
 
     eventually(lambda: "journal" in daemon.status()["problems"], "the journal's problem")
     assert "No space left" in daemon.status()["problems"]["journal"]
@@ -93,9 +93,9 @@ def test_daemon_that_can_start_no_thread_evicts_and_lives_on(
     time.sleep(12)  # Trio keeps a thread for ten seconds, and what wants one would have that
 
     for name in ("first", "second"):
-        assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(220)).wait(60)
     eventually(lambda: "max 0" not in (few_processes / "pids.events").read_text(), "a thread refused")
-    assert -signal.SIGKILL == node.spawn(node.add_pod("third"), hold(220)).wait(20)
+    assert -signal.SIGKILL == node.spawn(node.add_pod("third"), hold(220)).wait(60)
     assert daemon.process.poll() is None
     (few_processes / "pids.max").write_text("max")
     eventually(lambda: len(daemon.evictions()) == 3, "all in the journal")
@@ -117,7 +117,7 @@ def test_pods_and_parents_that_vanish_and_come_again_are_guarded_again(
     node.add_pod("parent")
     hog = node.spawn(node.add_pod("parent/hog"), hold(220))
 
-    assert -signal.SIGKILL == hog.wait(20)
+    assert -signal.SIGKILL == hog.wait(60)
     assert daemon.stop() == 0
 
 
@@ -173,7 +173,7 @@ def test_second_daemon_beside_the_same_state_file_or_socket_refuses_in_one_line_
     second.log_path = tmp_path / "second.log"
     second.configure(HARD, {"stateFile": str(tmp_path / state_file)})
 
-    assert 1 == second.spawn().wait(20)
+    assert 1 == second.spawn().wait(60)
 
     assert why in second.log()
     assert "Traceback" not in second.log()
@@ -225,7 +225,7 @@ def test_soft_eviction_is_taken_up_again_after_a_crash(node: VirtualNode, daemon
     assert process.poll() is None
     daemon.start()
 
-    assert -signal.SIGKILL == process.wait(20)
+    assert -signal.SIGKILL == process.wait(60)
     assert "taken up again" in daemon.log()
     eventually(lambda: _told_of_orders(daemon) == ["ordered", "resumed", "outcome"], "what became of it")
     outcome = daemon.lines()[-1]
@@ -250,7 +250,7 @@ def test_wrong_reload_keeps_the_configuration_and_names_every_problem(
     assert "64Xi" in daemon.log()
     assert "housekeepingInterval" in daemon.log()
     assert ["memory.available<64Mi"] == _thresholds(daemon)
-    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
 
 
 def test_what_waits_for_a_restart_is_named_until_the_file_says_again_what_is_in_force(
@@ -305,7 +305,7 @@ def test_crash_after_a_refused_reload_is_not_final(node: VirtualNode, daemon: Ru
     daemon.signal(signal.SIGHUP)
     eventually(lambda: ["memory.available<65Mi"] == _thresholds(daemon), "the new threshold")
     assert "configuration" not in daemon.status()["problems"]
-    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
 
 
 def test_threshold_above_the_limit_evicts_no_pod_neither_at_the_start_nor_once_the_limit_is_lowered(
@@ -346,7 +346,7 @@ def test_right_reload_takes_the_new_thresholds_and_keeps_what_is_known(
     eventually(lambda: ["memory.available<150Mi"] == _thresholds(daemon), "the new threshold")
 
     assert daemon.status()["passes"] > passes
-    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(130)).wait(20)
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(130)).wait(60)
 
 
 def test_occupied_metrics_port_is_said_and_survived(node: VirtualNode, daemon: RunningDaemon) -> None:
@@ -380,7 +380,7 @@ def test_end_at_any_moment_leaves_nothing_behind(node: VirtualNode, daemon: Runn
         process.send_signal(moments.choice([signal.SIGTERM, signal.SIGINT]))
         # Before the interpreter has come to the command's first line the kernel's default answers; in its own
         # first imports an interrupt makes it end with 1.
-        assert process.wait(20) in {0, 1, -signal.SIGTERM, -signal.SIGINT, 130}
+        assert process.wait(60) in {0, 1, -signal.SIGTERM, -signal.SIGINT, 130}
     # Whoever ended with 1 did so for the interrupt: another failure has another traceback, or a line of ours.
     assert "\nreactor: " not in daemon.log()
     assert daemon.log().count("Traceback") == daemon.log().count("\nKeyboardInterrupt")
@@ -462,13 +462,13 @@ async def test_loop_runs_inside_another_program_and_leaves_its_interpreter_as_it
         running = await nursery.start(partial(run, settings, hooks=hooks, config_path=path))
         assert any(source.health is SourceHealth.ARMED for source in running.view.sources)
         victim = node.spawn(hog, hold(220))
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             while not ended:  # noqa: ASYNC110 - the hook is a plain function
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 
     assert ended == ["hog"]
-    assert -signal.SIGKILL == victim.wait(10)
+    assert -signal.SIGKILL == victim.wait(60)
     assert any(record.attempts for record in seen)
     assert before == interpreter()
     assert not (tmp_path / "s.sock").exists()

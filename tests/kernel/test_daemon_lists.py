@@ -56,7 +56,7 @@ def test_the_lists_say_who_goes_and_not_the_size_alone(
     processes["web.service"] = node.spawn(cgroups["web.service"], hold(SMALL_MIB))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
-    assert -signal.SIGKILL == processes.pop(victim).wait(10)
+    assert -signal.SIGKILL == processes.pop(victim).wait(60)
     after_passes(daemon, 10)
     assert [None] == [survivor.poll() for survivor in processes.values()]
     assert [victim] == daemon.evicted()

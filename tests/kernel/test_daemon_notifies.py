@@ -47,7 +47,7 @@ def test_an_eviction_runs_its_command_with_the_record_on_standard_input(
     told = tmp_path / "told"
     daemon.configure(HARD, {"onEviction": keeping(told)})
     daemon.start()
-    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+    assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
     eventually(lambda: kept(told), "the command has run")
 
     [event] = kept(told)
@@ -69,7 +69,7 @@ def test_a_command_that_hangs_keeps_no_kill_waiting_and_is_ended(
     daemon.configure(HARD, {"onEviction": ["/bin/sleep", "600"], "notifyTimeout": "200ms"})
     daemon.start()
     for name in ("one", "two", "three"):
-        assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(node.add_pod(name), hold(220)).wait(60)
         eventually(lambda: not daemon.status()["in_flight"], "the memory is back")
     eventually(lambda: channel(daemon, "command")["failed"] == 3, "each was ended")
     assert (
@@ -86,7 +86,7 @@ def test_an_eviction_is_posted_to_the_webhook(
     with web_server() as (port, requests):
         daemon.configure(HARD, {"webhook": {"url": f"http://127.0.0.1:{port}/x", "tokenFile": str(token)}})
         daemon.start()
-        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
         eventually(lambda: requests, "a request")
 
     [(authorization, event)] = requests
@@ -102,7 +102,7 @@ def test_an_eviction_is_an_entry_of_the_systems_journal_which_explains_it(
         daemon.inside = journal.inside
         daemon.configure(HARD)
         daemon.start()
-        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
         eventually(lambda: channel(daemon, "journald")["sent"] == 1, "it is sent")
         eventually(lambda: journal.read(evicted), "it is in the journal")
         entry = json.loads(journal.read("--output=json", evicted))
@@ -127,7 +127,7 @@ def test_an_eviction_is_written_to_the_terminals_of_those_who_are_logged_in(
         daemon.inside = inside
         daemon.configure(HARD, {"wall": True})
         daemon.start()
-        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
         eventually(lambda: channel(daemon, "wall")["sent"] == 1, "it is sent")
         written = os.read(terminal, 65536).decode()
         daemon.stop()
@@ -147,7 +147,7 @@ async def test_an_eviction_is_shown_on_desktops_that_listen_on_the_system_bus(
             with router.filter(MatchRule(interface=INTERFACE)) as received:
                 daemon.configure(HARD, {"desktop": True})
                 daemon.start()
-                assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+                assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
                 with trio.fail_after(60):
                     notice = await received.receive()
         eventually(lambda: channel(daemon, "desktop")["sent"] == 1, "it is sent")

@@ -23,7 +23,7 @@ def test_a_pod_that_is_evicted_again_and_again_is_one_problem_and_evicted_all_th
     daemon.configure(HARD, {"restartLoop": {"evictions": 3, "within": "10m"}})
     daemon.start()
     for times in range(1, 5):
-        assert -signal.SIGKILL == node.spawn(pod, hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(pod, hold(220)).wait(60)
         eventually(lambda: not daemon.status()["in_flight"], "the memory is back")
         assert (["restart loop cgroup/always"] if times >= 3 else []) == _loops(daemon)
     assert "evicted 4 times in 10 min" in daemon.status()["problems"]["restart loop cgroup/always"]

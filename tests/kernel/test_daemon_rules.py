@@ -58,7 +58,7 @@ def test_a_pod_that_fills_its_own_limit_is_evicted_by_the_rule_and_its_neighbour
     victim = node.spawn(full, hold(FULL_MIB))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
-    assert -signal.SIGKILL == victim.wait(10)
+    assert -signal.SIGKILL == victim.wait(60)
     after_passes(daemon, 20)
     assert [None, None] == [process.poll() for process in survivors]
     assert ["full"] == daemon.evicted()
@@ -89,7 +89,7 @@ def test_the_worst_below_a_full_cgroup_goes_and_one_that_is_never_evicted_stays(
     victim = node.spawn(worst, hold(60))
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
 
-    assert -signal.SIGKILL == victim.wait(10)
+    assert -signal.SIGKILL == victim.wait(60)
     after_passes(daemon, 20)
     assert [None, None] == [process.poll() for process in processes]
     ranking = daemon.evictions()[0]["ranking"]

@@ -86,7 +86,7 @@ def test_a_daemon_that_ends_guards_while_its_steward_is_late_with_the_journal(
         daemon.signal(signal.SIGTERM)
         with suppress(AssertionError, BrokenPipeError):
             second.hold_mib(220)
-        assert -signal.SIGKILL == second.wait(20)
+        assert -signal.SIGKILL == second.wait(60)
 
 
 def test_successor_ends_when_told_to_and_the_first_guards_on(
@@ -102,5 +102,5 @@ def test_second_daemon_that_does_not_stand_by_is_refused(
     daemon: RunningDaemon, successor: RunningDaemon, tmp_path: Path
 ) -> None:
     successor.stop()
-    assert successor.spawn().wait(20) == 1
+    assert successor.spawn().wait(60) == 1
     assert "another daemon holds it" in successor.log()

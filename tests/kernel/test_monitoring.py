@@ -33,7 +33,7 @@ def test_each_alert_and_each_panel_is_answered_by_a_prometheus_that_scrapes_a_da
     daemon.start()
     with prometheus(tool("prometheus"), tmp_path / "prometheus", port) as server:
         eventually(lambda: server.query("reactor_wake_to_kill_seconds_count == 0"), "a scrape before")
-        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(20)
+        assert -signal.SIGKILL == node.spawn(node.add_pod("hog"), hold(220)).wait(60)
         evictions = 'increase(reactor_evictions_total{outcome="killed", signal="memory.available"}[1m]) > 0'
         eventually(lambda: server.query(evictions), "the first eviction is an increase")
 

@@ -30,7 +30,7 @@ def test_a_pod_of_any_name_is_guarded_killed_and_told_of_without_harm(
     daemon.configure(HARD)
     daemon.start()
 
-    assert -signal.SIGKILL == node.spawn(hog, hold(220)).wait(20)
+    assert -signal.SIGKILL == node.spawn(hog, hold(220)).wait(60)
 
     for command in ("status", "explain"):
         answer = daemon.ask(command)

@@ -38,7 +38,7 @@ def test_who_logs_in_while_the_daemon_runs_is_guarded_and_his_hog_evicted_alone(
     hog = node.add_pod(f"{new}/browser.scope")
     victim = node.spawn(hog, hold(220))
 
-    assert -signal.SIGKILL == victim.wait(20)
+    assert -signal.SIGKILL == victim.wait(60)
     eventually(lambda: bool(daemon.evictions()), "a journal line of the eviction")
     (line,) = daemon.evictions()
     assert ["cgroup/browser.scope"] == [one["pod"] for one in line["evictions"]]

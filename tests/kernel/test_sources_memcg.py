@@ -72,7 +72,7 @@ class Machine:
         self.source = MemorySource(CgroupTree.discover(), Settings(), self.wakes, self.board)
 
     async def woken_by(self, name: str) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(90):
             while name not in {wake.source for wake in await self.wakes.wait()}:
                 pass
 
@@ -244,7 +244,7 @@ async def test_ten_thousand_rearmings_leak_no_descriptor(cgroup: str) -> None:
             for number in range(rearmings // cgroups):
                 arrived = trio.Event()
                 watch.arm([level(name, 60 + 2 * (number % 2)) for name in names])
-                with trio.fail_after(30):
+                with trio.fail_after(90):
                     await arrived.wait()
                 assert standing == open_descriptors()
             nursery.cancel_scope.cancel()

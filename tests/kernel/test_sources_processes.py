@@ -62,7 +62,7 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def armed(nursery: trio.Nursery, source: ProcessSource, board: SourceBoard) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(90):
         await nursery.start(source.run)
         await source.wait_armed()
     assert SourceHealth.ARMED is board.state(PROCESSES).health
@@ -75,7 +75,7 @@ async def test_a_fork_near_the_threshold_wakes_the_loop() -> None:
     async with trio.open_nursery() as nursery:
         await armed(nursery, source, board)
         await wakes.wait()  # for what was forked before it listened
-        with trio.fail_after(10):
+        with trio.fail_after(90):
             await trio.run_process(["true"])
             await wakes.wait()
         nursery.cancel_scope.cancel()

@@ -94,7 +94,7 @@ async def test_stalled_tasks_wake_the_loop(small_cgroup: Path, tmp_path: Path) -
         command = [sys.executable, "-c", STALLER, str(small_cgroup / "cgroup.procs"), str(big)]
         stallers = [subprocess.Popen(command) for _ in range(2)]  # noqa: ASYNC220
         try:
-            with trio.fail_after(30):
+            with trio.fail_after(90):
                 assert PSI == (await wakes.wait())[0].source
         finally:
             for staller in stallers:

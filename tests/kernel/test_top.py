@@ -127,7 +127,7 @@ def test_signals_pods_sources_and_events_are_seen_as_they_are(view, node, daemon
     assert "armed" in _row(lines, "memcg-eventfd")
 
     hog = node.spawn(node.add_pod("hog"), hold(220))
-    hog.wait(20)
+    hog.wait(60)
     lines = viewer.shows("killed cgroup/hog")
 
     assert "MemoryPressure" in lines[1]

@@ -60,7 +60,7 @@ class RunningDaemon:
         notice_path = self.directory / "notify.sock"
         notice_path.unlink(missing_ok=True)
         notices.bind(str(notice_path))
-        notices.settimeout(30 * PATIENCE)
+        notices.settimeout(90 * PATIENCE)
         with notices:
             self.spawn(*arguments, environment={"NOTIFY_SOCKET": str(notice_path)})
             while b"READY=1" not in (said := notices.recv(4096)).split(b"\n"):
@@ -97,7 +97,7 @@ class RunningDaemon:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(20 * PATIENCE)
+            return self.process.wait(60 * PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -141,12 +141,12 @@ class RunningDaemon:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30 * PATIENCE,
+            timeout=90 * PATIENCE,
         )
 
     def status(self) -> dict[str, Any]:
         """Return what `reactor status` shows, without starting one: emulated, that takes seconds."""
-        return ask(self.socket_path, {"command": "status"}, patience_seconds=30 * PATIENCE)
+        return ask(self.socket_path, {"command": "status"}, patience_seconds=90 * PATIENCE)
 
     def processes(self) -> list[int]:
         """Return the process that guards, those that it has started, and those that they have."""

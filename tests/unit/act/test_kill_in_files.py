@@ -80,7 +80,7 @@ def of(cgroup: str | None, **more: object) -> Pod:
 
 
 def ends(processes: list[subprocess.Popen[bytes]]) -> list[int]:
-    return [process.wait(20) for process in processes]
+    return [process.wait(60) for process in processes]
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ async def test_who_obeys_is_not_killed_and_who_does_not_is_after_the_grace_perio
     stubborn = cgroups.add_stubborn("/pods/pod")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cgroups.keep_settling)
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             assert None is await kills.terminate(of("/pods/mild"), 3600)
         report = await kills.terminate(of("/pods/pod"), 0.2)
         nursery.cancel_scope.cancel()

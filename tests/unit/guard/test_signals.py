@@ -131,7 +131,7 @@ def hanging(monkeypatch):
 async def test_end_ends_while_a_configuration_hangs_on_its_disk(config):
     daemon, ends = FakeDaemon(), []
 
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         await obey(
             come(signal.SIGHUP, signal.SIGHUP, signal.SIGTERM),
             daemon,
@@ -163,7 +163,7 @@ async def test_configuration_that_is_no_file_any_more_is_refused_and_not_waited_
     os.mkfifo(config)
     daemon = FakeDaemon()
 
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         await obey(come(signal.SIGHUP), daemon, config, lambda: None, dry_run=False)
 
     assert ["not a regular file"] == [error.problems[0].got for error in daemon.refusals]

@@ -33,10 +33,10 @@ async def test_successor_waits_for_the_first_to_end_and_not_longer(tmp_path, nur
         tmp_path / "state.json", stand_by=True, waits=lambda: pytest.fail("it waits")
     ):
         nursery.start_soon(successor)
-        with trio.fail_after(10):
+        with trio.fail_after(90):
             await waits.wait()
         assert not entered.is_set()
-    with trio.fail_after(10):
+    with trio.fail_after(90):
         await entered.wait()
 
 
@@ -47,7 +47,7 @@ async def test_successor_that_is_told_to_end_while_it_waits_leaves_the_lock_to_o
                 pass
         assert waiting.cancelled_caught
 
-    with trio.fail_after(10):
+    with trio.fail_after(90):
         async with single_instance_lock(tmp_path / "state.json", stand_by=True):
             pass
 
@@ -91,7 +91,7 @@ async def test_a_successor_that_has_taken_over_stands_by_no_more(tmp_path, nurse
     async with single_instance_lock(state, stand_by=True):
         nursery.start_soon(successor)
         await until(lambda: is_stood_by(state))
-    with trio.fail_after(10):
+    with trio.fail_after(90):
         await guards.wait()
     assert not is_stood_by(state)
     nursery.cancel_scope.cancel()

@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> File:
 
 
 async def saved(file: File, count: int) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         while len(file.saved) < count:  # noqa: ASYNC110 - a plain list
             await trio.sleep(0.001)
 

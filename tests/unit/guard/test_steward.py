@@ -575,7 +575,7 @@ async def test_emptydirs_are_emptied_by_the_steward_and_by_the_next_where_it_end
     async with guard.kept():
         await until(lambda: guard.link.pid is not None)
         os.kill(guard.link.pid, signal.SIGKILL)
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             assert () == await StewardEmptying(guard.link).empty(pod)
 
     assert [] == os.listdir(volume)
@@ -652,7 +652,7 @@ def _somewhere(number: int) -> StoragePlace:
 
 async def test_without_a_steward_nothing_is_observed_or_given_back_and_nothing_is_waited_for(tmp_path):
     guard = Guard(tmp_path)
-    with trio.fail_after(10):
+    with trio.fail_after(90):
         assert not await guard.link.look(20)
         with pytest.raises(StewardError, match="none at present"):
             await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])

@@ -210,7 +210,7 @@ async def test_credentials_that_have_expired_are_read_again_before_the_next_atte
     async with served(script) as (_, client), trio.open_nursery() as nursery:
         watch = Watch(client, _PATH, _SELECTOR, store)
         nursery.start_soon(watch.run)
-        with trio.fail_after(10):
+        with trio.fail_after(90):
             await watch.synced.wait()
         assert 1 == client._sessions.distrusted  # type: ignore[attr-defined]
         nursery.cancel_scope.cancel()
@@ -231,7 +231,7 @@ async def test_the_kubelets_list_is_polled_and_needs_no_version() -> None:
     async with served(script) as (_, client), trio.open_nursery() as nursery:
         pods = KubeletPods(client, store, interval_seconds=0.02)
         nursery.start_soon(pods.run)
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             while not (seen and not store.known):
                 if store.known:
                     seen.append((len(store.known), pods.problem is not None))

@@ -101,7 +101,7 @@ def test_the_observer_sees_the_end_and_the_memory_come_back(tool: str, tmp_path:
         assert wait_until(lambda: record.words()[1] > 0, 20)
         with usage.open("r+") as file:  # in place, as a kernel file changes: it is never empty
             file.write("0090\n")
-        assert 0 == watch.wait(20)
+        assert 0 == watch.wait(60)
         ready_ns, ended_ns, _, back_ns, back_usage, *_ = record.words()
     assert ready_ns < ended_ns < back_ns
     assert 90 == back_usage

@@ -16,7 +16,7 @@ from reactor.model.settings import ReclaimSettings
 from reactor.model.signals import Filesystem
 from reactor.programs import run_command
 from reactor.reclaim.commands import CommandReclaim
-from tests.support.processes import is_held
+from tests.support.processes import is_held, is_running
 from tests.support.this_machine import open_descriptors
 from tests.support.waiting import until
 
@@ -102,7 +102,7 @@ async def test_command_that_is_late_is_killed_with_everything_that_it_started(
 
 async def test_cancelled_command_is_killed(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    with trio.move_on_after(10) as scope:
+    with trio.move_on_after(90) as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_command, (SH, "-c", f"echo $$ > {pid_file}; exec sleep 600"), 600)
             while not pid_file.exists() or not pid_file.read_text().strip():  # noqa: ASYNC110 - a file
@@ -114,11 +114,11 @@ async def test_cancelled_command_is_killed(tmp_path: Path) -> None:
 
 async def test_what_it_leaves_running_delays_no_pass(tmp_path: Path) -> None:
     child = tmp_path / "child"
-    began = time.monotonic()
-    end = await run_command((SH, "-c", f"sleep 30 & echo $! > {child}"), 600)
+    end = await run_command((SH, "-c", f"sleep 600 & echo $! > {child}"), 600)
     assert (0, False) == (end.status, end.timed_out)
-    assert time.monotonic() - began < 25
-    os.kill(int(child.read_text()), signal.SIGKILL)
+    left = int(child.read_text())
+    assert is_running(left)
+    os.kill(left, signal.SIGKILL)
 
 
 async def test_it_runs_with_no_signal_blocked_a_session_of_its_own_and_no_file_of_ours(

@@ -121,13 +121,13 @@ class Node:
         self.expect(*thresholds)
         async with trio.open_nursery() as nursery:
             await nursery.start(self.source.run)
-            with trio.fail_after(20):
+            with trio.fail_after(90):
                 await self.source.wait_armed()
             yield
             nursery.cancel_scope.cancel()
 
     async def wake(self) -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             (wake,) = await self.wakes.wait()
         assert (EBPF_PIDS, WakeKind.PROCESSES) == (wake.source, wake.kind)
 
@@ -149,7 +149,7 @@ async def test_each_threshold_is_a_level_of_the_nodes_counter(node: Node) -> Non
 async def test_crossing_wakes_the_loop_with_the_time_of_the_fork(node: Node) -> None:
     async with node.watched(HARD):
         node.probe.tell_of(RecordKind.CROSSING)
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             (wake,) = await node.wakes.wait()
     assert (EBPF_PIDS, WakeKind.PROCESSES, Signal.PID_AVAILABLE, 5) == (
         wake.source,

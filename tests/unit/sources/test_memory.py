@@ -299,7 +299,7 @@ async def test_the_kernels_signal_wakes_the_loop_and_a_garbled_counter_fails_the
     async with trio.open_nursery() as nursery:
         source.arm([level(60)])
         await nursery.start(source.run)
-        with trio.fail_after(10):
+        with trio.fail_after(90):
             await source.wait_armed()
             event_fd, level_bytes = registered(fake_cgroup)
             assert 60 * MIB == level_bytes
@@ -322,7 +322,7 @@ async def test_a_crossing_before_the_registration_stood_wakes_the_loop(fake_cgro
     step.arm([level(40)])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(step.watch, lambda _: None)
-        with trio.fail_after(10):
+        with trio.fail_after(90):
             await wakes.wait()
         nursery.cancel_scope.cancel()
 

@@ -173,7 +173,7 @@ async def test_what_the_guard_has_said_before_it_ended_is_written(guard):
         await guard.order()
         await guard.line(1, {"kind": "x"})
         guard.connection.close()
-        with trio.fail_after(10):
+        with trio.fail_after(90):
             await serve(guard.theirs, None)
 
     assert [line["seq"] for line in guard.lines()] == [1]
