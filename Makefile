@@ -59,7 +59,7 @@ unit: setup ## Unit tests; the policy with 100 % branch coverage
 
 EXAMPLES ?= 5000
 fuzz: setup ## Property tests with new random examples, many more than `make test` tries (EXAMPLES=5000)
-	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -m hypothesis --hypothesis-profile=fuzz tests/unit
+	EXAMPLES=$(EXAMPLES) $(BIN)/pytest -m hypothesis --hypothesis-profile=fuzz --timeout=1800 tests/unit
 
 promtool: ## Fetch promtool and prometheus from Debian's package into .cache, without installing them; not having them is no failure
 	@test -x .cache/promtool -a -x .cache/prometheus || $(MAKE) --no-print-directory .cache/promtool \

@@ -103,6 +103,11 @@ class _Group:
     peaks: dict[Metric, float] = field(default_factory=dict)
     standings: dict[str, dict[str, Standing]] = field(default_factory=dict)
 
+    @property
+    def is_of_users(self) -> bool:
+        """Return whether users have made all of the rules."""
+        return all(rule.rests_in_each_slice for rule in self.rules)
+
     def note_peaks(self, values: Mapping[Metric, float | None]) -> None:
         """Take note of the highest values of gauges in this round."""
         for metric, value in values.items():
@@ -259,10 +264,11 @@ class RuleWatch:
     def _wanted_triggers(self) -> tuple[Iterable[Trigger], int]:
         """Return the triggers to be armed, and for how many cgroups of rules there are none to be."""
         groups = [group for group in self._groups if group.resource is not None]
-        each = max(1, (MOST_TRIGGERS - len(self._of_machine)) // max(1, len(groups)))
+        room = MOST_TRIGGERS - len(self._of_machine)
         wanted = dict.fromkeys(self._of_machine)
         left_out = 0
         for group in groups:
+            each = max(1, int(room * _part(group, groups)))
             gates = list(dict.fromkeys(gate for rule in group.rules if (gate := _gate(rule)) is not None))
             cgroups: Collection[Selected] = group.selected.values()
             if self._tree.version is CgroupVersion.V1:  # it accounts pressure of the machine alone
@@ -306,7 +312,7 @@ class RuleWatch:
                 self._next_round(group)
             elif any(group.standings.values()) and now_seconds >= group.stirring_due_seconds:
                 await self._observe_all(group, group.stirring())
-                pace_seconds = self._turn_cost() / self._share(_SHARE_UNDER_PRESSURE)
+                pace_seconds = self._turn_cost() / self._share(group, _SHARE_UNDER_PRESSURE)
                 pause_seconds = min(_LONGEST_STIRRING_SECONDS, max(_TICK_SECONDS, pace_seconds))
                 group.stirring_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
             elif not is_open and self._is_found_at_rest(group, now_seconds):
@@ -386,14 +392,14 @@ class RuleWatch:
         # While tasks wait for memory a process that has just been started is often what they wait for.
         is_pressed = group.resource is PressureResource.MEMORY
         least_seconds = _TICK_SECONDS if is_pressed else _FIND_SECONDS
-        share = self._share(_SHARE_UNDER_PRESSURE if is_pressed else _SHARE_OF_FINDING)
+        share = self._share(group, _SHARE_UNDER_PRESSURE if is_pressed else _SHARE_OF_FINDING)
         pause_seconds = self._paced(max(least_seconds, self._turn_cost() / share))
         group.find_due_seconds = self._clock_seconds() + pause_seconds - _TICK_SECONDS / 2
         self._begin_turn()
 
-    def _share(self, of_a_cpu: float) -> float:
+    def _share(self, group: _Group, of_a_cpu: float) -> float:
         """Return what one of the groups may take."""
-        return of_a_cpu / len(self._groups)
+        return of_a_cpu * _part(group, self._groups)
 
     @staticmethod
     def _paced(wanted_seconds: float) -> float:
@@ -449,7 +455,7 @@ class RuleWatch:
     def _next_round(self, group: _Group) -> None:
         """Say when all of a group's cgroups are observed again, by what that has cost now."""
         under_pressure = group.resource is PressureResource.MEMORY
-        share = self._share(_SHARE_UNDER_PRESSURE if under_pressure else _SHARE_AT_REST)
+        share = self._share(group, _SHARE_UNDER_PRESSURE if under_pressure else _SHARE_AT_REST)
         group.every_seconds = self._paced(self._turn_cost() / share)
         # A little less, for a tick that comes early by its own duration.
         group.due_seconds = self._clock_seconds() + group.every_seconds - _TICK_SECONDS / 2
@@ -634,6 +640,16 @@ def _group(selectors: tuple[PodParent, ...], resource: PressureResource | None, 
         share=min(map(_share, gates), default=0.0),
         standings={rule.name: {} for rule in rules},
     )
+
+
+def _part(group: _Group, groups: Sequence[_Group]) -> float:
+    """Return which part of what all of these groups may take is one's.
+
+    Those of users have one together: else whoever adds some would have all others observed less often.
+    """
+    of_users = sum(one.is_of_users for one in groups)
+    parts = len(groups) - of_users + (1 if of_users else 0)
+    return 1.0 / (parts * (of_users if group.is_of_users else 1))
 
 
 def _for_any_cgroup(rule: Rule) -> Rule:

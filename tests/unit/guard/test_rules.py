@@ -479,6 +479,22 @@ async def test_what_costs_more_is_observed_less_often_and_at_the_least_once_in_a
         assert abs(watched.reads.count("/node/hog") - 121 / every_seconds) <= 5
 
 
+async def test_rules_of_users_have_all_others_observed_no_less_often_however_many_they_are(
+    watched: Watched,
+) -> None:
+    watched.cost_seconds = 0.003
+    for count in (1, 3):
+        cgroups = ("/node/hog", "/node/small", "/node")[:count]
+        of_users = [
+            make_rule(USAGE, cgroups=(one,), name=one, rests_in_each=True, rests_in_each_slice=True)
+            for one in cgroups
+        ]
+        watch = watched.watch(make_rule(USAGE))
+        await watch.add(of_users)
+        await watched.ticks(watch, 3)
+        assert [20.0] + [10.0 * count] * count == [one["every_seconds"] for one in watch.document()]
+
+
 async def test_what_was_observed_some_time_ago_is_observed_afresh_before_it_is_acted_on(
     watched: Watched,
 ) -> None:
