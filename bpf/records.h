@@ -130,6 +130,7 @@ enum warrant_outcome {
 	WARRANT_NEWCOMER = 8,    /* a cgroup was made: it may be a pod that goes first */
 	WARRANT_GONE = 9,        /* the victim's cgroup was removed */
 	WARRANT_WITHDRAWN = 10,  /* user space took the claim */
+	WARRANT_OUTSIDE = 11,    /* memory that no pod holds has grown, and may be reclaimed first */
 };
 
 struct warrant {
@@ -143,6 +144,7 @@ struct warrant {
 	__u64 cache; /* pages of page cache on the machine, as read before */
 	__u64 cache_most; /* of them at the crossing */
 	__u64 expires_ns; /* CLOCK_MONOTONIC */
+	__u64 heeds_outside; /* 1: void where the watched cgroup is charged for no pod, or a pod is removed */
 	__u64 spared[WARRANT_SPARED]; /* ids of cgroups; 0: none */
 	__u32 spared_levels[WARRANT_SPARED]; /* how deep they lie; the root is 0 */
 	__u32 victim_level;

@@ -144,6 +144,7 @@ static __always_inline void heed_charge(struct page_counter *counter)
 	struct warrant *warrant = only_warrant();
 	__u64 claimed, value = 0;
 	__s64 victim_pages = -1;
+	bool is_pods = false;
 	__u32 why;
 
 	if (!warrant)
@@ -152,26 +153,37 @@ static __always_inline void heed_charge(struct page_counter *counter)
 	if (!claimed || (claimed & CLAIM_STATES) == CLAIM_SERVED)
 		return;
 	for (int i = 0; i < MAX_CGROUP_DEPTH && counter && counter->parent; i++) {
-		__u64 key = (__u64)counter, pages = counter->usage.counter;
-		__u32 *place = bpf_map_lookup_elem(&warrant_places, &key);
+		__u64 key = (__u64)counter, pages = counter->usage.counter, *most;
+		__u32 *place;
 
-		if (place) {
-			__u64 *most = bpf_map_lookup_elem(&warrant_bounds, place);
-
-			if (most && pages > *(volatile __u64 *)most) {
-				revoke(warrant, claimed, WARRANT_GROWN);
-				return;
-			}
-		}
-		if (key == warrant->victim_counter)
-			victim_pages = pages;
-		if (key == warrant->watched_counter)
+		if (key == warrant->watched_counter) { /* what lies above it is no pod */
 			value = pages;
+			counter = NULL;
+			break;
+		}
 		counter = counter->parent;
+		if (key == warrant->victim_counter) { /* it has no bound */
+			victim_pages = pages;
+			is_pods = true;
+			continue;
+		}
+		place = bpf_map_lookup_elem(&warrant_places, &key);
+		if (!place)
+			continue;
+		is_pods = true;
+		most = bpf_map_lookup_elem(&warrant_bounds, place);
+		if (most && pages > *(volatile __u64 *)most) {
+			revoke(warrant, claimed, WARRANT_GROWN);
+			return;
+		}
 	}
 	/* A cgroup so deep that its pod was not reached: who knows how much that has grown. */
 	if (counter && counter->parent) {
 		revoke(warrant, claimed, WARRANT_GROWN);
+		return;
+	}
+	if (value && !is_pods && warrant->heeds_outside) {
+		revoke(warrant, claimed, WARRANT_OUTSIDE);
 		return;
 	}
 	if ((claimed & CLAIM_STATES) != CLAIM_LIVE)
@@ -242,9 +254,9 @@ int BPF_PROG(warrant_removed, struct cgroup_subsys_state *css)
 {
 	__u64 key = (__u64)css + bpf_core_field_offset(struct mem_cgroup, memory);
 	struct warrant *warrant = only_warrant();
+	bool was_bound = !bpf_map_delete_elem(&warrant_places, &key);
 	__u64 claimed;
 
-	bpf_map_delete_elem(&warrant_places, &key);
 	if (!warrant)
 		return 0;
 	claimed = *(volatile __u64 *)&warrant->claim;
@@ -252,6 +264,8 @@ int BPF_PROG(warrant_removed, struct cgroup_subsys_state *css)
 		return 0;
 	if (warrant->victim_counter == key || warrant->watched_counter == key)
 		revoke(warrant, claimed, WARRANT_GONE);
+	else if (was_bound && warrant->heeds_outside) /* what it leaves belongs to no pod */
+		revoke(warrant, claimed, WARRANT_OUTSIDE);
 	return 0;
 }
 

@@ -45,6 +45,7 @@ from reactor.policy import (
     record_oom_kill,
     thresholds_met,
 )
+from reactor.policy.certainty import without_reclaim
 from reactor.policy.in_flight import is_dying
 from reactor.policy.memory_reclaim import is_reclaiming
 from reactor.policy.oom_order import first_of
@@ -162,7 +163,8 @@ class Passes:
             snapshot = served.at_crossing(snapshot)
         observed_ns = time.monotonic_ns()
         before = self.known.state
-        self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+        settings = self._settings if served is None else without_reclaim(self._settings)
+        self.known.state, decision = decide(settings, before, snapshot, pods, now_seconds)
         if (
             warrants is not None
             and served is None
@@ -170,7 +172,8 @@ class Passes:
             and (served := warrants.withdraw()) is not None
         ):  # served since the pass began: what it has observed is of the victim's end
             snapshot = served.at_crossing(snapshot)
-            self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
+            settings = without_reclaim(self._settings)
+            self.known.state, decision = decide(settings, before, snapshot, pods, now_seconds)
         if served is not None:
             decision = served.in_place_of(decision)
         elif is_newly_slowed(before, self.known.state):
@@ -340,7 +343,7 @@ class Passes:
             first=first[0] if first else None,
             now_seconds=now_seconds,
         )
-        warrants.give(outlook, self._parts.usages, holds=self._evictor.holds)
+        warrants.give(outlook, self._parts.usages, holds=self._evictor.holds, memory=self._parts.node.memory)
 
     async def give_back(
         self, asked: PassRecord, observe_filesystems: Observe, glance: Observe | None = None

@@ -15,7 +15,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy import decide
-from reactor.policy.certainty import CertainVictim
+from reactor.policy.certainty import CertainVictim, without_reclaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Given:
 
     def decision(self) -> Decision:
         """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""
-        crossed = self.at_crossing(Snapshot())
-        return decide(self.settings, self.state, crossed, self.pods, self.decided_seconds)[1]
+        crossed, settings = self.at_crossing(Snapshot()), without_reclaim(self.settings)
+        return decide(settings, self.state, crossed, self.pods, self.decided_seconds)[1]
 
     def at_crossing(self, snapshot: Snapshot) -> Snapshot:
         """Return what was observed after the crossing with what was so at it.

@@ -49,6 +49,7 @@ from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.model.warrants import WarrantEnd
 from reactor.policy import memory_level
 from reactor.policy.certainty import Ahead, CertainVictim, UsageRange, certain_victim
+from reactor.policy.memory_reclaim import may_be_due
 from reactor.sources.attempts import keep_trying
 from reactor.sources.ebpf_probe import PAGE_BYTES, of_probe, opened, take_records
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel
@@ -71,6 +72,7 @@ _VOID: Final = {
     WarrantOutcome.SHRUNK: WarrantEnd.SHRANK,
     WarrantOutcome.GROWN: WarrantEnd.OTHER_GREW,
     WarrantOutcome.CACHE: WarrantEnd.CACHE_GREW,
+    WarrantOutcome.OUTSIDE: WarrantEnd.OUTSIDE_GREW,
     WarrantOutcome.NEWCOMER: WarrantEnd.NEW_CGROUP,
     WarrantOutcome.GONE: WarrantEnd.REMOVED,
 }
@@ -221,10 +223,18 @@ class Warrants:
             except ReactorError as error:
                 self.why_none = str(error)
 
-    def give(self, outlook: Outlook, usages: PodUsages, *, holds: Callable[[Pod], bool]) -> None:
+    def give(
+        self,
+        outlook: Outlook,
+        usages: PodUsages,
+        *,
+        holds: Callable[[Pod], bool],
+        memory: Callable[[], Mapping[Signal, Observation]],
+    ) -> None:
         """Arm a warrant where the decision of the next crossing is certain; `begin` was called before.
 
         `holds` tells whether a kill of the pod is prepared, which of what is never killed it never is.
+        `memory` observes the node once more.
         """
         if self._probe is None or self._mark is None:
             return
@@ -235,7 +245,7 @@ class Warrants:
             self._wake()  # the loop follows it before anything else
             return
         try:
-            self._give(self._probe, self._mark, outlook, usages, holds)
+            self._give(self._probe, self._mark, outlook, usages, holds, memory)
             self.why_none = None
         except (OSError, ReactorError) as error:
             self.why_none = str(error)
@@ -339,6 +349,7 @@ class Warrants:
         outlook: Outlook,
         usages: PodUsages,
         holds: Callable[[Pod], bool],
+        memory: Callable[[], Mapping[Signal, Observation]],
     ) -> None:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
@@ -359,6 +370,7 @@ class Warrants:
             raise NoWarrantError(f"what is charged to {placed.pod.key} can't be read")
         expires_ns = self.clock_ns() + int(EXPIRY_SECONDS * 1e9)
         fire_bytes = _fire_bytes(level)
+        may_reclaim = _may_reclaim_outside(level, outlook)
         self._generation += 1
         terms = Terms(
             victim=placed.addresses.cgroup_id,
@@ -370,6 +382,7 @@ class Warrants:
             cache=mark.cache_pages,
             cache_most=mark.cache_pages + own_margin_bytes // PAGE_BYTES,
             expires_ns=expires_ns,
+            heeds_outside=may_reclaim,
             spared=placed.spared,
         )
         if not probe.draft(self._generation, terms):
@@ -382,7 +395,8 @@ class Warrants:
                 raise NoWarrantError(f"{pod.key} is not known to the kernel yet, or grows too fast")
         # The kernel counts from what was charged before: what has come since, it lets go again.
         least_bytes = max(0, least_bytes - max(0, charged.get(uid, UNUSED) - held_bytes))
-        victim = self._certain(level, outlook, bounds, placed.pod, least_bytes)
+        outside_bytes = _outside_bytes(memory().get(level.signal), charged) if may_reclaim else None
+        victim = self._certain(level, outlook, bounds, placed.pod, least_bytes, outside_bytes)
         self._given = Given(
             generation=self._generation,
             victim=victim,
@@ -419,7 +433,12 @@ class Warrants:
 
     @staticmethod
     def _certain(
-        level: MemoryLevel, outlook: Outlook, bounds: Mapping[str, int], expected: Pod, least_bytes: int
+        level: MemoryLevel,
+        outlook: Outlook,
+        bounds: Mapping[str, int],
+        expected: Pod,
+        least_bytes: int,
+        outside_bytes: int | None,
     ) -> CertainVictim:
         """Return the victim of the crossing. Raises NoWarrantError where that is not certainly this pod."""
         ranges = {pod.uid: UsageRange(least_bytes=0, most_bytes=bounds[pod.uid]) for pod in outlook.pods} | {
@@ -430,6 +449,7 @@ class Warrants:
             ranges=ranges,
             horizon_seconds=EXPIRY_SECONDS,
             reach_bytes=_reach_bytes(level, outlook.memory),
+            outside_bytes=outside_bytes,
         )
         found = certain_victim(
             outlook.settings, outlook.state, level.threshold, ahead, outlook.pods, outlook.now_seconds
@@ -507,6 +527,22 @@ def _least_bytes(usages: PodUsages, uid: str, margin_bytes: int) -> int:
     if used is None or used.memory_working_set_bytes is None or cached_bytes is None:
         return 0
     return max(0, used.memory_working_set_bytes - cached_bytes - margin_bytes)
+
+
+def _may_reclaim_outside(level: MemoryLevel, outlook: Outlook) -> bool:
+    """Return whether a reclaim may come first, of memory whose growth the kernel can tell: in one cgroup."""
+    parents = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    if level.cgroup == _MACHINE or (level.signal is not parents and parents in outlook.memory):
+        return False
+    until_seconds = outlook.now_seconds + EXPIRY_SECONDS
+    return outlook.settings.reclaims_memory and may_be_due(outlook.state, outlook.now_seconds, until_seconds)
+
+
+def _outside_bytes(seen: Observation | None, charged: Mapping[str, int]) -> int | None:
+    """Return what is charged to no pod at most, page cache included; the pods were read just before."""
+    if seen is None or seen.inactive_file_bytes is None:
+        return None
+    return max(0, seen.capacity - seen.available + seen.inactive_file_bytes - sum(charged.values()))
 
 
 def _reach_bytes(level: MemoryLevel, memory: Mapping[Signal, Observation]) -> int:

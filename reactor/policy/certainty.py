@@ -19,7 +19,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
-from reactor.policy.memory_reclaim import is_reclaiming, may_be_due
+from reactor.policy.memory_reclaim import LEAST_BYTES, is_reclaiming, may_be_due
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.storm import is_hard_memory
 
@@ -49,13 +49,15 @@ class CertainVictim:
 class Ahead:
     """What lies ahead: a crossing within `horizon_seconds`, seen `reach_bytes` past the threshold at most.
 
-    `signals` are as observed now; `ranges` is by uid how much each pod may use until then.
+    `signals` are as observed now; `ranges` is by uid how much each pod may use until then. Outside the pods
+    are `outside_bytes` at most, None where nothing bounds that.
     """
 
     signals: Mapping[Signal, Observation]
     ranges: Mapping[str, UsageRange]
     horizon_seconds: float
     reach_bytes: int
+    outside_bytes: int | None = None
 
 
 def certain_victim(
@@ -91,13 +93,22 @@ def certain_victim(
     if minimum is not None and least_bytes < minimum.of(threshold.missing(last)):
         return f"{victim.key} may hold too little to be worth it by then"
     corner = {**most, victim.uid: PodUsage(memory_working_set_bytes=least_bytes)}
+    decided_by = without_reclaim(settings)
     for crossing in (first, last):
         snapshot = Snapshot(signals={threshold.signal: crossing}, pods=corner)
-        decision = decide(settings, state, snapshot, pods, now_seconds)[1]
+        decision = decide(decided_by, state, snapshot, pods, now_seconds)[1]
         chosen = [eviction.pod for eviction in decision.evictions]
         if chosen != [victim]:
             return f"{', '.join(pod.key for pod in chosen) or 'no pod'} may come before {victim.key} by then"
     return CertainVictim(pod=victim, threshold=threshold, crossing=first)
+
+
+def without_reclaim(settings: EvictionSettings) -> EvictionSettings:
+    """Return the settings of a certain decision: memory that no pod holds is not reclaimed before it.
+
+    What lies outside the pods can't be told from pods at their least or most: it is bounded by itself.
+    """
+    return replace(settings, reclaims_memory=False)
 
 
 def _unsettled(
@@ -119,7 +130,8 @@ def _unsettled(
             yield "what pods have in swap counts too, and no charge tells of it"
         yield from _under_way(state, now_seconds + ahead.horizon_seconds)
         yield from _others_near(settings, threshold, ahead)
-        yield from _judged_still(settings, state, now_seconds, now_seconds + ahead.horizon_seconds)
+        yield from _judged_still(settings, state, now_seconds)
+        yield from _reclaimed_first(settings, state, ahead, now_seconds)
 
 
 def _under_way(state: PolicyState, until_seconds: float) -> Iterator[str]:
@@ -145,9 +157,7 @@ def _others_near(settings: EvictionSettings, threshold: Threshold, ahead: Ahead)
                 yield f"{other} may be crossed too"
 
 
-def _judged_still(
-    settings: EvictionSettings, state: PolicyState, now_seconds: float, until_seconds: float
-) -> Iterator[str]:
+def _judged_still(settings: EvictionSettings, state: PolicyState, now_seconds: float) -> Iterator[str]:
     """Yield what is still awaited of earlier evictions."""
     kills = [kill.at_seconds for kill in state.hard_memory_kills]
     if kills and now_seconds < max(kills) + settings.unhelpful_eviction_pause_seconds:
@@ -155,6 +165,14 @@ def _judged_still(
     most = settings.hard_memory_evictions_per_minute
     if most is not None and sum(now_seconds - at < _RATE_WINDOW_SECONDS for at in kills) >= most:
         yield "as many evictions as are allowed in a minute"
-    may_reclaim = settings.reclaims_memory and may_be_due(state, now_seconds, until_seconds)
+
+
+def _reclaimed_first(
+    settings: EvictionSettings, state: PolicyState, ahead: Ahead, now_seconds: float
+) -> Iterator[str]:
+    """Yield why a reclaim may come before the eviction."""
+    is_little = ahead.outside_bytes is not None and ahead.outside_bytes < LEAST_BYTES
+    until_seconds = now_seconds + ahead.horizon_seconds
+    may_reclaim = settings.reclaims_memory and not is_little and may_be_due(state, now_seconds, until_seconds)
     if may_reclaim or is_reclaiming(state, now_seconds):
         yield "memory that no pod holds may be reclaimed first"

@@ -3,7 +3,9 @@
 The first eviction goes by upstream's arithmetic. It may leave page cache and slab of a dead cgroup: they
 belong to no pod any more, and are charged to the cgroup above. Further evictions free none of that; a reclaim
 does, in a fraction of a second. So if the memory outside the pods would be enough, a reclaim comes before the
-next eviction: for a moment, not again for a while, and it delays no eviction while the shortage grows.
+next eviction: for a moment, not again for a while, and it delays no eviction while the shortage grows. Less
+than 1 MiB is not reclaimed first: the kernel itself holds about as much for the pods' cgroups, the counters
+are read one after the other, and a shortage that grows by as much waits no longer.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from reactor.policy.outside import memory_outside_pods
 MOST_SECONDS: Final = 0.5
 PAUSE_SECONDS: Final = 10.0
 AFTER_EVICTION_SECONDS: Final = 30.0
-_FALL_BYTES: Final = 1 << 20
+LEAST_BYTES: Final = 1 << 20
+_FALL_BYTES: Final = LEAST_BYTES
 
 
 def reclaim_wanted(
@@ -45,7 +48,7 @@ def reclaim_wanted(
     seen = snapshot.signals[threshold.signal]
     outside_bytes = _outside_bytes(snapshot.signals, seen, pods, snapshot.pods)
     wanted_bytes = threshold.missing(seen)
-    if outside_bytes is None or outside_bytes < wanted_bytes:
+    if outside_bytes is None or outside_bytes < max(wanted_bytes, LEAST_BYTES):
         return None
     return MemoryReclaim(
         signal=threshold.signal,

@@ -139,6 +139,7 @@ class WarrantOutcome(IntEnum):
     NEWCOMER = 8
     GONE = 9
     WITHDRAWN = 10
+    OUTSIDE = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ PLACES: Final = 4096
 CLAIM_BITS: Final = 2
 
 CLAIM: Final = struct.Struct("=Q")
-WARRANT_TERMS: Final = struct.Struct(f"=8Q{SPARED}Q{SPARED}II")
+WARRANT_TERMS: Final = struct.Struct(f"=9Q{SPARED}Q{SPARED}II")
 WARRANT_RESULT: Final = struct.Struct("=IQQQIi16s")
 WARRANT_ARRIVALS: Final = struct.Struct("=Q")
 WARRANT_ORDER: Final = struct.Struct("=QQQ")
@@ -59,7 +59,8 @@ class Terms:
     `victim` is a cgroup's id, `victim_level` how deep it lies; of `spared` cgroups below it each id with its
     level. `watched_counter` is whose usage crosses `fire`, 0 the machine's working set. `cache` is the
     machine's page cache as read before: by what it has grown since, the crossing of a cgroup comes later;
-    `cache_most` is what it may be then. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served.
+    `cache_most` is what it may be then. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served. With
+    `heeds_outside` a charge of the watched cgroup that is no pod's voids them, as does a pod's removal.
     """
 
     victim: int
@@ -71,6 +72,7 @@ class Terms:
     cache: int
     cache_most: int
     expires_ns: int
+    heeds_outside: bool = False
     spared: Sequence[tuple[int, int]] = ()
 
     def pack(self) -> bytes:
@@ -87,6 +89,7 @@ class Terms:
             self.cache,
             self.cache_most,
             self.expires_ns,
+            self.heeds_outside,
             *(one for one, _ in spared),
             *(level for _, level in spared),
             self.victim_level,

@@ -164,6 +164,7 @@ class Setting:
         self.holds = lambda _: True
         self.available = 102 * MIB
         self.inactive_file_bytes = 10 * MIB
+        self.outside_bytes = 0
         self.settings = EvictionSettings(thresholds=(HARD,))
         self.state = PolicyState()
         self.now_seconds = 1000.0
@@ -179,6 +180,12 @@ class Setting:
     @property
     def hog(self) -> Pod:
         return self.pods[1]
+
+    @property
+    def seen_again(self) -> Observation:
+        """Return what is observed after the draft: of the capacity only what is in the pods is used."""
+        held = sum(one.memory_working_set_bytes or 0 for one in self.usages.seen.values())
+        return replace(self.seen, available=CAPACITY - held - self.outside_bytes + self.inactive_file_bytes)
 
     @property
     def seen(self) -> Observation:
@@ -209,7 +216,12 @@ class Setting:
 
     def give(self) -> None:
         self.warrants.begin()
-        self.warrants.give(self.outlook(), self.usages, holds=self.holds)
+        self.warrants.give(
+            self.outlook(),
+            self.usages,
+            holds=self.holds,
+            memory=lambda: {Signal.MEMORY_AVAILABLE: self.seen_again},
+        )
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for the thread that looks cgroups up."""
@@ -332,7 +344,7 @@ async def test_pod_that_outgrows_its_bound_after_it_was_read_gets_none(started: 
 async def test_cgroup_that_comes_after_the_pods_were_listed_leaves_no_warrant(started: Setting) -> None:
     started.warrants.begin()
     started.probe.come += 1
-    started.warrants.give(started.outlook(), started.usages, holds=started.holds)
+    started.warrants.give(started.outlook(), started.usages, holds=started.holds, memory=dict)
     assert started.probe.armed_for is None
     assert started.warrants.counted == {WarrantEnd.NEW_CGROUP: 1}
 
@@ -461,6 +473,49 @@ async def test_warrant_that_was_served_before_its_renewal_wakes_the_loop(started
     assert started.warrants.withdraw() is not None
 
 
+async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside_the_pods(
+    started: Setting,
+) -> None:
+    started.give()
+    assert started.probe.terms is not None
+    assert not started.probe.terms.heeds_outside
+    started.warrants.rest()
+    started.settings = replace(started.settings, reclaims_memory=True)
+    started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
+    started.outside_bytes = MIB - 1
+    started.give()
+    assert started.warrants.why_none is None
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    assert started.probe.terms.heeds_outside
+    started.warrants.rest()
+    started.outside_bytes = MIB
+    started.give()
+    assert started.probe.armed_for is None
+    assert started.warrants.why_none == "memory that no pod holds may be reclaimed first"
+
+
+@pytest.mark.parametrize("what", ["the machine", "all pods have a signal of their own", "can't be read"])
+async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_what_lies_outside_the_pods(
+    started: Setting, what: str
+) -> None:
+    started.settings = replace(started.settings, reclaims_memory=True)
+    started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
+    outlook = started.outlook()
+    memory = {Signal.MEMORY_AVAILABLE: started.seen_again}
+    if what == "the machine":
+        started.warrants.levels([started.level(cgroup="/")])
+    elif what == "can't be read":
+        memory = {}
+    else:
+        of_all_pods = replace(started.seen, available=500 * MIB)
+        signals = {**outlook.memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: of_all_pods}
+        outlook = replace(outlook, memory=signals)
+    started.warrants.begin()
+    started.warrants.give(outlook, started.usages, holds=started.holds, memory=lambda: memory)
+    assert started.probe.armed_for is None
+    assert started.warrants.why_none == "memory that no pod holds may be reclaimed first"
+
+
 async def test_nothing_stays_armed_where_no_crossing_is_near_any_more(started: Setting) -> None:
     started.give()
     started.warrants.rest()
@@ -480,6 +535,7 @@ async def test_nothing_stays_armed_where_no_crossing_is_near_any_more(started: S
         (WarrantOutcome.SHRUNK, WarrantEnd.SHRANK),
         (WarrantOutcome.GROWN, WarrantEnd.OTHER_GREW),
         (WarrantOutcome.CACHE, WarrantEnd.CACHE_GREW),
+        (WarrantOutcome.OUTSIDE, WarrantEnd.OUTSIDE_GREW),
         (WarrantOutcome.NEWCOMER, WarrantEnd.NEW_CGROUP),
         (WarrantOutcome.GONE, WarrantEnd.REMOVED),
         (WarrantOutcome.OPEN, WarrantEnd.UNKNOWN),
@@ -586,7 +642,7 @@ async def test_victim_of_which_it_can_not_be_read_what_is_charged_gets_none(star
     started.probe.meanwhile = lambda: started.usages.seen.update({uid: seen})
     outlook = replace(started.outlook(), used={uid: seen})
     started.warrants.begin()
-    started.warrants.give(outlook, started.usages, holds=started.holds)
+    started.warrants.give(outlook, started.usages, holds=started.holds, memory=dict)
     assert started.probe.claim is None
     assert started.warrants.why_none == "what is charged to cgroup/hog can't be read"
 

@@ -24,6 +24,7 @@ from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
 from reactor.policy.certainty import Ahead, CertainVictim, UsageRange, certain_victim
+from reactor.policy.memory_reclaim import LEAST_BYTES
 
 from . import strategies as draw
 
@@ -53,8 +54,16 @@ def certain(
     signals: dict[Signal, Observation] = NEAR,
     threshold: Threshold = HARD,
     reach_bytes: int = 5,
+    *,
+    outside_bytes: int | None = None,
 ) -> CertainVictim | str:
-    ahead = Ahead(signals=signals, ranges=ranges, horizon_seconds=0.25, reach_bytes=reach_bytes)
+    ahead = Ahead(
+        signals=signals,
+        ranges=ranges,
+        horizon_seconds=0.25,
+        reach_bytes=reach_bytes,
+        outside_bytes=outside_bytes,
+    )
     return certain_victim(policy, state, threshold, ahead, pods, 100.0)
 
 
@@ -215,6 +224,17 @@ def test_no_reclaim_comes_between_where_the_last_one_is_not_long_ago() -> None:
     assert certain(policy, again) == "memory that no pod holds may be reclaimed first"
 
 
+def test_no_reclaim_comes_between_where_less_lies_outside_the_pods_than_is_reclaimed() -> None:
+    policy = replace(SETTINGS, reclaims_memory=True, unhelpful_eviction_pause_seconds=0.0)
+    state = PolicyState(evicted_at=(85.0,))
+    assert isinstance(certain(policy, state, outside_bytes=LEAST_BYTES - 1), CertainVictim)
+    for outside_bytes in (LEAST_BYTES, None):
+        why = "memory that no pod holds may be reclaimed first"
+        assert certain(policy, state, outside_bytes=outside_bytes) == why
+    under_way = replace(state, memory_reclaim=_RECLAIM)
+    assert certain(policy, under_way, outside_bytes=0) == why
+
+
 def _reclaim_of(began_seconds: float) -> MemoryReclaim:
     until_seconds = began_seconds + 0.5
     return replace(_RECLAIM, began_seconds=began_seconds, until_seconds=until_seconds, is_over=True)
@@ -269,7 +289,8 @@ def moving_nodes(drawn: st.DrawFn):
 def test_wherever_the_pods_move_within_their_ranges_the_decision_is_the_certain_one(node, data) -> None:
     policy, hard, state, pods, ranges = node
     reach = data.draw(st.integers(1, 12))
-    found = certain(policy, state, pods, ranges, threshold=hard, reach_bytes=reach)
+    outside = data.draw(st.none() | st.sampled_from([0, LEAST_BYTES - 1, LEAST_BYTES]))
+    found = certain(policy, state, pods, ranges, threshold=hard, reach_bytes=reach, outside_bytes=outside)
     event("certain" if isinstance(found, CertainVictim) else found.partition(" ")[2])
     if isinstance(found, str):
         return
@@ -279,7 +300,10 @@ def test_wherever_the_pods_move_within_their_ranges_the_decision_is_the_certain_
             for uid, one in ranges.items()
         }
         available = data.draw(st.integers(100 - reach, 99))
-        signals = {HARD.signal: Observation(available=available, capacity=1000)}
+        most = 2 * LEAST_BYTES if outside is None else outside
+        held = sum(one.memory_working_set_bytes or 0 for one in used.values())
+        capacity = max(1000, available + held + data.draw(st.integers(0, most)))
+        signals = {HARD.signal: Observation(available=available, capacity=capacity)}
         later_seconds = 100.0 + data.draw(st.floats(0.0, 0.25))
         decision = decide(policy, state, Snapshot(signals=signals, pods=used), pods, later_seconds)[1]
         assert [found.pod.uid] == [eviction.pod.uid for eviction in decision.evictions]

@@ -65,6 +65,15 @@ def test_where_the_pods_hold_what_is_missing_nothing_is_reclaimed() -> None:
     assert passed(pods_mib=412)[1].memory_reclaim is not None
 
 
+def test_less_than_a_mebibyte_outside_the_pods_is_not_reclaimed_first() -> None:
+    seen = Observation(available=100 * MIB - 1, capacity=512 * MIB, taken_at_seconds=100.0)
+    for outside_bytes, reclaims in ((MIB - 1, 0), (MIB, 1)):
+        held = PodUsage(memory_working_set_bytes=412 * MIB + 1 - outside_bytes)
+        snapshot = Snapshot(signals={Signal.MEMORY_AVAILABLE: seen}, pods={"innocent": held})
+        _, decision = decide(SETTINGS, EVICTED, snapshot, PODS, 100.0)
+        assert (reclaims, 1 - reclaims) == (decision.memory_reclaim is not None, len(decision.evictions))
+
+
 def test_nothing_is_reclaimed_where_the_pods_memory_is_unknown() -> None:
     assert 1 == len(passed(pods_mib=None)[1].evictions)
 

@@ -2,6 +2,7 @@
 
 load.py hold MIB [stubborn]     take this much at once and hold it; a stubborn one ignores SIGTERM
 load.py grow MIB MIB_A_SECOND   take it at that pace, then hold it
+load.py edge CGROUP BYTES MIB   take memory until that is its working set, and on SIGUSR1 so much more
 load.py survive MIB             have a child hold this much, and go on when that is killed
 load.py cache PATH MIB          write a file and read it again, three times over
 load.py read PATH MIB           write a file, and read it again and again until ended
@@ -39,6 +40,23 @@ def grow(mib: int, mib_per_second: float) -> None:
         time.sleep(1 / mib_per_second)
     while kept:
         signal.pause()
+
+
+def edge(cgroup: str, level_bytes: int, mib: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    kept = []
+    while working_set_bytes(cgroup) < level_bytes:
+        kept.append(b"\1" * (256 << 10))
+    signal.sigwait({signal.SIGUSR1})
+    hold(mib, stubborn=False)
+
+
+def working_set_bytes(cgroup: str) -> int:
+    with open(f"{cgroup}/memory.current") as file:
+        used = int(file.read())
+    with open(f"{cgroup}/memory.stat") as file:
+        inactive = next(line for line in file if line.startswith("inactive_file "))
+    return used - int(inactive.split()[1])
 
 
 def survive(mib: int) -> None:
@@ -111,6 +129,7 @@ def fork() -> None:
 VERBS: dict[str, Callable[..., None]] = {
     "hold": lambda mib, *how: hold(int(mib), stubborn="stubborn" in how),
     "grow": lambda mib, mib_per_second: grow(int(mib), float(mib_per_second)),
+    "edge": lambda cgroup, level_bytes, mib: edge(cgroup, int(level_bytes), int(mib)),
     "survive": lambda mib: survive(int(mib)),
     "thrash": lambda path, mib: thrash(path, int(mib)),
     "cache": lambda path, mib: cache(path, int(mib)),

@@ -149,6 +149,55 @@ def test_removal_of_the_victim_voids_the_warrant(node: Node) -> None:
     assert node.voided() is WarrantOutcome.GONE
 
 
+@pytest.mark.parametrize("is_heeded", [True, False])
+def test_charge_outside_the_pods_voids_a_warrant_that_heeds_it_and_no_other(
+    node: Node, *, is_heeded: bool
+) -> None:
+    outside = node.cgroup.child("outside")
+    node.arm(node.terms(200, heeds_outside=is_heeded))
+    grown(node.other, 10)
+    grown(node.victim, 10)
+    assert node.probe.is_live()
+    grown(outside, 10)
+    if is_heeded:
+        assert node.voided() is WarrantOutcome.OUTSIDE
+    else:
+        assert node.probe.is_live()
+
+
+@pytest.mark.parametrize("is_heeded", [True, False])
+def test_removal_of_another_pod_voids_a_warrant_that_heeds_what_it_leaves_and_no_other(
+    node: Node, *, is_heeded: bool
+) -> None:
+    node.arm(node.terms(200, heeds_outside=is_heeded))
+    node.other.path.rmdir()
+    if is_heeded:
+        assert node.voided() is WarrantOutcome.OUTSIDE
+    else:
+        assert node.probe.is_live()
+
+
+def test_full_ring_buffer_hinders_no_kill_and_the_claim_tells_of_it(node: Node) -> None:
+    """Nobody takes the records: each cgroup that is made voids a warrant, and leaves one."""
+    lost, made = node.probe.lost(), 0
+    while node.probe.lost() == lost:
+        assert made < 5000, "the ring buffer holds more than that"
+        node.arm(node.terms(40))
+        newcomer = node.cgroup.path / "newcomer"
+        newcomer.mkdir()
+        newcomer.rmdir()
+        made += 1
+    print(f"full after {made} records")
+    node.arm(node.terms(40))
+    pid = node.victim.allocate(80)
+    assert node.served().pid == pid
+    assert os.waitpid(pid, 0)[1] == 9
+    node.victim.pids.clear()
+    told = node.probe.take()
+    assert told
+    assert WarrantOutcome.SERVED not in {record.outcome for record in told}
+
+
 def test_spared_cgroup_in_the_victim_is_left_alone(node: Node) -> None:
     pause, work = node.victim.child("pause"), node.victim.child("work")
     found = node.probe.counters(pause.path)

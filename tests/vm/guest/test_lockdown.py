@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from guarded import V2, Service, Tenant, eventually
+from guarded import BIN, V2, Service, Tenant, eventually, run
 
 LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")
 HARD: Final = {"evictionHard": {"memory.available": "100Mi"}, "enforceNodeAllocatable": ["pods"]}
@@ -84,3 +84,23 @@ def test_confidentiality_leaves_oom_kills_to_the_counters(service: Service) -> N
     health, detail = sources(service)["ebpf-oom"]
     assert health == "degraded"
     assert WHY in detail
+
+
+@pytest.mark.skipif(level() != "integrity", reason="locked down too far: boot the machine anew")
+def test_integrity_leaves_the_kernel_to_kill_under_warrants(service: Service) -> None:
+    start(service, {"kernelKill": "hard"}, armed="ebpf")
+    eventually(lambda: service.status()["kernel_kill"]["state"] == "armed", "the programs of warrants")
+
+
+@pytest.mark.usefixtures("confidentiality")
+def test_confidentiality_refuses_warrants_in_one_line_and_the_daemon_kills_itself(service: Service) -> None:
+    start(service, {"kernelKill": "hard"}, armed="ebpf")
+    eventually(lambda: service.status()["kernel_kill"]["state"] == "failed", "no programs of warrants")
+    assert WHY in service.status()["kernel_kill"]["detail"]
+    told = [line for line in service.log().splitlines() if line.startswith("warrants: failed")]
+    assert 1 == len(told), service.log()
+    assert WHY in told[0]
+    hog = Tenant("hog", "hold", "450")
+    (eviction,) = service.wait_for_eviction()["evictions"]
+    assert (hog.pod, None) == (eviction["pod"], eviction["warrant"])
+    assert WHY in run(BIN, "doctor", check=False)

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from guarded import BIN, MIB, V2, Service, Tenant, eventually, run
+from guarded import (
+    BIN,
+    MEMORY,
+    MIB,
+    SECONDS,
+    SLICE,
+    SLICE_MIB,
+    V2,
+    Service,
+    Tenant,
+    eventually,
+    prop,
+    run,
+)
 
 pytestmark = pytest.mark.skipif(not V2, reason="the kernel kills on cgroup v2 alone: run it on trixie")
 
@@ -14,6 +35,9 @@ KERNEL_KILL: Final = {"kernelKill": "hard"}
 # Slow enough for a warrant under emulation beside other load, where a pass took 0.2 s: it is armed 3 MiB
 # before the crossing.
 PACE: Final = "4"
+CROSSINGS: Final = 3
+STARVED_SECONDS: Final = 20.0
+EXPIRED_SECONDS: Final = 1.0  # four times as long as a warrant is good for
 
 
 def kernel_kill(service: Service) -> dict[str, Any]:
@@ -73,25 +97,162 @@ def test_hog_too_fast_for_the_nearer_early_level_has_its_warrant_from_the_farthe
     assert neighbour.is_alive()
 
 
-def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel(service: Service) -> None:
+def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel_or_before_it_by_the_guard(
+    service: Service,
+) -> None:
+    """The machine's memory is counted by CPU, and read by both: either may see the crossing first."""
     run("systemctl", "set-property", "--runtime", "guarded.slice", "MemoryMax=infinity")
     neighbour = Tenant("neighbour", "hold", "20")
     # Where pods hold much less than the threshold evicting could end no shortage, and none is prepared.
     filler = Tenant("filler", "hold", "850", properties={"ManagedOOMPreference": "omit"})
     eventually(lambda: neighbour.holds_its_memory() and filler.holds_its_memory(), "what there is besides")
     section = {"nodeCgroup": "/", "pods": {"parents": ["/guarded.slice"]}, **KERNEL_KILL}
-    service.configure({"evictionHard": {"memory.available": "1Mi"}}, section)
-    service.start()
-    available = next(
-        one["available"] for one in service.status()["signals"] if one["signal"] == "memory.available"
-    )
-    service.stop()
-    service.configure({"evictionHard": {"memory.available": f"{available // MIB - 60}Mi"}}, section)
+    by_kernel = []
+    for number in range(CROSSINGS):
+        service.configure({"evictionHard": {"memory.available": "1Mi"}}, section)
+        service.start()
+        (available,) = (
+            one["available"] for one in service.status()["signals"] if one["signal"] == "memory.available"
+        )
+        service.stop()
+        service.configure({"evictionHard": {"memory.available": f"{available // MIB - 60}Mi"}}, section)
+        service.start()
+        armed(service, 2)
+        hog = Tenant(f"hog-{number}", "grow", "300", PACE)
+        eventually(lambda: len(service.evictions()) > number, "an eviction")  # noqa: B023 - awaited here
+        decision = service.evictions()[number]
+        print(kernel_kill(service), decision["wakes"], decision["threshold"])
+        (eviction,) = decision["evictions"]
+        assert (hog.pod, "killed") == (eviction["pod"], eviction["outcome"])
+        assert kernel_kill(service)["counted"].get("served", 0) == (eviction["warrant"] is not None)
+        by_kernel.append(eviction["warrant"] is not None)
+        service.stop()
+    print(f"killed by the kernel: {by_kernel}")
+    assert any(by_kernel)
+    assert neighbour.is_alive()
+
+
+@pytest.fixture
+def at_the_edge(service: Service) -> Iterator[Callable[..., Tenant]]:
+    """A node with a neighbour, and hogs that rest 2 MiB before the threshold with a warrant against them."""
+    neighbour = Tenant("neighbour", "hold", "20")
+    filler = Tenant("filler", "hold", "250", properties={"ManagedOOMPreference": "omit"})
+    eventually(lambda: neighbour.holds_its_memory() and filler.holds_its_memory(), "what there is besides")
+    service.configure(HARD, {**KERNEL_KILL, "unhelpfulEvictionPause": "0s"})
     service.start()
     armed(service, 2)
-    hog = Tenant("hog", "grow", "300", PACE)
-    was_killed_by_the_kernel(service, hog.unit)
+
+    def hog_at_the_edge(name: str, more_mib: int = 60) -> Tenant:
+        level_bytes = (SLICE_MIB - 100 - 2) * MIB
+        hog = Tenant(name, "edge", str(MEMORY / SLICE), str(level_bytes), str(more_mib))
+        eventually(lambda: kernel_kill(service)["armed_for"] == hog.pod, f"a warrant against {name}")
+        return hog
+
+    yield hog_at_the_edge
     assert neighbour.is_alive()
+
+
+def pid_of(unit: str) -> int:
+    return int(prop(unit, "MainPID"))
+
+
+def test_guard_that_is_stopped_leaves_a_warrant_that_expires_and_follows_one_that_was_served_in_time(
+    service: Service, at_the_edge: Callable[..., Tenant]
+) -> None:
+    """A crossing at once after SIGSTOP is served or, where the machine was slower, too late for it."""
+    served = []
+    for number in range(CROSSINGS):
+        hog = at_the_edge(f"hog-{number}")
+        guard, pid, before = pid_of("reactor.service"), pid_of(hog.unit), hog.usage_bytes()
+        os.kill(guard, signal.SIGSTOP)
+        os.kill(pid, signal.SIGUSR1)
+        try:
+            eventually(
+                lambda: not hog.is_alive() or hog.usage_bytes() > before + 50 * MIB,  # noqa: B023
+                "its end or its growth",
+            )
+            served.append(not hog.is_alive())
+        finally:
+            os.kill(guard, signal.SIGCONT)
+        eventually(lambda: len(service.evictions()) > number, "an eviction")  # noqa: B023
+        (eviction,) = service.evictions()[number]["evictions"]
+        assert (hog.pod, "killed") == (eviction["pod"], eviction["outcome"])
+        assert (eviction["warrant"] is not None) is served[-1]
+        eventually(lambda: not hog.is_alive(), "its end")  # noqa: B023
+    print(f"killed by the kernel while the guard was stopped: {served}")
+    assert any(served)
+    assert kernel_kill(service)["counted"]["served"] == sum(served)
+
+
+def test_warrant_of_a_guard_that_was_stopped_for_longer_is_not_served(
+    service: Service, at_the_edge: Callable[..., Tenant]
+) -> None:
+    hog = at_the_edge("hog")
+    guard, before = pid_of("reactor.service"), hog.usage_bytes()
+    os.kill(guard, signal.SIGSTOP)
+    try:
+        time.sleep(EXPIRED_SECONDS)
+        os.kill(pid_of(hog.unit), signal.SIGUSR1)
+        eventually(lambda: hog.usage_bytes() > before + 50 * MIB, "its growth")
+        assert hog.is_alive()
+    finally:
+        os.kill(guard, signal.SIGCONT)
+    (eviction,) = service.wait_for_eviction()["evictions"]
+    assert (hog.pod, None) == (eviction["pod"], eviction["warrant"])
+    counted = kernel_kill(service)["counted"]
+    assert (1, 0) == (counted["expired"], counted.get("served", 0))
+
+
+def test_warrant_of_a_guard_that_was_killed_is_gone_with_it(
+    service: Service, at_the_edge: Callable[..., Tenant]
+) -> None:
+    hog = at_the_edge("hog")
+    before, guard, pid = hog.usage_bytes(), pid_of("reactor.service"), pid_of(hog.unit)
+    os.kill(guard, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{guard}").exists(), "the end of the guard")
+    os.kill(pid, signal.SIGUSR1)
+    eventually(lambda: hog.usage_bytes() > before + 50 * MIB or not hog.is_alive(), "its growth")
+    (eviction,) = service.wait_for_eviction()["evictions"]  # by the next guard
+    assert (hog.pod, None) == (eviction["pod"], eviction["warrant"])
+
+
+@contextmanager
+def starved() -> Iterator[None]:
+    """Keep every CPU busy at the guard's own real-time priority: it gets no CPU, and all others next to none."""
+    spin = (
+        "import os, sys, time\n"
+        "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))\n"
+        "sys.stdin.readline()\n"
+        f"end = time.monotonic() + {STARVED_SECONDS}\n"
+        "while time.monotonic() < end: pass\n"
+    )
+    command = [sys.executable, "-S", "-c", spin]
+    spinners = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(os.cpu_count() or 1)]
+    eventually(
+        lambda: all(os.sched_getscheduler(one.pid) == os.SCHED_FIFO for one in spinners), "the spinners"
+    )
+    try:
+        for spinner in spinners:
+            assert spinner.stdin is not None
+            spinner.stdin.close()
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.wait(timeout=SECONDS)
+
+
+def test_where_the_guard_is_starved_the_pod_dies_under_its_warrant_or_as_the_oom_killers_first(
+    service: Service, at_the_edge: Callable[..., Tenant]
+) -> None:
+    hog = at_the_edge("hog", 200)  # past the node's limit
+    pid = pid_of(hog.unit)
+    with starved():
+        os.kill(pid, signal.SIGUSR1)
+        eventually(lambda: not Path(f"/proc/{pid}").exists(), "its end")
+    eventually(lambda: not hog.is_alive(), "systemd's notice of its end")
+    print(f"ended by {hog.result()}; {kernel_kill(service)['counted']}, {service.evicted()}")
+    assert hog.result() in {"signal", "oom-kill"}
+    assert set(service.evicted()) <= {hog.pod}
 
 
 def test_without_it_the_daemon_kills_itself(service: Service) -> None:

@@ -40,6 +40,7 @@ class Node:
         cache: int = FAR,
         cache_pages: int = FAR,
         spared: tuple[tuple[int, int], ...] = (),
+        heeds_outside: bool = False,
     ) -> Terms:
         victim = self.probe.counters(self.victim.path)
         return Terms(
@@ -53,6 +54,7 @@ class Node:
             cache_most=cache_pages,
             expires_ns=time.monotonic_ns() + int(seconds * 1e9),
             spared=spared,
+            heeds_outside=heeds_outside,
         )
 
     def arm(self, terms: Terms, *, other_mib: int = 1 << 20) -> None:

@@ -78,7 +78,7 @@ OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_page
 
 TERMS = (
     *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache"),
-    *("cache_most", "expires_ns"),
+    *("cache_most", "expires_ns", "heeds_outside"),
     *("spared", "spared_levels", "victim_level"),
 )
 RESULT = ("outcome", "crossed_ns", "signalled_ns", "value", "pid", "error", "comm")
@@ -264,8 +264,8 @@ def test_node_counts_by_its_working_set_where_nothing_else_is_asked_for() -> Non
 def test_warrant_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
     assert c_layouts["warrant"] == WARRANT_BYTES
     assert c_layouts["warrant.claim"] == 0
-    eight, spared, levels = 8 * 8, SPARED * 8, SPARED * 4
-    in_terms = [*range(0, eight, 8), eight, eight + spared, eight + spared + levels]
+    nine, spared, levels = 9 * 8, SPARED * 8, SPARED * 4
+    in_terms = [*range(0, nine, 8), nine, nine + spared, nine + spared + levels]
     assert [c_layouts[f"warrant.{field}"] for field in TERMS] == [CLAIM.size + place for place in in_terms]
     assert c_layouts["warrant.expires_ns"] == EXPIRES_AT
     result_at = CLAIM.size + WARRANT_TERMS.size
@@ -301,7 +301,9 @@ def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
 
 def test_terms_name_each_spared_cgroup_with_its_level() -> None:
     terms = terms_with(((10, 3), (11, 4)))
-    assert (1, 3, 4, 5, 6, 7, 8, 9, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(terms.pack())
+    assert (1, 3, 4, 5, 6, 7, 8, 9, 0, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(
+        terms.pack()
+    )
 
 
 def test_terms_refuse_more_spared_cgroups_than_they_hold() -> None:
