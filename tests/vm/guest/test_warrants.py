@@ -218,7 +218,7 @@ def test_warrant_of_a_guard_that_was_killed_is_gone_with_it(
 
 @contextmanager
 def starved() -> Iterator[None]:
-    """Keep every CPU busy at the guard's own real-time priority: it gets no CPU, and all others next to none."""
+    """Keep every CPU busy at the guard's own real-time priority: it gets none, others next to none."""
     spin = (
         "import os, sys, time\n"
         "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))\n"
