@@ -74,7 +74,13 @@ def contenders(version: CgroupVersion) -> tuple[Contender, ...]:
     else:
         events = []
         if absent_because("memory") is None:
-            events += [_alone(EBPF), _alone(EBPF, name="ebpf-brake", brake="hard")]
+            # A crossing follows the other: no warrant is given while the eviction before is still judged.
+            warrants = {"kernelKill": "hard", "unhelpfulEvictionPause": "0s"}
+            events += [
+                _alone(EBPF),
+                _alone(EBPF, name="ebpf-brake", brake="hard"),
+                _alone(EBPF, name="ebpf-warrant", **warrants),
+            ]
         if _BCC.exists():
             events += [_alone(EBPF, name="ebpf-bcc", ebpf={"loader": "bcc"})]
         events += [_alone(MEMORY_HIGH)]

@@ -12,18 +12,22 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import RefusedError
 from reactor.kernel.bpf.probes import MemoryProbe
 from reactor.kernel.bpf.records import Level
+from reactor.kernel.bpf.warrants import ClaimState, Terms, WarrantProbe
 from reactor.lab.daemon_process import wait_until
 from reactor.lab.hog import MIB
 from reactor.lab.tool import Record
 from reactor.lab.virtual_node import VirtualNode
 
 MANY: Final = 1000
+_BOUND: Final = (110, MANY)
+_FAR_PAGES: Final = 1 << 50
 _BLOCK_BYTES: Final = 16 * MIB
 _ROUNDS_A_BLOCK: Final = 8
 _TIMEOUT_SECONDS: Final = 60.0
@@ -36,6 +40,7 @@ def probe_cost(node: VirtualNode, tool: Path, directory: Path, rounds: int) -> d
     """Return what each way of watching costs, in percent (median, quartiles, n) over two or more rounds.
 
     "inside": the loop's cgroup is below a watched one, as a pod is below its node; "outside": it is not.
+    With a warrant the loop's pod is one of those that are bound.
     Raises BpfError where the probes can't be loaded.
     """
     pod = node.add_pod("loop")
@@ -45,17 +50,61 @@ def probe_cost(node: VirtualNode, tool: Path, directory: Path, rounds: int) -> d
         costs: dict[str, list[float]] = {}
         before_ns = block_ns()
         for _ in range(rounds):
-            with MemoryProbe() as probe:
-                watches = _Watches(probe, node, others)
-                found_ns = {name: _settled(block_ns, step, watches) for name, step in _STEPS.items()}
-            time.sleep(_SETTLE_SECONDS)
-            after_ns = block_ns()
-            without_ns = (before_ns + after_ns) / 2
-            costs.setdefault(NONE, []).append(_percent(after_ns, before_ns))
-            for name, with_ns in found_ns.items():
-                costs.setdefault(name, []).append(_percent(with_ns, without_ns))
-            before_ns = after_ns
+            for measure in (_watched_ns, _under_warrants_ns):
+                found_ns = measure(block_ns, node, pod, others)
+                time.sleep(_SETTLE_SECONDS)
+                after_ns = block_ns()
+                without_ns = (before_ns + after_ns) / 2
+                costs.setdefault(NONE, []).append(_percent(after_ns, before_ns))
+                for name, with_ns in found_ns.items():
+                    costs.setdefault(name, []).append(_percent(with_ns, without_ns))
+                before_ns = after_ns
     return {name: _spread(percents) for name, percents in costs.items()}
+
+
+def _watched_ns(
+    block_ns: Callable[[], int], node: VirtualNode, _: str, others: Sequence[str]
+) -> dict[str, int]:
+    with MemoryProbe() as probe:
+        watches = _Watches(probe, node, others)
+        return {name: _settled(block_ns, partial(step, watches)) for name, step in _STEPS.items()}
+
+
+def _under_warrants_ns(
+    block_ns: Callable[[], int], node: VirtualNode, pod: str, others: Sequence[str]
+) -> dict[str, int]:
+    """Measure beside a watch on the node, as the daemon has it: the programs, then a warrant with bounds."""
+    with MemoryProbe() as memory, WarrantProbe() as probe:
+        memory.watch(memory.counters(node.tree.path(node.cgroup)).memory, 1, _NEVER)
+        found_ns = {"1 inside, and warrants' programs": _settled(block_ns, lambda: None)}
+        for count in _BOUND:
+            arm = partial(_arm, probe, node, [pod, *others[1:count]], others[0])
+            found_ns[f"1 inside, and a warrant with {count} pods"] = _settled(block_ns, arm)
+            if probe.withdraw() is not ClaimState.LIVE:
+                raise RefusedError("the warrant was void before the loop had run: a cgroup was made")
+    return found_ns
+
+
+def _arm(probe: WarrantProbe, node: VirtualNode, bound: Sequence[str], victim: str) -> None:
+    """Arm a warrant that nothing serves or voids, with bounds for these pods that they never reach."""
+    for place, pod in enumerate(bound):
+        probe.place(probe.counters(node.tree.path(pod)).memory, place)
+        probe.bound(place, _FAR_PAGES)
+    found, watched = (probe.counters(node.tree.path(cgroup)) for cgroup in (victim, node.cgroup))
+    terms = Terms(
+        victim=found.cgroup_id,
+        victim_level=found.level,
+        victim_counter=found.memory,
+        victim_least=0,
+        watched_counter=watched.memory,
+        fire=_FAR_PAGES,
+        cache=0,
+        cache_most=_FAR_PAGES,
+        expires_ns=_FAR_PAGES << 12,
+    )
+    arrivals, generation = probe.arrivals(), len(bound)
+    if not (probe.draft(generation, terms) and probe.arm(generation, arrivals)):
+        raise RefusedError("a warrant can't be armed: another one stands there, or a cgroup was made")
 
 
 class _Watches:
@@ -97,8 +146,8 @@ _STEPS: Final[dict[str, Callable[[_Watches], None]]] = {
 }
 
 
-def _settled(block_ns: Callable[[], int], step: Callable[[_Watches], None], watches: _Watches) -> int:
-    step(watches)
+def _settled(block_ns: Callable[[], int], step: Callable[[], None]) -> int:
+    step()
     time.sleep(_SETTLE_SECONDS)
     return block_ns()
 

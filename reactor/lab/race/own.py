@@ -21,6 +21,7 @@ from reactor.sources.catalogue import PSI, TICKER
 FLOOR: Final = "c-floor"
 KERNEL: Final = "kernel-oom"
 _BRAKED: Final = Wait(mode="events")  # memory.high, the event that slows the allocator down
+_BESIDE: Final = ("brake", "kernelKill", "unhelpfulEvictionPause")
 _ARMED_SECONDS: Final = 300.0  # BCC compiles, which takes long under emulation
 _NO_EVENT: Final = "pressure comes of reclaim, which allocators below every limit do not cause"
 _SLOW_TO_START: Final = "compiles for minutes where the machine is slow; --full has it"
@@ -74,12 +75,12 @@ def _reactor(contender: Contender) -> Contestant:
                 pid=daemon.pid, problem=lambda: None if daemon.is_running() else daemon.log()[-500:]
             )
 
-    brake = ", brake: hard" if "brake" in contender.section else ""
+    beside = "".join(f", {name}: {contender.section[name]}" for name in _BESIDE if name in contender.section)
     return Contestant(
         name=f"reactor-{contender.name}",
         role=Role.REACTOR,
         settings=f"evictionHard memory.available<{THRESHOLDS['evictionHard']['memory.available']}, "
-        f"sources: {contender.source} alone{brake}",
+        f"sources: {contender.source} alone{beside}",
         enter=enter,
     )
 
