@@ -87,7 +87,7 @@ def _needed(found: Recommendation) -> Bars:
         "reserve": {one.name: reserve_bytes / _MIB for one in found.cases},
         "until the kill": {one.name: (one.alone_bytes - reserve_bytes) / _MIB for one in found.cases},
         "until memory is back": {
-            str(one.kind): (one.needed_bytes - one.alone_bytes) / _MIB for one in found.cases
+            one.name: (one.needed_bytes - one.alone_bytes) / _MIB for one in found.cases
         },
     }
     return Bars(title="What the hard threshold is made of, by allocator", y_label="MiB", series=parts)

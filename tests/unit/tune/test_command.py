@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from reactor.cli import main
+from reactor.tune.cases import Assume
 from reactor.tune.command import progress
 from reactor.tune.history import History
 from reactor.tune.measured import Measured, document_of
@@ -58,6 +60,17 @@ def test_what_the_drop_ins_say_of_other_signals_is_in_the_recommended_configurat
     assert '"pid.available": "7%"' in said
     assert '"nodefs.available": "3Gi"' in said
     assert "It misses" in capsys.readouterr().out  # by the drop-in's threshold
+
+
+def test_bars_of_an_allocator_stand_together_below_its_name(tmp_path: Path, stored: Path) -> None:
+    assert 0 == main(["tune", "--from", str(stored), "--results", str(tmp_path / "out")])
+    [page] = (tmp_path / "out").glob("*/report.html")
+    plot = page.read_text().partition("<svg")[2].partition("</svg>")[0]
+
+    words = [word.strip() for word in re.findall(r">([^<>]+)</text>", plot)]
+    kinds = {str(kind) for kind in Assume}
+    assert "one allocator at full speed" in words
+    assert kinds.isdisjoint(words)
 
 
 def test_without_the_extra_the_report_is_missing_and_the_rest_is_there(
