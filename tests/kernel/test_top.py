@@ -68,7 +68,7 @@ class Viewer:
 
     def end(self) -> int | None:
         """Return the exit status; minus the signal's number where that ended it."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while self.process.isalive():
             assert time.monotonic() < deadline, "it does not end"
             self.read()

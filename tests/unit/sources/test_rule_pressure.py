@@ -39,7 +39,7 @@ def trigger(name: str = "a", **others: Any) -> Trigger:
 
 async def passing(is_so: Callable[[], bool]) -> None:
     """Let the other tasks and threads go on until something is so."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not is_so():
         assert time.monotonic() < deadline
         await trio.lowlevel.checkpoint()

@@ -308,7 +308,7 @@ async def test_forgotten_place_is_dropped_without_waiting_for_the_next_look(nurs
 
 def test_walker_says_that_it_is_idle_after_each_request():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.settimeout(20)
+    ours.settimeout(90)
     with subprocess.Popen([*COMMAND, str(os.getpid()), "60"], stdin=theirs.fileno()) as walker, ours:
         theirs.close()
         for request in (Add(1, 1, "/proc/self/fd"), Drop(1), Drop(1), Hurry(), Look(1)):

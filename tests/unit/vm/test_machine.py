@@ -181,7 +181,7 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(
     with pytest.raises(host.subprocess.TimeoutExpired):
         host.run(["slow"], limit_seconds=3)
     status = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not _has_ended(status) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert _has_ended(status)
