@@ -19,7 +19,8 @@ from reactor.model.thresholds import Observation
 from reactor.observe.node import NodeObserver
 
 MIB: Final = 1 << 20
-_STAT: Final = Path("/sys/fs/cgroup/memory.stat")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_STAT: Final = _CGROUPS / "memory.stat"
 _MEMINFO: Final = Path("/proc/meminfo")
 _BLOCK: Final = Path("/sys/block")
 _ZONEINFO: Final = Path("/proc/zoneinfo")
@@ -68,27 +69,31 @@ def observed() -> Observation:
 
 
 class PageCache:
-    """A file on a disk (/tmp may be a tmpfs), whose pages are cached; removed at the end."""
+    """A file on a disk (/tmp may be a tmpfs), whose pages are cached; removed at the end.
+
+    Its pages are charged to a cgroup of its own: in one of which memory was reclaimed before, multi-generational
+    LRU lists may have only the two generations left that count as active, and take a page that was just written
+    for active.
+    """
 
     def __init__(self, directory: Path = Path("/var/tmp")) -> None:
         self._directory = tempfile.TemporaryDirectory(dir=directory)
         self.path = Path(self._directory.name) / "file"
+        self._cgroup = _CGROUPS / f"page-cache-{Path(self._directory.name).name}"
+        self._cgroup.mkdir()
 
     def write(self, mib: int) -> None:
         """Write so much, to the disk too: then the pages are clean, inactive and free to be reclaimed."""
-        block = b"\1" * MIB
-        with self.path.open("wb") as file:
-            for _ in range(mib):
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
+        self._copy("if=/dev/zero", f"of={self.path}", f"count={mib}", "conv=fsync")
 
     def use(self) -> None:
         """Read all of it, twice: the kernel takes its pages for active."""
         for _ in range(2):
-            with self.path.open("rb") as file:
-                while file.read(MIB):
-                    pass
+            self._copy(f"if={self.path}", "of=/dev/null")
+
+    def _copy(self, *arguments: str) -> None:
+        enter = f'echo 0 > {self._cgroup}/cgroup.procs && exec dd bs=1M status=none "$@"'
+        subprocess.run(["sh", "-c", enter, "sh", *arguments], check=True)
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +102,7 @@ class PageCache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._directory.cleanup()
+        self._cgroup.rmdir()
 
 
 class SwapFile:
