@@ -71,9 +71,8 @@ def observed() -> Observation:
 class PageCache:
     """A file on a disk (/tmp may be a tmpfs), whose pages are cached; removed at the end.
 
-    Its pages are charged to a cgroup of its own: in one of which memory was reclaimed before, multi-generational
-    LRU lists may have only the two generations left that count as active, and take a page that was just written
-    for active.
+    Its pages are charged to a cgroup of its own: where memory was reclaimed before, multi-generational LRU
+    lists may have only the two generations left that count as active, and take a new page for active.
     """
 
     def __init__(self, directory: Path = Path("/var/tmp")) -> None:
