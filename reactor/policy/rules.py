@@ -10,7 +10,6 @@ own processes make its pressure, so a tenant can turn a rule against itself alon
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -190,10 +189,10 @@ def why_not(rule: Rule, standings: Mapping[str, Standing], acted: Acts, now_seco
     if left_seconds > 0:
         last = last_acted(acted)
         return f"it acted {now_seconds - last.at_seconds:.0f} s ago, and rests for {left_seconds:.0f} s more"
-    left_seconds = _rest_left_in_slice_seconds(rule, cgroup, acted, now_seconds)
-    if left_seconds > 0:
-        whose = printable(_slice_of(cgroup))
-        return f"it acted for a cgroup of {whose}, and rests there for {left_seconds:.0f} s more"
+    slice_, resting = _slice_of(cgroup), _resting_slices(rule, acted, now_seconds)
+    if slice_ in resting:
+        whose = printable(slice_)
+        return f"it acted for a cgroup of {whose}, and rests there for {resting[slice_]:.0f} s more"
     own = acted[cgroup]
     left_seconds = _rest_left_seconds(rule, own, now_seconds)
     return (
@@ -208,11 +207,12 @@ def _awake(
     """Return how a rule stands in the cgroups in which it does not rest."""
     if resting_seconds(rule, acted, now_seconds) > 0:
         return {}
+    resting = _resting_slices(rule, acted, now_seconds)
     return {
         cgroup: standing
         for cgroup, standing in standings.items()
         if (cgroup not in acted or _rest_left_seconds(rule, acted[cgroup], now_seconds) <= 0)
-        and _rest_left_in_slice_seconds(rule, cgroup, acted, now_seconds) <= 0
+        and (not resting or _slice_of(cgroup) not in resting)
     }
 
 
@@ -240,13 +240,14 @@ def rest_seconds(rule: Rule, acted: Acted) -> float:
     return float(rule.cooldown_seconds * (1 << min(acted.unhelpful, _MOST_DOUBLINGS)))
 
 
-def _rest_left_in_slice_seconds(rule: Rule, cgroup: str, acted: Acts, now_seconds: float) -> float:
-    """Return for how much longer a rule rests in all cgroups of a user, zero or less where it does not."""
+def _resting_slices(rule: Rule, acted: Acts, now_seconds: float) -> dict[str, float]:
+    """Return the users' slices in all cgroups of which a rule rests, and for how much longer."""
     if not rule.rests_in_each_slice:
-        return 0.0
-    its = _slice_of(cgroup)
-    last_seconds = (one.at_seconds for other, one in acted.items() if is_at_or_below(other, its))
-    return max(last_seconds, default=-math.inf) + rule.cooldown_seconds - now_seconds
+        return {}
+    left = sorted(
+        (one.at_seconds + rule.cooldown_seconds - now_seconds, cgroup) for cgroup, one in acted.items()
+    )
+    return {_slice_of(cgroup): seconds for seconds, cgroup in left if seconds > 0}
 
 
 def _slice_of(cgroup: str) -> str:
