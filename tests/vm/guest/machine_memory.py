@@ -49,14 +49,19 @@ def kernel_figures() -> KernelFigures:
         Path("/proc/sys/vm/stat_refresh").write_text("1")
     stat = dict(line.split() for line in _STAT.read_text().splitlines())
     meminfo = {line.split(":")[0]: int(line.split()[1]) << 10 for line in _MEMINFO.read_text().splitlines()}
-    kept_pages = sum(map(int, re.findall(r"^ +count: +(\d+)$", _ZONEINFO.read_text(), re.MULTILINE)))
     return KernelFigures(
         working_set_bytes=int(stat["anon"]) + int(stat["file"]) - int(stat["inactive_file"]),
-        free_bytes=meminfo["MemFree"] + kept_pages * os.sysconf("SC_PAGE_SIZE"),
+        free_bytes=meminfo["MemFree"] + kept_bytes(),
         total_bytes=meminfo["MemTotal"],
         slab_bytes=meminfo["Slab"],
         swap_cache_bytes=meminfo["SwapCached"],
     )
+
+
+def kept_bytes() -> int:
+    """Return the free pages that each CPU keeps for itself, which the kernel does not count as free."""
+    pages = map(int, re.findall(r"^ +count: +(\d+)$", _ZONEINFO.read_text(), re.MULTILINE))
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def observed() -> Observation:
