@@ -70,15 +70,17 @@ def prop(unit: str, name: str) -> str:
 
 
 class Tenant:
-    """A real unit in the guarded slice."""
+    """A real unit in the guarded slice, or in a slice of it: `within`."""
 
-    def __init__(self, name: str, *load: str, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, *load: str, properties: Mapping[str, str] | None = None, within: str = SLICE
+    ) -> None:
         self.unit = f"{name}.service"
-        self.path = f"{CGROUP}/{self.unit}"
+        self.path = f"{CGROUP}/{self.unit}" if within == SLICE else f"{CGROUP}/{within}/{self.unit}"
         settings = {"TasksMax": "infinity", "TimeoutStopSec": "60", **(properties or {})}
         options = [f"--property={key}={value}" for key, value in settings.items()]
         command = [sys.executable, "-S", HERE / "load.py", *load]
-        run("systemd-run", "--quiet", "--no-block", f"--unit={name}", f"--slice={SLICE}", *options, *command)
+        run("systemd-run", "--quiet", "--no-block", f"--unit={name}", f"--slice={within}", *options, *command)
         self.mib = int(load[1]) if load[0] == "hold" else 0
 
     @property

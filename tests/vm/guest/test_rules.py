@@ -1,21 +1,25 @@
-"""The operator's rules on cgroup v2: a unit that thrashes within its own limit, with memory available.
+"""The operator's rules on cgroup v2: units and slices of a slice that thrash, and a slow leak into swap.
 
-Units in a slice of 512 MiB. A probe among them answers again after the eviction.
+Units in a slice of 512 MiB, with memory available. A probe among them answers again after the eviction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from guarded import CGROUP, V2, Service, Tenant, eventually
+from guarded import CGROUP, MIB, V2, Service, Tenant, eventually, run
+from machine_memory import SwapFile
 
 pytestmark = pytest.mark.skipif(not V2, reason="pressure of cgroups is meant: run it on bookworm or trixie")
 
 AMPLE: Final = {"evictionHard": {"memory.available": "8Mi"}}
 UNITS: Final = [f"{CGROUP}/*.service"]
+TENANTS: Final = f"{CGROUP}/guarded-*.slice"
+SWAP_MIB: Final = 400
 
 
 class Probe(Tenant):
@@ -64,8 +68,8 @@ def thrashing(event: str) -> list[dict[str, Any]]:
     ]
 
 
-def start(service: Service, *rules: dict[str, Any]) -> None:
-    service.configure(AMPLE, {"rules": list(rules), "housekeepingInterval": "2s"})
+def start(service: Service, *rules: dict[str, Any], **section: Any) -> None:
+    service.configure(AMPLE, {"rules": list(rules), "housekeepingInterval": "2s", **section})
     service.start()
 
 
@@ -99,3 +103,80 @@ def test_unit_that_thrashes_within_its_own_limit_is_evicted(
     assert [full.is_alive(), large.is_alive(), probe.is_alive()] == [True, True, True]
     assert service.oom_kills() == []
     assert not [line for line in service.lines() if line.get("threshold") is not None]
+
+
+@pytest.fixture
+def tenants() -> Iterator[None]:
+    """Two slices of the guarded one, of 90 MiB at most each."""
+    units = [Path(f"/run/systemd/system/guarded-{name}.slice") for name in "ab"]
+    for unit in units:
+        unit.write_text("[Slice]\nMemoryMax=90M\n")
+    run("systemctl", "daemon-reload")
+    yield
+    for unit in units:
+        unit.unlink()
+
+
+def test_pod_of_a_nested_cgroup_that_thrashes_is_evicted_as_a_whole(
+    tenants: None, service: Service, start_probe: Callable[[], Probe], file: str
+) -> None:
+    """A slice is a pod, and the rule is for what lies in it, as for a pod's containers."""
+    start(service, rule(cgroups=[f"{TENANTS}/*.service"], when=thrashing("high")))
+    probe = start_probe()
+    beside = Tenant("beside", "hold", "10", within="guarded-a.slice")
+    full = Tenant("full", "hold", "60", within="guarded-b.slice")
+    eventually(lambda: beside.holds_its_memory() and full.holds_its_memory(), "the others' memory")
+    limit = {"MemoryHigh": "40M"}
+    thrasher = Tenant("thrasher", "scan", file, "150", properties=limit, within="guarded-a.slice")
+
+    decision = service.wait_for_eviction()
+
+    assert_says_why(decision, cgroup=thrasher.path)
+    probe.answers_again()
+    service.two_more_passes()
+    assert service.evicted() == ["cgroup/guarded-a.slice"]
+    eventually(lambda: not thrasher.is_alive() and not beside.is_alive(), "the end of all of the pod")
+    assert [full.is_alive(), probe.is_alive()] == [True, True]
+    assert service.oom_kills() == []
+
+
+@pytest.fixture
+def swap_file() -> Iterator[None]:
+    with SwapFile(SWAP_MIB):
+        yield
+
+
+@pytest.mark.parametrize("where", ["the machine", "the unit"])
+def test_slow_leak_into_swap_is_evicted_by_the_share_of_swap_that_is_used(
+    swap_file: None, service: Service, start_probe: Callable[[], Probe], where: str
+) -> None:
+    """Its limit keeps it small: no threshold on memory would ever be crossed for it."""
+    swap_used = [{"swapUsed": "40%"}]
+    if where == "the machine":
+        of_machine = rule(cgroups=["/"], when=swap_used, action="evictWorst", by="swap")
+        start(service, of_machine, nodeCgroup="/", pods={"parents": [CGROUP]})
+    else:
+        start(service, rule(when=swap_used))
+    probe = start_probe()
+    resident = Tenant("resident", "hold", "120")
+    swapped = Tenant("swapped", "hold", "100", properties={"MemoryMax": "60M"})
+    eventually(lambda: resident.holds_its_memory() and in_swap(swapped) > 30 * MIB, "the innocents' memory")
+    leak = Tenant("leak", "grow", "380", "10", properties={"MemoryMax": "50M"})
+
+    decision = service.wait_for_eviction()
+
+    assert_says_why(decision, cgroup="/" if where == "the machine" else leak.path)
+    first, *others = decision["ranking"]
+    assert (first["pod"], len(others)) == (leak.pod, 3 if where == "the machine" else 0)
+    assert first["swap_bytes"] is None or first["swap_bytes"] > 100 * MIB
+    probe.answers_again()
+    service.two_more_passes()
+    assert service.evicted() == [leak.pod]
+    assert [resident.is_alive(), swapped.is_alive(), probe.is_alive()] == [True, True, True]
+    assert service.oom_kills() == []
+
+
+def in_swap(tenant: Tenant) -> int:
+    with suppress(OSError):
+        return int((tenant.cgroup / "memory.swap.current").read_text())
+    return 0
