@@ -5,13 +5,18 @@ The process runs as systemd-oomd.service, as it is shipped; systemd-oomd itself 
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
 import shutil
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from guarded import BIN, CGROUP, HERE, SECONDS, SLICE, V2, Service, Tenant, eventually, run
+from guarded import BIN, CGROUP, HERE, SECONDS, SLICE, V2, Service, Tenant, eventually, prop, run
 from machine_memory import SwapFile
 
 from reactor.link.managed_oom import PATH, read_report_at_once
@@ -28,6 +33,14 @@ SWAP_MIB: Final = 600
 # Of its limit each of them needs twice as much, and swaps all the time.
 THRASHING: Final = {"MemoryMax": "40M", "MemorySwapMax": "infinity"}
 PRESSURE: Final = {"ManagedOOMMemoryPressure": "kill", "ManagedOOMMemoryPressureLimit": "10%"}
+OWN_DURATION: Final = {"ManagedOOMMemoryPressureDurationSec": "3s"}
+OWN_DURATION_SINCE: Final = 257
+USER: Final = pwd.getpwnam("vagrant")
+APPLICATIONS: Final = f"/user.slice/user-{USER.pw_uid}.slice/user@{USER.pw_uid}.service/app.slice"
+USERS_DROP_IN: Final = Path(f"/run/systemd/system/user@{USER.pw_uid}.service.d/test.conf")
+NOBODY: Final = 65_534
+REPORTS: Final = "/run/systemd/oom/io.systemd.ManagedOOM"
+REPORT: Final = "io.systemd.oom.ReportManagedOOMCGroups"
 
 
 @pytest.fixture
@@ -180,3 +193,109 @@ def test_settings_outlive_daemon_reexec_and_the_process_and_follow_set_property(
 
     run("systemctl", "stop", tenant.unit)
     eventually(lambda: name not in rules(service), "the stopped unit's setting is forgotten")
+
+
+@pytest.fixture
+def user() -> Iterator[None]:
+    """A user's own service manager. It runs without a login, so it is told where its runtime directory is."""
+    USERS_DROP_IN.parent.mkdir(exist_ok=True)
+    USERS_DROP_IN.write_text(f"[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/{USER.pw_uid}\n")
+    run("systemctl", "daemon-reload")
+    run("systemctl", "start", f"user@{USER.pw_uid}.service")
+    yield
+    run("systemctl", "stop", f"user@{USER.pw_uid}.service", check=False)
+    shutil.rmtree(USERS_DROP_IN.parent)
+    run("systemctl", "daemon-reload")
+
+
+def test_durations_and_limits_of_oomd_conf_count_where_a_unit_has_none_and_follow_a_reload(
+    in_place: None, service: Service
+) -> None:
+    OOMD_CONF.parent.mkdir(parents=True, exist_ok=True)
+    OOMD_CONF.write_text("[OOM]\nDefaultMemoryPressureLimit=25%\nDefaultMemoryPressureDurationSec=1min 2s\n")
+    guard(service)
+    Tenant("none", "hold", "10", properties={"ManagedOOMMemoryPressure": "kill"})
+    Tenant("limit", "hold", "10", properties=PRESSURE)
+    wanted = {"systemd-oomd:pressure-25%-62s", "systemd-oomd:pressure-10%-62s"}
+    if int(run("systemctl", "--version").split()[1]) >= OWN_DURATION_SINCE:
+        Tenant("both", "hold", "10", properties={**PRESSURE, **OWN_DURATION})
+        wanted.add("systemd-oomd:pressure-10%-3s")
+    eventually(lambda: wanted <= set(rules(service)), f"{wanted}: {set(rules(service))}")
+
+    OOMD_CONF.write_text("[OOM]\nDefaultMemoryPressureDurationSec=40s\n")
+    run("systemctl", "reload", "reactor.service")
+
+    changed = {one.replace("62s", "40s").replace("25%", "60%") for one in wanted}
+    eventually(lambda: changed <= set(rules(service)), f"{changed}: {set(rules(service))}")
+    assert wanted & set(rules(service)) == wanted & changed
+
+
+class Reporter:
+    """A connection of the user's to where service managers report."""
+
+    def __init__(self, uid: int = USER.pw_uid) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(SECONDS)
+        os.seteuid(uid)  # whose process it is, the kernel tells the other end
+        try:
+            self._socket.connect(REPORTS)
+        finally:
+            os.seteuid(0)
+
+    def answer(self, raw: bytes) -> Any:
+        """Return what is answered, None where the connection is closed instead."""
+        received = b""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(raw)
+            while not received.endswith(b"\0"):
+                read = self._socket.recv(4096)
+                if not read:
+                    return None
+                received += read
+            return json.loads(received[:-1])
+        return None
+
+    def report(self, cgroup: str) -> Any:
+        """Return what is answered to a report of a unit."""
+        unit = {"mode": "kill", "path": cgroup, "property": "ManagedOOMSwap"}
+        document = {"method": REPORT, "parameters": {"cgroups": [unit]}}
+        return self.answer(json.dumps(document).encode() + b"\0")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_what_is_no_report_closes_its_connection_and_costs_nothing_else(in_place: None, user: None) -> None:
+    """The user has a slice, without which nobody is heard."""
+    pid = prop(OOMD, "MainPID")
+    own = f"{APPLICATIONS}/one.service"
+    others = ("/", CGROUP, "/user.slice/user-0.slice/one.service", f"{APPLICATIONS}/../../one.service")
+    good = Reporter()
+    assert good.report(own) == {"parameters": {}}
+    eventually(lambda: [(one.cgroup, one.uid) for one in report().units] == [(own, USER.pw_uid)], "its unit")
+
+    for raw in (
+        b"no JSON\0",
+        b"\xff\xfe\0",
+        b"[]\0",
+        b"[" * 60_000 + b"\0",
+        b"x" * (65 << 10),
+        json.dumps({"method": REPORT, "parameters": {"cgroups": 7}}).encode() + b"\0",
+        json.dumps({"method": REPORT}).encode() + b"\0",
+    ):
+        assert Reporter().answer(raw) is None, raw[:80]
+    unknown = good.answer(b'{"method": "io.systemd.oom.Kill", "parameters": {}}\0')
+    assert unknown["error"] == "org.varlink.service.MethodNotFound"
+    for cgroup in others:
+        assert good.report(cgroup) == {"parameters": {}}
+    assert Reporter(uid=NOBODY).report(own) is None  # who has no slice
+    more = [Reporter() for _ in range(4)]
+    assert more[-1].report(own) is None  # the fifth of this user
+    assert good.report(own) == {"parameters": {}}
+
+    eventually(lambda: [one.cgroup for one in report().units] == [own], "that unit and no other")
+    for one in (good, *more):
+        one.close()
+    eventually(lambda: report().units == (), "what a connection said is forgotten with it")
+    assert (prop(OOMD, "MainPID"), prop(OOMD, "NRestarts")) == (pid, "0")
+    assert report().problem == ""
