@@ -1,8 +1,7 @@
 """Recipes of docs/cookbook.md on real cgroups: who is evicted, who stays, and in which way.
 
 The configurations are as they are printed, but for amounts that fit a virtual node of 256 MiB, and for the
-cgroups, which are below that node. The container host is tried with a real podman, too, in
-tests/vm/guest/test_podman.py; what a Kubernetes node does in either role is tried in tests/kube.
+cgroups, which are below that node. What a Kubernetes node does in either role is tried in tests/kube.
 """
 
 from __future__ import annotations
