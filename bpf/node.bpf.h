@@ -55,4 +55,10 @@ static __always_inline __s64 page_cache_pages(void)
 	return whole_pages(file - shared);
 }
 
+/* Return the part of it that is active, and counts as used; -1 where the kernel does not let it be read. */
+static __always_inline __s64 active_cache_pages(void)
+{
+	return node_pages(bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE));
+}
+
 #endif

@@ -123,7 +123,9 @@ static __always_inline __u32 objection(struct warrant *warrant, __u64 claimed, _
 		return WARRANT_OTHERS;
 	if ((__u64)victim_pages < warrant->victim_least)
 		return WARRANT_SHRUNK;
-	return cache < 0 || (__u64)cache > warrant->cache_most ? WARRANT_CACHE : WARRANT_OPEN;
+	if (cache < 0 || (__u64)cache > warrant->cache_most)
+		return WARRANT_CACHE;
+	return warrant->active_most && (__u64)active_cache_pages() > warrant->active_most ? WARRANT_OUTSIDE : WARRANT_OPEN;
 }
 
 /* The one place where the kernel kills. */
@@ -274,6 +276,7 @@ int BPF_PROG(warrant_removed, struct cgroup_subsys_state *css)
 struct warrant_start {
 	__s64 working_set_pages; /* -1: the kernel's counters can't be read */
 	__s64 cache_pages;
+	__s64 active_cache_pages;
 };
 
 SEC("syscall")
@@ -281,6 +284,7 @@ int warrant_counters(struct warrant_start *result)
 {
 	result->working_set_pages = working_set_pages();
 	result->cache_pages = page_cache_pages();
+	result->active_cache_pages = active_cache_pages();
 	return 0;
 }
 

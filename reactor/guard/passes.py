@@ -332,7 +332,8 @@ class Passes:
     ) -> None:
         """Have the kernel kill at the crossing, where it is certain whom; see warrants.py."""
         if len(pods) != len(self.known.pods):
-            warrants.rest()  # an evicted pod may live again, and nothing would tell of it
+            # It may live again, and nothing would tell of it.
+            warrants.rest("a pod that is not to be chosen is still there")
             return
         outlook = Outlook(
             settings=self._settings,

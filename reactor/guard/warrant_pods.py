@@ -40,6 +40,9 @@ class WarrantProbe(Probe[WarrantRecord], Protocol):
     def cache_pages(self) -> int:
         """Return the machine's page cache."""
 
+    def active_cache_pages(self) -> int:
+        """Return how much of it is active."""
+
     def is_claimed(self) -> bool:
         """Return whether a draft or a warrant stands there, or one that was served."""
 
@@ -49,8 +52,8 @@ class WarrantProbe(Probe[WarrantRecord], Protocol):
     def draft(self, generation: int, terms: Terms) -> bool:
         """Write a warrant, whose bounds are heeded from then on."""
 
-    def arm(self, generation: int, arrivals: int) -> bool:
-        """Have the draft served."""
+    def arm(self, generation: int, arrivals: int, *, active_most: int = 0) -> bool:
+        """Have the draft served, while no more page cache than that is active."""
 
     def withdraw(self) -> ClaimState | None:
         """Take the claim."""

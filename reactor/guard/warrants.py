@@ -48,8 +48,15 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.model.warrants import WarrantEnd
 from reactor.policy import memory_level
-from reactor.policy.certainty import Ahead, CertainVictim, UsageRange, certain_victim
-from reactor.policy.memory_reclaim import may_be_due
+from reactor.policy.certainty import (
+    Ahead,
+    CertainVictim,
+    UsageRange,
+    certain_victim,
+    settled_until_seconds,
+)
+from reactor.policy.memory_reclaim import least_worth_bytes, may_be_due
+from reactor.policy.outside import memory_outside_pods
 from reactor.sources.attempts import keep_trying
 from reactor.sources.ebpf_probe import PAGE_BYTES, of_probe, opened, take_records
 from reactor.sources.levels import DRIFT_BYTES, MemoryLevel
@@ -59,6 +66,9 @@ _LOG: Final = logging.getLogger("reactor.warrants")
 NAME: Final = "warrant"
 EXPIRY_SECONDS: Final = 0.25
 RENEWAL_SECONDS: Final = 0.1
+# From afar, where what is in the way ends by itself: an eviction is judged, a reclaim is over.
+RETRIAL_SECONDS: Final = 1.0
+_SETTLED_SECONDS: Final = 0.001  # so long before a grace period ends a warrant has expired
 _FOLLOWED_NS: Final = 5_000_000_000  # a reload takes less
 # memcg charges 64 pages at a time for each CPU: bounds that are closer would be passed by nothing.
 _LEAST_MARGIN_BYTES: Final = 1 << 20
@@ -80,6 +90,10 @@ _VOID: Final = {
 
 class NoWarrantError(ReactorError):
     """No warrant is given, for this reason."""
+
+
+class NotKnownYetError(NoWarrantError):
+    """No warrant is given, until a cgroup has been looked up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +130,7 @@ class Warrants:
     _given: Given | None = None
     _served: Given | None = None
     _again_seconds: float | None = None
+    _is_waiting_for_pods: bool = False
 
     def __post_init__(self) -> None:
         self._known = KernelPods(self.tree)
@@ -194,23 +209,31 @@ class Warrants:
                 self._lay_down()  # bounds are about to move
             for uid in gone:
                 self._known.remove(probe, uid)
+            are_more_known = False
             for start in range(0, len(missing), _AT_ONCE):
                 some = missing[start : start + _AT_ONCE]
                 for found in await of_probe(probe, partial(self._known.look_up, probe, some)):
                     if found.pod.uid in self._known.placed:
                         self._lay_down()
                     self._known.put(probe, found)
-            await self._find_watched(probe)
+                    are_more_known = True
+            are_more_known |= await self._find_watched(probe)
             armed(f"{len(self._known.placed)} of {len(self._pods)} pods known to the kernel")
+            if are_more_known and self._is_waiting_for_pods:
+                self._is_waiting_for_pods = False
+                self._wake()
             await self._changed.wait()
 
-    async def _find_watched(self, probe: WarrantProbe) -> None:
+    async def _find_watched(self, probe: WarrantProbe) -> bool:
+        """Look up the cgroups whose usage crosses; return whether one was another before."""
+        before = dict(self._watched)
         for cgroup in {level.cgroup for level in self._levels} - {_MACHINE}:
             try:
                 path = self.tree.path(cgroup)
                 self._watched[cgroup] = await of_probe(probe, partial(probe.counters, path))
             except (OSError, ReactorError):
                 self._watched.pop(cgroup, None)
+        return not self._watched.items() <= before.items()
 
     # --- the warrant ---
 
@@ -245,9 +268,11 @@ class Warrants:
             self._wake()  # the loop follows it before anything else
             return
         try:
+            self._is_waiting_for_pods = False
             self._give(self._probe, self._mark, outlook, usages, holds, memory)
             self.why_none = None
         except (OSError, ReactorError) as error:
+            self._is_waiting_for_pods = isinstance(error, NotKnownYetError)
             self.why_none = str(error)
             self._take_claim()  # of a draft
 
@@ -269,8 +294,10 @@ class Warrants:
         """Return whether a warrant is to be given or renewed: a crossing is as near as that."""
         return self._again_seconds is not None and now_seconds >= self._again_seconds
 
-    def rest(self) -> None:
+    def rest(self, because: str | None = None) -> None:
         """Have nothing armed until the next `give`. A warrant that was served is left to the next pass."""
+        self.why_none = because or self.why_none
+        self._is_waiting_for_pods = False
         self._again_seconds = None
         self._lay_down()
 
@@ -354,9 +381,9 @@ class Warrants:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
         level, left_bytes, near_bytes = self._nearest(outlook)
-        again_seconds = outlook.now_seconds + RENEWAL_SECONDS
-        if left_bytes <= near_bytes:
-            self._again_seconds = again_seconds  # also where there is none: soon it may be certain
+        # Also where there is none: soon it may be certain.
+        is_near = left_bytes <= near_bytes
+        self._again_seconds = outlook.now_seconds + (RENEWAL_SECONDS if is_near else RETRIAL_SECONDS)
         placed = self._placed_victim(probe, outlook.first)
         if not holds(placed.pod):
             raise NoWarrantError(f"{placed.pod.key} is not prepared to be killed")
@@ -368,9 +395,12 @@ class Warrants:
         held_bytes = usages.charged_bytes([uid]).get(uid)
         if held_bytes is None:  # it could shrink to nothing without voiding the warrant
             raise NoWarrantError(f"what is charged to {placed.pod.key} can't be read")
-        expires_ns = self.clock_ns() + int(EXPIRY_SECONDS * 1e9)
+        settled_seconds = settled_until_seconds(outlook.state) - _SETTLED_SECONDS
+        expires_ns = int(min(self.clock_ns() + EXPIRY_SECONDS * 1e9, settled_seconds * 1e9))
+        horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - outlook.now_seconds))
         fire_bytes = _fire_bytes(level)
         may_reclaim = _may_reclaim_outside(level, outlook)
+        active_pages = probe.active_cache_pages() if may_reclaim else 0
         self._generation += 1
         terms = Terms(
             victim=placed.addresses.cgroup_id,
@@ -391,12 +421,20 @@ class Warrants:
         least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
         charged = usages.charged_bytes([pod.uid for pod in outlook.pods])
         for pod in outlook.pods:
-            if pod.uid not in bounds or charged.get(pod.uid, UNUSED) > bounds[pod.uid]:
-                raise NoWarrantError(f"{pod.key} is not known to the kernel yet, or grows too fast")
+            if pod.uid not in bounds:
+                raise NotKnownYetError(f"{pod.key} is not known to the kernel yet")
+            if charged.get(pod.uid, UNUSED) > bounds[pod.uid]:
+                raise NoWarrantError(f"{pod.key} grows too fast")
         # The kernel counts from what was charged before: what has come since, it lets go again.
         least_bytes = max(0, least_bytes - max(0, charged.get(uid, UNUSED) - held_bytes))
-        outside_bytes = _outside_bytes(memory().get(level.signal), charged) if may_reclaim else None
-        victim = self._certain(level, outlook, bounds, placed.pod, least_bytes, outside_bytes)
+        outside_bytes = _outside_bytes(level, outlook.pods, usages, memory) if may_reclaim else None
+        victim = self._certain(
+            level, outlook, bounds, placed.pod, least_bytes, outside_bytes, horizon_seconds
+        )
+        active_most = 0
+        if outside_bytes is not None:  # idle page cache out there that is used again would count, too
+            room_bytes = least_worth_bytes(level.threshold, victim.crossing) - outside_bytes
+            active_most = active_pages + room_bytes // PAGE_BYTES
         self._given = Given(
             generation=self._generation,
             victim=victim,
@@ -410,11 +448,11 @@ class Warrants:
             decided_seconds=outlook.now_seconds,
             result=probe.result,
         )
-        if not probe.arm(self._generation, mark.arrivals):
+        if not probe.arm(self._generation, mark.arrivals, active_most=active_most):
             self._given = None
             self.counted[_VOID.get(probe.result().outcome, WarrantEnd.UNKNOWN)] += 1
             raise NoWarrantError("a pod has outgrown its bound, or a cgroup has come, meanwhile")
-        self._again_seconds = again_seconds
+        self._again_seconds = outlook.now_seconds + RENEWAL_SECONDS
 
     def _placed_victim(self, probe: WarrantProbe, victim: Pod | None) -> PlacedPod:
         """Return the victim as the kernel knows it, with what is spared of it. Raises NoWarrantError."""
@@ -428,7 +466,7 @@ class Warrants:
             self._changed.set()  # looked up again
             placed = None
         if placed is None or self._known.is_missing(victim):
-            raise NoWarrantError(f"{victim.key} is not known to the kernel yet")
+            raise NotKnownYetError(f"{victim.key} is not known to the kernel yet")
         return placed
 
     @staticmethod
@@ -439,6 +477,7 @@ class Warrants:
         expected: Pod,
         least_bytes: int,
         outside_bytes: int | None,
+        horizon_seconds: float,
     ) -> CertainVictim:
         """Return the victim of the crossing. Raises NoWarrantError where that is not certainly this pod."""
         ranges = {pod.uid: UsageRange(least_bytes=0, most_bytes=bounds[pod.uid]) for pod in outlook.pods} | {
@@ -447,7 +486,7 @@ class Warrants:
         ahead = Ahead(
             signals=outlook.memory,
             ranges=ranges,
-            horizon_seconds=EXPIRY_SECONDS,
+            horizon_seconds=horizon_seconds,
             reach_bytes=_reach_bytes(level, outlook.memory),
             outside_bytes=outside_bytes,
         )
@@ -484,8 +523,12 @@ class Warrants:
         level, left_bytes, near_bytes = found[0]
         seen = outlook.memory[level.signal]
         level_bytes = memory_level(level.threshold, seen)
-        if len(found) > 1 or left_bytes <= 0 or level.working_set_bytes is None:
-            raise NoWarrantError("more than one crossing is near, or no one counter tells of it")
+        if len(found) > 1:
+            raise NoWarrantError("more than one crossing is near")
+        if level.working_set_bytes is None:
+            raise NoWarrantError("no one counter tells of the crossing that is near")
+        if left_bytes <= 0:
+            raise NoWarrantError(f"{level.threshold} is crossed already")
         if level_bytes is None or level_bytes >= seen.capacity - DRIFT_BYTES:
             raise NoWarrantError("page cache has lifted the crossing to the capacity")
         return replace(level, level_bytes=level_bytes), left_bytes, near_bytes
@@ -497,7 +540,7 @@ class Warrants:
         known = self._watched.get(cgroup)
         if known is None or known.cgroup_id != os.stat(self.tree.path(cgroup)).st_ino:
             self._changed.set()  # looked up again
-            raise NoWarrantError(f"{cgroup} is not known to the kernel")
+            raise NotKnownYetError(f"{cgroup} is not known to the kernel yet")
         return known.memory
 
     def _bound(
@@ -538,11 +581,19 @@ def _may_reclaim_outside(level: MemoryLevel, outlook: Outlook) -> bool:
     return outlook.settings.reclaims_memory and may_be_due(outlook.state, outlook.now_seconds, until_seconds)
 
 
-def _outside_bytes(seen: Observation | None, charged: Mapping[str, int]) -> int | None:
-    """Return what is charged to no pod at most, page cache included; the pods were read just before."""
-    if seen is None or seen.inactive_file_bytes is None:
-        return None
-    return max(0, seen.capacity - seen.available + seen.inactive_file_bytes - sum(charged.values()))
+def _outside_bytes(
+    level: MemoryLevel,
+    pods: Sequence[Pod],
+    usages: PodUsages,
+    memory: Callable[[], Mapping[Signal, Observation]],
+) -> int | None:
+    """Return the working set that no pod holds, as the policy will see it; None where it is not known.
+
+    The pods are read first: what they take until the node is read makes it no smaller.
+    """
+    used = usages.of([pod.uid for pod in pods])
+    seen = memory().get(level.signal)
+    return None if seen is None else memory_outside_pods(seen, pods, used)
 
 
 def _reach_bytes(level: MemoryLevel, memory: Mapping[Signal, Observation]) -> int:

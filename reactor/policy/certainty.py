@@ -9,6 +9,7 @@ others at their most. If the victim goes first there, it goes first everywhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,7 +20,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
-from reactor.policy.memory_reclaim import LEAST_BYTES, is_reclaiming, may_be_due
+from reactor.policy.memory_reclaim import is_reclaiming, least_worth_bytes, may_be_due
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.storm import is_hard_memory
 
@@ -50,7 +51,7 @@ class Ahead:
     """What lies ahead: a crossing within `horizon_seconds`, seen `reach_bytes` past the threshold at most.
 
     `signals` are as observed now; `ranges` is by uid how much each pod may use until then. Outside the pods
-    are `outside_bytes` at most, None where nothing bounds that.
+    are `outside_bytes` of their working set at most, None where nothing bounds that.
     """
 
     signals: Mapping[Signal, Observation]
@@ -75,12 +76,7 @@ def certain_victim(
     unknown = next((pod for pod in pods if pod.uid not in ahead.ranges), None)
     if unknown is not None:
         return f"how much {unknown.key} may use is not known"
-    seen = ahead.signals[threshold.signal]
-    value = int(threshold.value.of(seen.capacity))
-    first, last = (
-        replace(seen, available=value - past_bytes, taken_at_seconds=None)
-        for past_bytes in (1, ahead.reach_bytes)
-    )
+    first, last = (_crossed(threshold, ahead, past_bytes) for past_bytes in (1, ahead.reach_bytes))
     most = {uid: PodUsage(memory_working_set_bytes=one.most_bytes) for uid, one in ahead.ranges.items()}
     ranking = rank(pods, most, threshold.signal, settings.layout)
     if settings.minimum_victim is not None:
@@ -101,6 +97,27 @@ def certain_victim(
         if chosen != [victim]:
             return f"{', '.join(pod.key for pod in chosen) or 'no pod'} may come before {victim.key} by then"
     return CertainVictim(pod=victim, threshold=threshold, crossing=first)
+
+
+def settled_until_seconds(state: PolicyState) -> float:
+    """Return when the next grace period of a memory threshold ends, infinity where none runs.
+
+    Until then nothing is decided for it.
+    """
+    return min(
+        (
+            since_seconds + one.grace_period_seconds
+            for one, since_seconds in state.first_observed.items()
+            if one.signal in MEMORY_SIGNALS
+        ),
+        default=math.inf,
+    )
+
+
+def _crossed(threshold: Threshold, ahead: Ahead, past_bytes: int) -> Observation:
+    seen = ahead.signals[threshold.signal]
+    value = int(threshold.value.of(seen.capacity))
+    return replace(seen, available=value - past_bytes, taken_at_seconds=None)
 
 
 def without_reclaim(settings: EvictionSettings) -> EvictionSettings:
@@ -131,7 +148,7 @@ def _unsettled(
         yield from _under_way(state, now_seconds + ahead.horizon_seconds)
         yield from _others_near(settings, threshold, ahead)
         yield from _judged_still(settings, state, now_seconds)
-        yield from _reclaimed_first(settings, state, ahead, now_seconds)
+        yield from _reclaimed_first(settings, state, threshold, ahead, now_seconds)
 
 
 def _under_way(state: PolicyState, until_seconds: float) -> Iterator[str]:
@@ -168,10 +185,11 @@ def _judged_still(settings: EvictionSettings, state: PolicyState, now_seconds: f
 
 
 def _reclaimed_first(
-    settings: EvictionSettings, state: PolicyState, ahead: Ahead, now_seconds: float
+    settings: EvictionSettings, state: PolicyState, threshold: Threshold, ahead: Ahead, now_seconds: float
 ) -> Iterator[str]:
     """Yield why a reclaim may come before the eviction."""
-    is_little = ahead.outside_bytes is not None and ahead.outside_bytes < LEAST_BYTES
+    worth_bytes = least_worth_bytes(threshold, _crossed(threshold, ahead, 1))  # the further past, the more
+    is_little = ahead.outside_bytes is not None and ahead.outside_bytes < worth_bytes
     until_seconds = now_seconds + ahead.horizon_seconds
     may_reclaim = settings.reclaims_memory and not is_little and may_be_due(state, now_seconds, until_seconds)
     if may_reclaim or is_reclaiming(state, now_seconds):

@@ -47,17 +47,21 @@ def reclaim_wanted(
         return None
     seen = snapshot.signals[threshold.signal]
     outside_bytes = _outside_bytes(snapshot.signals, seen, pods, snapshot.pods)
-    wanted_bytes = threshold.missing(seen)
-    if outside_bytes is None or outside_bytes < max(wanted_bytes, LEAST_BYTES):
+    if outside_bytes is None or outside_bytes < least_worth_bytes(threshold, seen):
         return None
     return MemoryReclaim(
         signal=threshold.signal,
         began_seconds=now_seconds,
         until_seconds=now_seconds + MOST_SECONDS,
         available_bytes=seen.available,
-        wanted_bytes=wanted_bytes,
+        wanted_bytes=threshold.missing(seen),
         outside_bytes=outside_bytes,
     )
+
+
+def least_worth_bytes(threshold: Threshold, seen: Observation) -> int:
+    """Return how much has to lie outside the pods, or more, that a reclaim is worth it."""
+    return max(threshold.missing(seen), LEAST_BYTES)
 
 
 def reclaim_awaited(

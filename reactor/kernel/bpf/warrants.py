@@ -29,11 +29,11 @@ PLACES: Final = 4096
 CLAIM_BITS: Final = 2
 
 CLAIM: Final = struct.Struct("=Q")
-WARRANT_TERMS: Final = struct.Struct(f"=9Q{SPARED}Q{SPARED}II")
+WARRANT_TERMS: Final = struct.Struct(f"=10Q{SPARED}Q{SPARED}II")
 WARRANT_RESULT: Final = struct.Struct("=IQQQIi16s")
 WARRANT_ARRIVALS: Final = struct.Struct("=Q")
 WARRANT_ORDER: Final = struct.Struct("=QQQ")
-_START: Final = struct.Struct("=qq")
+_START: Final = struct.Struct("=qqq")
 _PLACE: Final = struct.Struct("=I")
 _BOUND: Final = struct.Struct("=Q")
 _TERMS_AT: Final = CLAIM.size
@@ -41,6 +41,7 @@ _RESULT_AT: Final = _TERMS_AT + WARRANT_TERMS.size
 _ARRIVALS_AT: Final = _RESULT_AT + WARRANT_RESULT.size
 WARRANT_BYTES: Final = _ARRIVALS_AT + WARRANT_ARRIVALS.size
 EXPIRES_AT: Final = _TERMS_AT + 7 * CLAIM.size
+ACTIVE_MOST_AT: Final = _TERMS_AT + 9 * CLAIM.size
 _NO_RESULT: Final = bytes(WARRANT_RESULT.size)
 
 
@@ -90,6 +91,7 @@ class Terms:
             self.cache_most,
             self.expires_ns,
             self.heeds_outside,
+            0,
             *(one for one, _ in spared),
             *(level for _, level in spared),
             self.victim_level,
@@ -187,6 +189,10 @@ class WarrantProbe(Probe):
         """Return the machine's page cache, without shared memory and tmpfs. Raises BpfError."""
         return int(_START.unpack(self._counters(bytes(_START.size)))[1])
 
+    def active_cache_pages(self) -> int:
+        """Return how much of it is active, and counts as used. Raises BpfError."""
+        return int(_START.unpack(self._counters(bytes(_START.size)))[2])
+
     def working_set_pages(self) -> int:
         """Return the machine's working set, as the kernel compares it with a level. Raises BpfError."""
         return int(_START.unpack(self._counters(bytes(_START.size)))[0])
@@ -207,11 +213,13 @@ class WarrantProbe(Probe):
         self._warrant[_TERMS_AT:_ARRIVALS_AT] = packed + _NO_RESULT
         return bool(WARRANT_ORDER.unpack(self._draft(WARRANT_ORDER.pack(generation, 0, 0)))[2])
 
-    def arm(self, generation: int, arrivals: int) -> bool:
+    def arm(self, generation: int, arrivals: int, *, active_most: int = 0) -> bool:
         """Have the draft served; return False where a bound was passed or a cgroup came. Raises BpfError.
 
-        `arrivals` are those of before the pods were listed.
+        `arrivals` are those of before the pods were listed. `active_most` pages of the machine's page cache
+        may be active at the crossing; 0: as many as there are.
         """
+        CLAIM.pack_into(self._warrant, ACTIVE_MOST_AT, active_most)
         return bool(WARRANT_ORDER.unpack(self._arm(WARRANT_ORDER.pack(generation, arrivals, 0)))[2])
 
     def withdraw(self) -> ClaimState | None:

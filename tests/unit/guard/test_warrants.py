@@ -14,7 +14,7 @@ import trio
 
 from reactor.errors import BpfError
 from reactor.guard.warrant import Outlook
-from reactor.guard.warrants import RENEWAL_SECONDS, Warrants
+from reactor.guard.warrants import EXPIRY_SECONDS, RENEWAL_SECONDS, RETRIAL_SECONDS, Warrants
 from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, WarrantRecord
 from reactor.kernel.bpf.warrants import ClaimState, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
@@ -48,6 +48,8 @@ class FakeProbe:
         self.places: dict[int, int] = {}
         self.bounds: dict[int, int] = {}
         self.come = 0
+        self.active_pages = 400
+        self.active_most = 0
         self.found = _nothing()
         self.fails: Exception | None = None
         self.meanwhile: Callable[[], None] = lambda: None
@@ -77,6 +79,9 @@ class FakeProbe:
     def cache_pages(self) -> int:
         return 1000
 
+    def active_cache_pages(self) -> int:
+        return self.active_pages
+
     def is_claimed(self) -> bool:
         return self.claim is not None
 
@@ -90,7 +95,8 @@ class FakeProbe:
         self.meanwhile()
         return True
 
-    def arm(self, generation: int, arrivals: int) -> bool:
+    def arm(self, generation: int, arrivals: int, *, active_most: int = 0) -> bool:
+        self.active_most = active_most
         if self.claim != (generation, ClaimState.DRAFT):
             return False
         self.claim = (generation, ClaimState.LIVE)
@@ -183,9 +189,9 @@ class Setting:
 
     @property
     def seen_again(self) -> Observation:
-        """Return what is observed after the draft: of the capacity only what is in the pods is used."""
+        """Return what is observed after the draft: what is in the pods is used, and `outside_bytes`."""
         held = sum(one.memory_working_set_bytes or 0 for one in self.usages.seen.values())
-        return replace(self.seen, available=CAPACITY - held - self.outside_bytes + self.inactive_file_bytes)
+        return replace(self.seen, available=CAPACITY - held - self.outside_bytes)
 
     @property
     def seen(self) -> Observation:
@@ -307,7 +313,8 @@ async def test_victim_that_may_be_overtaken_over_the_farther_distance_waits_for_
     started.give()
     assert started.probe.claim is None
     assert started.warrants.why_none == "cgroup/hog may come before cgroup/other by then"
-    assert not started.warrants.is_due(started.now_seconds + 10.0)
+    assert not started.warrants.is_due(started.now_seconds + RENEWAL_SECONDS)
+    assert started.warrants.is_due(started.now_seconds + RETRIAL_SECONDS)
     started.available = 102 * MIB
     started.give()
     assert started.probe.armed_for == started.hog.cgroup_inode
@@ -352,11 +359,18 @@ async def test_cgroup_that_comes_after_the_pods_were_listed_leaves_no_warrant(st
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda at: setattr(at, "available", 99 * MIB), "more than one crossing"),
+        (lambda at: setattr(at, "available", 99 * MIB), "memory.available<104857600 is crossed already"),
+        (
+            lambda at: at.warrants.levels([at.level(), at.level(cgroup="/node/other")]),
+            "more than one crossing is near",
+        ),
         (lambda at: setattr(at, "available", 400 * MIB), "no crossing is near"),
         (lambda at: setattr(at, "holds", lambda _: False), "is not prepared to be killed"),
         (lambda at: at.warrants.levels([]), "no crossing is near"),
-        (lambda at: at.warrants.levels([at.level(working_set_bytes=None)]), "no one counter tells of it"),
+        (
+            lambda at: at.warrants.levels([at.level(working_set_bytes=None)]),
+            "no one counter tells of the crossing",
+        ),
         (lambda at: at.warrants.levels([at.level(cgroup="/gone")]), "/gone is not known to the kernel"),
         (lambda at: at.add("newcomer", 1), "is not known to the kernel yet"),
         (
@@ -487,11 +501,46 @@ async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside
     assert started.warrants.why_none is None
     assert started.probe.armed_for == started.hog.cgroup_inode
     assert started.probe.terms.heeds_outside
+    assert started.probe.active_most == 400
+    started.warrants.rest()
+    started.outside_bytes = MIB // 4
+    started.give()
+    assert started.probe.active_most == 400 + PAGES * 3 // 4
     started.warrants.rest()
     started.outside_bytes = MIB
     started.give()
     assert started.probe.armed_for is None
     assert started.warrants.why_none == "memory that no pod holds may be reclaimed first"
+
+
+async def test_idle_page_cache_outside_the_pods_is_no_reason_for_a_reclaim(started: Setting) -> None:
+    """It counts as available, and the policy would evict at once; the kernel is told how much may be used."""
+    started.settings = replace(started.settings, reclaims_memory=True)
+    started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
+    started.inactive_file_bytes = 50 * MIB
+    started.warrants.levels([started.level(level_bytes=950 * MIB)])
+    started.give()
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    assert started.probe.active_most == 400 + PAGES
+
+
+async def test_warrant_ends_with_the_grace_period_of_a_soft_threshold(started: Setting) -> None:
+    """The eviction for that comes first from then on; until then the crossing has its own."""
+    started.warrants.clock_ns = lambda: int(started.now_seconds * 1e9)
+    soft = replace(make_threshold(150 * MIB), grace_period_seconds=30.0)
+    started.settings = EvictionSettings(thresholds=(HARD, soft))
+    for left_seconds, lasting_seconds in ((10.0, EXPIRY_SECONDS), (0.125, 0.124)):
+        started.warrants.rest()
+        started.state = PolicyState(first_observed={soft: started.now_seconds - 30.0 + left_seconds})
+        started.give()
+        assert started.probe.armed_for == started.hog.cgroup_inode
+        assert started.probe.terms is not None
+        assert started.probe.terms.expires_ns == int((started.now_seconds + lasting_seconds) * 1e9)
+    started.warrants.rest()
+    started.state = PolicyState(first_observed={soft: started.now_seconds - 30.0})
+    started.give()
+    assert started.probe.armed_for is None
+    assert started.warrants.why_none == "the grace period of memory.available<157286400 ends"
 
 
 @pytest.mark.parametrize("what", ["the machine", "all pods have a signal of their own", "can't be read"])
@@ -555,6 +604,21 @@ async def test_crossing_of_another_pod_is_counted_as_such(started: Setting) -> N
     started.probe.found = replace(started.probe.found, crossed_ns=5)
     assert started.warrants.withdraw() is None
     assert started.warrants.counted == {WarrantEnd.OTHER_CROSSED: 1}
+
+
+async def test_loop_is_woken_where_a_warrant_waited_for_a_pod_to_be_known(started: Setting) -> None:
+    """A pod that has just come: nothing else would have one given before the nearer early level."""
+    started.add("newcomer", 1)
+    started.warrants.track(started.pods)
+    started.available = 125 * MIB
+    started.give()
+    assert started.warrants.why_none == "cgroup/newcomer is not known to the kernel yet"
+    await started.until(lambda: bool(started.woken))
+    started.give()
+    assert started.probe.armed_for == started.hog.cgroup_inode
+    started.warrants.track(started.pods[:2])
+    await started.until(lambda: len(started.probe.places) == 2)
+    assert len(started.woken) == 1
 
 
 async def test_pods_that_go_are_forgotten_by_the_kernel_too(started: Setting) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,13 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
-from reactor.policy.certainty import Ahead, CertainVictim, UsageRange, certain_victim
+from reactor.policy.certainty import (
+    Ahead,
+    CertainVictim,
+    UsageRange,
+    certain_victim,
+    settled_until_seconds,
+)
 from reactor.policy.memory_reclaim import LEAST_BYTES
 
 from . import strategies as draw
@@ -233,6 +240,23 @@ def test_no_reclaim_comes_between_where_less_lies_outside_the_pods_than_is_recla
         assert certain(policy, state, outside_bytes=outside_bytes) == why
     under_way = replace(state, memory_reclaim=_RECLAIM)
     assert certain(policy, under_way, outside_bytes=0) == why
+
+
+def test_no_reclaim_comes_between_where_less_lies_outside_the_pods_than_is_wanted() -> None:
+    hard = replace(HARD, minimum_reclaim=draw.amount(2 * LEAST_BYTES))
+    policy = EvictionSettings(thresholds=(hard,), reclaims_memory=True, unhelpful_eviction_pause_seconds=0.0)
+    state = PolicyState(evicted_at=(85.0,))
+    for outside_bytes, is_sure in ((2 * LEAST_BYTES, True), (2 * LEAST_BYTES + 1, False)):
+        found = certain(policy, state, threshold=hard, outside_bytes=outside_bytes)
+        assert isinstance(found, CertainVictim) is is_sure
+
+
+def test_what_is_awaited_is_settled_until_the_first_grace_period_of_memory_ends() -> None:
+    assert settled_until_seconds(PolicyState()) == math.inf
+    disk = Threshold(signal=Signal.NODEFS_AVAILABLE, value=draw.amount(1), grace_period_seconds=1.0)
+    longer = replace(SOFT, grace_period_seconds=90.0)
+    state = PolicyState(first_observed={disk: 99.0, SOFT: 80.0, longer: 80.0})
+    assert settled_until_seconds(state) == 110.0
 
 
 def _reclaim_of(began_seconds: float) -> MemoryReclaim:

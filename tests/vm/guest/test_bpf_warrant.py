@@ -177,6 +177,20 @@ def test_removal_of_another_pod_voids_a_warrant_that_heeds_what_it_leaves_and_no
         assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE
 
 
+def test_page_cache_that_is_used_again_voids_a_warrant_that_heeds_it_and_no_other(node: Node) -> None:
+    active = node.probe.active_cache_pages()
+    told = Path("/proc/vmstat").read_text().split()
+    assert abs(active - int(told[told.index("nr_active_file") + 1])) < 4 * PAGES
+    node.arm(node.terms(40), active_most=active // 2)
+    pid = node.victim.allocate(80)
+    assert node.voided() is WarrantOutcome.OUTSIDE
+    assert is_alive(pid)
+    node.victim.end()
+    node.arm(node.terms(40), active_most=active * 2)
+    pid = node.victim.allocate(80)
+    assert node.served().pid == pid
+
+
 def test_full_ring_buffer_hinders_no_kill_and_the_claim_tells_of_it(node: Node) -> None:
     """Nobody takes the records: each cgroup that is made voids a warrant, and leaves one."""
     node.probe.take()

@@ -57,12 +57,12 @@ class Node:
             heeds_outside=heeds_outside,
         )
 
-    def arm(self, terms: Terms, *, other_mib: int = 1 << 20) -> None:
+    def arm(self, terms: Terms, *, other_mib: int = 1 << 20, active_most: int = 0) -> None:
         generation = next(GENERATIONS)
         arrivals = self.probe.arrivals()
         self.probe.bound(0, other_mib * PAGES)
         assert self.probe.draft(generation, terms)
-        assert self.probe.arm(generation, arrivals)
+        assert self.probe.arm(generation, arrivals, active_most=active_most)
 
     def voided(self) -> WarrantOutcome:
         """Return why there is no warrant any more."""

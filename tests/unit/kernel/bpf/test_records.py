@@ -43,6 +43,7 @@ from reactor.kernel.bpf.records import (
     parse_record,
 )
 from reactor.kernel.bpf.warrants import (
+    ACTIVE_MOST_AT,
     CLAIM,
     CLAIM_BITS,
     EXPIRES_AT,
@@ -78,7 +79,7 @@ OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_page
 
 TERMS = (
     *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache"),
-    *("cache_most", "expires_ns", "heeds_outside"),
+    *("cache_most", "expires_ns", "heeds_outside", "active_most"),
     *("spared", "spared_levels", "victim_level"),
 )
 RESULT = ("outcome", "crossed_ns", "signalled_ns", "value", "pid", "error", "comm")
@@ -264,10 +265,11 @@ def test_node_counts_by_its_working_set_where_nothing_else_is_asked_for() -> Non
 def test_warrant_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
     assert c_layouts["warrant"] == WARRANT_BYTES
     assert c_layouts["warrant.claim"] == 0
-    nine, spared, levels = 9 * 8, SPARED * 8, SPARED * 4
-    in_terms = [*range(0, nine, 8), nine, nine + spared, nine + spared + levels]
+    ten, spared, levels = 10 * 8, SPARED * 8, SPARED * 4
+    in_terms = [*range(0, ten, 8), ten, ten + spared, ten + spared + levels]
     assert [c_layouts[f"warrant.{field}"] for field in TERMS] == [CLAIM.size + place for place in in_terms]
     assert c_layouts["warrant.expires_ns"] == EXPIRES_AT
+    assert c_layouts["warrant.active_most"] == ACTIVE_MOST_AT
     result_at = CLAIM.size + WARRANT_TERMS.size
     *in_result, end = _offsets(WARRANT_RESULT)
     assert [c_layouts[f"warrant.{field}"] for field in RESULT] == [result_at + place for place in in_result]
@@ -301,7 +303,7 @@ def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
 
 def test_terms_name_each_spared_cgroup_with_its_level() -> None:
     terms = terms_with(((10, 3), (11, 4)))
-    assert (1, 3, 4, 5, 6, 7, 8, 9, 0, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(
+    assert (1, 3, 4, 5, 6, 7, 8, 9, 0, 0, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(
         terms.pack()
     )
 
