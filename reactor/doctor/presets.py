@@ -65,7 +65,7 @@ _SERVER: Final = Purpose(
       - multipathd.service
       - iscsid.service
       # what keeps containers and virtual machines; those themselves may go
-      - libpod-conmon-*.scope
+      - /machine.slice/libpod-conmon-*.scope
       - cri-docker.service
       - k3s*.service
       - rke2-*.service
@@ -130,7 +130,7 @@ _CONTAINERS: Final = Purpose(
   # /etc/docker/daemon.json; else they lie among the services, in /system.slice.""",
     lists="""\
     # Never: podman's monitors, each of which ends with its container.
-    never: [libpod-conmon-*.scope]
+    never: [/machine.slice/libpod-conmon-*.scope]
 """,
 )
 PURPOSES: Final = {Preset.SERVER: _SERVER, Preset.DESKTOP: _DESKTOP, Preset.CONTAINERS: _CONTAINERS}

@@ -35,7 +35,8 @@ from machine import Hypervisor, Machine, Result
 from vagrant_libvirt import VagrantLibvirt
 
 _RACE = "race.json"
-_OF_THE_INSTALL_PAGE = ("prometheus",)
+_PAGES = ("test_package.py", "test_podman.py", "test_oomd_package.py")
+_OF_THE_PAGES = ("prometheus", "podman", "busybox-static", "systemd-oomd")
 
 
 def up(names: Sequence[str], hypervisor: Hypervisor) -> int:
@@ -142,14 +143,12 @@ def soak(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Names
 
 
 def package(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Namespace) -> int:
-    """Follow docs/install.md in the machines with the newest package of dist, upgraded on the way."""
+    """Follow pages of docs in the machines with the newest package of dist, upgraded on the way."""
     packages = _two_versions()
-    words = ["--capture=no", *shlex.split(arguments.pytest), "test_package.py"]
+    words = ["--capture=no", *shlex.split(arguments.pytest), *_PAGES]
 
     def follow(machine: Machine) -> Result:
-        others = debian_packages.collect(
-            CACHE, machine.definition.suite, machine.packages(), _OF_THE_INSTALL_PAGE
-        )
+        others = debian_packages.collect(CACHE, machine.definition.suite, machine.packages(), _OF_THE_PAGES)
         machine.provide(others, "debian")
         machine.provide(packages, "packages")
         machine.provide(ROOT / "docs", "docs")

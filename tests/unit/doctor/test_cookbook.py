@@ -80,8 +80,11 @@ RECIPES: Final = {
                 "/machine.slice/libpod-1.scope",
                 "/machine.slice/libpod-conmon-1.scope",
                 "/machine.slice/machine-db.slice/libpod-2.scope",
+                "/machine.slice/machine-db.slice/libpod-conmon-2.scope",
+                "/machine.slice/machine-libpod_pod_3.slice/libpod-3.scope",
+                "/machine.slice/machine-libpod_pod_3.slice/libpod-conmon-3.scope",
             ),
-            may_go=frozenset({"libpod-1.scope", "machine-db.slice"}),
+            may_go=frozenset({"libpod-1.scope", "machine-db.slice", "machine-libpod_pod_3.slice"}),
         ),
     ),
     "Beside or instead of other daemons": (

@@ -193,6 +193,8 @@ def plain_machine(machine, monkeypatch):
         "/user.slice/user-0.slice",
         "/machine.slice/libpod-4f5e.scope",
         "/machine.slice/libpod-conmon-4f5e.scope",
+        "/machine.slice/machine-libpod_pod_3.slice/libpod-3.scope",
+        "/machine.slice/machine-libpod_pod_3.slice/libpod-conmon-3.scope",
     ):
         for controller in ("memory", "pids", "cpu", "freezer"):
             (getattr(tree, f"{controller}_root") / cgroup.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -223,6 +225,7 @@ def test_a_server_has_services_and_users_guarded_and_what_it_stands_on_spared(pl
         "apt-daily-upgrade.service",
         "user-1000.slice",
         "libpod-4f5e.scope",
+        "machine-libpod_pod_3.slice",
     } == may_go
     assert {
         *(unit for unit in SYSTEM_UNITS if "/" not in unit),
@@ -243,7 +246,8 @@ def test_a_desktop_has_applications_guarded_and_not_the_session(plain_machine, t
 
 def test_a_host_of_containers_has_containers_guarded_and_not_their_monitors(plain_machine, tmp_path):
     may_go, stay, last = by_preset(plain_machine, Preset.CONTAINERS, tmp_path)
-    assert ({"libpod-4f5e.scope"}, {"libpod-conmon-4f5e.scope"}, set()) == (may_go, stay, last)
+    assert {"libpod-4f5e.scope", "machine-libpod_pod_3.slice"} == may_go
+    assert ({"libpod-conmon-4f5e.scope"}, set()) == (stay, last)
 
 
 @pytest.mark.parametrize("preset", [None, *Preset])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import guarded
+import packaged
 import probing
 import pytest
 
@@ -73,3 +76,20 @@ def debian() -> None:
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line for line in lines if not line.startswith("path-exclude")))
     guarded.run("apt-get", "-qq", "update")
+
+
+@pytest.fixture
+def package_directory(tmp_path: Path) -> Iterator[Path]:
+    """Yield an empty directory to install from, on a machine that has no package of reactor."""
+    guarded.run("systemctl", "stop", packaged.SERVICE, check=False)
+    for unit in (packaged.SERVICE, guarded.SLICE):  # of tests of the wheel
+        Path("/run/systemd/system", unit).unlink(missing_ok=True)
+    shutil.rmtree(guarded.CONFIG.parent, ignore_errors=True)
+    guarded.run("systemctl", "daemon-reload")
+    try:
+        yield tmp_path
+    finally:
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["dpkg", "--purge", "reactor"], env=environment, capture_output=True, check=False)
+        guarded.run("systemctl", "stop", "hog.service", "prometheus", check=False)
+        guarded.run("systemctl", "reset-failed", check=False)

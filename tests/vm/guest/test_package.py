@@ -6,10 +6,8 @@ Needs the Debian package, a later version of it, the page, and Debian's Promethe
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from guarded import HERE, SECONDS, SLICE, V2, eventually, prop, run
+from guarded import CONFIG, V2, eventually, prop, run
+from packaged import PACKAGES, SERVICE, Page, follow, versions
 
-PAGE: Final = HERE.parent / "docs/install.md"
-PACKAGES: Final = HERE.parent / "packages"
-SERVICE: Final = "reactor.service"
-CONFIG: Final = Path("/etc/reactor/config.yaml")
+PAGE: Final = Page("install.md", followed_by="test_package.py")
 # What apt, dpkg and systemd keep for themselves, and what these tests are installed in.
 _NOT_COMPARED: Final = (
     "/opt/reactor", "/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log/apt", "/var/log/journal",
@@ -31,7 +27,7 @@ _NOT_COMPARED: Final = (
 )  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
-    not (PAGE.exists() and PACKAGES.is_dir()), reason="no package in this machine: make vm-test-package"
+    not PACKAGES.is_dir(), reason="no package in this machine: make vm-test-package"
 )
 
 
@@ -59,51 +55,6 @@ def posted() -> Iterator[list[dict[str, Any]]]:
             thread.join()
 
 
-@pytest.fixture
-def package_directory(tmp_path: Path) -> Iterator[Path]:
-    """Yield an empty directory to install from, on a machine that has no package of reactor."""
-    run("systemctl", "stop", SERVICE, check=False)
-    for unit in (SERVICE, SLICE):  # of tests of the wheel
-        Path("/run/systemd/system", unit).unlink(missing_ok=True)
-    shutil.rmtree(CONFIG.parent, ignore_errors=True)
-    run("systemctl", "daemon-reload")
-    try:
-        yield tmp_path
-    finally:
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["dpkg", "--purge", "reactor"], env=environment, capture_output=True, check=False)
-        subprocess.run(["systemctl", "stop", "hog.service", "prometheus"], capture_output=True, check=False)
-        subprocess.run(["systemctl", "reset-failed"], capture_output=True, check=False)
-
-
-def commands(name: str) -> list[str]:
-    """Return the commands of one block of the page."""
-    marked = f"<!-- followed by tests/vm/guest/test_package.py: {name} -->\n```console\n"
-    block = PAGE.read_text(encoding="utf-8").partition(marked)[2].partition("```")[0]
-    found = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
-    assert found, f"the page has no block {name}"
-    return found
-
-
-def follow(command: str, directory: Path, *, check: bool = True) -> str:
-    """Run a command as it is printed, the answer to apt's question being yes; return what it printed."""
-    if command.startswith("sudo apt "):
-        command = command.replace("sudo apt ", "sudo DEBIAN_FRONTEND=noninteractive apt --yes ")
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=directory, capture_output=True, text=True, check=False, timeout=4 * SECONDS
-    )
-    print(f"$ {command}\n{done.stdout}{done.stderr}", flush=True)
-    assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
-def versions() -> tuple[Path, Path]:
-    """Return the package and a later version of it."""
-    (newer,) = PACKAGES.glob("reactor_*+later_*.deb")
-    (older,) = set(PACKAGES.glob("reactor_*.deb")) - {newer}
-    return older, newer
-
-
 def files() -> set[str]:
     """Return every path of the root filesystem that is compared."""
     prune = [word for path in _NOT_COMPARED for word in ("-path", path, "-prune", "-o")]
@@ -129,14 +80,14 @@ def test_an_eviction_is_explained_logged_posted_and_alerted_within_the_pages_min
     older, _ = versions()
     shutil.copy(older, package_directory)
     started = time.monotonic()
-    for command in [one for name in ("install", "evict", "webhook") for one in commands(name)]:
+    for command in [one for name in ("install", "evict", "webhook") for one in PAGE.commands(name)]:
         follow(command, package_directory)
-    *prometheus, is_scraped = commands("prometheus")
+    *prometheus, is_scraped = PAGE.commands("prometheus")
     for command in prometheus:
         follow(command, package_directory)
     eventually(lambda: "=> 1 @" in follow(is_scraped, package_directory, check=False), "a scrape")
 
-    hog, explain, journal = commands("hog")
+    hog, explain, journal = PAGE.commands("hog")
     follow(hog, package_directory)
     eventually(lambda: prop("hog.service", "ActiveState") == "failed", "the hog's end")
     assert "was evicted" in follow(explain, package_directory)
@@ -147,13 +98,13 @@ def test_an_eviction_is_explained_logged_posted_and_alerted_within_the_pages_min
     assert "evicted cgroup/hog.service (killed)" in posted[0]["text"]
     logged = follow(journal, package_directory)
     assert "Subject: Pod cgroup/hog.service was evicted" in logged
-    (alert,) = commands("alert")
+    (alert,) = PAGE.commands("alert")
     firing = 'alertname="ReactorEvicted", alertstate="firing"'
     eventually(lambda: firing in follow(alert, package_directory), "the alert")
 
     seconds = time.monotonic() - started
     print(f"from apt install to the firing alert: {seconds:.0f} s", flush=True)
-    (minutes,) = re.findall(r"to the alert takes less than (\d+) minutes", PAGE.read_text(encoding="utf-8"))
+    (minutes,) = re.findall(r"to the alert takes less than (\d+) minutes", PAGE.text)
     assert seconds < 60 * int(minutes)
     rules = Path("/usr/share/reactor/monitoring/rules.yaml").read_text(encoding="utf-8")
     (link,) = re.findall(r"runbook_url: file://(\S+)#reactorevicted", rules)
@@ -166,14 +117,14 @@ def test_the_install_page_is_true_from_the_installation_to_the_purge(package_dir
 
     # Install: it runs, and says what it would do and what to do next.
     shutil.copy(older, package_directory)
-    shown = [follow(command, package_directory) for command in commands("install")]
+    shown = [follow(command, package_directory) for command in PAGE.commands("install")]
     text = prop(SERVICE, "StatusText")
     assert text.startswith("dry run: ")
     assert "would evict from /guarded.slice at memory.available<200Mi, pid.available<5%" in text
     assert "To evict: reactor.dryRun: false in /etc/reactor/config.yaml" in text
     assert text in shown[-1]
     assert prop(SERVICE, "UnitFileState") == "enabled"
-    for command in commands("look"):
+    for command in PAGE.commands("look"):
         assert follow(command, package_directory)
     if V2:
         eventually(
@@ -181,10 +132,10 @@ def test_the_install_page_is_true_from_the_installation_to_the_purge(package_dir
         )
 
     # Let it evict: the hog goes, and nothing else.
-    for command in commands("evict"):
+    for command in PAGE.commands("evict"):
         follow(command, package_directory)
     eventually(lambda: not prop(SERVICE, "StatusText").startswith("dry run"), "the reload")
-    hog, *after = commands("hog")
+    hog, *after = PAGE.commands("hog")
     follow(hog, package_directory)
     eventually(lambda: prop("hog.service", "ActiveState") == "failed", "the hog's end")
     assert "was evicted" in follow(after[0], package_directory)
@@ -197,7 +148,7 @@ def test_the_install_page_is_true_from_the_installation_to_the_purge(package_dir
     pid = prop(SERVICE, "MainPID")
     (package_directory / older.name).unlink()
     shutil.copy(newer, package_directory)
-    (command,) = commands("upgrade")
+    (command,) = PAGE.commands("upgrade")
     gaps = re.search(r"not guarded for (\d+) ms and for (\d+) ms", follow(command, package_directory))
     assert gaps is not None, run("journalctl", "-u", "reactor*", "-n", "60", "--no-pager")
     print(f"gaps at the upgrade: {gaps[1]} ms, {gaps[2]} ms", flush=True)
@@ -209,7 +160,7 @@ def test_the_install_page_is_true_from_the_installation_to_the_purge(package_dir
 
     # Remove, and purge: nothing is left, not even what a daemon that was killed leaves to its successor.
     Path("/sys/fs/bpf/reactor/left").mkdir(parents=True, exist_ok=True)
-    remove, purge = commands("remove")
+    remove, purge = PAGE.commands("remove")
     follow(remove, package_directory)
     assert prop(SERVICE, "ActiveState") == "inactive"
     assert CONFIG.exists()
