@@ -21,6 +21,7 @@ def test_the_pod_with_the_most_processes_is_evicted_and_the_others_stay(pods: Po
     pods.create("many", ["fork", str(FORKED)])
     evicted = pods.wait("many", is_evicted, "is evicted")
     assert evicted["status"]["message"].startswith("The node was low on resource: pids.")
-    assert reactor.evicted() == ["many"]
+    # It forks as it starts: on a quick machine before anybody has told its name.
+    assert reactor.evicted() in (["many"], [f"pod{evicted['metadata']['uid']}"])
     assert is_running(pods.get("few"))
     assert len(pods.events("Evicted")) == 1
