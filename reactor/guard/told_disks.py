@@ -6,6 +6,7 @@ where the steward is gone, and counts as unknown then.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -29,6 +30,9 @@ _MOST_SECONDS: Final = 900.0
 _AGAIN_SECONDS: Final = 1.0
 _BETWEEN_WAKES_SECONDS: Final = 0.1
 _LATE: Final = "the steward does not answer: what was seen before grows stale"
+# On a node that is short of CPU a steward takes some ten seconds to start: until then nothing is lost.
+_STARTING_SECONDS: Final = 30.0
+_STARTING: Final = "the steward has not answered yet: it starts"
 
 
 class ToldFilesystems:
@@ -61,6 +65,7 @@ class ToldFilesystems:
         self._on_filling = on_filling
         self._clock_seconds = clock_seconds
         self._is_to_wake = trio.Event()
+        self._starts_until_seconds = clock_seconds() + _STARTING_SECONDS
         self.problems: dict[str, str] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -84,6 +89,10 @@ class ToldFilesystems:
         if await self._link.look(self._timeout_seconds):
             self.problems.pop("filesystems", None)
             self._board.set(FILESYSTEMS, SourceHealth.ARMED, "observed by the steward")
+            self._starts_until_seconds = -math.inf
+        elif self._clock_seconds() < self._starts_until_seconds:
+            self.problems["filesystems"] = _STARTING
+            self._board.set(FILESYSTEMS, SourceHealth.OFF, _STARTING)
         else:
             self.problems["filesystems"] = _LATE
             self._board.set(FILESYSTEMS, SourceHealth.FAILED, _LATE)

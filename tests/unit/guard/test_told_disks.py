@@ -27,6 +27,7 @@ class Told:
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.observed, self.wakes, self.board = Observed(stale_seconds=35.0), Wakes(), SourceBoard()
         self.layouts: list[Layout] = []
+        self.now_seconds = 1000.0
         self.link = StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None)
         self.filesystems = ToldFilesystems(
             self.link,
@@ -37,7 +38,7 @@ class Told:
             timeout_seconds=5.0,
             on_layout=self.layouts.append,
             on_filling=lambda: None,
-            clock_seconds=lambda: 1000.0,
+            clock_seconds=lambda: self.now_seconds,
         )
 
 
@@ -85,10 +86,36 @@ async def test_wakes_without_end_are_a_few_passes_a_second_and_the_last_is_not_f
 
 async def test_without_an_answer_the_source_has_failed_and_says_so():
     told = Told()
+    told.now_seconds += 31.0
     await told.filesystems.look()
 
     assert told.board.state("filesystems").health is SourceHealth.FAILED
     assert "does not answer" in told.filesystems.problems["filesystems"]
+
+
+async def test_a_steward_that_starts_is_no_source_that_failed_until_it_should_have_started():
+    told = Told()
+    await told.filesystems.look()
+    assert told.board.state("filesystems").health is SourceHealth.OFF
+    assert "it starts" in told.filesystems.problems["filesystems"]
+
+    told.now_seconds += 30.0
+    await told.filesystems.look()
+    assert told.board.state("filesystems").health is SourceHealth.FAILED
+
+
+async def test_a_steward_that_has_answered_and_does_not_any_more_is_a_source_that_failed(monkeypatch):
+    told = Told()
+    answers = iter((True, False))
+
+    async def look(_timeout_seconds: float) -> bool:
+        return next(answers)
+
+    monkeypatch.setattr(told.link, "look", look)
+    await told.filesystems.look()
+    assert (told.board.state("filesystems").health, told.filesystems.problems) == (SourceHealth.ARMED, {})
+    await told.filesystems.look()
+    assert told.board.state("filesystems").health is SourceHealth.FAILED
 
 
 @pytest.mark.parametrize(
