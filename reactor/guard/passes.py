@@ -132,6 +132,7 @@ class Passes:
         self._choice_due_seconds = math.inf
         parts.usages.track(known.pods)
         if parts.warrants is not None:
+            parts.warrants.glance = self.glance
             parts.warrants.track(known.pods)
 
     def make(self, wakes: Sequence[Wake]) -> PassRecord:

@@ -108,12 +108,16 @@ class _Mark:
 class Warrants:
     """Holds the programs while `run`; everything else is called by the loop, and neither waits nor raises.
 
-    `notify` wakes the loop. `counted` is what has become of warrants so far, by their outcome.
+    `notify` wakes the loop. `glance` brings the pods up to date: it is called within `newcomer_seconds` after
+    cgroups have come, so that they are known before a crossing is near. `counted` is what has become of
+    warrants so far, by their outcome.
     """
 
     tree: CgroupTree
     loader: EbpfLoader = EbpfLoader.AUTO
     notify: Callable[..., None] = lambda *_: None
+    glance: Callable[[], None] = lambda: None
+    newcomer_seconds: float = 1.0
     open_probe: Callable[[], WarrantProbe] | None = None
     clock_ns: Callable[[], int] = time.monotonic_ns
     counted: Counter[WarrantEnd] = field(default_factory=Counter)
@@ -168,6 +172,7 @@ class Warrants:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_placed, probe, armed)
+                    nursery.start_soon(self._keep_pods_listed, probe)
                     nursery.start_soon(take_records, probe, self._heed, lambda _: self._wake())
             finally:
                 self.rest()
@@ -223,6 +228,15 @@ class Warrants:
                 self._is_waiting_for_pods = False
                 self._wake()
             await self._changed.wait()
+
+    async def _keep_pods_listed(self, probe: WarrantProbe) -> None:
+        """Have the pods listed where cgroups have come: far from a crossing no pass asks for long."""
+        known = probe.arrivals()
+        while True:
+            await trio.sleep(self.newcomer_seconds)
+            if (arrivals := probe.arrivals()) != known:
+                known = arrivals
+                self.glance()
 
     async def _find_watched(self, probe: WarrantProbe) -> bool:
         """Look up the cgroups whose usage crosses; return whether one was another before."""

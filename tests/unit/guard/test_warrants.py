@@ -621,6 +621,21 @@ async def test_loop_is_woken_where_a_warrant_waited_for_a_pod_to_be_known(starte
     assert len(started.woken) == 1
 
 
+async def test_pods_are_listed_soon_after_cgroups_have_come(setting: Setting, nursery: trio.Nursery) -> None:
+    """Far from a crossing passes are rare, and a pod may take all memory within seconds of its start."""
+    glances = []
+    setting.warrants.glance = lambda: glances.append(setting.probe.come)
+    setting.warrants.newcomer_seconds = 0.01
+    setting.probe.come = 3
+    await setting.start(nursery)
+    await trio.sleep(0.05)
+    assert glances == []
+    setting.probe.come = 5
+    await setting.until(lambda: bool(glances))
+    await trio.sleep(0.05)
+    assert glances == [5]
+
+
 async def test_pods_that_go_are_forgotten_by_the_kernel_too(started: Setting) -> None:
     address = (started.pods[0].cgroup_inode or 0) * 16
     started.warrants.track(started.pods[1:])

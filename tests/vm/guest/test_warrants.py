@@ -97,6 +97,17 @@ def test_hog_too_fast_for_the_nearer_early_level_has_its_warrant_from_the_farthe
     assert neighbour.is_alive()
 
 
+def test_pod_that_comes_far_from_a_crossing_is_known_to_the_kernel_soon(service: Service) -> None:
+    """No pass is made for it: the next is that of the ticker, or of the crossing's early level."""
+    first = Tenant("first", "hold", "20")
+    eventually(first.holds_its_memory, "the first pod")
+    service.configure(HARD, {**KERNEL_KILL, "housekeepingInterval": "600s"})
+    service.start()
+    armed(service, 1)
+    Tenant("second", "hold", "20")
+    armed(service, 2)
+
+
 def test_hog_past_the_machines_own_threshold_is_killed_by_the_kernel_or_before_it_by_the_guard(
     service: Service,
 ) -> None:
