@@ -144,7 +144,7 @@ struct warrant {
 	__u64 cache; /* pages of page cache on the machine, as read before */
 	__u64 cache_most; /* of them at the crossing */
 	__u64 expires_ns; /* CLOCK_MONOTONIC */
-	__u64 heeds_outside; /* 1: void where the watched cgroup is charged for no pod, or a pod is removed */
+	__u64 outside_counter; /* void where this one is charged for no pod, or a pod is removed; 0: heed neither */
 	__u64 active_most; /* pages of page cache that may be active at the crossing; 0: as many as there are */
 	__u64 spared[WARRANT_SPARED]; /* ids of cgroups; 0: none */
 	__u32 spared_levels[WARRANT_SPARED]; /* how deep they lie; the root is 0 */

@@ -146,7 +146,7 @@ static __always_inline void heed_charge(struct page_counter *counter)
 	struct warrant *warrant = only_warrant();
 	__u64 claimed, value = 0;
 	__s64 victim_pages = -1;
-	bool is_pods = false;
+	bool is_pods = false, is_heeded = false;
 	__u32 why;
 
 	if (!warrant)
@@ -158,6 +158,7 @@ static __always_inline void heed_charge(struct page_counter *counter)
 		__u64 key = (__u64)counter, pages = counter->usage.counter, *most;
 		__u32 *place;
 
+		is_heeded |= key == warrant->outside_counter;
 		if (key == warrant->watched_counter) { /* what lies above it is no pod */
 			value = pages;
 			counter = NULL;
@@ -184,7 +185,7 @@ static __always_inline void heed_charge(struct page_counter *counter)
 		revoke(warrant, claimed, WARRANT_GROWN);
 		return;
 	}
-	if (value && !is_pods && warrant->heeds_outside) {
+	if (is_heeded && !is_pods) {
 		revoke(warrant, claimed, WARRANT_OUTSIDE);
 		return;
 	}
@@ -264,9 +265,9 @@ int BPF_PROG(warrant_removed, struct cgroup_subsys_state *css)
 	claimed = *(volatile __u64 *)&warrant->claim;
 	if (!claimed || (claimed & CLAIM_STATES) == CLAIM_SERVED)
 		return 0;
-	if (warrant->victim_counter == key || warrant->watched_counter == key)
+	if (warrant->victim_counter == key || warrant->watched_counter == key || warrant->outside_counter == key)
 		revoke(warrant, claimed, WARRANT_GONE);
-	else if (was_bound && warrant->heeds_outside) /* what it leaves belongs to no pod */
+	else if (was_bound && warrant->outside_counter) /* what it leaves belongs to no pod */
 		revoke(warrant, claimed, WARRANT_OUTSIDE);
 	return 0;
 }

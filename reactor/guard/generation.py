@@ -153,7 +153,7 @@ class Generation:
             and not settings.dry_run
         )
         if self._warrants is not None:
-            self._warrants.notify = self.wakes.notify
+            self._warrants.connect(self.wakes.notify, settings.measured_parents)
         workloads: Workloads | None = None
         if pods is None:
             pods = workloads = Workloads(tree, settings)

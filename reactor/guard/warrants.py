@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -104,11 +104,18 @@ class _Mark:
     cache_pages: int
 
 
+class _Outside(NamedTuple):
+    """The cgroup that holds all pods and what may be reclaimed beside them, and the signal that has it."""
+
+    cgroup: str
+    signal: Signal
+
+
 @dataclass(slots=True)
 class Warrants:
     """Holds the programs while `run`; everything else is called by the loop, and neither waits nor raises.
 
-    `notify` wakes the loop. `glance` brings the pods up to date: it is called within `newcomer_seconds` after
+    `notify` wakes the loop, `glance` brings the pods up to date: it is called within `newcomer_seconds` after
     cgroups have come, so that they are known before a crossing is near. `counted` is what has become of
     warrants so far, by their outcome.
     """
@@ -127,6 +134,7 @@ class Warrants:
     _known: KernelPods = field(init=False)
     _watched: dict[str, CounterAddresses] = field(default_factory=dict)
     _pods: Sequence[Pod] = ()
+    _parents: Sequence[str] = ()
     _levels: Sequence[MemoryLevel] = ()
     _changed: trio.Event = field(default_factory=trio.Event)
     _generation: int = 0
@@ -198,6 +206,12 @@ class Warrants:
         self._pods = pods
         self._changed.set()
 
+    def connect(self, notify: Callable[..., None], parents: Sequence[str]) -> None:
+        """Serve a configuration: wake its loop by `notify`; its pods lie below these cgroups."""
+        self.notify = notify
+        self._parents = parents
+        self._changed.set()
+
     def levels(self, levels: Sequence[MemoryLevel]) -> None:
         """Take note of where the crossings of hard thresholds are now."""
         if {level.cgroup for level in levels} != {level.cgroup for level in self._levels}:
@@ -241,7 +255,7 @@ class Warrants:
     async def _find_watched(self, probe: WarrantProbe) -> bool:
         """Look up the cgroups whose usage crosses; return whether one was another before."""
         before = dict(self._watched)
-        for cgroup in {level.cgroup for level in self._levels} - {_MACHINE}:
+        for cgroup in {*self._parents, *(level.cgroup for level in self._levels)} - {_MACHINE}:
             try:
                 path = self.tree.path(cgroup)
                 self._watched[cgroup] = await of_probe(probe, partial(probe.counters, path))
@@ -413,20 +427,20 @@ class Warrants:
         expires_ns = int(min(self.clock_ns() + EXPIRY_SECONDS * 1e9, settled_seconds * 1e9))
         horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - outlook.now_seconds))
         fire_bytes = _fire_bytes(level)
-        may_reclaim = _may_reclaim_outside(level, outlook)
-        active_pages = probe.active_cache_pages() if may_reclaim else 0
+        outside = self._outside(level, outlook)
+        active_pages = 0 if outside is None else probe.active_cache_pages()
         self._generation += 1
         terms = Terms(
             victim=placed.addresses.cgroup_id,
             victim_level=placed.addresses.level,
             victim_counter=placed.addresses.memory,
             victim_least=max(0, held_bytes - own_margin_bytes) // PAGE_BYTES,
-            watched_counter=self._watched_address(level.cgroup),
+            watched_counter=self._counter_of(level.cgroup),
             fire=fire_bytes // PAGE_BYTES + 1,
             cache=mark.cache_pages,
             cache_most=mark.cache_pages + own_margin_bytes // PAGE_BYTES,
             expires_ns=expires_ns,
-            heeds_outside=may_reclaim,
+            outside_counter=0 if outside is None else self._counter_of(outside.cgroup),
             spared=placed.spared,
         )
         if not probe.draft(self._generation, terms):
@@ -441,7 +455,7 @@ class Warrants:
                 raise NoWarrantError(f"{pod.key} grows too fast")
         # The kernel counts from what was charged before: what has come since, it lets go again.
         least_bytes = max(0, least_bytes - max(0, charged.get(uid, UNUSED) - held_bytes))
-        outside_bytes = _outside_bytes(level, outlook.pods, usages, memory) if may_reclaim else None
+        outside_bytes = None if outside is None else _outside_bytes(outside, outlook.pods, usages, memory)
         victim = self._certain(
             level, outlook, bounds, placed.pod, least_bytes, outside_bytes, horizon_seconds
         )
@@ -547,8 +561,27 @@ class Warrants:
             raise NoWarrantError("page cache has lifted the crossing to the capacity")
         return replace(level, level_bytes=level_bytes), left_bytes, near_bytes
 
-    def _watched_address(self, cgroup: str) -> int:
-        """Return the address of the counter whose usage crosses, 0 for the machine. Raises NoWarrantError."""
+    def _outside(self, level: MemoryLevel, outlook: Outlook) -> _Outside | None:
+        """Return what bounds memory that may be reclaimed first, None where there is no reclaim or no bound.
+
+        The policy goes by all parents of pods, where they have a signal of their own. Of one cgroup below that
+        of the crossing the kernel can tell what comes to it.
+        """
+        until_seconds = outlook.now_seconds + EXPIRY_SECONDS
+        may_reclaim = outlook.settings.reclaims_memory and may_be_due(
+            outlook.state, outlook.now_seconds, until_seconds
+        )
+        parents = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+        cgroup, signal = level.cgroup, level.signal
+        if parents in outlook.memory:
+            cgroup, signal = self._parents[0] if len(self._parents) == 1 else _MACHINE, parents
+        is_told = cgroup == level.cgroup or CgroupTree.contains(level.cgroup, cgroup)
+        if not may_reclaim or cgroup == _MACHINE or not is_told:
+            return None
+        return _Outside(cgroup, signal)
+
+    def _counter_of(self, cgroup: str) -> int:
+        """Return the address of a cgroup's counter, 0 for the machine. Raises NoWarrantError."""
         if cgroup == _MACHINE:
             return 0
         known = self._watched.get(cgroup)
@@ -586,17 +619,8 @@ def _least_bytes(usages: PodUsages, uid: str, margin_bytes: int) -> int:
     return max(0, used.memory_working_set_bytes - cached_bytes - margin_bytes)
 
 
-def _may_reclaim_outside(level: MemoryLevel, outlook: Outlook) -> bool:
-    """Return whether a reclaim may come first, of memory whose growth the kernel can tell: in one cgroup."""
-    parents = Signal.ALLOCATABLE_MEMORY_AVAILABLE
-    if level.cgroup == _MACHINE or (level.signal is not parents and parents in outlook.memory):
-        return False
-    until_seconds = outlook.now_seconds + EXPIRY_SECONDS
-    return outlook.settings.reclaims_memory and may_be_due(outlook.state, outlook.now_seconds, until_seconds)
-
-
 def _outside_bytes(
-    level: MemoryLevel,
+    outside: _Outside,
     pods: Sequence[Pod],
     usages: PodUsages,
     memory: Callable[[], Mapping[Signal, Observation]],
@@ -606,7 +630,7 @@ def _outside_bytes(
     The pods are read first: what they take until the node is read makes it no smaller.
     """
     used = usages.of([pod.uid for pod in pods])
-    seen = memory().get(level.signal)
+    seen = memory().get(outside.signal)
     return None if seen is None else memory_outside_pods(seen, pods, used)
 
 

@@ -60,8 +60,8 @@ class Terms:
     `victim` is a cgroup's id, `victim_level` how deep it lies; of `spared` cgroups below it each id with its
     level. `watched_counter` is whose usage crosses `fire`, 0 the machine's working set. `cache` is the
     machine's page cache as read before: by what it has grown since, the crossing of a cgroup comes later;
-    `cache_most` is what it may be then. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served. With
-    `heeds_outside` a charge of the watched cgroup that is no pod's voids them, as does a pod's removal.
+    `cache_most` is what it may be then. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served. A charge of
+    `outside_counter` that is no pod's voids them, as does a pod's removal; 0: neither does.
     """
 
     victim: int
@@ -73,7 +73,7 @@ class Terms:
     cache: int
     cache_most: int
     expires_ns: int
-    heeds_outside: bool = False
+    outside_counter: int = 0
     spared: Sequence[tuple[int, int]] = ()
 
     def pack(self) -> bytes:
@@ -90,7 +90,7 @@ class Terms:
             self.cache,
             self.cache_most,
             self.expires_ns,
-            self.heeds_outside,
+            self.outside_counter,
             0,
             *(one for one, _ in spared),
             *(level for _, level in spared),

@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import trio
 
 from reactor.errors import BpfError
 from reactor.guard.warrant import Outlook
-from reactor.guard.warrants import EXPIRY_SECONDS, RENEWAL_SECONDS, RETRIAL_SECONDS, Warrants
+from reactor.guard.warrants import EXPIRY_SECONDS, RENEWAL_SECONDS, RETRIAL_SECONDS, NoWarrantError, Warrants
 from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, WarrantRecord
 from reactor.kernel.bpf.warrants import ClaimState, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
@@ -228,6 +229,12 @@ class Setting:
             holds=self.holds,
             memory=lambda: {Signal.MEMORY_AVAILABLE: self.seen_again},
         )
+
+    def knows_the_node(self) -> bool:
+        """Return whether the node's cgroup has been looked up."""
+        with suppress(NoWarrantError):
+            return self.warrants._counter_of("/node") > 0
+        return False
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for the thread that looks cgroups up."""
@@ -492,7 +499,7 @@ async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside
 ) -> None:
     started.give()
     assert started.probe.terms is not None
-    assert not started.probe.terms.heeds_outside
+    assert started.probe.terms.outside_counter == 0
     started.warrants.rest()
     started.settings = replace(started.settings, reclaims_memory=True)
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
@@ -500,7 +507,7 @@ async def test_after_an_eviction_one_is_given_where_next_to_nothing_lies_outside
     started.give()
     assert started.warrants.why_none is None
     assert started.probe.armed_for == started.hog.cgroup_inode
-    assert started.probe.terms.heeds_outside
+    assert started.probe.terms.outside_counter == started.probe.terms.watched_counter
     assert started.probe.active_most == 400
     started.warrants.rest()
     started.outside_bytes = MIB // 4
@@ -543,7 +550,38 @@ async def test_warrant_ends_with_the_grace_period_of_a_soft_threshold(started: S
     assert started.warrants.why_none == "the grace period of memory.available<157286400 ends"
 
 
-@pytest.mark.parametrize("what", ["the machine", "all pods have a signal of their own", "can't be read"])
+@pytest.mark.parametrize("crossing", ["/node", "/"])
+async def test_after_an_eviction_what_lies_beside_the_pods_in_their_parent_is_told_by_the_kernel(
+    started: Setting, crossing: str
+) -> None:
+    """The parents' signal is observed beside the node's or the machine's, and the policy goes by it."""
+    started.settings = replace(started.settings, reclaims_memory=True)
+    started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
+    started.warrants.levels([started.level(cgroup=crossing)])
+    started.warrants.connect(started.woken.append, ["/node"])
+    await started.until(started.knows_the_node)
+    signals = {Signal.MEMORY_AVAILABLE: started.seen, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen}
+    outlook = replace(started.outlook(), memory=signals)
+    for outside_bytes, active_most in ((MIB // 2, 400 + PAGES // 2), (MIB, 0)):
+        started.outside_bytes = outside_bytes
+        there = {**signals, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
+        started.warrants.rest()
+        started.warrants.begin()
+        started.warrants.give(
+            outlook,
+            started.usages,
+            holds=started.holds,
+            memory=lambda: there,  # noqa: B023 - called at once
+        )
+        assert (started.probe.armed_for is not None) == bool(active_most)
+        assert started.probe.terms is not None
+        assert started.probe.terms.outside_counter == (started.root / "node").stat().st_ino * 16
+        assert started.probe.active_most == (active_most or 400 + PAGES // 2)
+
+
+@pytest.mark.parametrize(
+    "what", ["the machine", "several parents", "parents elsewhere", "the root", "can't be read"]
+)
 async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_what_lies_outside_the_pods(
     started: Setting, what: str
 ) -> None:
@@ -551,14 +589,20 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
     started.state = PolicyState(evicted_at=(started.now_seconds - 5,))
     outlook = started.outlook()
     memory = {Signal.MEMORY_AVAILABLE: started.seen_again}
+    parents = {
+        "several parents": ["/node/a", "/node/b"],
+        "parents elsewhere": ["/elsewhere"],
+        "the root": ["/"],
+    }
     if what == "the machine":
         started.warrants.levels([started.level(cgroup="/")])
     elif what == "can't be read":
         memory = {}
     else:
-        of_all_pods = replace(started.seen, available=500 * MIB)
-        signals = {**outlook.memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: of_all_pods}
+        started.warrants.connect(started.woken.append, parents[what])
+        signals = {**outlook.memory, Signal.ALLOCATABLE_MEMORY_AVAILABLE: started.seen_again}
         outlook = replace(outlook, memory=signals)
+        memory = signals
     started.warrants.begin()
     started.warrants.give(outlook, started.usages, holds=started.holds, memory=lambda: memory)
     assert started.probe.armed_for is None

@@ -154,7 +154,7 @@ def test_charge_outside_the_pods_voids_a_warrant_that_heeds_it_and_no_other(
     node: Node, *, is_heeded: bool
 ) -> None:
     outside = node.cgroup.child("outside")
-    node.arm(node.terms(200, heeds_outside=is_heeded))
+    node.arm(node.terms(200, outside_counter=node.counter(node.cgroup) if is_heeded else 0))
     grown(node.other, 10)
     grown(node.victim, 10)
     assert node.probe.result().outcome is not WarrantOutcome.OUTSIDE
@@ -169,7 +169,7 @@ def test_charge_outside_the_pods_voids_a_warrant_that_heeds_it_and_no_other(
 def test_removal_of_another_pod_voids_a_warrant_that_heeds_what_it_leaves_and_no_other(
     node: Node, *, is_heeded: bool
 ) -> None:
-    node.arm(node.terms(200, heeds_outside=is_heeded))
+    node.arm(node.terms(200, outside_counter=node.counter(node.cgroup) if is_heeded else 0))
     node.other.path.rmdir()
     if is_heeded:
         assert node.voided() is WarrantOutcome.OUTSIDE

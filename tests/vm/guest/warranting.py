@@ -40,7 +40,7 @@ class Node:
         cache: int = FAR,
         cache_pages: int = FAR,
         spared: tuple[tuple[int, int], ...] = (),
-        heeds_outside: bool = False,
+        outside_counter: int = 0,
     ) -> Terms:
         victim = self.probe.counters(self.victim.path)
         return Terms(
@@ -54,7 +54,7 @@ class Node:
             cache_most=cache_pages,
             expires_ns=time.monotonic_ns() + int(seconds * 1e9),
             spared=spared,
-            heeds_outside=heeds_outside,
+            outside_counter=outside_counter,
         )
 
     def arm(self, terms: Terms, *, other_mib: int = 1 << 20, active_most: int = 0) -> None:

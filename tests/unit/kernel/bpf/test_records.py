@@ -79,7 +79,7 @@ OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_page
 
 TERMS = (
     *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache"),
-    *("cache_most", "expires_ns", "heeds_outside", "active_most"),
+    *("cache_most", "expires_ns", "outside_counter", "active_most"),
     *("spared", "spared_levels", "victim_level"),
 )
 RESULT = ("outcome", "crossed_ns", "signalled_ns", "value", "pid", "error", "comm")
