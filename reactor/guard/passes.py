@@ -286,16 +286,17 @@ class Passes:
             pods = self._to_decide_over(now_seconds)
             crossed = {signal: memory[signal] for signal in nearby}
             first = foreseen(self._settings, self.known.state, crossed, pods, used, now_seconds)
-            self._evictor.prepare(
-                first or at_crossing(self._settings, self.known.state, crossed, pods, used, now_seconds)
+            prepared = first or at_crossing(
+                self._settings, self.known.state, crossed, pods, used, now_seconds
             )
+            self._evictor.prepare(prepared)
             self.is_near = True
             is_chosen = any(pod.process_victim is not None for pod in first)
             self._choice_due_seconds = now_seconds + _CHOICE_SECONDS if is_chosen else math.inf
             if first:  # none while an eviction is waited for: the order stays as it is
                 self._parts.oom_order(first_of(first), pods, used, memory)
             if warrants is not None:
-                self._give_warrant(warrants, pods, used, first, now_seconds)
+                self._give_warrant(warrants, pods, used, prepared, now_seconds)
         else:
             if self.is_near:
                 self._evictor.prepare(())
@@ -332,10 +333,7 @@ class Passes:
         now_seconds: float,
     ) -> None:
         """Have the kernel kill at the crossing, where it is certain whom; see warrants.py."""
-        if len(pods) != len(self.known.pods):
-            # It may live again, and nothing would tell of it.
-            warrants.rest("a pod that is not to be chosen is still there")
-            return
+        chosen_among = {pod.uid for pod in pods}
         outlook = Outlook(
             settings=self._settings,
             state=self.known.state,
@@ -344,6 +342,7 @@ class Passes:
             used=used,
             first=first[0] if first else None,
             now_seconds=now_seconds,
+            asleep=tuple(pod for pod in self._present() if pod.uid not in chosen_among),
         )
         warrants.give(outlook, self._parts.usages, holds=self._evictor.holds, memory=self._parts.node.memory)
 

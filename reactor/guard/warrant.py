@@ -20,7 +20,10 @@ from reactor.policy.certainty import CertainVictim, without_reclaim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a warrant is decided on: the policy's inputs, as observed just now."""
+    """What a warrant is decided on: the policy's inputs, as observed just now.
+
+    `asleep` are pods that an eviction has emptied: the policy is asked about them once they live again.
+    """
 
     settings: EvictionSettings
     state: PolicyState
@@ -29,6 +32,7 @@ class Outlook:
     used: Mapping[str, PodUsage]
     first: Pod | None
     now_seconds: float
+    asleep: Sequence[Pod] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -322,9 +322,8 @@ class Warrants:
         """Return whether a warrant is to be given or renewed: a crossing is as near as that."""
         return self._again_seconds is not None and now_seconds >= self._again_seconds
 
-    def rest(self, because: str | None = None) -> None:
+    def rest(self) -> None:
         """Have nothing armed until the next `give`. A warrant that was served is left to the next pass."""
-        self.why_none = because or self.why_none
         self._is_waiting_for_pods = False
         self._again_seconds = None
         self._lay_down()
@@ -418,7 +417,7 @@ class Warrants:
         margin_bytes = max(left_bytes, _LEAST_MARGIN_BYTES)
         # Of the victim, and of page cache, no more than at the nearer level: a reader crosses so much early.
         own_margin_bytes = min(margin_bytes, max(near_bytes, _LEAST_MARGIN_BYTES))
-        bounds = self._bound(probe, usages, placed, margin_bytes)
+        bounds = self._bound(probe, usages, placed, margin_bytes, {pod.uid for pod in outlook.asleep})
         uid = placed.pod.uid
         held_bytes = usages.charged_bytes([uid]).get(uid)
         if held_bytes is None:  # it could shrink to nothing without voiding the warrant
@@ -447,8 +446,9 @@ class Warrants:
             raise NoWarrantError("another warrant stands there")
         # From here on the kernel heeds the bounds: what is read now is within them, or is found out.
         least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
-        charged = usages.charged_bytes([pod.uid for pod in outlook.pods])
-        for pod in outlook.pods:
+        all_pods = (*outlook.pods, *outlook.asleep)
+        charged = usages.charged_bytes([pod.uid for pod in all_pods])
+        for pod in all_pods:
             if pod.uid not in bounds:
                 raise NotKnownYetError(f"{pod.key} is not known to the kernel yet")
             if charged.get(pod.uid, UNUSED) > bounds[pod.uid]:
@@ -508,9 +508,8 @@ class Warrants:
         horizon_seconds: float,
     ) -> CertainVictim:
         """Return the victim of the crossing. Raises NoWarrantError where that is not certainly this pod."""
-        ranges = {pod.uid: UsageRange(least_bytes=0, most_bytes=bounds[pod.uid]) for pod in outlook.pods} | {
-            expected.uid: UsageRange(least_bytes=least_bytes, most_bytes=least_bytes)
-        }
+        ranges = {uid: UsageRange(least_bytes=0, most_bytes=most_bytes) for uid, most_bytes in bounds.items()}
+        ranges[expected.uid] = UsageRange(least_bytes=least_bytes, most_bytes=least_bytes)
         ahead = Ahead(
             signals=outlook.memory,
             ranges=ranges,
@@ -518,14 +517,20 @@ class Warrants:
             reach_bytes=_reach_bytes(level, outlook.memory),
             outside_bytes=outside_bytes,
         )
-        found = certain_victim(
-            outlook.settings, outlook.state, level.threshold, ahead, outlook.pods, outlook.now_seconds
-        )
-        if isinstance(found, str):
-            raise NoWarrantError(found)
-        if found.pod.uid != expected.uid:
-            raise NoWarrantError(f"{found.pod.key} may come before {expected.key} by then")
-        return found
+
+        def surely(pods: Sequence[Pod]) -> CertainVictim:
+            found = certain_victim(
+                outlook.settings, outlook.state, level.threshold, ahead, pods, outlook.now_seconds
+            )
+            if isinstance(found, str):
+                raise NoWarrantError(found)
+            if found.pod.uid != expected.uid:
+                raise NoWarrantError(f"{found.pod.key} may come before {expected.key} by then")
+            return found
+
+        if outlook.asleep:  # they may live again
+            surely((*outlook.pods, *outlook.asleep))
+        return surely(outlook.pods)
 
     def _nearest(self, outlook: Outlook) -> tuple[MemoryLevel, int, int]:
         """Return the crossing that is near, how much is left until it, and how far the nearer early level is.
@@ -564,8 +569,8 @@ class Warrants:
     def _outside(self, level: MemoryLevel, outlook: Outlook) -> _Outside | None:
         """Return what bounds memory that may be reclaimed first, None where there is no reclaim or no bound.
 
-        The policy goes by all parents of pods, where they have a signal of their own. Of one cgroup below that
-        of the crossing the kernel can tell what comes to it.
+        The policy goes by all parents of pods, where they have a signal of their own. Of one cgroup below
+        that of the crossing the kernel can tell what comes to it.
         """
         until_seconds = outlook.now_seconds + EXPIRY_SECONDS
         may_reclaim = outlook.settings.reclaims_memory and may_be_due(
@@ -591,13 +596,22 @@ class Warrants:
         return known.memory
 
     def _bound(
-        self, probe: WarrantProbe, usages: PodUsages, victim: PlacedPod, margin_bytes: int
+        self,
+        probe: WarrantProbe,
+        usages: PodUsages,
+        victim: PlacedPod,
+        margin_bytes: int,
+        asleep: Collection[str],
     ) -> dict[str, int]:
-        """Bound every pod that the kernel knows; return the bounds in bytes, by uid. The victim has none."""
+        """Bound every pod that the kernel knows; return the bounds in bytes, by uid. The victim has none.
+
+        What those that are asleep hold belongs to no pod: it may not grow at all.
+        """
         charged = usages.charged_bytes(self._known.placed)
         bounds: dict[str, int] = {}
         for uid, placed in self._known.placed.items():
-            pages = UNUSED if placed is victim else (charged.get(uid, 0) + margin_bytes) // PAGE_BYTES
+            most_bytes = charged.get(uid, 0) + (0 if uid in asleep else margin_bytes)
+            pages = UNUSED if placed is victim else most_bytes // PAGE_BYTES
             bounds[uid] = pages * PAGE_BYTES
             probe.bound(placed.place, pages)
         return bounds

@@ -165,6 +165,7 @@ class Setting:
         self.woken: list[Wake] = []
         self.usages = FakeUsages()
         self.pods: tuple[Pod, ...] = ()
+        self.asleep: tuple[Pod, ...] = ()
         for name, held in (("other", 100), ("hog", 600)):
             self.add(name, held)
         self.warrants = Warrants(tree, notify=self.woken.append, open_probe=lambda: self.probe)
@@ -215,7 +216,8 @@ class Setting:
             settings=self.settings,
             state=self.state,
             memory={Signal.MEMORY_AVAILABLE: self.seen},
-            pods=self.pods,
+            pods=tuple(pod for pod in self.pods if pod not in self.asleep),
+            asleep=self.asleep,
             used=dict(self.usages.seen),
             first=self.hog,
             now_seconds=self.now_seconds,
@@ -289,6 +291,23 @@ async def test_pod_that_may_be_overtaken_gets_none(started: Setting) -> None:
     started.give()
     assert started.probe.claim is None
     assert started.warrants.why_none == "cgroup/hog may come before cgroup/other by then"
+
+
+async def test_pod_that_an_eviction_has_emptied_may_live_again_where_it_does_not_go_first(
+    started: Setting,
+) -> None:
+    """The kernel holds it to what is charged to it still."""
+    for held_mib, is_given in ((1, True), (700, False)):
+        started.pods = started.pods[:2]
+        started.add(f"emptied-{held_mib}", held_mib)
+        started.asleep = started.pods[2:]
+        started.warrants.track(started.pods)
+        address = (started.asleep[0].cgroup_inode or 0) * 16
+        await started.until(lambda: address in started.probe.places)  # noqa: B023 - awaited here
+        started.give()
+        assert (started.probe.armed_for is not None) is is_given
+        assert started.probe.bounds[started.probe.places[address]] == held_mib * PAGES
+    assert started.warrants.why_none == "cgroup/hog may come before cgroup/emptied-700 by then"
 
 
 async def test_page_cache_of_the_victim_counts_as_if_it_were_old(started: Setting) -> None:
@@ -909,6 +928,37 @@ async def test_pass_without_a_served_warrant_decides_as_ever(started: Setting, m
     assert loop.kills.killed == ["hog"]
     assert record.attempts[0].warrant is None
     assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
+
+
+async def test_warrant_is_given_where_another_pod_is_empty_since_its_eviction(
+    started: Setting, make_loop
+) -> None:
+    started.add("emptied", 1)
+    started.warrants.track(started.pods)
+    await started.until(lambda: len(started.probe.places) == 3)
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = dict(started.usages.seen)
+    loop.usages.cached = dict(started.usages.cached)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen}
+    loop.known.candidates.ended(started.pods[2].uid)
+    loop.passes.make([WAKE])
+    assert started.probe.armed_for == started.hog.cgroup_inode
+
+
+async def test_warrant_is_given_where_all_pods_hold_less_than_the_threshold(
+    started: Setting, make_loop
+) -> None:
+    """With nothing left none would be evicted for that; the crossing itself evicts one."""
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    for pod, held_mib in zip(started.pods, (10, 60), strict=True):
+        started.usages.seen[pod.uid] = PodUsage(memory_working_set_bytes=held_mib * MIB)
+    loop.usages.seen = dict(started.usages.seen)
+    loop.usages.cached = dict(started.usages.cached)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: started.seen}
+    loop.passes.make([WAKE])
+    assert started.probe.armed_for == started.hog.cgroup_inode
 
 
 async def test_near_pass_gives_a_warrant_and_a_far_one_takes_it_back(started: Setting, make_loop) -> None:
