@@ -1,5 +1,5 @@
 # The machines of vagrant/machines.json; VM names one or several of them, none means all. See vagrant/README.md.
-.PHONY: vm-race vm-up vm-test vm-test-boots vm-test-package vm-test-hostile vm-test-kube vm-soak vm-bench vm-count vm-destroy
+.PHONY: vm-race vm-race-pressure vm-up vm-test vm-test-boots vm-test-package vm-test-hostile vm-test-kube vm-soak vm-bench vm-count vm-destroy
 VM ?=
 # Those that depend on where the pods' cgroups lie.
 VM_KUBE_TESTS ?= test_cri.py -k 'not OldRuntime and (uses_is_told or found or spares or given_by)'
@@ -38,6 +38,10 @@ vm-count: setup bpf ## The same on one CPU that is clocked by its instructions: 
 
 vm-race: setup bpf peers ## Have the race in VM=… (RACE="--rounds 1"); JSON and report below .cache/vagrant/logs
 	$(PYTHON) tests/vm/run.py race --direct $(VM) $(if $(RACE),--race="$(RACE)")
+
+VM_PRESSURE_RACE ?= --courses swap,thrash --rounds 2 --heats 1
+vm-race-pressure: setup bpf peers ## The race's courses under pressure in VM=… (trixie), with swap and systemd-oomd
+	$(PYTHON) tests/vm/run.py race --direct $(or $(VM),trixie) --swap --race="$(VM_PRESSURE_RACE)"
 
 vm-destroy: ## Take the machines away and stop what was started for them
 	$(PYTHON) tests/vm/run.py destroy $(VM)

@@ -41,12 +41,17 @@ _ENTER: Final = (
 class VirtualNode:
     """A cgroup with `memory_bytes` as its capacity. A context manager: it leaves no cgroup and no process.
 
-    Raises OSError where cgroups can't be made (no root, a read-only hierarchy).
+    `swap_bytes` is its limit of swap (cgroup v2), None for none. A name with "/" lies in a cgroup that is
+    there and holds no process of its own. Raises OSError where cgroups can't be made (no root, a read-only
+    hierarchy).
     """
 
-    def __init__(self, tree: CgroupTree, memory_bytes: int, name: str | None = None) -> None:
+    def __init__(
+        self, tree: CgroupTree, memory_bytes: int, name: str | None = None, *, swap_bytes: int | None = None
+    ) -> None:
         self.tree = tree
         self.memory_bytes = memory_bytes
+        self.swap_bytes = swap_bytes
         self.cgroup = f"/{name or f'reactor-lab-{os.getpid()}'}"
         self._children: list[subprocess.Popen[bytes]] = []
         self._made = False
@@ -56,10 +61,14 @@ class VirtualNode:
             if directory.exists():  # not ours: cleaning up would end what is in it
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
         _delegate(self.tree, "/")
+        if above := self.cgroup.rpartition("/")[0]:
+            _delegate(self.tree, above)
         self._made = True
         try:
             self._make(self.cgroup)
             self.tree.set_memory_limit(self.cgroup, self.memory_bytes)
+            if self.swap_bytes is not None:
+                write_file(self.tree.path(self.cgroup) / "memory.swap.max", str(self.swap_bytes))
             _delegate(self.tree, self.cgroup)
         except BaseException:
             self.clean_up()

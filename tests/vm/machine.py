@@ -234,6 +234,12 @@ class Machine:
         self._copy(source, destination)
         return destination
 
+    def give_swap(self, mib: int, packages: Path) -> None:
+        """Give it a swap file, and systemd-oomd from these packages. Raises InstallError, GuestLostError."""
+        directory = self.provide(packages, "race-packages")
+        script = f"sudo {GUEST}/tests/swap-for-race.sh {mib} {directory}"
+        self._expect(script, self._fresh_log("swap.log"))
+
     def measure(self, arguments: Sequence[str], kept: str) -> Result:
         """Have `reactor bench` measure in it, with the wheel alone; the figures are kept beside the logs."""
         started = time.monotonic()

@@ -37,6 +37,8 @@ from vagrant_libvirt import VagrantLibvirt
 _RACE = "race.json"
 _PAGES = ("test_package.py", "test_podman.py", "test_oomd_package.py")
 _OF_THE_PAGES = ("prometheus", "podman", "busybox-static", "systemd-oomd")
+_OF_THE_RACE = ("systemd-oomd",)
+_RACE_SWAP_MIB = 512
 
 
 def up(names: Sequence[str], hypervisor: Hypervisor) -> int:
@@ -193,6 +195,11 @@ def race(names: Sequence[str], hypervisor: Hypervisor, arguments: argparse.Names
         wanted = ["race", *shlex.split(arguments.race)]
         if peers.is_dir():
             wanted += ["--peers", machine.provide(peers, "peers")]
+        if arguments.swap:
+            packages = debian_packages.collect(
+                CACHE, machine.definition.suite, machine.packages(), _OF_THE_RACE
+            )
+            machine.give_swap(_RACE_SWAP_MIB, packages)
         return machine.measure(wanted, _RACE)
 
     status = in_each(names, hypervisor, run_race, keep=arguments.keep)
@@ -229,6 +236,9 @@ def _arguments() -> argparse.Namespace:
     stories = ",".join(story.name for story in boots.STORIES)
     parser.add_argument("--stories", default="", help=f"for boots: of {stories} only these")
     parser.add_argument("--race", default="", help="arguments for the race, as one word: '--rounds 1'")
+    parser.add_argument(
+        "--swap", action="store_true", help="for race: the machine gets swap and systemd-oomd"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the machines up after the tests")
     parser.add_argument("--pytest", default="", help="arguments for pytest in the guest, as one word")
     arguments = parser.parse_intermixed_args()  # a machine may be named after an option, too

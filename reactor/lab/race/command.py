@@ -18,11 +18,13 @@ from reactor.lab.calm import check_machine
 from reactor.lab.crossing import CAPACITY_BYTES, LEVEL_BYTES, THRESHOLD_BYTES
 from reactor.lab.hog import MIB
 from reactor.lab.measure import about
-from reactor.lab.race.contestant import Contestant, Field
-from reactor.lab.race.course import DEFAULT, FULL, Course
+from reactor.lab.race.contestant import AnyCourse, Contestant, Field
+from reactor.lab.race.course import DEFAULT, FULL
 from reactor.lab.race.meeting import Meeting, Seen
 from reactor.lab.race.own import limits, reactors
 from reactor.lab.race.peers import Programs, peers
+from reactor.lab.race.pressed import PRESSED, PressedCourse
+from reactor.lab.race.pressed_field import pressed_field
 from reactor.lab.race.report import plot, report, table
 from reactor.lab.race.results import Found
 from reactor.lab.tool import compiled_tool
@@ -55,8 +57,8 @@ def race(wanted: Wanted) -> int:
     """
     try:
         tree, tool = _prepared()
-        field = _only(_field(tree, wanted), wanted)
         courses = _courses(wanted)
+        field = _only(_field(tree, courses, wanted), wanted)
     except (ReactorError, OSError) as error:
         return _told(error, 2)
     try:
@@ -114,11 +116,20 @@ def _prepared() -> tuple[CgroupTree, Path]:
     return CgroupTree.discover(), compiled_tool()
 
 
-def _field(tree: CgroupTree, wanted: Wanted) -> Field:
-    own, not_own = reactors(tree.version, everybody=wanted.full)
-    others, not_others = peers(tree.version, Programs(directory=wanted.peers))
-    contestants = (*own, *others, *limits(tree.version))
-    return Field(contestants=contestants, left_out={**not_own, **not_others})
+def _field(tree: CgroupTree, courses: Sequence[AnyCourse], wanted: Wanted) -> Field:
+    programs = Programs(directory=wanted.peers)
+    contestants: list[Contestant] = []
+    left_out: dict[str, str] = {}
+    if not all(isinstance(course, PressedCourse) for course in courses):
+        own, not_own = reactors(tree.version, everybody=wanted.full)
+        others, not_others = peers(tree.version, programs)
+        contestants += [*own, *others, *limits(tree.version)]
+        left_out |= {**not_own, **not_others}
+    if any(isinstance(course, PressedCourse) for course in courses):
+        pressed, not_pressed = pressed_field(tree.version, programs)
+        contestants += pressed
+        left_out |= not_pressed
+    return Field(contestants=tuple(contestants), left_out=left_out)
 
 
 def _only(field: Field, wanted: Wanted) -> Field:
@@ -134,8 +145,9 @@ def _only(field: Field, wanted: Wanted) -> Field:
     return Field(contestants=taken, left_out=field.left_out)
 
 
-def _courses(wanted: Wanted) -> tuple[Course, ...]:
-    known = {course.name: course for course in (*DEFAULT, *FULL)}
+def _courses(wanted: Wanted) -> tuple[AnyCourse, ...]:
+    every: tuple[AnyCourse, ...] = (*DEFAULT, *FULL, *PRESSED)
+    known = {course.name: course for course in every}
     for name in wanted.courses:
         if name not in known:
             raise RefusedError(f"--courses: {name!r} is none of {', '.join(known)}")
@@ -145,7 +157,7 @@ def _courses(wanted: Wanted) -> tuple[Course, ...]:
 
 
 def _raced(
-    tree: CgroupTree, tool: Path, directory: Path, field: Field, courses: Sequence[Course], wanted: Wanted
+    tree: CgroupTree, tool: Path, directory: Path, field: Field, courses: Sequence[AnyCourse], wanted: Wanted
 ) -> Found:
     seed = random.randrange(1 << 32) if wanted.seed is None else wanted.seed  # noqa: S311 - told in the result
     for name, reason in field.left_out.items():

@@ -7,8 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
+from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.race.course import Course
 from reactor.lab.race.heat import Arm, Ready, Track
+from reactor.lab.race.pressed import PressedCourse
+
+AnyCourse = Course | PressedCourse
 
 
 class Role(StrEnum):
@@ -42,19 +46,43 @@ class Entrant:
 
 
 def runs_anything(_: Course) -> bool:
-    """Tell that a contestant takes part in every course."""
+    """Tell that a contestant takes part in every course about a threshold."""
     return True
+
+
+def _the_root() -> AbstractContextManager[str]:
+    return nullcontext("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """The node that a contestant guards: its memory, its swap (None: no limit), the cgroup it lies in."""
+
+    memory_bytes: int = CAPACITY_BYTES
+    swap_bytes: int | None = None
+    within: Callable[[], AbstractContextManager[str]] = _the_root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """`enter` has it guard the track's node; `settings` are what it was told, in its own words."""
+    """`enter` has it guard the track's node; `settings` are what it was told, in its own words.
+
+    `runs` says which courses about a threshold it runs; one with swap in its ground runs those under
+    pressure.
+    """
 
     name: str
     role: Role
     settings: str
     enter: Callable[[Track], AbstractContextManager[Entrant]]
     runs: Callable[[Course], bool] = runs_anything
+    ground: Ground = Ground()
+
+    def takes_part(self, course: AnyCourse) -> bool:
+        """Tell whether it runs this course."""
+        if isinstance(course, PressedCourse):
+            return self.ground.swap_bytes is not None
+        return self.ground.swap_bytes is None and self.runs(course)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,13 @@
  * Where a contestant runs: namespaces of processes and mounts of its own, in which /proc shows only the allocators
  * of the race, and /proc/meminfo the virtual node as if it were the machine.
  *
- *   enclosure hold RECORD NODE CAPACITY SAMPLES  be the first process of the namespaces, update meminfo, take samples
+ *   enclosure hold RECORD NODE CAPACITY SAMPLES MEMINFO  be the first process of the namespaces, update meminfo, take
+ *                                               samples
  *   enclosure enter PID COMMAND [ARGUMENT ...]   become the command, in the mount namespace of process PID
  *
  * hold prints the PID that its inner process has outside and ends with it. NODE is the node's memory cgroup,
- * CAPACITY its bytes. RECORD, 8 zeroed 64-bit words, gets READY_NS once the enclosure is complete and COUNT with
+ * CAPACITY its bytes. MEMINFO is made, and is what /proc/meminfo shows inside; swap is the node's where it has a limit
+ * of swap, and none elsewhere. RECORD, 8 zeroed 64-bit words, gets READY_NS once the enclosure is complete and COUNT with
  * every sample; SAMPLES is a zeroed file of pairs (CLOCK_MONOTONIC ns, bytes used), written as a ring, one a ms.
  * The command of enter is killed when the process that started it ends.
  * Exit status 0, or 1 with a line on stderr.
@@ -44,14 +46,16 @@ static const char *const fields[] = {
 	"SwapFree:", "Dirty:", "Writeback:", "AnonPages:", "Mapped:", "Shmem:", "KReclaimable:", "Slab:", "SReclaimable:",
 	"SUnreclaim:", "KernelStack:", "PageTables:", "CommitLimit:", "Committed_AS:",
 };
-enum field { TOTAL = 0, FREE = 1, AVAILABLE = 2, CACHED = 4, INACTIVE_FILE = 11 };
+enum field { TOTAL = 0, FREE = 1, AVAILABLE = 2, CACHED = 4, INACTIVE_FILE = 11, SWAP_TOTAL = 14, SWAP_FREE = 15 };
 #define FIELDS (sizeof(fields) / sizeof(*fields))
 #define LINE 28
 #define DIGITS_AT 16
 _Static_assert((INACTIVE_FILE * LINE + DIGITS_AT) % 64 <= 56 && (FREE * LINE + DIGITS_AT) % 64 <= 56, "one cache line");
+_Static_assert((SWAP_FREE * LINE + DIGITS_AT) % 64 <= 56, "one cache line");
 
 static char *meminfo;
-static int usage_fd, stat_fd;
+static int usage_fd, stat_fd, swap_fd = -1;
+static int64_t swap_total;
 static const char *inactive_name = "\ninactive_file ";
 
 static void fail(const char *what)
@@ -81,6 +85,27 @@ static void *map_file(const char *path, int flags, size_t size)
 	return memory;
 }
 
+/* A limit of swap is a number, or "max". */
+static void open_swap(const char *node)
+{
+	char path[4096], text[32] = "";
+	int limit_fd;
+
+	snprintf(path, sizeof(path), "%s/memory.swap.max", node);
+	limit_fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (limit_fd < 0) /* cgroup v1, or a kernel without swap */
+		return;
+	if (read(limit_fd, text, sizeof(text) - 1) > 0)
+		swap_total = atoll(text);
+	close(limit_fd);
+	if (swap_total <= 0)
+		return;
+	snprintf(path, sizeof(path), "%s/memory.swap.current", node);
+	swap_fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (swap_fd < 0)
+		fail(path);
+}
+
 static void open_node(const char *node)
 {
 	char path[4096];
@@ -98,13 +123,14 @@ static void open_node(const char *node)
 	stat_fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (stat_fd < 0)
 		fail(path);
+	open_swap(node);
 }
 
-static int64_t read_usage(void)
+static int64_t read_bytes(int fd)
 {
 	char text[32] = "";
 
-	if (pread(usage_fd, text, sizeof(text) - 1, 0) <= 0)
+	if (pread(fd, text, sizeof(text) - 1, 0) <= 0)
 		fail("the node's usage");
 	return atoll(text);
 }
@@ -140,14 +166,26 @@ static void show_node(int64_t capacity, int64_t usage, int64_t inactive_file)
 	show(INACTIVE_FILE, reclaimable);
 }
 
-static void make_proc(int64_t capacity)
+static void show_swap(void)
 {
+	if (swap_fd >= 0)
+		show(SWAP_FREE, swap_total - read_bytes(swap_fd));
+}
+
+static void make_proc(int64_t capacity, const char *meminfo_path)
+{
+	char source[64];
+	int fd;
+
+	meminfo = map_file(meminfo_path, O_CREAT | O_EXCL, FIELDS * LINE);
+	fd = open(meminfo_path, O_RDONLY | O_CLOEXEC); /* its path may be below what is hidden next */
+	if (fd < 0)
+		fail(meminfo_path);
 	/* Nothing that is mounted here is seen outside. /run is hidden too: it has the sockets of other daemons. */
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
 		fail("mount /run");
 	if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL))
 		fail("mount /proc");
-	meminfo = map_file("/run/meminfo", O_CREAT | O_EXCL, FIELDS * LINE);
 	for (size_t i = 0; i < FIELDS; i++) {
 		char line[LINE + 1];
 
@@ -155,12 +193,17 @@ static void make_proc(int64_t capacity)
 		memcpy(meminfo + i * LINE, line, LINE);
 	}
 	show(TOTAL, capacity);
-	show_node(capacity, read_usage(), read_inactive_file());
-	if (mount("/run/meminfo", "/proc/meminfo", NULL, MS_BIND, NULL) || unlink("/run/meminfo"))
+	show_node(capacity, read_bytes(usage_fd), read_inactive_file());
+	show(SWAP_TOTAL, swap_total);
+	show_swap();
+	snprintf(source, sizeof(source), "/proc/self/fd/%d", fd);
+	if (mount(source, "/proc/meminfo", NULL, MS_BIND, NULL))
 		fail("mount /proc/meminfo");
+	close(fd);
 }
 
-static _Noreturn void live(const char *record_path, int64_t capacity, const char *samples_path)
+static _Noreturn void live(const char *record_path, int64_t capacity, const char *samples_path,
+			   const char *meminfo_path)
 {
 	volatile int64_t *record = map_file(record_path, 0, WORDS * sizeof(int64_t));
 	struct sched_param parameter = { .sched_priority = PRIORITY };
@@ -172,16 +215,18 @@ static _Noreturn void live(const char *record_path, int64_t capacity, const char
 		fail(samples_path);
 	pairs = size.st_size / (2 * sizeof(int64_t));
 	samples = map_file(samples_path, 0, size.st_size);
-	make_proc(capacity);
+	make_proc(capacity, meminfo_path);
 	sched_setscheduler(0, SCHED_FIFO, &parameter); /* if refused, meminfo lags on busy CPUs, for all contestants */
 	signal(SIGCHLD, SIG_IGN);		       /* processes that are orphaned here are reaped by the kernel */
 	record[READY_NS] = at_ns = now_ns();
 	for (int64_t count = 0;; count++) {
 		struct timespec next;
 
-		if (count % CACHE_EVERY == 0)
+		if (count % CACHE_EVERY == 0) {
 			inactive_file = read_inactive_file();
-		usage = read_usage();
+			show_swap();
+		}
+		usage = read_bytes(usage_fd);
 		show_node(capacity, usage, inactive_file);
 		samples[count % pairs * 2] = now_ns();
 		samples[count % pairs * 2 + 1] = usage;
@@ -207,7 +252,7 @@ static int hold(char **arguments)
 		fail("fork");
 	if (inner == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		live(arguments[0], atoll(arguments[2]), arguments[3]);
+		live(arguments[0], atoll(arguments[2]), arguments[3], arguments[4]);
 	}
 	printf("%d\n", inner);
 	fflush(stdout);
@@ -232,7 +277,7 @@ static _Noreturn void enter(char **arguments)
 int main(int count, char **arguments)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (count == 6 && !strcmp(arguments[1], "hold"))
+	if (count == 7 && !strcmp(arguments[1], "hold"))
 		return hold(arguments + 2);
 	if (count > 3 && !strcmp(arguments[1], "enter"))
 		enter(arguments + 2);

@@ -1,8 +1,10 @@
 """Where contestants run: they can neither see nor signal anything but the allocators of the race.
 
 Namespaces of processes and mounts of their own, made by enclosure.c: /proc shows what was started in here,
-/run is empty, and /proc/meminfo is the virtual node, brought up to date every millisecond. So a daemon that
-was written for a whole machine guards the node, with nothing else in its reach. /proc/pressure is as outside.
+/run is empty, and /proc/meminfo is the virtual node, brought up to date every millisecond, with its swap if
+that has a limit. So a daemon that was written for a whole machine guards the node, with nothing else in its
+reach.
+/proc/pressure is as outside.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from reactor.lab.daemon_process import wait_until
 from reactor.lab.tool import Record, compiled_tool
 from reactor.lab.virtual_node import VirtualNode
 
-_PAIR: Final = struct.Struct("=qq")
+PAIR: Final = struct.Struct("=qq")
 _SAMPLES: Final = 1 << 14  # 16 s at one a millisecond: longer than the slowest poller sleeps
+_TMPFS: Final = "/dev/shm"  # noqa: S108 - a directory of our own is made in it
 _READY_SECONDS: Final = 60.0
 
 Sample = tuple[int, int]  # ns on CLOCK_MONOTONIC, bytes used
@@ -39,11 +42,14 @@ class Enclosure:
         self._tool = str(compiled_tool("enclosure", "reactor.lab.race"))
         self._owned = ExitStack()
         self._first_pid = 0
+        self._in_memory = Path()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._record = stack.enter_context(Record(self._directory, "enclosure"))
-            self._samples = stack.enter_context(_zeroed(self._directory / "samples"))
+            self._samples = stack.enter_context(zeroed(self._directory / "samples", _SAMPLES))
+            shared = tempfile.TemporaryDirectory(prefix="reactor-race-", dir=_TMPFS)
+            self._in_memory = Path(stack.enter_context(shared))
             self._first_pid = self._hold(stack)
             own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, own)
@@ -55,6 +61,16 @@ class Enclosure:
 
     def __exit__(self, *_: object) -> None:
         self._owned.close()
+
+    @property
+    def in_memory(self) -> Path:
+        """Return a directory on a tmpfs, where no write waits for a disk; it ends with the enclosure."""
+        return self._in_memory
+
+    @property
+    def meminfo(self) -> Path:
+        """Return the file that /proc/meminfo shows inside."""
+        return self._in_memory / "meminfo"
 
     @contextmanager
     def births(self) -> Iterator[None]:
@@ -81,12 +97,13 @@ class Enclosure:
         """Return the node's usage as it was since then, at most the last 16 s, oldest first."""
         count = self._record.words()[1]
         places = [place % _SAMPLES for place in range(max(0, count - _SAMPLES + 1), count)]
-        found = [_PAIR.unpack_from(self._samples, place * _PAIR.size) for place in places]
+        found = [PAIR.unpack_from(self._samples, place * PAIR.size) for place in places]
         return [(at_ns, used) for at_ns, used in found if at_ns >= since_ns]
 
     def _hold(self, stack: ExitStack) -> int:
         directory = self._node.tree.path(self._node.cgroup)
         amounts = [str(directory), str(self._node.memory_bytes), str(self._directory / "samples")]
+        amounts.append(str(self.meminfo))
         process = stack.enter_context(
             subprocess.Popen(
                 [self._tool, "hold", str(self._record.path), *amounts],
@@ -111,12 +128,12 @@ class Enclosure:
 
 
 @contextmanager
-def _zeroed(path: Path) -> Iterator[mmap.mmap]:
-    """Map a file for the samples, its pages charged to us and not to the node."""
-    path.write_bytes(bytes(_PAIR.size * _SAMPLES))
+def zeroed(path: Path, pairs: int) -> Iterator[mmap.mmap]:
+    """Map a file for so many pairs of 64-bit words, its pages charged to us and not to the node."""
+    path.write_bytes(bytes(PAIR.size * pairs))
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        memory = mmap.mmap(fd, _PAIR.size * _SAMPLES)
+        memory = mmap.mmap(fd, PAIR.size * pairs)
     finally:
         os.close(fd)
     with memory:

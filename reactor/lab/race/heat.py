@@ -149,8 +149,8 @@ class Track:
         path = self.directory / "cached"
         if not path.exists():
             path.write_bytes(bytes(course.cache_bytes))
-        _drop_cache(path)  # the next reader is charged for it
-        stack.callback(_drop_cache, path)
+        drop_cache(path)  # the next reader is charged for it
+        stack.callback(drop_cache, path)
         cgroup = self.node.add_pod(_CACHE_POD)
         stack.callback(self.node.remove_pod, cgroup)
         read = ["/bin/sh", "-c", 'exec cat "$1" >/dev/null', "sh", str(path)]
@@ -189,7 +189,8 @@ def crossed_ns(words: Sequence[Sequence[int]], dead_ns: int) -> int | None:
     return max((word[1] for word in words if word[1] and (not dead_ns or word[1] <= dead_ns)), default=None)
 
 
-def _drop_cache(path: Path) -> None:
+def drop_cache(path: Path) -> None:
+    """Have the kernel forget a file's pages: the next reader is charged for them."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

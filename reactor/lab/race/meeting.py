@@ -16,13 +16,15 @@ from typing import Any, Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
-from reactor.lab.crossing import CAPACITY_BYTES, busy_cpus, cpu_percent
+from reactor.lab.crossing import busy_cpus, cpu_percent
 from reactor.lab.hog import MIB
 from reactor.lab.measure import rss_mib
-from reactor.lab.race.contestant import Contestant, Entrant
-from reactor.lab.race.course import STEP, Course
+from reactor.lab.race.contestant import AnyCourse, Contestant, Entrant
+from reactor.lab.race.course import STEP
 from reactor.lab.race.enclosure import Enclosure
 from reactor.lab.race.heat import Finish, Track
+from reactor.lab.race.pressed import PressedCourse, measured_under_pressure
+from reactor.lab.race.pressed_heat import pressed_heat
 from reactor.lab.virtual_node import VirtualNode
 
 # Any point of a peer's longest sleep: a second far from its threshold, a tenth of one near it.
@@ -65,12 +67,13 @@ class Meeting:
         self._traces: dict[tuple[str, str], list[tuple[float, Trace]]] = {}
 
     def run(
-        self, contestants: Sequence[Contestant], courses: Sequence[Course], rounds: int, heats_a_turn: int
+        self, contestants: Sequence[Contestant], courses: Sequence[AnyCourse], rounds: int, heats_a_turn: int
     ) -> None:
         """Have every contestant run every course."""
-        turns = sum(one.runs(course) for one in contestants for course in courses)
-        self.planned = heats = rounds * heats_a_turn * turns
-        _say(f"{heats} heats, about {heats * _HEAT_SECONDS / 60:.0f} minutes on an idle machine")
+        turns = [course for one in contestants for course in courses if one.takes_part(course)]
+        self.planned = heats = rounds * heats_a_turn * len(turns)
+        seconds = rounds * heats_a_turn * sum(map(_longest_seconds, turns))
+        _say(f"{heats} heats, about {seconds / 60:.0f} minutes at most on an idle machine")
         for number in range(1, rounds + 1):
             for contestant in self._random.sample(contestants, len(contestants)):
                 _say(f"round {number} of {rounds}: {contestant.name}")
@@ -90,11 +93,17 @@ class Meeting:
         return found
 
     def _turn(
-        self, contestant: Contestant, seen: Seen, courses: Sequence[Course], number: int, heats: int
+        self, contestant: Contestant, seen: Seen, courses: Sequence[AnyCourse], number: int, heats: int
     ) -> None:
-        name = f"reactor-race-{os.getpid()}"
+        ground = contestant.ground
         with (
-            VirtualNode(self._tree, CAPACITY_BYTES, name) as node,
+            ground.within() as above,
+            VirtualNode(
+                self._tree,
+                ground.memory_bytes,
+                f"{above}reactor-race-{os.getpid()}",
+                swap_bytes=ground.swap_bytes,
+            ) as node,
             Enclosure(node, self._directory) as inside,
         ):
             for other in range(_OTHERS):
@@ -105,33 +114,47 @@ class Meeting:
                     percent = cpu_percent(entrant.pid, lambda: time.sleep(_AT_REST_SECONDS))
                     seen.at_rest_cpu_percent = round(percent, 3)
                 for course in courses:
-                    if contestant.runs(course) and seen.misses[course.name] < _MISSES:
+                    if contestant.takes_part(course) and seen.misses[course.name] < _MISSES:
                         self._course(track, contestant, entrant, course, number, heats)
                 if entrant.pid is not None and entrant.problem() is None:
                     seen.rss_mib = max(seen.rss_mib or 0.0, rss_mib(entrant.pid))
 
     def _course(
-        self, track: Track, contestant: Contestant, entrant: Entrant, course: Course, number: int, heats: int
+        self,
+        track: Track,
+        contestant: Contestant,
+        entrant: Entrant,
+        course: AnyCourse,
+        number: int,
+        heats: int,
     ) -> None:
         seen = self.seen[contestant.name]
-        with busy_cpus(self._tool) if course.is_busy else nullcontext():
-            for _ in range(heats):
-                pause_ms = self._random.randint(*_PAUSE_MS[course.pace == STEP])
-                finish = track.heat(course, entrant.arm, pause_ms, _PATIENCE_SECONDS)
-                if problem := entrant.problem():
-                    raise ReactorError(problem)
-                self._keep(contestant.name, course.name, number, finish)
-                if finish.dead_ns is None:
-                    seen.misses[course.name] += 1
-                    return
-                time.sleep(_SETTLE_SECONDS)
+        for _ in range(heats):
+            found = self._heat(track, contestant, entrant, course)
+            if problem := entrant.problem():
+                raise ReactorError(problem)
+            self.heats.append(
+                {"contestant": contestant.name, "course": course.name, "round": number, **found}
+            )
+            if found["kill_ms"] is None and not found["early"]:
+                seen.misses[course.name] += 1
+                return
+            time.sleep(_SETTLE_SECONDS)
 
-    def _keep(self, contestant: str, course: str, number: int, finish: Finish) -> None:
+    def _heat(
+        self, track: Track, contestant: Contestant, entrant: Entrant, course: AnyCourse
+    ) -> Mapping[str, Any]:
+        if isinstance(course, PressedCourse):
+            pause_ms = self._random.randint(*_PAUSE_MS[True])
+            return measured_under_pressure(pressed_heat(track, course, pause_ms))
+        pause_ms = self._random.randint(*_PAUSE_MS[course.pace == STEP])
+        with busy_cpus(self._tool) if course.is_busy else nullcontext():
+            finish = track.heat(course, entrant.arm, pause_ms, _PATIENCE_SECONDS)
         found = measured(finish)
-        self.heats.append({"contestant": contestant, "course": course, "round": number, **found})
         if (kill_ms := found["kill_ms"]) is not None and finish.crossed_ns is not None:
             trace = thinned(finish.samples, finish.crossed_ns)
-            self._traces.setdefault((course, contestant), []).append((kill_ms, trace))
+            self._traces.setdefault((course.name, contestant.name), []).append((kill_ms, trace))
+        return found
 
 
 def measured(finish: Finish) -> Mapping[str, float | None]:
@@ -168,6 +191,10 @@ def _since(start_ns: int | None, end_ns: int | None) -> float | None:
     if start_ns is None or end_ns is None or end_ns < start_ns:
         return None
     return round((end_ns - start_ns) / 1e6, 4)
+
+
+def _longest_seconds(course: AnyCourse) -> float:
+    return course.patience_seconds if isinstance(course, PressedCourse) else _HEAT_SECONDS
 
 
 def _say(what: str) -> None:

@@ -71,9 +71,7 @@ def _reactor(contender: Contender) -> Contestant:
             track.tool, track.directory, track.node.cgroup, THRESHOLDS, contender.section
         ) as daemon:
             daemon.wait_armed(contender.source, _ARMED_SECONDS)
-            yield Entrant(
-                pid=daemon.pid, problem=lambda: None if daemon.is_running() else daemon.log()[-500:]
-            )
+            yield at_its_post(daemon)
 
     beside = "".join(f", {name}: {contender.section[name]}" for name in _BESIDE if name in contender.section)
     return Contestant(
@@ -83,6 +81,11 @@ def _reactor(contender: Contender) -> Contestant:
         f"sources: {contender.source} alone{beside}",
         enter=enter,
     )
+
+
+def at_its_post(daemon: DaemonProcess) -> Entrant:
+    """Return the reactor as a contestant that is at its post."""
+    return Entrant(pid=daemon.pid, problem=lambda: None if daemon.is_running() else daemon.log()[-500:])
 
 
 def _poller(interval: str, interval_ms: int) -> Contestant:

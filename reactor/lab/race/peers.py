@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +23,11 @@ from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.crossing import LEVEL_BYTES, THRESHOLD_BYTES
 from reactor.lab.hog import MIB
-from reactor.lab.race.contestant import Contestant, Entrant, Role
+from reactor.lab.race.contestant import Contestant, Entrant, Ground, Role
 from reactor.lab.race.heat import Track
 
 _START_SECONDS: Final = 2.0  # nohang reads its configuration; natively 0.3 s
-_FETCH: Final = "make race fetches Debian's package without installing it; or install {}"
+FETCH: Final = "make race fetches Debian's package without installing it; or install {}"
 _NO_UNIT: Final = (
     "has no threshold of memory: it acts when a unit of systemd's has stalled for a second or more, "
     "and allocators below every limit do not stall"
@@ -40,7 +40,13 @@ _NOHANG: Final = {
     "soft_threshold_min_swap": "100 %",
     "hard_threshold_min_swap": "100 %",
 }
-_NOHANG_FASTEST: Final = {"min_sleep": "0.01", "max_sleep": "0.01"}
+# -M kills at so many KiB available; the same number twice is SIGKILL at once. -s 100,100: however much swap
+# is free. -r 0: no reports. -p: niceness -20. Its shortest sleep, 100 ms, is built in. earlyoom(1).
+_KIB: Final = THRESHOLD_BYTES // 1024
+_EARLYOOM: Final = ("-M", f"{_KIB},{_KIB}", "-s", "100,100", "-r", "0", "-p")
+_OOMD_SETTINGS: Final = f"memory_above threshold_anon {LEVEL_BYTES // MIB}M for 0 s, no delay after an action"
+_PLAIN: Final = Ground()
+NOHANG_FASTEST: Final = {"min_sleep": "0.01", "max_sleep": "0.01"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,28 +73,28 @@ def peers(version: CgroupVersion, programs: Programs) -> tuple[list[Contestant],
     """Return the peers that can take part here, and those that can't, with the reason."""
     taken: list[Contestant] = []
     left_out = {"systemd-oomd": _NO_UNIT}
-    if earlyoom := programs.find("earlyoom"):
-        taken.append(_earlyoom(earlyoom))
+    if program := programs.find("earlyoom"):
+        taken.append(earlyoom("earlyoom", program, _EARLYOOM))
     else:
-        left_out["earlyoom"] = _FETCH.format("earlyoom")
-    if nohang := programs.find("nohang"):
-        taken += [_nohang("nohang", nohang, {}), _nohang("nohang-10ms", nohang, _NOHANG_FASTEST)]
+        left_out["earlyoom"] = FETCH.format("earlyoom")
+    if program := programs.find("nohang"):
+        taken += [
+            nohang("nohang", program, _NOHANG),
+            nohang("nohang-10ms", program, {**_NOHANG, **NOHANG_FASTEST}),
+        ]
     else:
-        left_out["nohang"] = _FETCH.format("nohang")
+        left_out["nohang"] = FETCH.format("nohang")
     if version is CgroupVersion.V1:
         left_out["oomd"] = "reads memory.current and memory.stat of cgroup v2; this machine's memory is on v1"
-    elif oomd := programs.find("oomd"):
-        taken.append(_oomd(oomd, programs.libraries()))
+    elif program := programs.find("oomd"):
+        taken.append(oomd("oomd", program, programs.libraries(), oomd_config, _OOMD_SETTINGS))
     else:
-        left_out["oomd"] = _FETCH.format("oomd")
+        left_out["oomd"] = FETCH.format("oomd")
     return taken, left_out
 
 
-def _earlyoom(program: Path) -> Contestant:
-    # -M kills at so many KiB available; the same number twice is SIGKILL at once. -s 100,100: however much
-    # swap is free. -r 0: no reports. -p: niceness -20. Its shortest sleep, 100 ms, is built in. earlyoom(1).
-    kib = THRESHOLD_BYTES // 1024
-    options = ["-M", f"{kib},{kib}", "-s", "100,100", "-r", "0", "-p"]
+def earlyoom(name: str, program: Path, options: Sequence[str], ground: Ground = _PLAIN) -> Contestant:
+    """Return earlyoom with these options."""
 
     @contextmanager
     def enter(track: Track) -> Iterator[Entrant]:
@@ -96,23 +102,26 @@ def _earlyoom(program: Path) -> Contestant:
             yield entrant
 
     settings = " ".join(("earlyoom", *options))
-    return Contestant(name="earlyoom", role=Role.PEER, settings=settings, enter=enter)
+    return Contestant(name=name, role=Role.PEER, settings=settings, enter=enter, ground=ground)
 
 
-def _nohang(name: str, program: Path, sleeps: Mapping[str, str]) -> Contestant:
-    changes = {**_NOHANG, **sleeps}
+def nohang(name: str, program: Path, changes: Mapping[str, str], ground: Ground = _PLAIN) -> Contestant:
+    """Return nohang with these changes of its configuration; "{node}" in them is the node's directory."""
 
     @contextmanager
     def enter(track: Track) -> Iterator[Entrant]:
         config = track.directory / f"{name}.conf"
-        config.write_text(nohang_config(_shipped(program).read_text(encoding="utf-8"), changes))
+        node = str(track.node.tree.path(track.node.cgroup))
+        told = {key: value.format(node=node) for key, value in changes.items()}
+        config.write_text(nohang_config(_shipped(program).read_text(encoding="utf-8"), told))
         # The interpreter of the system: the packaged program has modules of it, not ours.
         python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
         with _running(track, [python, str(program), "--monitor", "--config", str(config)]) as entrant:
             yield entrant
 
     told = ", ".join(f"{key} = {value}" for key, value in changes.items())
-    return Contestant(name=name, role=Role.PEER, settings=f"nohang.conf with {told}", enter=enter)
+    settings = f"nohang.conf with {told}" if told else "nohang.conf"
+    return Contestant(name=name, role=Role.PEER, settings=settings, enter=enter, ground=ground)
 
 
 def _shipped(program: Path) -> Path:
@@ -130,11 +139,20 @@ def nohang_config(shipped: str, changes: Mapping[str, str]) -> str:
     return text
 
 
-def _oomd(program: Path, libraries: str) -> Contestant:
+def oomd(
+    name: str,
+    program: Path,
+    libraries: str,
+    rulesets: Callable[[str], Mapping[str, object]],
+    settings: str,
+    ground: Ground = _PLAIN,
+) -> Contestant:
+    """Return oomd with the configuration that `rulesets` makes of the node's path without its first "/"."""
+
     @contextmanager
     def enter(track: Track) -> Iterator[Entrant]:
         config, kmsg = track.directory / "oomd.json", track.directory / "kmsg"
-        config.write_text(json.dumps(oomd_config(track.node.cgroup.lstrip("/")), indent=2))
+        config.write_text(json.dumps(rulesets(track.node.cgroup.lstrip("/")), indent=2))
         kmsg.touch()
         # -i 1: it looks once a second, its shortest interval. The state directory is in the enclosure's /run.
         command = [str(program), "-i", "1", "-f", str(track.node.tree.memory_root), "-C", str(config)]
@@ -144,10 +162,9 @@ def _oomd(program: Path, libraries: str) -> Contestant:
         with _running(track, command) as entrant:
             yield entrant
 
-    settings = (
-        f"oomd -i 1, memory_above threshold_anon {LEVEL_BYTES // MIB}M for 0 s, no delay after an action"
+    return Contestant(
+        name=name, role=Role.PEER, settings=f"oomd -i 1, {settings}", enter=enter, ground=ground
     )
-    return Contestant(name="oomd", role=Role.PEER, settings=settings, enter=enter)
 
 
 def oomd_config(node: str) -> Mapping[str, object]:

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What runs in the node on a course under pressure, with its own clock readings.
+ *
+ *   pressed grow RECORD USAGE LEVEL PREFILL TOTAL RATE   take PREFILL bytes at once, then up to TOTAL bytes at RATE
+ *                                   bytes a second, and write all the time to pages of what is there, at random
+ *   pressed reread RECORD FILE BYTES THREADS   read BYTES of a file by its pages at random, in so many threads; CONDITION
+ *                                   is when all that fits has been read once
+ *   pressed hold RECORD BYTES       take BYTES, and write to each page of them once a second
+ *   pressed probe RECORD ANSWERS FILE BYTES INTERVAL_MS   answer every so often: write to BYTES of memory and read a
+ *                                   page of the file from the disk
+ *
+ * RECORD is a file of 8 zeroed 64-bit words, ANSWERS one of pairs (begin, ns of an answer; its end), which is written
+ * as a ring; both are mapped shared. grow and reread begin when GO is set. All instants are CLOCK_MONOTONIC
+ * nanoseconds; zero is what has not happened.
+ * Exit status 1 with a line on stderr; it ends with who started it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE 4096L
+#define CHUNK (16 * PAGE)
+#define SECOND_NS 1000000000LL
+
+enum record { READY_NS, CONDITION_NS, COUNT, GO = 6, WORDS = 8 };
+
+/* What the threads of grow and reread work on; `pages` grows. */
+static char *memory;
+static volatile int64_t pages;
+static volatile int64_t sum;
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "pressed: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+static void sleep_until(int64_t at_ns)
+{
+	struct timespec at = { .tv_sec = at_ns / SECOND_NS, .tv_nsec = at_ns % SECOND_NS };
+
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+
+static volatile int64_t *map_shared(const char *path, int64_t *bytes)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	struct stat status;
+	void *mapped = MAP_FAILED;
+
+	if (fd >= 0 && !fstat(fd, &status))
+		mapped = mmap(NULL, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (mapped == MAP_FAILED)
+		fail(path);
+	if (bytes)
+		*bytes = status.st_size;
+	close(fd);
+	return mapped;
+}
+
+static char *take(int64_t bytes)
+{
+	char *taken = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (taken == MAP_FAILED)
+		fail("mmap");
+	madvise(taken, bytes, MADV_NOHUGEPAGE); /* 4 KiB a fault, as most programs */
+	return taken;
+}
+
+static void write_pages(char *from, int64_t bytes)
+{
+	for (int64_t offset = 0; offset < bytes; offset += PAGE)
+		((volatile char *)from)[offset]++;
+}
+
+static uint64_t next_random(uint64_t *state) /* xorshift64 */
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static void *write_at_random(void *unused)
+{
+	uint64_t state = 88172645463325252ULL;
+
+	(void)unused;
+	for (;;)
+		((volatile char *)memory)[next_random(&state) % pages * PAGE]++;
+	return NULL;
+}
+
+static void *read_at_random(void *seed)
+{
+	uint64_t state = 88172645463325252ULL + (uintptr_t)seed;
+
+	for (;;)
+		sum += ((volatile char *)memory)[next_random(&state) % pages * PAGE];
+	return NULL;
+}
+
+static void start(void *(*work)(void *), uintptr_t argument)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, work, (void *)argument))
+		fail("pthread_create");
+}
+
+static void wait_for_go(volatile int64_t *record)
+{
+	record[READY_NS] = now_ns();
+	while (!record[GO])
+		sleep_until(now_ns() + 200000);
+}
+
+static int64_t usage_bytes(int fd)
+{
+	char text[32] = "";
+
+	if (pread(fd, text, sizeof(text) - 1, 0) <= 0)
+		fail("the node's usage");
+	return atoll(text);
+}
+
+static _Noreturn void grow(char **arguments)
+{
+	volatile int64_t *record = map_shared(arguments[0], NULL);
+	int usage_fd = open(arguments[1], O_RDONLY | O_CLOEXEC);
+	int64_t level = atoll(arguments[2]), prefill = atoll(arguments[3]), total = atoll(arguments[4]);
+	int64_t rate = atoll(arguments[5]), started_ns, before_ns;
+
+	if (usage_fd < 0)
+		fail(arguments[1]);
+	memory = take(total);
+	wait_for_go(record);
+	write_pages(memory, prefill);
+	pages = prefill / PAGE;
+	start(write_at_random, 0);
+	started_ns = now_ns();
+	for (int64_t held = prefill; held + CHUNK <= total; held += CHUNK) {
+		sleep_until(started_ns + (held - prefill) * (double)SECOND_NS / rate);
+		before_ns = now_ns();
+		write_pages(memory + held, CHUNK);
+		pages = (held + CHUNK) / PAGE;
+		if (!record[CONDITION_NS] && usage_bytes(usage_fd) >= level)
+			record[CONDITION_NS] = before_ns;
+	}
+	for (;;)
+		pause();
+}
+
+static _Noreturn void reread(char **arguments)
+{
+	volatile int64_t *record = map_shared(arguments[0], NULL);
+	int64_t bytes = atoll(arguments[2]), threads = atoll(arguments[3]);
+	int fd = open(arguments[1], O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		fail(arguments[1]);
+	memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (memory == MAP_FAILED)
+		fail(arguments[1]);
+	wait_for_go(record);
+	for (int64_t offset = 0; offset < bytes; offset += PAGE)
+		sum += ((volatile char *)memory)[offset];
+	madvise(memory, bytes, MADV_RANDOM); /* a page at a time, as an index is read */
+	pages = bytes / PAGE;
+	record[CONDITION_NS] = now_ns();
+	for (int64_t thread = 1; thread < threads; thread++)
+		start(read_at_random, thread);
+	read_at_random(NULL);
+	_exit(1);
+}
+
+static _Noreturn void hold(char **arguments)
+{
+	volatile int64_t *record = map_shared(arguments[0], NULL);
+	int64_t bytes = atoll(arguments[1]);
+
+	memory = take(bytes);
+	for (;;) {
+		write_pages(memory, bytes);
+		if (!record[READY_NS])
+			record[READY_NS] = now_ns();
+		sleep_until(now_ns() + SECOND_NS);
+	}
+}
+
+static _Noreturn void probe(char **arguments)
+{
+	int64_t bytes = atoll(arguments[3]), interval_ns = atoll(arguments[4]) * 1000000, answers_bytes, pairs, file_pages;
+	volatile int64_t *record = map_shared(arguments[0], NULL), *answers = map_shared(arguments[1], &answers_bytes);
+	int fd = open(arguments[2], O_RDONLY | O_DIRECT | O_CLOEXEC);
+	uint64_t state = 88172645463325252ULL;
+	struct stat status;
+	int64_t began_ns;
+	void *page;
+
+	if (fd < 0 || fstat(fd, &status) || posix_memalign(&page, PAGE, PAGE))
+		fail(arguments[2]);
+	pairs = answers_bytes / (2 * sizeof(int64_t));
+	file_pages = status.st_size / PAGE;
+	memory = take(bytes);
+	for (int64_t count = 0;; count++) {
+		began_ns = now_ns();
+		write_pages(memory, bytes);
+		if (pread(fd, page, PAGE, next_random(&state) % file_pages * PAGE) != PAGE)
+			fail(arguments[2]);
+		answers[count % pairs * 2] = began_ns;
+		answers[count % pairs * 2 + 1] = now_ns();
+		record[COUNT] = count + 1;
+		sleep_until(began_ns + interval_ns);
+	}
+}
+
+int main(int count, char **arguments)
+{
+	const char *mode = count > 1 ? arguments[1] : "";
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (!strcmp(mode, "grow") && count == 8)
+		grow(arguments + 2);
+	if (!strcmp(mode, "reread") && count == 6)
+		reread(arguments + 2);
+	if (!strcmp(mode, "hold") && count == 4)
+		hold(arguments + 2);
+	if (!strcmp(mode, "probe") && count == 7)
+		probe(arguments + 2);
+	fprintf(stderr, "pressed: one of grow, reread, hold, probe with their arguments\n");
+	return 1;
+}
