@@ -16,7 +16,8 @@ from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.nearest import nearest
 from reactor.config.refused import join
 from reactor.config.section import Section
-from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, Settings
+from reactor.model.rules import RuleAction
+from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, Settings, SystemdOomd
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 
 SECTION: Final = "reactor"
@@ -76,13 +77,23 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
     yield from _without_counterpart(raw, settings)
     yield from _reserved(raw)
     if not settings.eviction.thresholds:
-        yield Ineffective("evictionHard", "there is no threshold, hard or soft: no pod can be evicted")
+        evicted = (
+            "pods are evicted by rules alone" if _has_evicting_rules(settings) else "no pod can be evicted"
+        )
+        yield Ineffective("evictionHard", f"there is no threshold, hard or soft: {evicted}")
     yield from _commands(settings)
     yield from _brake(settings)
     yield from _kernel_kill(settings)
     yield from _soft_reclaim(settings)
     if settings.kubernetes is not None and settings.pod_lists.process_victims:
         yield Ineffective("reactor.pods.processVictims", "has no effect on a Kubernetes node")
+
+
+def _has_evicting_rules(settings: Settings) -> bool:
+    evicting = {RuleAction.EVICT, RuleAction.EVICT_WORST}
+    return settings.systemd_oomd is SystemdOomd.REPLACE or any(
+        rule.action in evicting for rule in settings.rules
+    )
 
 
 def _not_read(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:

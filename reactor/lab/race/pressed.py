@@ -1,7 +1,8 @@
 """Courses under pressure: a node with swap that stalls, and one beside a cgroup that thrashes in its limit.
 
-A node of 384 MiB that may swap 256 MiB. Beside the pod that is the trouble there are a probe, which
-answers every 10 ms, and two pods that hold memory: none of the three is ever to be killed.
+A node of 384 MiB that may swap 256 MiB, and whose disk reads 300 times a second, so that page faults wait
+as they do on a machine. Beside the pod that is the trouble there are a probe, which answers every 20 ms,
+and two pods that hold memory: none of the three is ever to be killed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from reactor.lab.hog import MIB
 
 MEMORY_BYTES: Final = 384 * MIB
 SWAP_BYTES: Final = 256 * MIB
-INTERVAL_MS: Final = 10  # of the probe's answers
+INTERVAL_MS: Final = 20  # of the probe's answers
 RESIDENT_BYTES: Final = 120 * MIB
 IDLE_BYTES: Final = 40 * MIB
 GROW_BYTES_A_SECOND: Final = 8 * MIB
 THRASH_LIMIT_BYTES: Final = 64 * MIB
 FILE_BYTES: Final = 160 * MIB
+THREADS: Final = 32
+READS_A_SECOND: Final = 300
 _LATE_MULTIPLE: Final = 10
 _LATE_NS: Final = 50_000_000
 
@@ -45,7 +48,7 @@ SWAP: Final = PressedCourse(
 THRASH: Final = PressedCourse(
     name="thrash",
     description=f"a pod with a limit of {THRASH_LIMIT_BYTES // MIB} MiB reads {FILE_BYTES // MIB} MiB of a "
-    "file, page by page in four threads; the node has memory available",
+    f"file, page by page in {THREADS} threads; the node has memory available",
     patience_seconds=75.0,
 )
 PRESSED: Final = (SWAP, THRASH)

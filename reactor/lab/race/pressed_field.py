@@ -71,10 +71,10 @@ FASTEST_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
         "name": "node-stalls",
         "cgroups": [_NODE],
-        "when": [_STALL],
-        "for": "2s",  # the least that pages scanned are counted for
+        "when": [{"swapUsed": "5%"}, _STALL],
+        "for": "0s",
         "action": "evictWorst",
-        "by": "pgscan",
+        "by": "memory",
         "cooldown": "5s",
     },
     {

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from reactor.errors import RefusedError
+from reactor.kernel.files import write_file
 from reactor.lab.daemon_process import wait_until
 from reactor.lab.hog import MIB
 from reactor.lab.race.enclosure import PAIR, zeroed
@@ -20,9 +22,11 @@ from reactor.lab.race.pressed import (
     GROW_BYTES_A_SECOND,
     IDLE_BYTES,
     INTERVAL_MS,
+    READS_A_SECOND,
     RESIDENT_BYTES,
     SWAP,
     THRASH_LIMIT_BYTES,
+    THREADS,
     Answer,
     Innocent,
     PressedCourse,
@@ -31,13 +35,12 @@ from reactor.lab.race.pressed import (
 from reactor.lab.tool import Record, compiled_tool
 
 _READY_SECONDS: Final = 120.0  # an emulated machine beside other load
-_ANSWERS: Final = 1 << 14  # 160 s of them
-_QUIET_ANSWERS: Final = 100  # before the trouble begins
-_LAST_ANSWERS: Final = 100  # after it
+_ANSWERS: Final = 1 << 14  # 320 s of them
+_QUIET_ANSWERS: Final = 50  # before the trouble begins
+_LAST_ANSWERS: Final = 50  # after it
 _SETTLE_SECONDS: Final = 20.0
 _PROBE_BYTES: Final = 4 * MIB
 _PROBE_FILE_BYTES: Final = 16 * MIB
-_THREADS: Final = 4
 _TROUBLE: Final = "trouble"
 # The node is full that much before its limit: the kernel charges by batches.
 _FULL_BYTES: Final = 4 * MIB
@@ -55,6 +58,7 @@ class PressedHeat:
 
     def run(self, course: PressedCourse, pause_ms: int) -> PressedFinish:
         """Have the trouble begin; return what became of it. Raises RefusedError if a pod does not start."""
+        self._slow_the_disk()
         probe = self._record("probe")
         answers = self._stack.enter_context(zeroed(self._in_memory("answers"), _ANSWERS))
         innocents = {
@@ -89,6 +93,17 @@ class PressedHeat:
                 for name, (held_bytes, _) in innocents.items()
             ],
         )
+
+    def _slow_the_disk(self) -> None:
+        """Limit the node's reads. Raises RefusedError where the kernel can't."""
+        tree, cgroup = self._track.node.tree, self._track.node.cgroup
+        try:
+            for above in [*PurePosixPath(cgroup).parents][::-1]:
+                write_file(tree.path(str(above)) / "cgroup.subtree_control", "+io")
+            limit = f"{disk_of(self._track.directory)} riops={READS_A_SECOND}"
+            write_file(tree.path(cgroup) / "io.max", limit)
+        except OSError as error:
+            raise RefusedError(f"the node's disk can't be slowed down: {error}") from None
 
     def _in_memory(self, name: str) -> Path:
         return self._track.enclosure.in_memory / name
@@ -130,7 +145,7 @@ class PressedHeat:
             amounts = (full_bytes, prefill_bytes, total_bytes, GROW_BYTES_A_SECOND)
             return self._pod(_TROUBLE, "grow", record.path, node.usage_path(), *amounts)
         file = self._file("reread", FILE_BYTES)
-        command = ("reread", record.path, file, FILE_BYTES, _THREADS)
+        command = ("reread", record.path, file, FILE_BYTES, THREADS)
         return self._pod(_TROUBLE, *command, limit_bytes=THRASH_LIMIT_BYTES)
 
     def _file(self, name: str, size_bytes: int) -> Path:
@@ -160,6 +175,15 @@ def pressed_heat(track: Track, course: PressedCourse, pause_ms: int) -> PressedF
     """Have a heat in the track's node; nothing of it is left there."""
     with ExitStack() as stack:
         return PressedHeat(track, stack).run(course, pause_ms)
+
+
+def disk_of(path: Path, sys: Path = Path("/sys")) -> str:
+    """Return MAJOR:MINOR of the whole disk that a path lies on. Raises OSError where it lies on none."""
+    device = path.stat().st_dev
+    directory = (sys / f"dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
+    if (directory / "partition").exists():
+        directory = directory.parent
+    return (directory / "dev").read_text(encoding="ascii").strip()
 
 
 def _answers(memory: mmap.mmap, count: int) -> list[Answer]:

@@ -8,16 +8,29 @@ from typing import Any, Final
 from reactor.lab.race.results import (
     Figures,
     Found,
+    PressedFigures,
     comparisons,
     figures,
+    is_under_pressure,
     noise,
     number,
     order,
+    pressed_figures,
     values,
 )
 from reactor.report import Bars, Distribution, Lines, Report, Section, Table
 
 _COLUMNS: Final = ("contestant", "heats", "crossing to kill, ms", "to memory back, ms", "overshoot, MiB")
+_PRESSED_COLUMNS: Final = (
+    "contestant",
+    "heats",
+    "condition to kill, s",
+    "longest stall of the probe, s",
+    "condition to prompt answers, s",
+    "wrong victims",
+    "lost with them, MiB",
+)
+_PRESSED_SPREAD: Final = "p50 / max"
 _FACTS: Final = {
     "cgroup": "version of cgroups",
     "cpus": "CPUs",
@@ -31,6 +44,10 @@ _FACTS: Final = {
 _OVERVIEW: Final = "Crossing to kill, ms, p50 / max"
 _SPREAD: Final = "p50 / p99 / max"
 _LINES: Final = "The usage is that of each contestant's heat that is nearest to its median."
+_PRESSED: Final = """The probe answers every 20 ms: it writes to 4 MiB of memory and reads a page from the
+    disk. Its answers are prompt again after the last that took 50 ms longer, and ten times as long, as was
+    usual before. Wrong victims are the probe and the two pods that hold memory. Without a kill a heat
+    ends when its time is over, and the stall is what was until then."""
 _HOW: Final = (
     """Every contestant guards the same virtual node, with the same threshold, against the same C program that
     allocates; they take turns in every round, in another order each time.""",
@@ -56,7 +73,8 @@ def table(found: Found) -> Iterator[str]:
     yield from _markdown(_overview_table(found))
     for course, description in found["courses"].items():
         yield ""
-        yield f"{course}: {description} ({_SPREAD})"
+        spread = _PRESSED_SPREAD if is_under_pressure(found, course) else _SPREAD
+        yield f"{course}: {description} ({spread})"
         yield ""
         yield from _markdown(_course_table(found, course))
     yield ""
@@ -142,13 +160,15 @@ def _short(figure: Figures | None) -> str:
     return f"{measured}{_without(figure)}"
 
 
-def _without(figure: Figures) -> str:
+def _without(figure: Figures | PressedFigures) -> str:
     """Return how many heats have no latency, and why."""
     never = f", {figure.missed} never" if figure.missed else ""
     return f"{never}, {figure.early} early" if figure.early else never
 
 
 def _course_section(found: Found, course: str, description: str) -> Section:
+    if is_under_pressure(found, course):
+        return _pressed_section(found, course, description)
     names = order(found, course)
     latencies = {name: values(found, course, name, "kill_ms") for name in names}
     back = {name: values(found, course, name, "back_ms") for name in names}
@@ -174,7 +194,22 @@ def _course_section(found: Found, course: str, description: str) -> Section:
     )
 
 
+def _pressed_section(found: Found, course: str, description: str) -> Section:
+    stalls = {name: values(found, course, name, "stall_ms") for name in order(found, course)}
+    drawn = Distribution(title="Longest stall of the probe", x_label="ms", series=_without_empty(stalls))
+    return Section(
+        heading=course,
+        paragraphs=[f"{description[0].upper()}{description[1:]}. {_PRESSED_SPREAD}.", _PRESSED],
+        tables=[_course_table(found, course)],
+        figures=[drawn],
+    )
+
+
 def _course_table(found: Found, course: str) -> Table:
+    if is_under_pressure(found, course):
+        pressed = [(name, pressed_figures(found, course, name)) for name in order(found, course)]
+        rows = [_pressed_row(name, figure) for name, figure in pressed if figure is not None]
+        return Table(columns=_PRESSED_COLUMNS, rows=rows)
     ranked = [(name, figures(found, course, name)) for name in order(found, course)]
     rows = [_row(name, figure) for name, figure in ranked if figure is not None]
     return Table(columns=_COLUMNS, rows=rows)
@@ -184,6 +219,15 @@ def _row(name: str, figure: Figures) -> list[str]:
     heats = f"{figure.n}{_without(figure)}"
     spreads = (figure.kill_ms, figure.back_ms, figure.overshoot_mib)
     return [name, heats, *(_spread(values) for values in spreads)]
+
+
+def _pressed_row(name: str, figure: PressedFigures) -> list[str]:
+    spreads = (figure.kill_ms, figure.stall_ms, figure.answers_ms)
+    seconds = [
+        " / ".join(number(values[key] / 1000) for key in ("p50", "max")) if values else "-"
+        for values in spreads
+    ]
+    return [name, f"{figure.n}{_without(figure)}", *seconds, str(figure.wrong), number(figure.lost_mib)]
 
 
 def _spread(values: Mapping[str, float]) -> str:

@@ -32,6 +32,20 @@ class Figures:
     n: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressedFigures:
+    """One contestant's on a course under pressure, in ms; `wrong` and `lost_mib` are of all heats."""
+
+    kill_ms: Mapping[str, float]
+    stall_ms: Mapping[str, float]
+    answers_ms: Mapping[str, float]
+    missed: int
+    early: int
+    wrong: int
+    lost_mib: float
+    n: int
+
+
 def figures(found: Found, course: str, contestant: str) -> Figures | None:
     """Return the figures, None where the contestant didn't run this course."""
     heats = [heat for heat in found["heats"] if (heat["course"], heat["contestant"]) == (course, contestant)]
@@ -43,6 +57,28 @@ def figures(found: Found, course: str, contestant: str) -> Figures | None:
         overshoot_mib=_summary(heats, "overshoot_mib"),
         missed=sum(heat["kill_ms"] is None and not heat["early"] for heat in heats),
         early=sum(heat["early"] for heat in heats),
+        n=len(heats),
+    )
+
+
+def is_under_pressure(found: Found, course: str) -> bool:
+    """Tell whether the heats of a course have a probe that stalls."""
+    return any("stall_ms" in heat for heat in found["heats"] if heat["course"] == course)
+
+
+def pressed_figures(found: Found, course: str, contestant: str) -> PressedFigures | None:
+    """Return the figures of a course under pressure, None where the contestant didn't run it."""
+    heats = [heat for heat in found["heats"] if (heat["course"], heat["contestant"]) == (course, contestant)]
+    if not heats:
+        return None
+    return PressedFigures(
+        kill_ms=_summary(heats, "kill_ms"),
+        stall_ms=_summary(heats, "stall_ms"),
+        answers_ms=_summary(heats, "answers_ms"),
+        missed=sum(heat["kill_ms"] is None and not heat["early"] for heat in heats),
+        early=sum(heat["early"] for heat in heats),
+        wrong=sum(len(heat["wrong"]) for heat in heats),
+        lost_mib=sum(heat["lost_mib"] for heat in heats),
         n=len(heats),
     )
 

@@ -12,6 +12,8 @@ from reactor.errors import ConfigError
 
 HARD = "evictionHard: {memory.available: 100Mi}"
 UNKNOWN = "ignored: an unknown key (did you mean"
+_BY_RULES = "pods are evicted by rules alone"
+_BY_NOBODY = "no pod can be evicted"
 GOT = "got an unknown key (did you mean"
 
 
@@ -49,6 +51,22 @@ def _warnings(text: str) -> tuple[str, ...]:
 )  # fmt: skip
 def test_what_has_no_effect_is_named_with_its_file(text: str, warning: str) -> None:
     assert (f"f.yaml: {warning}",) == _warnings(text)
+
+
+@pytest.mark.parametrize(
+    ("section", "by"),
+    [
+        ("rules: [{name: r, cgroups: [/a], when: [{usage: 90%}], for: 1s, action: evict}]", _BY_RULES),
+        ("rules: [{name: r, cgroups: [/a], when: [{usage: 90%}], for: 1s, action: evictWorst}]", _BY_RULES),
+        ("rules: [{name: r, cgroups: [/a], when: [{usage: 90%}], for: 1s, action: report}]", _BY_NOBODY),
+        ("rules: [{name: r, cgroups: [/a], when: [{usage: 90%}], for: 1s, action: reclaim}]", _BY_NOBODY),
+        ("systemdOomd: replace", _BY_RULES),
+        ("systemdOomd: ignore", _BY_NOBODY),
+    ],
+)
+def test_without_a_threshold_the_warning_says_whether_rules_evict(section: str, by: str) -> None:
+    text = f"evictionHard: {{}}\nreactor: {{{section}}}"
+    assert (f"f.yaml: evictionHard: there is no threshold, hard or soft: {by}",) == _warnings(text)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import shutil
 import socket
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any, Final
 import pytest
 from guarded import BIN, CGROUP, HERE, SECONDS, SLICE, V2, Service, Tenant, eventually, prop, run
 from machine_memory import SwapFile
+from user_units import APPLICATIONS, EVERYBODYS_APPLICATIONS, USER, Application, UserManager
 
 from reactor.link.managed_oom import PATH, read_report_at_once
 from reactor.model.managed_oom import ManagedOomReport
@@ -35,9 +35,6 @@ THRASHING: Final = {"MemoryMax": "40M", "MemorySwapMax": "infinity"}
 PRESSURE: Final = {"ManagedOOMMemoryPressure": "kill", "ManagedOOMMemoryPressureLimit": "10%"}
 OWN_DURATION: Final = {"ManagedOOMMemoryPressureDurationSec": "3s"}
 OWN_DURATION_SINCE: Final = 257
-USER: Final = pwd.getpwnam("vagrant")
-APPLICATIONS: Final = f"/user.slice/user-{USER.pw_uid}.slice/user@{USER.pw_uid}.service/app.slice"
-USERS_DROP_IN: Final = Path(f"/run/systemd/system/user@{USER.pw_uid}.service.d/test.conf")
 NOBODY: Final = 65_534
 REPORTS: Final = "/run/systemd/oom/io.systemd.ManagedOOM"
 REPORT: Final = "io.systemd.oom.ReportManagedOOMCGroups"
@@ -197,15 +194,33 @@ def test_settings_outlive_daemon_reexec_and_the_process_and_follow_set_property(
 
 @pytest.fixture
 def user() -> Iterator[None]:
-    """A user's own service manager. It runs without a login, so it is told where its runtime directory is."""
-    USERS_DROP_IN.parent.mkdir(exist_ok=True)
-    USERS_DROP_IN.write_text(f"[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/{USER.pw_uid}\n")
-    run("systemctl", "daemon-reload")
-    run("systemctl", "start", f"user@{USER.pw_uid}.service")
-    yield
-    run("systemctl", "stop", f"user@{USER.pw_uid}.service", check=False)
-    shutil.rmtree(USERS_DROP_IN.parent)
-    run("systemctl", "daemon-reload")
+    with UserManager():
+        yield
+
+
+def test_users_own_unit_that_says_kill_is_killed_and_what_says_nothing_lives(
+    swap_file: None, in_place: None, user: None, service: Service
+) -> None:
+    """The user's own service manager reports it to the process's socket."""
+    guard(service, EVERYBODYS_APPLICATIONS)
+    quiet = Application("quiet", "hold", "20", properties=PRESSURE)
+    silent = Application("silent", "revisit", "60", properties=THRASHING)
+    name = "systemd-oomd:user-pressure-10%-30s"
+    wait_for_rule(service, name)
+    thrash = Application("thrash", "revisit", "80", properties={**THRASHING, **PRESSURE})
+    wait_for_rule(service, name, 2)
+    assert {(one.cgroup, one.uid) for one in report().units} == {
+        (one.path, USER.pw_uid) for one in (quiet, thrash)
+    }
+
+    eventually(lambda: service.evicted() == [thrash.pod], "the one that says kill is evicted", 2 * SECONDS)
+
+    decision = service.evictions()[0]
+    assert (decision["rule"]["name"], decision["rule"]["cgroup"]) == (name, thrash.path)
+    eventually(lambda: thrash.result() == "signal", "the user's service manager saw it killed")
+    wait_for_rule(service, name)
+    assert service.evicted() == [thrash.pod]
+    assert [quiet.is_alive(), silent.is_alive()] == [True, True]
 
 
 def test_durations_and_limits_of_oomd_conf_count_where_a_unit_has_none_and_follow_a_reload(

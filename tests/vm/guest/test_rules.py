@@ -1,4 +1,4 @@
-"""The operator's rules on cgroup v2: units and slices of a slice that thrash, and a slow leak into swap.
+"""The operator's rules on cgroup v2: units, slices and sessions that thrash, leaks and hogs in swap.
 
 Units in a slice of 512 MiB, with memory available. A probe among them answers again after the eviction.
 """
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from guarded import CGROUP, MIB, V2, Service, Tenant, eventually, run
-from machine_memory import SwapFile
+from guarded import CGROUP, MEMORY, MIB, V2, Service, Tenant, eventually, run
+from machine_memory import SwapFile, ZramSwap
+from user_units import EVERYBODYS_APPLICATIONS, MANAGER, SLICE, Application, UserManager
 
 pytestmark = pytest.mark.skipif(not V2, reason="pressure of cgroups is meant: run it on bookworm or trixie")
 
@@ -68,8 +69,8 @@ def thrashing(event: str) -> list[dict[str, Any]]:
     ]
 
 
-def start(service: Service, *rules: dict[str, Any], **section: Any) -> None:
-    service.configure(AMPLE, {"rules": list(rules), "housekeepingInterval": "2s", **section})
+def start(service: Service, *rules: dict[str, Any], hard: dict[str, Any] = AMPLE, **section: Any) -> None:
+    service.configure(hard, {"rules": list(rules), "housekeepingInterval": "2s", **section})
     service.start()
 
 
@@ -138,6 +139,94 @@ def test_pod_of_a_nested_cgroup_that_thrashes_is_evicted_as_a_whole(
     eventually(lambda: not thrasher.is_alive() and not beside.is_alive(), "the end of all of the pod")
     assert [full.is_alive(), probe.is_alive()] == [True, True]
     assert service.oom_kills() == []
+
+
+def test_worst_below_a_tenants_slice_is_evicted_and_another_tenants_larger_pod_is_not(
+    tenants: None, service: Service, start_probe: Callable[[], Probe]
+) -> None:
+    """The one tenant's slice is nearly full; the other's has the largest pod of all, and is not."""
+    slices = [f"{CGROUP}/guarded-{name}.slice" for name in "ab"]
+    when = [{"usage": "70%"}]
+    full = rule(cgroups=[f"{TENANTS}"], when=when, action="evictWorst", by="memory")
+    start(service, full, pods={"parents": [CGROUP, *slices]})
+    probe = start_probe()
+    other = Tenant("other", "hold", "45", within="guarded-b.slice")
+    small = Tenant("small", "hold", "15", within="guarded-a.slice")
+    eventually(lambda: other.holds_its_memory() and small.holds_its_memory(), "the others' memory")
+    hog = Tenant("hog", "hold", "38", within="guarded-a.slice")
+
+    decision = service.wait_for_eviction()
+
+    assert_says_why(decision, cgroup=slices[0])
+    assert {hog.pod, small.pod} == {one["pod"] for one in decision["ranking"]}
+    service.two_more_passes()
+    assert service.evicted() == [hog.pod]
+    probe.answers_again()
+    assert [small.is_alive(), other.is_alive(), probe.is_alive()] == [True, True, True]
+    assert service.oom_kills() == []
+
+
+@pytest.mark.parametrize("swap", [SwapFile, ZramSwap])
+def test_hog_larger_than_memory_with_swap_is_evicted_for_the_nodes_stall(
+    swap: type[SwapFile | ZramSwap], service: Service, start_probe: Callable[[], Probe]
+) -> None:
+    """No threshold is set: memory is full, swap has room, and the stall alone shows the trouble."""
+    if swap is ZramSwap and (missing := ZramSwap.missing_because()) is not None:
+        pytest.skip(missing)
+    stalls = [{"pressure": "memory full", "avg10": "10%"}, {"swapTraffic": "1Mi", "within": "10s"}]
+    if not counts_swap_traffic():
+        del stalls[1]
+    with swap(SWAP_MIB):
+        start(service, rule(cgroups=[CGROUP], when=stalls, action="evictWorst", by="memory"), hard={})
+        probe = start_probe()
+        innocent = Tenant("innocent", "hold", "60")
+        eventually(innocent.holds_its_memory, "the innocent's memory")
+        hog = Tenant("hog", "revisit", "650")
+
+        decision = service.wait_for_eviction()
+
+        assert_says_why(decision, cgroup=CGROUP)
+        first, *_ = decision["ranking"]
+        assert first["pod"] == hog.pod
+        assert first["swap_bytes"] > 0
+        probe.answers_again()
+        service.two_more_passes()
+        assert service.evicted() == [hog.pod]
+        assert [innocent.is_alive(), probe.is_alive()] == [True, True]
+        assert service.oom_kills() == []
+        run("systemctl", "stop", innocent.unit, probe.unit)
+
+
+def counts_swap_traffic() -> bool:
+    """Tell whether the kernel counts what a cgroup's pages do in swap: since 6.13."""
+    return "pswpin" in (MEMORY / CGROUP.lstrip("/") / "memory.stat").read_text()
+
+
+def test_desktop_session_that_stalls_loses_its_worst_application(swap_file: None, service: Service) -> None:
+    """systemd-oomd's pressure rule, as the page has it for sessions, with a lower limit and time."""
+    session = rule(
+        cgroups=["/user.slice/user-*.slice/user@*.service"],
+        when=[{"pressure": "memory full", "avg10": "10%"}],
+        action="evictWorst",
+        by="pgscan",
+    )
+    with UserManager("MemoryMax=150M"):
+        start(service, session, hard={}, nodeCgroup="/", pods={"parents": [EVERYBODYS_APPLICATIONS]})
+        editor = Application("editor", "hold", "20")
+        shell = Application("shell", "revisit", "4")
+        browser = Application("browser", "revisit", "250")
+
+        decision = service.wait_for_eviction()
+
+        assert_says_why(decision, cgroup=f"{SLICE}/{MANAGER}")
+        assert decision["rule"]["by"] == "pgscan"
+        assert service.evicted() == [browser.pod]
+        eventually(lambda: not browser.is_alive(), "the end of the browser")
+        assert browser.result() == "signal"
+        service.two_more_passes()
+        assert service.evicted() == [browser.pod]
+        assert [editor.is_alive(), shell.is_alive()] == [True, True]
+        assert service.oom_kills() == []
 
 
 @pytest.fixture
