@@ -91,6 +91,8 @@ class Enclosure:
                 stdout=output,
                 stderr=output,
                 cwd="/",
+                # cgroup.procs has 0 for who is outside, and a peer that signals 0 hits its process group.
+                start_new_session=True,
             )
 
     def samples(self, since_ns: int) -> list[Sample]:
