@@ -73,6 +73,13 @@ def test_a_contestant_cannot_signal_anybody_outside(enclosure: Enclosure, tmp_pa
             outside.kill()
 
 
+def test_a_contestant_has_a_process_group_of_its_own(enclosure: Enclosure, tmp_path: Path) -> None:
+    """For one that signals process 0, which is what cgroup.procs calls a process outside."""
+    seen = told(enclosure, tmp_path / "log", "read -r _ _ _ _ group _ </proc/self/stat; echo $$ $group")
+    own, group = seen.split()
+    assert own == group
+
+
 def test_a_contestants_mounts_are_not_seen_outside(enclosure: Enclosure, tmp_path: Path) -> None:
     before = Path("/proc/self/mounts").read_text()
     seen = told(enclosure, tmp_path / "log", "cat /proc/self/mounts; ls -A /run; touch /run/here")

@@ -36,6 +36,7 @@ PRESSURE: Final = {"ManagedOOMMemoryPressure": "kill", "ManagedOOMMemoryPressure
 OWN_DURATION: Final = {"ManagedOOMMemoryPressureDurationSec": "3s"}
 OWN_DURATION_SINCE: Final = 257
 NOBODY: Final = 65_534
+RUNTIME_DIRECTORY: Final = "/run/private/reactor-managed-oom"
 REPORTS: Final = "/run/systemd/oom/io.systemd.ManagedOOM"
 REPORT: Final = "io.systemd.oom.ReportManagedOOMCGroups"
 
@@ -196,6 +197,27 @@ def test_settings_outlive_daemon_reexec_and_the_process_and_follow_set_property(
 def user() -> Iterator[None]:
     with UserManager():
         yield
+
+
+def test_process_has_no_privileges_and_writes_to_its_own_directory_alone(in_place: None) -> None:
+    """Seen by its user, in its mounts: directories and files; what devices there are, holds nothing."""
+    pid = prop(OOMD, "MainPID")
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    assert {status[name][0] for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == (["1"], ["2"])
+    uid, gid = status["Uid"][0], status["Gid"][0]
+    assert uid != "0"
+    links = [
+        line.partition(":")[0].strip() for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    ]
+    assert links == ["lo"]
+    as_it = ["--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]
+    kinds = ["(", "-type", "d", "-o", "-type", "f", ")"]
+    seen = ["find", "/", "-path", "/proc", "-prune", "-o", *kinds, "-writable", "-print"]
+    command = ["nsenter", f"--target={pid}", "--mount", "setpriv", f"--reuid={uid}", f"--regid={gid}", *as_it]
+    writable = run(*command, *seen, check=False).split()
+    assert sorted(writable) == [RUNTIME_DIRECTORY, f"{RUNTIME_DIRECTORY}/units"]
 
 
 def test_users_own_unit_that_says_kill_is_killed_and_what_says_nothing_lives(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from reactor.lab.race.pressed import (
     measured_under_pressure,
     stall,
 )
+from reactor.lab.race.pressed_heat import disk_of
 from reactor.lab.race.report import report, table
 
 MIB = 1 << 20
@@ -124,6 +126,25 @@ def test_trouble_that_is_not_ended_has_no_end_of_the_stall() -> None:
     assert (None, False, None, 500.0) == tuple(
         found[name] for name in ("kill_ms", "early", "answers_ms", "stall_ms")
     )
+
+
+def test_disk_is_the_whole_one_that_a_path_lies_on(tmp_path: Path) -> None:
+    device = tmp_path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    disk = tmp_path / "devices/vda"
+    (disk / "vda1").mkdir(parents=True)
+    (disk / "dev").write_text("254:0\n")
+    (disk / "vda1/dev").write_text(f"{number}\n")
+    (tmp_path / "dev/block").mkdir(parents=True)
+    (tmp_path / f"dev/block/{number}").symlink_to(disk / "vda1")
+    assert number == disk_of(tmp_path, tmp_path)
+    (disk / "vda1/partition").touch()
+    assert "254:0" == disk_of(tmp_path, tmp_path)
+
+
+def test_path_on_no_disk_has_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk_of(tmp_path, tmp_path)
 
 
 def test_courses_under_pressure_are_for_those_who_guard_a_node_with_swap_alone() -> None:
