@@ -2,16 +2,15 @@
  *
  * What runs in the node on a course under pressure, with its own clock readings.
  *
- *   pressed grow RECORD USAGE LEVEL PREFILL TOTAL RATE   take PREFILL bytes at once, then up to TOTAL bytes at RATE
- *                                   bytes a second, and write all the time to pages of what is there, at random
- *   pressed reread RECORD FILE BYTES THREADS   read BYTES of a file by its pages at random, in so many threads; CONDITION
- *                                   is when all that fits has been read once
+ *   pressed grow RECORD USAGE LEVEL PREFILL TOTAL RATE THREADS   take PREFILL bytes at once, then up to TOTAL bytes
+ *                                   at RATE bytes a second, while so many threads write to pages of what is there, at
+ *                                   random; CONDITION is before the page that takes USAGE to LEVEL
  *   pressed hold RECORD BYTES       take BYTES, and write to each page of them once a second
  *   pressed probe RECORD ANSWERS FILE BYTES INTERVAL_MS   answer every so often: write to BYTES of memory and read a
  *                                   page of the file from the disk
  *
  * RECORD is a file of 8 zeroed 64-bit words, ANSWERS one of pairs (begin, ns of an answer; its end), which is written
- * as a ring; both are mapped shared. grow and reread begin when GO is set. All instants are CLOCK_MONOTONIC
+ * as a ring; both are mapped shared. grow begins when GO is set. All instants are CLOCK_MONOTONIC
  * nanoseconds; zero is what has not happened.
  * Exit status 1 with a line on stderr; it ends with who started it.
  */
@@ -36,10 +35,9 @@
 
 enum record { READY_NS, CONDITION_NS, COUNT, GO = 6, WORDS = 8 };
 
-/* What the threads of grow and reread work on; `pages` grows. */
+/* What the threads of grow write to; `pages` grows. */
 static char *memory;
 static volatile int64_t pages;
-static volatile int64_t sum;
 
 static void fail(const char *what)
 {
@@ -102,31 +100,13 @@ static uint64_t next_random(uint64_t *state) /* xorshift64 */
 	return *state;
 }
 
-static void *write_at_random(void *unused)
-{
-	uint64_t state = 88172645463325252ULL;
-
-	(void)unused;
-	for (;;)
-		((volatile char *)memory)[next_random(&state) % pages * PAGE]++;
-	return NULL;
-}
-
-static void *read_at_random(void *seed)
+static void *write_at_random(void *seed)
 {
 	uint64_t state = 88172645463325252ULL + (uintptr_t)seed;
 
 	for (;;)
-		sum += ((volatile char *)memory)[next_random(&state) % pages * PAGE];
+		((volatile char *)memory)[next_random(&state) % pages * PAGE]++;
 	return NULL;
-}
-
-static void start(void *(*work)(void *), uintptr_t argument)
-{
-	pthread_t thread;
-
-	if (pthread_create(&thread, NULL, work, (void *)argument))
-		fail("pthread_create");
 }
 
 static void wait_for_go(volatile int64_t *record)
@@ -150,7 +130,8 @@ static _Noreturn void grow(char **arguments)
 	volatile int64_t *record = map_shared(arguments[0], NULL);
 	int usage_fd = open(arguments[1], O_RDONLY | O_CLOEXEC);
 	int64_t level = atoll(arguments[2]), prefill = atoll(arguments[3]), total = atoll(arguments[4]);
-	int64_t rate = atoll(arguments[5]), started_ns, before_ns;
+	int64_t rate = atoll(arguments[5]), threads = atoll(arguments[6]), started_ns, before_ns;
+	pthread_t thread;
 
 	if (usage_fd < 0)
 		fail(arguments[1]);
@@ -158,7 +139,9 @@ static _Noreturn void grow(char **arguments)
 	wait_for_go(record);
 	write_pages(memory, prefill);
 	pages = prefill / PAGE;
-	start(write_at_random, 0);
+	for (int64_t number = 0; number < threads; number++)
+		if (pthread_create(&thread, NULL, write_at_random, (void *)(uintptr_t)number))
+			fail("pthread_create");
 	started_ns = now_ns();
 	for (int64_t held = prefill; held + CHUNK <= total; held += CHUNK) {
 		sleep_until(started_ns + (held - prefill) * (double)SECOND_NS / rate);
@@ -170,29 +153,6 @@ static _Noreturn void grow(char **arguments)
 	}
 	for (;;)
 		pause();
-}
-
-static _Noreturn void reread(char **arguments)
-{
-	volatile int64_t *record = map_shared(arguments[0], NULL);
-	int64_t bytes = atoll(arguments[2]), threads = atoll(arguments[3]);
-	int fd = open(arguments[1], O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		fail(arguments[1]);
-	memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-	if (memory == MAP_FAILED)
-		fail(arguments[1]);
-	wait_for_go(record);
-	for (int64_t offset = 0; offset < bytes; offset += PAGE)
-		sum += ((volatile char *)memory)[offset];
-	madvise(memory, bytes, MADV_RANDOM); /* a page at a time, as an index is read */
-	pages = bytes / PAGE;
-	record[CONDITION_NS] = now_ns();
-	for (int64_t thread = 1; thread < threads; thread++)
-		start(read_at_random, thread);
-	read_at_random(NULL);
-	_exit(1);
 }
 
 static _Noreturn void hold(char **arguments)
@@ -241,14 +201,12 @@ int main(int count, char **arguments)
 	const char *mode = count > 1 ? arguments[1] : "";
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (!strcmp(mode, "grow") && count == 8)
+	if (!strcmp(mode, "grow") && count == 9)
 		grow(arguments + 2);
-	if (!strcmp(mode, "reread") && count == 6)
-		reread(arguments + 2);
 	if (!strcmp(mode, "hold") && count == 4)
 		hold(arguments + 2);
 	if (!strcmp(mode, "probe") && count == 7)
 		probe(arguments + 2);
-	fprintf(stderr, "pressed: one of grow, reread, hold, probe with their arguments\n");
+	fprintf(stderr, "pressed: one of grow, hold, probe with their arguments\n");
 	return 1;
 }

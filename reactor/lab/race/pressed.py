@@ -21,8 +21,8 @@ RESIDENT_BYTES: Final = 120 * MIB
 IDLE_BYTES: Final = 40 * MIB
 GROW_BYTES_A_SECOND: Final = 8 * MIB
 THRASH_LIMIT_BYTES: Final = 64 * MIB
-FILE_BYTES: Final = 160 * MIB
-THREADS: Final = 32
+THRASH_BYTES: Final = 112 * MIB
+THREADS: Final = 8
 READS_A_SECOND: Final = 300
 _LATE_MULTIPLE: Final = 10
 _LATE_NS: Final = 50_000_000
@@ -42,13 +42,13 @@ class PressedCourse:
 SWAP: Final = PressedCourse(
     name="swap",
     description=f"a pod grows by {GROW_BYTES_A_SECOND // MIB} MiB/s beyond the memory of a node with "
-    "swap, and writes to all that it has",
+    f"swap, and writes to all that it has in {THREADS} threads",
     patience_seconds=90.0,
 )
 THRASH: Final = PressedCourse(
     name="thrash",
-    description=f"a pod with a limit of {THRASH_LIMIT_BYTES // MIB} MiB reads {FILE_BYTES // MIB} MiB of a "
-    f"file, page by page in {THREADS} threads; the node has memory available",
+    description=f"a pod with a limit of {THRASH_LIMIT_BYTES // MIB} MiB writes to {THRASH_BYTES // MIB} MiB "
+    f"in {THREADS} threads; the node has memory and swap available",
     patience_seconds=75.0,
 )
 PRESSED: Final = (SWAP, THRASH)
@@ -67,8 +67,7 @@ class Innocent:
 class PressedFinish:
     """One heat's instants, in ns on CLOCK_MONOTONIC; None is what did not happen.
 
-    `condition_ns` is before the page that filled the node's memory, or when all of the file had been read;
-    `dead_ns` when the pod that is the trouble had ended.
+    `condition_ns` is before the page that filled the node's memory, or what the pod may have; `dead_ns` when the pod that is the trouble had ended.
     """
 
     began_ns: int

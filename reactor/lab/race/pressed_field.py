@@ -34,8 +34,8 @@ _OOMD_DROP_IN: Final = _SYSTEMD / "systemd-oomd.service.d/99-reactor-race.conf"
 _KILL: Final = {"ManagedOOMSwap": "kill", "ManagedOOMMemoryPressure": "kill"}
 _PATIENCE_SECONDS: Final = 120.0
 _NODE: Final = "{node}"  # in a rule's cgroups
-# What docs/pressure.md says to begin with, for the node in the place of the machine and its slices.
-PAGE_RULES: Final[Sequence[Mapping[str, Any]]] = (
+# What docs/pressure.md has for systemd-oomd's two defaults, with the node in the place of the machine.
+OOMD_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
         "name": "swap-used-limit",
         "cgroups": [_NODE],
@@ -54,6 +54,18 @@ PAGE_RULES: Final[Sequence[Mapping[str, Any]]] = (
         "by": "pgscan",
         "cooldown": "15s",
     },
+)
+# What it has for a node with swap that stalls, and for a container that thrashes under its own limit.
+PAGE_RULES: Final[Sequence[Mapping[str, Any]]] = (
+    {
+        "name": "node-stalls",
+        "cgroups": [_NODE],
+        "when": [{"pressure": "memory full", "avg10": "20%"}, {"usage": "90%"}],
+        "for": "5s",
+        "action": "evictWorst",
+        "by": "growth",
+        "cooldown": "30s",
+    },
     {
         "name": "pod-thrashes",
         "cgroups": [f"{_NODE}/*"],
@@ -71,10 +83,10 @@ FASTEST_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
         "name": "node-stalls",
         "cgroups": [_NODE],
-        "when": [{"swapUsed": "5%"}, _STALL],
-        "for": "0s",
+        "when": [_STALL, {"usage": "90%"}],
+        "for": "2s",  # the least that growth is counted for
         "action": "evictWorst",
-        "by": "memory",
+        "by": "growth",
         "cooldown": "5s",
     },
     {
@@ -114,6 +126,7 @@ def pressed_field(version: CgroupVersion, programs: Programs) -> tuple[list[Cont
     taken = [
         _reactor("reactor-default", {"memory.available": "100Mi"}, ()),
         _reactor("reactor-rules", {}, PAGE_RULES),
+        _reactor("reactor-oomd-rules", {}, OOMD_RULES),
         _reactor("reactor-rules-fastest", {}, FASTEST_RULES),
         Contestant(
             name="no-daemon",

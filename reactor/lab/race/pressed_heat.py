@@ -18,13 +18,13 @@ from reactor.lab.hog import MIB
 from reactor.lab.race.enclosure import PAIR, zeroed
 from reactor.lab.race.heat import Track, drop_cache
 from reactor.lab.race.pressed import (
-    FILE_BYTES,
     GROW_BYTES_A_SECOND,
     IDLE_BYTES,
     INTERVAL_MS,
     READS_A_SECOND,
     RESIDENT_BYTES,
     SWAP,
+    THRASH_BYTES,
     THRASH_LIMIT_BYTES,
     THREADS,
     Answer,
@@ -115,38 +115,42 @@ class PressedHeat:
         if not wait_until(true, _READY_SECONDS):
             raise RefusedError(f"no sign of {what} after {_READY_SECONDS:g} s")
 
-    def _pod(
-        self, name: str, *command: str | Path | int, limit_bytes: int | None = None
-    ) -> subprocess.Popen[bytes]:
+    def _add_pod(self, name: str, limit_bytes: int | None = None) -> str:
         node = self._track.node
         cgroup = node.add_pod(name, limit_bytes=limit_bytes)
         self._stack.callback(node.remove_pod, cgroup)
+        return cgroup
+
+    def _spawn(self, cgroup: str, *command: str | Path | int) -> subprocess.Popen[bytes]:
         with self._track.enclosure.births():
-            return node.spawn(cgroup, [self._tool, *map(str, command)])
+            return self._track.node.spawn(cgroup, [self._tool, *map(str, command)])
 
     def _holds(self, name: str, held_bytes: int) -> subprocess.Popen[bytes]:
         record = self._record(name)
-        child = self._pod(name, "hold", record.path, held_bytes)
+        child = self._spawn(self._add_pod(name), "hold", record.path, held_bytes)
         self._await(lambda: record.words()[0] > 0, f"the memory of {name}")
         return child
 
     def _probe(self, record: Record) -> subprocess.Popen[bytes]:
         file = self._file("probed", _PROBE_FILE_BYTES)
-        return self._pod(
-            "probe", "probe", record.path, self._in_memory("answers"), file, _PROBE_BYTES, INTERVAL_MS
+        amounts = (_PROBE_BYTES, INTERVAL_MS)
+        return self._spawn(
+            self._add_pod("probe"), "probe", record.path, self._in_memory("answers"), file, *amounts
         )
 
     def _trouble(self, course: PressedCourse, record: Record) -> subprocess.Popen[bytes]:
         node = self._track.node
+        limit_bytes = None if course is SWAP else THRASH_LIMIT_BYTES
+        cgroup = self._add_pod(_TROUBLE, limit_bytes)
         if course is SWAP:
-            full_bytes = node.memory_bytes - _FULL_BYTES
+            usage, full_bytes = node.usage_path(), node.memory_bytes - _FULL_BYTES
             prefill_bytes = full_bytes - node.usage_bytes() - _RAMP_BYTES
             total_bytes = 2 * (node.memory_bytes + (node.swap_bytes or 0))
-            amounts = (full_bytes, prefill_bytes, total_bytes, GROW_BYTES_A_SECOND)
-            return self._pod(_TROUBLE, "grow", record.path, node.usage_path(), *amounts)
-        file = self._file("reread", FILE_BYTES)
-        command = ("reread", record.path, file, FILE_BYTES, THREADS)
-        return self._pod(_TROUBLE, *command, limit_bytes=THRASH_LIMIT_BYTES)
+        else:
+            usage, full_bytes = node.tree.path(cgroup) / "memory.current", THRASH_LIMIT_BYTES - _FULL_BYTES
+            prefill_bytes, total_bytes = full_bytes - _RAMP_BYTES, THRASH_BYTES
+        amounts = (full_bytes, prefill_bytes, total_bytes, GROW_BYTES_A_SECOND, THREADS)
+        return self._spawn(cgroup, "grow", record.path, usage, *amounts)
 
     def _file(self, name: str, size_bytes: int) -> Path:
         """Return a file on the disk whose pages nobody has been charged for."""
