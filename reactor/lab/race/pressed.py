@@ -67,8 +67,8 @@ class Innocent:
 class PressedFinish:
     """One heat's instants, in ns on CLOCK_MONOTONIC; None is what did not happen.
 
-    `condition_ns` is before the page that filled the node's memory, or what the pod may have; `dead_ns` when the
-    pod that is the trouble had ended.
+    `condition_ns` is before the page that filled the node's memory, or what the pod may have; `dead_ns` is
+    when the pod that is the trouble had ended.
     """
 
     began_ns: int
