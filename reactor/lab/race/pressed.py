@@ -43,13 +43,13 @@ SWAP: Final = PressedCourse(
     name="swap",
     description=f"a pod grows by {GROW_BYTES_A_SECOND // MIB} MiB/s beyond the memory of a node with "
     f"swap, and writes to all that it has in {THREADS} threads",
-    patience_seconds=90.0,
+    patience_seconds=60.0,
 )
 THRASH: Final = PressedCourse(
     name="thrash",
     description=f"a pod with a limit of {THRASH_LIMIT_BYTES // MIB} MiB writes to {THRASH_BYTES // MIB} MiB "
     f"in {THREADS} threads; the node has memory and swap available",
-    patience_seconds=75.0,
+    patience_seconds=60.0,
 )
 PRESSED: Final = (SWAP, THRASH)
 

@@ -247,6 +247,13 @@ def _systemd_oomd_missing() -> str | None:
     version = _systemctl("--version").split()[1]
     if int(version.partition(".")[0]) < 254:
         return f"systemd {version} knows no DelegateSubgroup=, by which the node lies in a unit: 254 or later"
+    # In its turns it runs with the node's /proc/meminfo and with limits of the race's.
+    if _property("ActiveState", "systemd-oomd.service") not in {"inactive", "failed"}:
+        return "it guards this machine: systemctl stop systemd-oomd.service systemd-oomd.socket"
+    if _property("ManagedOOMSwap", "--", "-.slice") == "kill":
+        return (
+            "the root slice has ManagedOOMSwap=kill: it would kill units of this machine for the node's swap"
+        )
     return None
 
 
@@ -256,13 +263,15 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
         _OOMD_DROP_IN.parent.mkdir(parents=True, exist_ok=True)
         _OOMD_CONF.parent.mkdir(parents=True, exist_ok=True)
         _OOMD_DROP_IN.write_text(
-            f"[Service]\nBindReadOnlyPaths={track.enclosure.meminfo}:/proc/meminfo\n", encoding="ascii"
+            # With "-" what an interrupted race has left does no harm.
+            f"[Service]\nBindReadOnlyPaths=-{track.enclosure.meminfo}:/proc/meminfo\n",
+            encoding="ascii",
         )
         _OOMD_CONF.write_text(f"[OOM]\n{conf}\n", encoding="ascii")
         try:
             _systemctl("daemon-reload")
             _systemctl("restart", "systemd-oomd.service")
-            pid = int(_systemctl("show", "--value", "--property=MainPID", "systemd-oomd.service"))
+            pid = int(_property("MainPID", "systemd-oomd.service"))
             yield Entrant(pid=pid, problem=_systemd_oomd_problem)
         finally:
             _systemctl("stop", "systemd-oomd.service", "systemd-oomd.socket")
@@ -295,8 +304,12 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
 
 
 def _systemd_oomd_problem() -> str | None:
-    state = _systemctl("show", "--value", "--property=ActiveState", "systemd-oomd.service").strip()
+    state = _property("ActiveState", "systemd-oomd.service")
     return None if state == "active" else f"systemd-oomd.service is {state}"
+
+
+def _property(name: str, *unit: str) -> str:
+    return _systemctl("show", "--value", f"--property={name}", *unit).strip()
 
 
 def _systemctl(*arguments: str) -> str:

@@ -244,3 +244,31 @@ def test_table_has_the_stall_the_victims_and_what_was_lost(found: dict[str, Any]
 def test_report_has_a_section_for_the_course(found: dict[str, Any]) -> None:
     sections = {one.heading: one for one in report(found).sections}
     assert "Longest stall of the probe" in [figure.title for figure in sections["swap"].figures]
+
+
+@pytest.mark.parametrize(
+    ("state", "swap", "because"),
+    [
+        ("active", "auto", "it guards this machine"),
+        ("activating", "auto", "it guards this machine"),
+        ("failed", "auto", None),
+        ("inactive", "kill", "would kill units of this machine"),
+        ("inactive", "auto", None),
+    ],
+)
+def test_systemd_oomd_is_not_taken_from_a_machine_that_it_guards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str, swap: str, because: str | None
+) -> None:
+    systemctl = tmp_path / "systemctl"
+    answers = {"--version": "systemd 257 (257.13)", "ActiveState": state, "ManagedOOMSwap": swap}
+    cases = "".join(f"*{name}*) echo '{answer}';; " for name, answer in answers.items())
+    systemctl.write_text(f'#!/bin/sh\ncase "$*" in {cases} esac\n')
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(field, "_SYSTEMD_OOMD", systemctl)
+    monkeypatch.setattr(field, "_SYSTEMD", tmp_path)
+    monkeypatch.setattr(field, "machine_swap", lambda: SwapSpace(total_bytes=SWAP_BYTES, free_bytes=0))
+    taken, left_out = field.pressed_field(CgroupVersion.V2, Programs())
+    assert (because is None) == ("systemd-oomd" in [one.name for one in taken])
+    assert (because is None) == ("systemd-oomd" not in left_out)
+    assert because is None or because in left_out["systemd-oomd"]
