@@ -18,6 +18,7 @@ from user_units import EVERYBODYS_APPLICATIONS, MANAGER, SLICE, Application, Use
 pytestmark = pytest.mark.skipif(not V2, reason="pressure of cgroups is meant: run it on bookworm or trixie")
 
 AMPLE: Final = {"evictionHard": {"memory.available": "8Mi"}}
+NO_THRESHOLD: Final[dict[str, Any]] = {"evictionHard": {}}
 UNITS: Final = [f"{CGROUP}/*.service"]
 TENANTS: Final = f"{CGROUP}/guarded-*.slice"
 SWAP_MIB: Final = 400
@@ -177,7 +178,9 @@ def test_hog_larger_than_memory_with_swap_is_evicted_for_the_nodes_stall(
     if not counts_swap_traffic():
         del stalls[1]
     with swap(SWAP_MIB):
-        start(service, rule(cgroups=[CGROUP], when=stalls, action="evictWorst", by="memory"), hard={})
+        start(
+            service, rule(cgroups=[CGROUP], when=stalls, action="evictWorst", by="memory"), hard=NO_THRESHOLD
+        )
         probe = start_probe()
         innocent = Tenant("innocent", "hold", "60")
         eventually(innocent.holds_its_memory, "the innocent's memory")
@@ -211,7 +214,9 @@ def test_desktop_session_that_stalls_loses_its_worst_application(swap_file: None
         by="pgscan",
     )
     with UserManager("MemoryMax=150M"):
-        start(service, session, hard={}, nodeCgroup="/", pods={"parents": [EVERYBODYS_APPLICATIONS]})
+        start(
+            service, session, hard=NO_THRESHOLD, nodeCgroup="/", pods={"parents": [EVERYBODYS_APPLICATIONS]}
+        )
         editor = Application("editor", "hold", "20")
         shell = Application("shell", "revisit", "4")
         browser = Application("browser", "revisit", "250")
