@@ -187,6 +187,8 @@ class Passes:
             self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
         attempts = self._act(decision, snapshot, pods, now_seconds, served)
+        if served is None:
+            self._tell_why_not_by_the_kernel(attempts)
         self._parts.arm_memory(memory)
         woke_ns = min((wake.at_ns for wake in wakes), default=started_ns)
         times = StageTimes(
@@ -204,6 +206,13 @@ class Passes:
             self._parts.recount_oom_kills(self.known.pods)
             self._order_under_pressure(memory, now_seconds)
         return dataclasses.replace(record, braking=braking)
+
+    def _tell_why_not_by_the_kernel(self, attempts: Sequence[EvictionAttempt]) -> None:
+        if self._parts.warrants is not None:
+            for attempt in attempts:
+                threshold = attempt.eviction.threshold
+                if threshold is not None and is_hard_memory(threshold):
+                    attempt.no_warrant_because = self._parts.warrants.why_not_served()
 
     def usage_of(self, uid: str) -> PodUsage | None:
         """Return what a pod uses of memory now, None where it is gone."""

@@ -62,7 +62,8 @@ class EvictionAttempt:
     had at the end, below zero where others took it; `left_bytes` are still charged to the pod's cgroup,
     `left_shared_bytes` of them shared memory or tmpfs.
 
-    `warrant` is under which the kernel itself killed the pod at the crossing, as plain JSON values.
+    `warrant` is under which the kernel itself killed the pod at the crossing, as plain JSON values;
+    `no_warrant_because` says why it did not where it may.
     """
 
     eviction: Eviction
@@ -77,6 +78,7 @@ class EvictionAttempt:
     left_bytes: int | None = None
     left_shared_bytes: int | None = None
     warrant: Mapping[str, Any] | None = None
+    no_warrant_because: str | None = None
     process: ProcessMemory | None = None
     whole_because: str | None = None
     problems: tuple[str, ...] = ()
@@ -404,6 +406,7 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "left_bytes": attempt.left_bytes,
         "left_shared_bytes": attempt.left_shared_bytes,
         "warrant": attempt.warrant,
+        "no_warrant_because": _text(attempt.no_warrant_because),
         "process": None if attempt.process is None else process_document(attempt.process),
         "pod_lives": attempt.process is not None,
         "whole_because": _text(attempt.whole_because),

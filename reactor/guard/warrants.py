@@ -141,6 +141,7 @@ class Warrants:
     _mark: _Mark | None = None
     _given: Given | None = None
     _served: Given | None = None
+    _ended: WarrantEnd | None = None
     _again_seconds: float | None = None
     _is_waiting_for_pods: bool = False
 
@@ -295,6 +296,7 @@ class Warrants:
         if self._served is not None:
             self._wake()  # the loop follows it before anything else
             return
+        self._ended = None
         try:
             self._is_waiting_for_pods = False
             self._give(self._probe, self._mark, outlook, usages, holds, memory)
@@ -345,6 +347,15 @@ class Warrants:
                     return None
         return self.withdraw()
 
+    def why_not_served(self) -> str | None:
+        """Return why the kernel has not killed at the crossing that a pass has acted on.
+
+        None where there are no warrants. Of one that was given it is its end, as it is counted.
+        """
+        if self._probe is None:
+            return self.problem
+        return self.why_none if self._ended is None else f"a warrant was given: {self._ended}"
+
     def may_stand(
         self, settings: EvictionSettings, state: PolicyState, pods: Sequence[Pod], decision: Decision
     ) -> bool:
@@ -375,11 +386,12 @@ class Warrants:
             self.counted[WarrantEnd.REFUSED if is_refused else WarrantEnd.SERVED] += 1
             return self._in_time(given)
         if state is not ClaimState.LIVE:
-            self.counted[_VOID.get(result.outcome, WarrantEnd.UNKNOWN)] += 1
+            self._ended = _VOID.get(result.outcome, WarrantEnd.UNKNOWN)
         elif result.crossed_ns is not None:
-            self.counted[WarrantEnd.OTHER_CROSSED] += 1
+            self._ended = WarrantEnd.OTHER_CROSSED
         else:
-            self.counted[WarrantEnd.RENEWED if renewed else WarrantEnd.WITHDRAWN] += 1
+            self._ended = WarrantEnd.RENEWED if renewed else WarrantEnd.WITHDRAWN
+        self.counted[self._ended] += 1
         return None
 
     def _in_time(self, served: Given | None) -> Given | None:

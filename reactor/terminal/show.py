@@ -360,8 +360,8 @@ def _explain_eviction(screen: Screen, eviction: Mapping[str, Any]) -> None:
         screen.say(f"  one process of it alone: {process_text(eviction['process'])}; the pod lives on")
     if eviction.get("whole_because") is not None:
         screen.say(f"  not one process of it, but the whole pod: {eviction['whole_because']}")
-    if eviction.get("warrant") is not None:
-        screen.say(f"  {warrant_text(eviction['warrant'])}")
+    for line in _of_warrant(eviction):
+        screen.say(f"  {line}")
     for problem in eviction["problems"]:
         screen.say(f"  problem: {problem}")
     if eviction["ranking"]:
@@ -413,6 +413,13 @@ def rule_lines(rule: Mapping[str, Any] | None) -> Iterator[str]:
         yield (
             f"  {one['condition']}: {one['value']:g}, from {one['lowest']:g} to {one['highest']:g} meanwhile"
         )
+
+
+def _of_warrant(eviction: Mapping[str, Any]) -> Iterator[str]:
+    if eviction.get("warrant") is not None:
+        yield warrant_text(eviction["warrant"])
+    if eviction.get("no_warrant_because") is not None:
+        yield f"not killed by the kernel under a warrant: {eviction['no_warrant_because']}"
 
 
 def warrant_text(warrant: Mapping[str, Any]) -> str:

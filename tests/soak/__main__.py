@@ -131,7 +131,7 @@ def run(
             evidence = Evidence(kept, guarded.journal)
             _rounds(course, figures, seconds, most_crossings, evidence)
             figures.served_ns = evidence.served_ns
-            figures.why_no_warrant = course.why_no_warrant
+            figures.not_served = evidence.not_served
         except Exception:
             print(guarded.log_tail(), file=sys.stderr)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +19,16 @@ _OF_ALL: Final = 60
 _LINES: Final = 80
 _MOST_KEPT: Final = 20  # of one kind
 _SLOW_MS: Final = 20.0
+_NAMES: Final = re.compile(r"\b(cgroup|soak)/[^, ]+(, (cgroup|soak)/[^, ]+)*")
+_THRESHOLD: Final = re.compile(r"[a-zA-Z]+\.available<\S+")
 _JOURNAL_SECONDS: Final = 0.3  # a line waits until its pods are gone
 
 
 class Evidence:
     """Keeps what is to be said against the daemon, and the slowest kills, in a directory.
 
-    `served_ns`: of each kill under a warrant, from the crossing to the signal, as the journal has it.
+    As the journal has it: `served_ns`, of each kill under a warrant, from the crossing to the signal;
+    `not_served`, why the daemon killed at a crossing.
     """
 
     def __init__(self, directory: Path, journal: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
@@ -34,6 +38,7 @@ class Evidence:
         self._slowest_ms = _SLOW_MS
         self._kept: Counter[str] = Counter()
         self.served_ns: list[int] = []
+        self.not_served: Counter[str] = Counter()
 
     def take(self, outcome: Outcome) -> str | None:
         """Return what is to be said of an outcome and where that is kept; None of one that is right."""
@@ -58,6 +63,8 @@ class Evidence:
                 warrant = eviction.get("warrant")
                 if warrant is not None and warrant["refused"] is None:
                     self.served_ns.append(warrant["signalled_ns"] - warrant["crossed_ns"])
+                elif (why := eviction.get("no_warrant_because")) is not None:
+                    self.not_served[_NAMES.sub("a pod", _THRESHOLD.sub("a threshold", why))] += 1
 
 
 def against(outcome: Outcome) -> str:

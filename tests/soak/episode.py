@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -29,7 +28,6 @@ _APPROACH_SECONDS: Final = 0.05
 _NEAREST_BYTES: Final = MIB
 _PATIENCE_SECONDS: Final = 1.5
 _DYING_SECONDS: Final = 2.0
-_ASKED: Final = 5
 _SETTLE_SECONDS: Final = 0.004
 _SAME_CROSSING_NS: Final = 5_000_000
 _NOTHING: Final = Counters(usage_bytes=0, inactive_file_bytes=0)
@@ -58,8 +56,7 @@ class Outcome:
 class Course:
     """Has crossings happen on a virtual node, one after the other.
 
-    `slowness`: how many times as long as on real hardware everything takes. `why_no_warrant` counts, of one
-    lull in five, why there was none at its end ("": there was one); asking makes the lull longer.
+    `slowness`: how many times as long as on real hardware everything takes.
     """
 
     stage: Stage
@@ -68,8 +65,6 @@ class Course:
     draw: Draw
     rules: Rules
     slowness: float = 1.0
-    why_no_warrant: Counter[str] = field(default_factory=Counter)
-    _lulls: int = 0
     _all_rules: list[Rules] = field(default_factory=list)
     _away: list[tuple[int, int]] = field(default_factory=list)
     _waiting: list[tuple[float, Disturbed]] = field(default_factory=list)
@@ -161,9 +156,6 @@ class Course:
                 pod = self.pods.present.get(one.name)
                 if pod is not None:
                     self.pods.take(pod, one.kind, one.size_bytes, one.rate_bytes)
-        self._lulls += 1
-        if self._lulls % _ASKED == 0 and self._stopped_ns is None:
-            self.why_no_warrant[self.guarded.why_no_warrant()] += 1
 
     def _room_bytes(self) -> int:
         return self.rules.capacity_bytes - self.rules.hard_bytes - self.stage.last_node().working_set_bytes

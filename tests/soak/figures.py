@@ -47,7 +47,7 @@ class Figures:
     left_behind: list[str] = field(default_factory=list)
     served_ns: list[int] = field(default_factory=list)
     warrants: dict[int, Mapping[str, int]] = field(default_factory=dict)
-    why_no_warrant: Counter[str] = field(default_factory=Counter)
+    not_served: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome."""
@@ -149,8 +149,7 @@ class Figures:
                 },
             },
             "warrants": dict(sum(map(Counter, self.warrants.values()), Counter[str]())),
-            "lulls_asked": self.why_no_warrant.total(),
-            "why_no_warrant": dict(self.why_no_warrant),
+            "killed_by_the_daemon_because": dict(self.not_served),
             "daemon_processes": len({one.generation for one in self.measured}),
             "left_behind": self.left_behind,
             "is_good": self.is_good(),
@@ -209,10 +208,9 @@ class Figures:
             ("killed by the kernel under a warrant", served["count"]),
             ("crossing to signal of those, p50 / p99 / p99.9 / max", f"{to_signal} us"),
             ("what became of warrants", ends),
-            ("lulls that were asked about a warrant", document["lulls_asked"]),
             *(
-                (f"of them {why or 'with a warrant'}", count)
-                for why, count in sorted(document["why_no_warrant"].items())
+                (f"killed by the daemon: {why}", count)
+                for why, count in Counter(document["killed_by_the_daemon_because"]).most_common()
             ),
         ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -24,7 +23,6 @@ from tests.soak.stage import StageError
 
 # As in deploy/reactor.service: without them the C library's heaps grow by some MiB in half an hour.
 _UNIT_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
-_A_POD: Final = re.compile(r"cgroup/[^, ]+(, cgroup/[^, ]+)*")
 _READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
 
@@ -192,23 +190,11 @@ class Guarded:
 
     def warrants(self) -> Mapping[str, int] | None:
         """Return what has become of the daemon's warrants so far; None where it does not answer."""
-        told = self._kernel_kill()
-        return None if told is None else told["counted"]
-
-    def why_no_warrant(self) -> str:
-        """Return why the kernel has no warrant now, without the names of pods; "" where it has one."""
-        told = self._kernel_kill()
-        if told is None:
-            return "no answer"
-        why = "none was tried" if told["why_none"] is None else _A_POD.sub("a pod", told["why_none"])
-        return "" if told["armed_for"] is not None else why
-
-    def _kernel_kill(self) -> Mapping[str, Any] | None:
         try:
             found: Mapping[str, Any] = ask(self._directory / "reactor.sock", {"command": "status"})
         except NoDaemonError:
             return None
-        return dict(found["kernel_kill"])
+        return dict(found["kernel_kill"]["counted"])
 
     def _held(self) -> Iterator[str]:
         """Yield what the daemon's descriptors are open on."""

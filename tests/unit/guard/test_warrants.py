@@ -928,6 +928,28 @@ async def test_pass_without_a_served_warrant_decides_as_ever(started: Setting, m
     assert loop.kills.killed == ["hog"]
     assert record.attempts[0].warrant is None
     assert started.warrants.counted == {WarrantEnd.WITHDRAWN: 1}
+    assert record.document()["evictions"][0]["no_warrant_because"] == "a warrant was given: withdrawn"
+
+
+async def test_eviction_without_a_warrant_has_the_reason(started: Setting, make_loop) -> None:
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = {
+        pod.uid: PodUsage(memory_working_set_bytes=held_mib * MIB)
+        for pod, held_mib in zip(started.pods, (595, 600), strict=True)
+    }
+    for available_mib in (102, 90):
+        seen = replace(started.seen, available=available_mib * MIB)
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: seen}
+        loop.now_seconds += 1.0
+        record = loop.passes.make([WAKE])
+    assert loop.kills.killed == ["hog"]
+    assert record.document()["evictions"][0]["no_warrant_because"] == (
+        "cgroup/other may come before cgroup/hog by then"
+    )
+    assert started.warrants.why_not_served() == started.warrants.why_none
+    started.warrants._probe = None
+    assert started.warrants.why_not_served() is None
 
 
 async def test_warrant_is_given_where_another_pod_is_empty_since_its_eviction(
