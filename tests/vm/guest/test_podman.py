@@ -83,7 +83,7 @@ def test_a_pod_of_podmans_goes_as_a_whole_and_the_containers_beside_it_live(pack
     run("podman", "pod", "create", "--infra=false", "--share=", "shop")
     shop = start("shop-web", 16 << 20, "--pod=shop", "--network=none")
     (of_the_pod,) = MACHINE.glob("machine-libpod_pod_*.slice")
-    monitors = {path.parent.name for path in MACHINE.rglob("libpod-conmon-*.scope/cgroup.procs")}
+    monitors = {path.parent.name for path in MACHINE.rglob("libpod-conmon-*.scope")}
     assert monitors == {"machine.slice", "machine-db.slice", of_the_pod.name}
 
     follow("sudo systemctl restart reactor", package_directory)
