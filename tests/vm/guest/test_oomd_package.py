@@ -19,8 +19,9 @@ from packaged import PACKAGES, Page, follow, versions
 PAGE: Final = Page("pressure.md", followed_by="test_oomd_package.py")
 INSTALL: Final = Page("install.md", followed_by="test_package.py")
 OOMD: Final = ("systemd-oomd.service", "systemd-oomd.socket")
-# Swap of the whole machine, and the pressure of users: what Debian's package has units say.
-OF_DEBIANS_UNITS: Final = "systemd-oomd:swap"
+# What a unit says of itself; for how long, Debian's package says for all.
+SAYS: Final = ("--property=ManagedOOMMemoryPressure=kill", "--property=ManagedOOMMemoryPressureLimit=40%")
+RULE: Final = "systemd-oomd:pressure-40%-20s"
 
 pytestmark = [
     pytest.mark.skipif(not PACKAGES.is_dir(), reason="no package in this machine: make vm-test-package"),
@@ -36,7 +37,7 @@ def systemd_oomd(debian: None) -> Iterator[None]:
         run("systemctl", "start", *OOMD)
         yield
     finally:
-        run("systemctl", "stop", *OOMD, check=False)
+        run("systemctl", "stop", "says-kill.service", *OOMD, check=False)
         run("apt-get", "purge", "--yes", "systemd-oomd", check=False)
         for unit in OOMD:
             Path("/etc/systemd/system", unit).unlink(missing_ok=True)
@@ -71,7 +72,8 @@ def test_reactor_takes_the_place_of_systemd_oomd_and_gives_it_back(package_direc
     for command in PAGE.commands("instead"):
         follow(command, package_directory)
     eventually(lambda: program()[-1:] == ["managed-oom"], "reactor runs in the place of systemd-oomd")
-    eventually(lambda: OF_DEBIANS_UNITS in rules(), "what Debian's units say is a rule")
+    run("systemd-run", "--unit=says-kill", *SAYS, "sleep", "infinity")
+    eventually(lambda: RULE in rules(), "what a unit says is a rule")
     eventually(lambda: "systemdOomd" not in status()["problems"], "systemd's answer")
     follow("sudo reactor config check /etc/reactor/config.yaml", package_directory)
 
