@@ -90,6 +90,8 @@ def package_directory(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
     finally:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["dpkg", "--purge", "reactor"], env=environment, capture_output=True, check=False)
         guarded.run("systemctl", "stop", "hog.service", "prometheus", check=False)
+        for name in ("reactor", "prometheus"):  # configured by the page, once
+            subprocess.run(["dpkg", "--purge", name], env=environment, capture_output=True, check=False)
+        shutil.rmtree("/etc/prometheus", ignore_errors=True)
         guarded.run("systemctl", "reset-failed", check=False)
