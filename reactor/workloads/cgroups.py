@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from reactor.workloads.trusted_names import held_in_slices, is_written_by_root
 from reactor.workloads.unchanged import Unchanged
 
 NAMESPACE: Final = "cgroup"
+_MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
 # How long a new cgroup may still be written to by who made it: what was read until then is read once more at
 # the next glance. How many of them a glance reads again: who can make thousands is not to make it long.
 _SETTLES_SECONDS: Final = 1.0
@@ -247,8 +249,16 @@ class CgroupPods:
                 by_root = is_written_by_root(directory, self._tree.request_files)
                 request_bytes = request_bytes if by_root else 0
             main = self._main.get(found.uid, UNKNOWN)
-            listed = self._listed_as(found, directory, main)
-            return _pod(found, attributes, listed, main, request_bytes=request_bytes, limit_bytes=limit_bytes)
+            units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
+            pod = _pod(
+                found,
+                attributes,
+                self._listed_as(found, units, main),
+                main,
+                request_bytes=request_bytes,
+                limit_bytes=limit_bytes,
+            )
+            return replace(pod, spared_cgroups=_monitors(found.cgroup, units))
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
@@ -256,11 +266,11 @@ class CgroupPods:
             unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
 
-    def _listed_as(self, found: _Found, directory: str, main: MainProcess) -> Listed:
+    def _listed_as(self, found: _Found, units: Sequence[str], main: MainProcess) -> Listed:
         """Return what the operator's lists say of the pod; a slice is spared for a unit in it."""
         listed = self._lists.of(Named(found.cgroup, found.is_trusted, main.name))
-        if listed.never_because is None and found.is_trusted:
-            for inner in held_in_slices(found.cgroup, directory):
+        if listed.never_because is None:
+            for inner in units:
                 because = self._lists.never_because(Named(inner, is_trusted=True))
                 if because is not None:
                     return listed._replace(never_because=f"holds {inner}: {because}")
@@ -311,6 +321,15 @@ def _pod(
         cgroup=found.cgroup,
         cgroup_inode=found.inode,
     )
+
+
+def _monitors(cgroup: str, units: Sequence[str]) -> tuple[str, ...]:
+    """Return podman's monitors among a slice's units, each of which tells podman how its container ended.
+
+    It ends with its container. Killed together with it, podman would call the container running for ever.
+    """
+    own = (unit for unit in units if unit.rpartition("/")[0] == cgroup)
+    return tuple(sorted(unit for unit in own if _MONITOR.fullmatch(unit.rpartition("/")[2])))
 
 
 def _qos_class(request_bytes: int, limit_bytes: int | None) -> QosClass:

@@ -442,6 +442,19 @@ def test_a_slice_that_holds_sshd_is_never_evicted_and_one_that_does_not_may_be(
         assert pods["user.slice"] is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a cgroup to a user: needs root")
+def test_podmans_monitors_in_a_slice_are_spared_where_root_has_named_them(fake: FakeTree, proc: Path) -> None:
+    shop, users = "/machine.slice/machine-libpod_pod_1.slice", "/machine.slice/users.slice"
+    monitors = [f"libpod-conmon-{digit * 64}.scope" for digit in "ab"]
+    for name in (*monitors, f"libpod-{'a' * 64}.scope", "libpod-conmon-short.scope", "inner.slice"):
+        fake.add(f"{shop}/{name}")
+    fake.add(f"{shop}/inner.slice/{monitors[0]}")  # a kill takes whole subtrees
+    fake.add(f"{users}/{monitors[0]}")
+    os.chown(fake.directory(users), 1000, 1000)
+    pods = {pod.cgroup: pod.spared_cgroups for pod in listed_pods(fake, proc, "/machine.slice").list()}
+    assert pods == {shop: tuple(f"{shop}/{name}" for name in monitors), users: ()}
+
+
 def test_a_user_does_not_protect_his_cgroup_by_its_name(fake: FakeTree, proc: Path) -> None:
     app = "/user.slice/user-1000.slice/user@1000.service/app.slice"
     for unit in ("sshd.service", "db.service", "hog.scope"):
