@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from guarded import CGROUP, MEMORY, MIB, V2, Service, Tenant, eventually, run
 from machine_memory import SwapFile, ZramSwap
-from user_units import EVERYBODYS_APPLICATIONS, MANAGER, SLICE, Application, UserManager
+from user_units import EVERYBODYS_APPLICATIONS, MANAGER, RUNTIME, SLICE, Application, UserManager
 
 pytestmark = pytest.mark.skipif(not V2, reason="pressure of cgroups is meant: run it on bookworm or trixie")
 
@@ -31,13 +31,18 @@ class Probe(Tenant):
         self._answers = answers
         super().__init__("probe", "probe", str(answers))
 
-    def answers(self) -> int:
-        return int(self._answers.read_text()) if self._answers.exists() else 0
-
     def answers_again(self) -> None:
-        """Wait for more answers than one that was under way."""
-        before = self.answers()
-        eventually(lambda: self.answers() > before + 2, "answers of the probe")
+        wait_for_answers(self._answers)
+
+
+def wait_for_answers(file: Path) -> None:
+    """Wait until a probe has written more answers to its file than one that was under way."""
+
+    def answers() -> int:
+        return int(file.read_text()) if file.exists() else 0
+
+    before = answers()
+    eventually(lambda: answers() > before + 2, "answers of the probe")
 
 
 @pytest.fixture
@@ -218,7 +223,9 @@ def test_desktop_session_that_stalls_loses_its_worst_application(swap_file: None
             service, session, hard=NO_THRESHOLD, nodeCgroup="/", pods={"parents": [EVERYBODYS_APPLICATIONS]}
         )
         editor = Application("editor", "hold", "20")
-        shell = Application("shell", "revisit", "4")
+        answers = RUNTIME / "answers"
+        shell = Application("shell", "probe", str(answers))
+        wait_for_answers(answers)
         browser = Application("browser", "revisit", "250")
 
         decision = service.wait_for_eviction()
@@ -228,6 +235,7 @@ def test_desktop_session_that_stalls_loses_its_worst_application(swap_file: None
         assert service.evicted() == [browser.pod]
         eventually(lambda: not browser.is_alive(), "the end of the browser")
         assert browser.result() == "signal"
+        wait_for_answers(answers)
         service.two_more_passes()
         assert service.evicted() == [browser.pod]
         assert [editor.is_alive(), shell.is_alive()] == [True, True]

@@ -17,7 +17,7 @@ MANAGER: Final = f"user@{USER.pw_uid}.service"
 SLICE: Final = f"/user.slice/user-{USER.pw_uid}.slice"
 APPLICATIONS: Final = f"{SLICE}/{MANAGER}/app.slice"
 EVERYBODYS_APPLICATIONS: Final = "/user.slice/user-[1-9]*.slice/user@*.service/app.slice"
-_RUNTIME: Final = Path(f"/run/user/{USER.pw_uid}")
+RUNTIME: Final = Path(f"/run/user/{USER.pw_uid}")
 _DROP_IN: Final = Path(f"/run/systemd/system/{MANAGER}.d/test.conf")
 _UNITS: Final = Path("/run/systemd/user")
 
@@ -33,7 +33,7 @@ class UserManager:
 
     def __enter__(self) -> Self:
         _DROP_IN.parent.mkdir(exist_ok=True)
-        lines = ["[Service]", f"Environment=XDG_RUNTIME_DIR={_RUNTIME}", *self._lines]
+        lines = ["[Service]", f"Environment=XDGRUNTIME_DIR={RUNTIME}", *self._lines]
         _DROP_IN.write_text("\n".join(lines) + "\n")
         run("systemctl", "daemon-reload")
         run("systemctl", "start", MANAGER)
@@ -51,7 +51,7 @@ class UserManager:
 
 def users_systemctl(*arguments: str, check: bool = True) -> str:
     """Have the user's own service manager do something, as the user."""
-    environment = ["env", f"XDG_RUNTIME_DIR={_RUNTIME}"]
+    environment = ["env", f"XDGRUNTIME_DIR={RUNTIME}"]
     return run(
         "runuser", "-u", USER.pw_name, "--", *environment, "systemctl", "--user", *arguments, check=check
     )
