@@ -164,7 +164,7 @@ def test_a_heat_without_a_contestant_is_one_without_a_kill(
     node: VirtualNode, enclosure: Enclosure, tool: Path, tmp_path: Path
 ) -> None:
     finish = Track(node, enclosure, tool, tmp_path).heat(
-        Course(pace="step"), lambda _: nullcontext(Entrant()), 0, 3
+        Course(pace="step"), lambda _: nullcontext(Entrant()), 0, 10
     )
     assert finish.crossed_ns
     assert (None, None) == (finish.dead_ns, finish.back_ns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from reactor.lab.race.heat import Track
 from reactor.lab.race.own import at_its_post
 from reactor.lab.race.peers import FETCH, NOHANG_FASTEST, Programs, earlyoom, nohang, oomd
 from reactor.lab.race.pressed import MEMORY_BYTES, SWAP_BYTES
+from reactor.sources.catalogue import RULE_PRESSURE
 
 _GROUND: Final = Ground(memory_bytes=MEMORY_BYTES, swap_bytes=SWAP_BYTES)
 _SYSTEMD_OOMD: Final = Path("/usr/lib/systemd/systemd-oomd")
@@ -33,6 +35,7 @@ _OOMD_CONF: Final = Path("/run/systemd/oomd.conf.d/99-reactor-race.conf")
 _OOMD_DROP_IN: Final = _SYSTEMD / "systemd-oomd.service.d/99-reactor-race.conf"
 _KILL: Final = {"ManagedOOMSwap": "kill", "ManagedOOMMemoryPressure": "kill"}
 _PATIENCE_SECONDS: Final = 120.0
+_SETTLED_SECONDS: Final = 15.0  # the steward has started by then, and eBPF programs are loaded
 _NODE: Final = "{node}"  # in a rule's cgroups
 # What docs/pressure.md has for systemd-oomd's two defaults, with the node in the place of the machine.
 OOMD_RULES: Final[Sequence[Mapping[str, Any]]] = (
@@ -182,6 +185,9 @@ def _reactor(name: str, hard: Mapping[str, str], rules: Sequence[Mapping[str, An
         section = {"rules": rules_for(node, rules)}
         configuration = {"evictionHard": dict(hard)}
         with DaemonProcess(track.tool, track.directory, node, configuration, section) as daemon:
+            if rules:
+                daemon.wait_armed(RULE_PRESSURE, _PATIENCE_SECONDS)
+            time.sleep(_SETTLED_SECONDS)
             yield at_its_post(daemon)
 
     thresholds = ", ".join(f"{key}<{value}" for key, value in hard.items()) or "no threshold"
