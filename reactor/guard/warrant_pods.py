@@ -86,6 +86,7 @@ class KernelPods:
 
     tree: CgroupTree
     placed: dict[str, PlacedPod] = field(default_factory=dict)
+    _uids: dict[int, str] = field(default_factory=dict)  # by the address of the pod's counter
     _free: list[int] = field(default_factory=lambda: list(range(PLACES - 1, -1, -1)))
 
     def is_missing(self, pod: Pod) -> bool:
@@ -122,9 +123,9 @@ class KernelPods:
         """Have the kernel hold a pod to a bound. One that finds the map full stays unknown to it."""
         pod, addresses, spared = found
         self.remove(probe, pod.uid)
-        for uid, other in list(self.placed.items()):
-            if other.addresses.memory == addresses.memory:  # of a pod that is gone
-                self._free.append(self.placed.pop(uid).place)
+        earlier = self._uids.pop(addresses.memory, None)
+        if earlier is not None:  # of a pod that is gone
+            self._free.append(self.placed.pop(earlier).place)
         if not self._free:
             return
         place = self._free.pop()
@@ -135,17 +136,20 @@ class KernelPods:
             _LOG.warning("pod %s is not known to the kernel: %s", pod.key, error)
             return
         self.placed[pod.uid] = PlacedPod(pod=pod, place=place, addresses=addresses, spared=spared)
+        self._uids[addresses.memory] = pod.uid
 
     def remove(self, probe: WarrantProbe, uid: str) -> None:
         """Hold a pod to no bound any more, if the kernel knows it."""
         placed = self.placed.pop(uid, None)
         if placed is not None:
+            del self._uids[placed.addresses.memory]
             probe.displace(placed.addresses.memory)
             self._free.append(placed.place)
 
     def clear(self) -> None:
         """Forget all pods: the programs are gone."""
         self.placed.clear()
+        self._uids.clear()
         self._free = list(range(PLACES - 1, -1, -1))
 
     def are_spared_others(self, placed: PlacedPod) -> bool:
