@@ -33,7 +33,7 @@ class UserManager:
 
     def __enter__(self) -> Self:
         _DROP_IN.parent.mkdir(exist_ok=True)
-        lines = ["[Service]", f"Environment=XDGRUNTIME_DIR={RUNTIME}", *self._lines]
+        lines = ["[Service]", f"Environment=XDG_RUNTIME_DIR={RUNTIME}", *self._lines]
         _DROP_IN.write_text("\n".join(lines) + "\n")
         run("systemctl", "daemon-reload")
         run("systemctl", "start", MANAGER)
@@ -51,7 +51,7 @@ class UserManager:
 
 def users_systemctl(*arguments: str, check: bool = True) -> str:
     """Have the user's own service manager do something, as the user."""
-    environment = ["env", f"XDGRUNTIME_DIR={RUNTIME}"]
+    environment = ["env", f"XDG_RUNTIME_DIR={RUNTIME}"]
     return run(
         "runuser", "-u", USER.pw_name, "--", *environment, "systemctl", "--user", *arguments, check=check
     )
