@@ -152,14 +152,14 @@ def test_worst_below_a_tenants_slice_is_evicted_and_another_tenants_larger_pod_i
 ) -> None:
     """The one tenant's slice is nearly full; the other's has the largest pod of all, and is not."""
     slices = [f"{CGROUP}/guarded-{name}.slice" for name in "ab"]
-    when = [{"usage": "70%"}]
+    when = [{"usage": "60%"}]  # 54 MiB; an interpreter takes some 5 besides
     full = rule(cgroups=[f"{TENANTS}"], when=when, action="evictWorst", by="memory")
     start(service, full, pods={"parents": [CGROUP, *slices]})
     probe = start_probe()
-    other = Tenant("other", "hold", "45", within="guarded-b.slice")
+    other = Tenant("other", "hold", "42", within="guarded-b.slice")
     small = Tenant("small", "hold", "15", within="guarded-a.slice")
     eventually(lambda: other.holds_its_memory() and small.holds_its_memory(), "the others' memory")
-    hog = Tenant("hog", "hold", "38", within="guarded-a.slice")
+    hog = Tenant("hog", "hold", "40", within="guarded-a.slice")
 
     decision = service.wait_for_eviction()
 
