@@ -198,20 +198,26 @@ def test_guard_that_is_stopped_leaves_a_warrant_that_expires_and_follows_one_tha
 def test_warrant_of_a_guard_that_was_stopped_for_longer_is_not_served(
     service: Service, at_the_edge: Callable[..., Tenant]
 ) -> None:
-    hog = at_the_edge("hog")
-    guard, before = pid_of("reactor.service"), hog.usage_bytes()
-    os.kill(guard, signal.SIGSTOP)
-    try:
-        time.sleep(EXPIRED_SECONDS)
-        os.kill(pid_of(hog.unit), signal.SIGUSR1)
-        eventually(lambda: hog.usage_bytes() > before + 50 * MIB, "its growth")
-        assert hog.is_alive()
-    finally:
-        os.kill(guard, signal.SIGCONT)
-    (eviction,) = service.wait_for_eviction()["evictions"]
-    assert (hog.pod, None) == (eviction["pod"], eviction["warrant"])
+    """A guard that is stopped while it renews the warrant leaves none that could expire."""
+    for number in range(CROSSINGS):
+        hog = at_the_edge(f"hog-{number}")
+        guard, before = pid_of("reactor.service"), hog.usage_bytes()
+        os.kill(guard, signal.SIGSTOP)
+        try:
+            time.sleep(EXPIRED_SECONDS)
+            os.kill(pid_of(hog.unit), signal.SIGUSR1)
+            eventually(lambda: hog.usage_bytes() > before + 50 * MIB, "its growth")  # noqa: B023
+            assert hog.is_alive()
+        finally:
+            os.kill(guard, signal.SIGCONT)
+        eventually(lambda: len(service.evictions()) > number, "an eviction")  # noqa: B023
+        (eviction,) = service.evictions()[number]["evictions"]
+        assert (hog.pod, None) == (eviction["pod"], eviction["warrant"])
+        eventually(lambda: not hog.is_alive(), "its end")  # noqa: B023
     counted = kernel_kill(service)["counted"]
-    assert (1, 0) == (counted["expired"], counted.get("served", 0))
+    print(counted)
+    assert 1 <= counted["expired"] <= CROSSINGS
+    assert "served" not in counted
 
 
 def test_warrant_of_a_guard_that_was_killed_is_gone_with_it(
