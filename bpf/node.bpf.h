@@ -44,21 +44,4 @@ static __always_inline __s64 working_set_pages(void)
 	return working_set(anonymous, file, swap, inactive);
 }
 
-/* Return the machine's page cache without shared memory and tmpfs, -1 where the kernel does not let it be read. */
-static __always_inline __s64 page_cache_pages(void)
-{
-	__s64 file = node_pages(bpf_core_enum_value(enum node_stat_item, NR_FILE_PAGES));
-	__s64 shared = node_pages(bpf_core_enum_value(enum node_stat_item, NR_SHMEM));
-
-	if (file < 0 || shared < 0)
-		return -1;
-	return whole_pages(file - shared);
-}
-
-/* Return the part of it that is active, and counts as used; -1 where the kernel does not let it be read. */
-static __always_inline __s64 active_cache_pages(void)
-{
-	return node_pages(bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE));
-}
-
 #endif

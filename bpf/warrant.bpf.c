@@ -20,6 +20,7 @@
 #include "counters.bpf.h"
 #include "watch.bpf.h"
 #include "node.bpf.h"
+#include "page_cache.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 

@@ -15,6 +15,8 @@ from reactor.kernel.bpf.records import WarrantOutcome
 from reactor.kernel.bpf.warrants import ClaimState, Terms, WarrantProbe
 
 pytestmark = MARKS
+_FEW_PAGES = 5
+_FEW_TIMES = 40
 
 
 @pytest.fixture(scope="module")
@@ -265,6 +267,23 @@ def test_page_cache_that_came_since_moves_the_crossing_by_as_much(node: Node, tm
         assert node.probe.result().value_pages >= 60 * PAGES + (node.probe.cache_pages() - cache) - PAGES
     finally:
         path.unlink()
+
+
+def test_page_cache_is_counted_to_the_page(node: Node, tmp_path: Path) -> None:
+    """Each CPU keeps some pages to itself before the kernel's own counters have them."""
+    path = Path("/var/tmp") / tmp_path.name
+    grown_pages = []
+    try:
+        with path.open("ab", buffering=0) as file:
+            for _ in range(_FEW_TIMES):
+                before_pages = node.probe.cache_pages()
+                file.write(bytes(_FEW_PAGES * (MIB // PAGES)))
+                grown_pages.append(node.probe.cache_pages() - before_pages)
+    finally:
+        path.unlink()
+    print(grown_pages)
+    assert min(grown_pages) >= _FEW_PAGES
+    assert sorted(grown_pages)[_FEW_TIMES // 2] < 2 * _FEW_PAGES
 
 
 def test_the_machines_own_level_is_served_by_its_working_set(node: Node) -> None:
