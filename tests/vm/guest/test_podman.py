@@ -82,8 +82,9 @@ def test_a_pod_of_podmans_goes_as_a_whole_and_the_containers_beside_it_live(pack
     options = in_a_slice.removeprefix("sudo podman run ").removesuffix(" IMAGE").split()
     database = start("db", 128 << 20, "--network=none", *options)
     web = start("web", 64 << 20, "--network=none")
-    run("podman", "pod", "create", "--infra=false", "--share=", "shop")
-    shop = start("shop-web", 16 << 20, "--pod=shop", "--network=none")
+    infra = (f"--infra-image={IMAGE}", "--infra-command=/bin/busybox sleep 100000")
+    run("podman", "pod", "create", *infra, "--network=none", "shop")
+    shop = start("shop-web", 16 << 20, "--pod=shop")
     (of_the_pod,) = MACHINE.glob("machine-libpod_pod_*.slice")
     monitors = {path.parent.name for path in MACHINE.rglob("libpod-conmon-*.scope")}
     assert monitors == {"machine.slice", "machine-db.slice", of_the_pod.name}
@@ -96,7 +97,7 @@ def test_a_pod_of_podmans_goes_as_a_whole_and_the_containers_beside_it_live(pack
     assert known["machine-db.slice"]["priority"] == 1000
 
     # Every ten seconds reactor looks which monitors there are.
-    hog = start("shop-hog", 1 << 40, "--pod=shop", "--network=none", after_seconds=30)
+    hog = start("shop-hog", 1 << 40, "--pod=shop", after_seconds=30)
     eventually(lambda: not is_running(hog), "podman knows of the hog's end")
     eventually(lambda: not is_running(shop), "and of that of its pod's other container")
     assert is_running(database)
