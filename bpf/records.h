@@ -142,6 +142,7 @@ struct warrant {
 	__u64 watched_counter; /* whose usage crosses the level; 0: the machine's working set does */
 	__u64 fire; /* pages */
 	__u64 cache; /* pages of page cache on the machine, as read before */
+	__u64 inactive; /* and how many pages of files were inactive */
 	__u64 cache_most; /* of them at the crossing */
 	__u64 expires_ns; /* CLOCK_MONOTONIC */
 	__u64 outside_counter; /* void where this one is charged for no pod, or a pod is removed; 0: heed neither */

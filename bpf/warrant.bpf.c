@@ -95,14 +95,20 @@ static __always_inline bool is_victims(struct warrant *warrant)
 	return true;
 }
 
+static __always_inline __u64 grown(__s64 pages, __u64 before)
+{
+	return pages > 0 && (__u64)pages > before ? (__u64)pages - before : 0;
+}
+
 /*
- * Return whether a cgroup's usage is past the level only by page cache that has come since the level was computed. It
- * may be idle, and counts as available then: the crossing moves with it.
+ * Return whether a cgroup's usage is past the level only by page cache that has come since the level was computed, or
+ * that has become inactive since: it counts as available then, and the crossing moves with it. Each CPU gathers some
+ * pages before it adds them to the inactive ones, so that either may be seen without the other.
  */
 static __always_inline bool is_lifted(struct warrant *warrant, __u64 value, __s64 cache)
 {
-	return warrant->watched_counter && cache > (__s64)warrant->cache &&
-	       value < warrant->fire + ((__u64)cache - warrant->cache);
+	return warrant->watched_counter &&
+	       value < warrant->fire + grown(cache, warrant->cache) + grown(inactive_file_pages(), warrant->inactive);
 }
 
 /*
@@ -279,6 +285,7 @@ struct warrant_start {
 	__s64 working_set_pages; /* -1: the kernel's counters can't be read */
 	__s64 cache_pages;
 	__s64 active_cache_pages;
+	__s64 inactive_file_pages;
 };
 
 SEC("syscall")
@@ -287,6 +294,7 @@ int warrant_counters(struct warrant_start *result)
 	result->working_set_pages = working_set_pages();
 	result->cache_pages = page_cache_pages();
 	result->active_cache_pages = active_cache_pages();
+	result->inactive_file_pages = inactive_file_pages();
 	return 0;
 }
 

@@ -43,6 +43,9 @@ class WarrantProbe(Probe[WarrantRecord], Protocol):
     def active_cache_pages(self) -> int:
         """Return how much of it is active."""
 
+    def inactive_file_pages(self) -> int:
+        """Return how many pages of files are inactive."""
+
     def is_claimed(self) -> bool:
         """Return whether a draft or a warrant stands there, or one that was served."""
 

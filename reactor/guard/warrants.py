@@ -102,6 +102,7 @@ class _Mark:
 
     arrivals: int
     cache_pages: int
+    inactive_pages: int
 
 
 class _Outside(NamedTuple):
@@ -271,7 +272,11 @@ class Warrants:
         self._mark = None
         if self._probe is not None:
             try:
-                self._mark = _Mark(arrivals=self._probe.arrivals(), cache_pages=self._probe.cache_pages())
+                self._mark = _Mark(
+                    arrivals=self._probe.arrivals(),
+                    cache_pages=self._probe.cache_pages(),
+                    inactive_pages=self._probe.inactive_file_pages(),
+                )
             except ReactorError as error:
                 self.why_none = str(error)
 
@@ -449,6 +454,7 @@ class Warrants:
             watched_counter=self._counter_of(level.cgroup),
             fire=fire_bytes // PAGE_BYTES + 1,
             cache=mark.cache_pages,
+            inactive=mark.inactive_pages,
             cache_most=mark.cache_pages + own_margin_bytes // PAGE_BYTES,
             expires_ns=expires_ns,
             outside_counter=0 if outside is None else self._counter_of(outside.cgroup),

@@ -29,19 +29,19 @@ PLACES: Final = 4096
 CLAIM_BITS: Final = 2
 
 CLAIM: Final = struct.Struct("=Q")
-WARRANT_TERMS: Final = struct.Struct(f"=10Q{SPARED}Q{SPARED}II")
+WARRANT_TERMS: Final = struct.Struct(f"=11Q{SPARED}Q{SPARED}II")
 WARRANT_RESULT: Final = struct.Struct("=IQQQIi16s")
 WARRANT_ARRIVALS: Final = struct.Struct("=Q")
 WARRANT_ORDER: Final = struct.Struct("=QQQ")
-_START: Final = struct.Struct("=qqq")
+_START: Final = struct.Struct("=qqqq")
 _PLACE: Final = struct.Struct("=I")
 _BOUND: Final = struct.Struct("=Q")
 _TERMS_AT: Final = CLAIM.size
 _RESULT_AT: Final = _TERMS_AT + WARRANT_TERMS.size
 _ARRIVALS_AT: Final = _RESULT_AT + WARRANT_RESULT.size
 WARRANT_BYTES: Final = _ARRIVALS_AT + WARRANT_ARRIVALS.size
-EXPIRES_AT: Final = _TERMS_AT + 7 * CLAIM.size
-ACTIVE_MOST_AT: Final = _TERMS_AT + 9 * CLAIM.size
+EXPIRES_AT: Final = _TERMS_AT + 8 * CLAIM.size
+ACTIVE_MOST_AT: Final = _TERMS_AT + 10 * CLAIM.size
 _NO_RESULT: Final = bytes(WARRANT_RESULT.size)
 
 
@@ -59,9 +59,10 @@ class Terms:
 
     `victim` is a cgroup's id, `victim_level` how deep it lies; of `spared` cgroups below it each id with its
     level. `watched_counter` is whose usage crosses `fire`, 0 the machine's working set. `cache` is the
-    machine's page cache as read before: by what it has grown since, the crossing of a cgroup comes later;
-    `cache_most` is what it may be then. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served. A charge of
-    `outside_counter` that is no pod's voids them, as does a pod's removal; 0: neither does.
+    machine's page cache as read before, `inactive` what was inactive of files: by as much as either has grown
+    since, the crossing of a cgroup comes later; `cache_most` is what the former may be then. From
+    `expires_ns` (CLOCK_MONOTONIC) on nothing is served. A charge of `outside_counter` that is no pod's voids
+    them, as does a pod's removal; 0: neither does.
     """
 
     victim: int
@@ -73,6 +74,7 @@ class Terms:
     cache: int
     cache_most: int
     expires_ns: int
+    inactive: int = UNUSED
     outside_counter: int = 0
     spared: Sequence[tuple[int, int]] = ()
 
@@ -88,6 +90,7 @@ class Terms:
             self.watched_counter,
             self.fire,
             self.cache,
+            self.inactive,
             self.cache_most,
             self.expires_ns,
             self.outside_counter,
@@ -192,6 +195,10 @@ class WarrantProbe(Probe):
     def active_cache_pages(self) -> int:
         """Return how much of it is active, and counts as used. Raises BpfError."""
         return int(_START.unpack(self._counters(bytes(_START.size)))[2])
+
+    def inactive_file_pages(self) -> int:
+        """Return how many pages of files are inactive, and count as available. Raises BpfError."""
+        return int(_START.unpack(self._counters(bytes(_START.size)))[3])
 
     def working_set_pages(self) -> int:
         """Return the machine's working set, as the kernel compares it with a level. Raises BpfError."""

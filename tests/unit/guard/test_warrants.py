@@ -80,6 +80,9 @@ class FakeProbe:
     def cache_pages(self) -> int:
         return 1000
 
+    def inactive_file_pages(self) -> int:
+        return 600
+
     def active_cache_pages(self) -> int:
         return self.active_pages
 

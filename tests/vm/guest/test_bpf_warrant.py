@@ -241,7 +241,10 @@ def test_mere_reader_of_files_is_spared(node: Node, tmp_path: Path) -> None:
         path.unlink()
 
 
-def test_page_cache_that_came_since_moves_the_crossing_by_as_much(node: Node, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen_as", ["cache", "inactive"])
+def test_page_cache_that_came_since_moves_the_crossing_by_as_much(
+    node: Node, tmp_path: Path, seen_as: str
+) -> None:
     """It may be idle, which is no memory in use: the victim may take as much more."""
     read_mib = 30
     path = Path("/var/tmp") / tmp_path.name
@@ -251,7 +254,8 @@ def test_page_cache_that_came_since_moves_the_crossing_by_as_much(node: Node, tm
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     try:
         cache = node.probe.cache_pages()
-        node.arm(node.terms(60, cache=cache))
+        idle = {"cache": {"cache": cache}, "inactive": {"inactive": node.probe.inactive_file_pages()}}
+        node.arm(node.terms(60, **idle[seen_as]))
         node.other.run(lambda: len(path.read_bytes()[:1]))
         usage = node.cgroup.path / "memory.current"
         deadline = time.monotonic() + 60

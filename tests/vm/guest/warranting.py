@@ -39,6 +39,7 @@ class Node:
         least_mib: int = 0,
         cache: int = FAR,
         cache_pages: int = FAR,
+        inactive: int = FAR,
         spared: tuple[tuple[int, int], ...] = (),
         outside_counter: int = 0,
     ) -> Terms:
@@ -51,6 +52,7 @@ class Node:
             watched_counter=self.counter(self.cgroup),
             fire=fire_mib * PAGES,
             cache=cache,
+            inactive=inactive,
             cache_most=cache_pages,
             expires_ns=time.monotonic_ns() + int(seconds * 1e9),
             spared=spared,

@@ -78,7 +78,7 @@ OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_page
 
 
 TERMS = (
-    *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache"),
+    *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache", "inactive"),
     *("cache_most", "expires_ns", "outside_counter", "active_most"),
     *("spared", "spared_levels", "victim_level"),
 )
@@ -265,8 +265,8 @@ def test_node_counts_by_its_working_set_where_nothing_else_is_asked_for() -> Non
 def test_warrant_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
     assert c_layouts["warrant"] == WARRANT_BYTES
     assert c_layouts["warrant.claim"] == 0
-    ten, spared, levels = 10 * 8, SPARED * 8, SPARED * 4
-    in_terms = [*range(0, ten, 8), ten, ten + spared, ten + spared + levels]
+    numbers, spared, levels = 11 * 8, SPARED * 8, SPARED * 4
+    in_terms = [*range(0, numbers, 8), numbers, numbers + spared, numbers + spared + levels]
     assert [c_layouts[f"warrant.{field}"] for field in TERMS] == [CLAIM.size + place for place in in_terms]
     assert c_layouts["warrant.expires_ns"] == EXPIRES_AT
     assert c_layouts["warrant.active_most"] == ACTIVE_MOST_AT
@@ -295,6 +295,7 @@ def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
         watched_counter=5,
         fire=6,
         cache=7,
+        inactive=12,
         cache_most=8,
         expires_ns=9,
         spared=spared,
@@ -303,7 +304,7 @@ def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
 
 def test_terms_name_each_spared_cgroup_with_its_level() -> None:
     terms = terms_with(((10, 3), (11, 4)))
-    assert (1, 3, 4, 5, 6, 7, 8, 9, 0, 0, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(
+    assert (1, 3, 4, 5, 6, 7, 12, 8, 9, 0, 0, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(
         terms.pack()
     )
 
