@@ -55,6 +55,12 @@ def test_integrity_leaves_cgroups_and_the_machine_watched(service: Service) -> N
     assert "not /" not in detail
 
 
+@pytest.mark.skipif(level() != "integrity", reason="locked down too far: boot the machine anew")
+def test_integrity_leaves_the_kernel_to_kill_under_warrants(service: Service) -> None:
+    start(service, {"kernelKill": "hard"}, armed="ebpf")
+    eventually(lambda: service.status()["kernel_kill"]["state"] == "armed", "the programs of warrants")
+
+
 @pytest.mark.usefixtures("confidentiality")
 def test_confidentiality_leaves_cgroups_watched_by_ebpf(service: Service) -> None:
     start(service, {}, armed="ebpf")
@@ -84,12 +90,6 @@ def test_confidentiality_leaves_oom_kills_to_the_counters(service: Service) -> N
     health, detail = sources(service)["ebpf-oom"]
     assert health == "degraded"
     assert WHY in detail
-
-
-@pytest.mark.skipif(level() != "integrity", reason="locked down too far: boot the machine anew")
-def test_integrity_leaves_the_kernel_to_kill_under_warrants(service: Service) -> None:
-    start(service, {"kernelKill": "hard"}, armed="ebpf")
-    eventually(lambda: service.status()["kernel_kill"]["state"] == "armed", "the programs of warrants")
 
 
 @pytest.mark.usefixtures("confidentiality")
