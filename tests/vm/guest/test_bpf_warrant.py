@@ -183,6 +183,8 @@ def test_page_cache_that_is_used_again_voids_a_warrant_that_heeds_it_and_no_othe
     active = node.probe.active_cache_pages()
     told = Path("/proc/vmstat").read_text().split()
     assert abs(active - int(told[told.index("nr_active_file") + 1])) < 4 * PAGES
+    if active < PAGES:
+        pytest.skip(f"{active} pages of page cache are active here: none could be more than a bound")
     node.arm(node.terms(40), active_most=active // 2)
     pid = node.victim.allocate(80)
     assert node.voided() is WarrantOutcome.OUTSIDE
