@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from reactor.errors import ReactorError
 from reactor.kernel.bpf.records import CounterAddresses, WarrantRecord
-from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, Result, Terms
+from reactor.kernel.bpf.warrants import PLACES, SPARED, ClaimState, PageCache, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.model.pods import Pod
 from reactor.sources.ebpf_probe import Probe
@@ -37,14 +37,8 @@ class WarrantProbe(Probe[WarrantRecord], Protocol):
     def arrivals(self) -> int:
         """Return how many cgroups have come so far."""
 
-    def cache_pages(self) -> int:
+    def page_cache(self) -> PageCache:
         """Return the machine's page cache."""
-
-    def active_cache_pages(self) -> int:
-        """Return how much of it is active."""
-
-    def inactive_file_pages(self) -> int:
-        """Return how many pages of files are inactive."""
 
     def is_claimed(self) -> bool:
         """Return whether a draft or a warrant stands there, or one that was served."""

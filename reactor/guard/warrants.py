@@ -37,7 +37,7 @@ from reactor.guard.warrant import Given, Outlook
 from reactor.guard.warrant_pods import KernelPods, PlacedPod, WarrantProbe
 from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome, WarrantRecord
-from reactor.kernel.bpf.warrants import ClaimState, Terms
+from reactor.kernel.bpf.warrants import ClaimState, PageCache, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import Decision, PolicyState
@@ -101,8 +101,7 @@ class _Mark:
     """What was read before the pods were listed."""
 
     arrivals: int
-    cache_pages: int
-    inactive_pages: int
+    cache: PageCache
 
 
 class _Outside(NamedTuple):
@@ -272,11 +271,7 @@ class Warrants:
         self._mark = None
         if self._probe is not None:
             try:
-                self._mark = _Mark(
-                    arrivals=self._probe.arrivals(),
-                    cache_pages=self._probe.cache_pages(),
-                    inactive_pages=self._probe.inactive_file_pages(),
-                )
+                self._mark = _Mark(arrivals=self._probe.arrivals(), cache=self._probe.page_cache())
             except ReactorError as error:
                 self.why_none = str(error)
 
@@ -444,7 +439,7 @@ class Warrants:
         horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - outlook.now_seconds))
         fire_bytes = _fire_bytes(level)
         outside = self._outside(level, outlook)
-        active_pages = 0 if outside is None else probe.active_cache_pages()
+        active_pages = 0 if outside is None else probe.page_cache().active
         self._generation += 1
         terms = Terms(
             victim=placed.addresses.cgroup_id,
@@ -453,9 +448,9 @@ class Warrants:
             victim_least=max(0, held_bytes - own_margin_bytes) // PAGE_BYTES,
             watched_counter=self._counter_of(level.cgroup),
             fire=fire_bytes // PAGE_BYTES + 1,
-            cache=mark.cache_pages,
-            inactive=mark.inactive_pages,
-            cache_most=mark.cache_pages + own_margin_bytes // PAGE_BYTES,
+            cache=mark.cache.pages,
+            inactive=mark.cache.inactive,
+            cache_most=mark.cache.pages + own_margin_bytes // PAGE_BYTES,
             expires_ns=expires_ns,
             outside_counter=0 if outside is None else self._counter_of(outside.cgroup),
             spared=placed.spared,

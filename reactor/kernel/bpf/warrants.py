@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from reactor.errors import BpfError
 from reactor.kernel.bpf.libbpf import LIBRARY
@@ -99,6 +99,17 @@ class Terms:
             *(level for _, level in spared),
             self.victim_level,
         )
+
+
+class PageCache(NamedTuple):
+    """The machine's page cache without shared memory and tmpfs, and how much of files is in use; in pages.
+
+    `active` counts as used, `inactive` as available.
+    """
+
+    pages: int
+    active: int
+    inactive: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,17 +199,9 @@ class WarrantProbe(Probe):
         """Return how many cgroups have come so far."""
         return int(WARRANT_ARRIVALS.unpack_from(self._warrant, _ARRIVALS_AT)[0])
 
-    def cache_pages(self) -> int:
-        """Return the machine's page cache, without shared memory and tmpfs. Raises BpfError."""
-        return int(_START.unpack(self._counters(bytes(_START.size)))[1])
-
-    def active_cache_pages(self) -> int:
-        """Return how much of it is active, and counts as used. Raises BpfError."""
-        return int(_START.unpack(self._counters(bytes(_START.size)))[2])
-
-    def inactive_file_pages(self) -> int:
-        """Return how many pages of files are inactive, and count as available. Raises BpfError."""
-        return int(_START.unpack(self._counters(bytes(_START.size)))[3])
+    def page_cache(self) -> PageCache:
+        """Return the machine's page cache, all of it read at once. Raises BpfError."""
+        return PageCache(*_START.unpack(self._counters(bytes(_START.size)))[1:])
 
     def working_set_pages(self) -> int:
         """Return the machine's working set, as the kernel compares it with a level. Raises BpfError."""

@@ -17,7 +17,7 @@ from reactor.errors import BpfError
 from reactor.guard.warrant import Outlook
 from reactor.guard.warrants import EXPIRY_SECONDS, RENEWAL_SECONDS, RETRIAL_SECONDS, NoWarrantError, Warrants
 from reactor.kernel.bpf.records import CounterAddresses, WarrantOutcome, WarrantRecord
-from reactor.kernel.bpf.warrants import ClaimState, Result, Terms
+from reactor.kernel.bpf.warrants import ClaimState, PageCache, Result, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import PolicyState
@@ -77,14 +77,8 @@ class FakeProbe:
     def arrivals(self) -> int:
         return self.come
 
-    def cache_pages(self) -> int:
-        return 1000
-
-    def inactive_file_pages(self) -> int:
-        return 600
-
-    def active_cache_pages(self) -> int:
-        return self.active_pages
+    def page_cache(self) -> PageCache:
+        return PageCache(pages=1000, active=self.active_pages, inactive=600)
 
     def is_claimed(self) -> bool:
         return self.claim is not None

@@ -180,7 +180,7 @@ def test_removal_of_another_pod_voids_a_warrant_that_heeds_what_it_leaves_and_no
 
 
 def test_page_cache_that_is_used_again_voids_a_warrant_that_heeds_it_and_no_other(node: Node) -> None:
-    active = node.probe.active_cache_pages()
+    active = node.probe.page_cache().active
     told = Path("/proc/vmstat").read_text().split()
     assert abs(active - int(told[told.index("nr_active_file") + 1])) < 4 * PAGES
     if active < PAGES:
@@ -235,7 +235,7 @@ def test_mere_reader_of_files_is_spared(node: Node, tmp_path: Path) -> None:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     try:
-        node.arm(node.terms(20, cache_pages=node.probe.cache_pages() + 2 * PAGES))
+        node.arm(node.terms(20, cache_pages=node.probe.page_cache().pages + 2 * PAGES))
         pid = node.victim.run(lambda: len(path.read_bytes()[:1]))
         assert node.voided() is WarrantOutcome.CACHE
         assert is_alive(pid)
@@ -255,8 +255,8 @@ def test_page_cache_that_came_since_moves_the_crossing_by_as_much(
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     try:
-        cache = node.probe.cache_pages()
-        idle = {"cache": {"cache": cache}, "inactive": {"inactive": node.probe.inactive_file_pages()}}
+        cache = node.probe.page_cache().pages
+        idle = {"cache": {"cache": cache}, "inactive": {"inactive": node.probe.page_cache().inactive}}
         node.arm(node.terms(60, **idle[seen_as]))
         node.other.run(lambda: len(path.read_bytes()[:1]))
         usage = node.cgroup.path / "memory.current"
@@ -270,7 +270,7 @@ def test_page_cache_that_came_since_moves_the_crossing_by_as_much(
         assert node.probe.result().crossed_ns is None
         pid = node.victim.allocate(45)
         assert node.served().pid == pid
-        assert node.probe.result().value_pages >= 60 * PAGES + (node.probe.cache_pages() - cache) - PAGES
+        assert node.probe.result().value_pages >= 60 * PAGES + (node.probe.page_cache().pages - cache) - PAGES
     finally:
         path.unlink()
 
@@ -282,9 +282,9 @@ def test_page_cache_is_counted_to_the_page(node: Node, tmp_path: Path) -> None:
     try:
         with path.open("ab", buffering=0) as file:
             for _ in range(_FEW_TIMES):
-                before_pages = node.probe.cache_pages()
+                before_pages = node.probe.page_cache().pages
                 file.write(bytes(_FEW_PAGES * (MIB // PAGES)))
-                grown_pages.append(node.probe.cache_pages() - before_pages)
+                grown_pages.append(node.probe.page_cache().pages - before_pages)
     finally:
         path.unlink()
     print(grown_pages)
