@@ -48,14 +48,14 @@ class PressedFigures:
 
 def figures(found: Found, course: str, contestant: str) -> Figures | None:
     """Return the figures, None where the contestant didn't run this course."""
-    heats = [heat for heat in found["heats"] if (heat["course"], heat["contestant"]) == (course, contestant)]
+    heats = _heats_of(found, course, contestant)
     if not heats:
         return None
     return Figures(
         kill_ms=_summary(heats, "kill_ms"),
         back_ms=_summary(heats, "back_ms"),
         overshoot_mib=_summary(heats, "overshoot_mib"),
-        missed=sum(heat["kill_ms"] is None and not heat["early"] for heat in heats),
+        missed=_missed(heats),
         early=sum(heat["early"] for heat in heats),
         n=len(heats),
     )
@@ -68,14 +68,14 @@ def is_under_pressure(found: Found, course: str) -> bool:
 
 def pressed_figures(found: Found, course: str, contestant: str) -> PressedFigures | None:
     """Return the figures of a course under pressure, None where the contestant didn't run it."""
-    heats = [heat for heat in found["heats"] if (heat["course"], heat["contestant"]) == (course, contestant)]
+    heats = _heats_of(found, course, contestant)
     if not heats:
         return None
     return PressedFigures(
         kill_ms=_summary(heats, "kill_ms"),
         stall_ms=_summary(heats, "stall_ms"),
         answers_ms=_summary(heats, "answers_ms"),
-        missed=sum(heat["kill_ms"] is None and not heat["early"] for heat in heats),
+        missed=_missed(heats),
         early=sum(heat["early"] for heat in heats),
         wrong=sum(len(heat["wrong"]) for heat in heats),
         lost_mib=sum(heat["lost_mib"] for heat in heats),
@@ -167,6 +167,14 @@ def order(found: Found, course: str = STEP) -> list[str]:
 def number(value: float) -> str:
     """Return three digits that matter."""
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _heats_of(found: Found, course: str, contestant: str) -> list[Mapping[str, Any]]:
+    return [heat for heat in found["heats"] if (heat["course"], heat["contestant"]) == (course, contestant)]
+
+
+def _missed(heats: Sequence[Mapping[str, Any]]) -> int:
+    return sum(heat["kill_ms"] is None and not heat["early"] for heat in heats)
 
 
 def _summary(heats: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, float]:

@@ -69,19 +69,12 @@ def prop(unit: str, name: str) -> str:
     return run("systemctl", "show", "--value", "--property", name, unit).strip()
 
 
-class Tenant:
-    """A real unit in the guarded slice, or in a slice of it: `within`."""
+class Unit:
+    """A unit of systemd's, and the cgroup of it."""
 
-    def __init__(
-        self, name: str, *load: str, properties: Mapping[str, str] | None = None, within: str = SLICE
-    ) -> None:
-        self.unit = f"{name}.service"
-        self.path = f"{CGROUP}/{self.unit}" if within == SLICE else f"{CGROUP}/{within}/{self.unit}"
-        settings = {"TasksMax": "infinity", "TimeoutStopSec": "60", **(properties or {})}
-        options = [f"--property={key}={value}" for key, value in settings.items()]
-        command = [sys.executable, "-S", HERE / "load.py", *load]
-        run("systemd-run", "--quiet", "--no-block", f"--unit={name}", f"--slice={within}", *options, *command)
-        self.mib = int(load[1]) if load[0] == "hold" else 0
+    def __init__(self, unit: str, path: str) -> None:
+        self.unit = unit
+        self.path = path
 
     @property
     def pod(self) -> str:
@@ -91,6 +84,21 @@ class Tenant:
     @property
     def cgroup(self) -> Path:
         return MEMORY / self.path.lstrip("/")
+
+
+class Tenant(Unit):
+    """A real unit in the guarded slice, or in a slice of it: `within`."""
+
+    def __init__(
+        self, name: str, *load: str, properties: Mapping[str, str] | None = None, within: str = SLICE
+    ) -> None:
+        directory = CGROUP if within == SLICE else f"{CGROUP}/{within}"
+        super().__init__(f"{name}.service", f"{directory}/{name}.service")
+        settings = {"TasksMax": "infinity", "TimeoutStopSec": "60", **(properties or {})}
+        options = [f"--property={key}={value}" for key, value in settings.items()]
+        command = [sys.executable, "-S", HERE / "load.py", *load]
+        run("systemd-run", "--quiet", "--no-block", f"--unit={name}", f"--slice={within}", *options, *command)
+        self.mib = int(load[1]) if load[0] == "hold" else 0
 
     def usage_bytes(self) -> int:
         name = "memory.current" if V2 else "memory.usage_in_bytes"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from guarded import HERE, MEMORY, eventually, run
+from guarded import HERE, Unit, eventually, run
 
 USER: Final = pwd.getpwnam("vagrant")
 MANAGER: Final = f"user@{USER.pw_uid}.service"
@@ -57,12 +57,11 @@ def users_systemctl(*arguments: str, check: bool = True) -> str:
     )
 
 
-class Application:
+class Application(Unit):
     """A unit of the user's own service manager, in its app.slice."""
 
     def __init__(self, name: str, *load: str, properties: Mapping[str, str] | None = None) -> None:
-        self.unit = f"{name}.service"
-        self.path = f"{APPLICATIONS}/{self.unit}"
+        super().__init__(f"{name}.service", f"{APPLICATIONS}/{name}.service")
         command = " ".join(map(str, (sys.executable, "-S", HERE / "load.py", *load)))
         settings = "\n".join(f"{key}={value}" for key, value in (properties or {}).items())
         _UNITS.mkdir(parents=True, exist_ok=True)
@@ -70,15 +69,6 @@ class Application:
         users_systemctl("daemon-reload")
         users_systemctl("start", "--no-block", self.unit)
         eventually(self.is_alive, f"{self.unit} of the user")
-
-    @property
-    def pod(self) -> str:
-        """Return what the daemon calls it."""
-        return f"cgroup/{self.unit}"
-
-    @property
-    def cgroup(self) -> Path:
-        return MEMORY / self.path.lstrip("/")
 
     def is_alive(self) -> bool:
         return users_systemctl("is-active", self.unit, check=False).strip() == "active"
