@@ -645,7 +645,7 @@ def _group(selectors: tuple[PodParent, ...], resource: PressureResource | None, 
 def _part(group: _Group, groups: Sequence[_Group]) -> float:
     """Return which part of what all of these groups may take is one's.
 
-    Those of users have one together: else whoever adds some would have all others observed less often.
+    All groups of users share one part: a user who adds rules does not make the others rarer.
     """
     of_users = sum(one.is_of_users for one in groups)
     parts = len(groups) - of_users + (1 if of_users else 0)

@@ -117,7 +117,7 @@ class Reactor:
         return [json.loads(line) for line in self.journal_path.read_text().splitlines()]
 
     def evictions(self) -> list[dict[str, Any]]:
-        """Return the decisions in the journal that evict somebody."""
+        """Return the decisions in the journal that evict a pod."""
         return [line for line in self.lines() if line["kind"] == "decision" and line["evictions"]]
 
     def evicted(self) -> list[str]:

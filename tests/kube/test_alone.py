@@ -70,7 +70,7 @@ def test_without_runtime_and_api_server_from_the_start_the_right_pod_is_killed(
     reactor.configure({"evictionHard": HARD})
     with cluster.without(server=True, runtime=True):
         reactor.start()
-        wait_until(reactor.evicted, "somebody is evicted", 90)
+        wait_until(reactor.evicted, "a pod is evicted", 90)
         assert reactor.evicted() == ["hog"]
         problems = reactor.status()["problems"]
         assert "without their spec" in problems["specs"]
@@ -107,7 +107,7 @@ def test_what_was_told_before_a_restart_is_still_known_after_it(
     reactor.stop()
     with cluster.without(server=True, runtime=True):
         reactor.start()
-        wait_until(reactor.evicted, "somebody is evicted", 90)
+        wait_until(reactor.evicted, "a pod is evicted", 90)
         assert reactor.evicted() == ["hog"]
         assert "specs" not in reactor.status()["problems"]
     pods.wait("hog", is_evicted, "is evicted", 120)
