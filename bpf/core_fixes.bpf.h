@@ -55,6 +55,18 @@ struct mm_struct___before_6_2 {
 	struct mm_rss_stat___before_6_2 rss_stat;
 };
 
+/* Only with CONFIG_LRU_GEN, from ec1c86b25f4b ("mm: multi-gen LRU: groundwork", 6.1) on; pages by generation, kind, zone. */
+#define GENERATIONS 4
+
+struct lru_gen_folio___optional {
+	unsigned long max_seq;
+	long nr_pages[GENERATIONS];
+};
+
+struct lruvec___with_generations {
+	struct lru_gen_folio___optional lrugen;
+};
+
 #pragma clang attribute pop
 
 static __always_inline __u64 whole_pages(__s64 count)

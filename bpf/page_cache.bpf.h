@@ -78,10 +78,4 @@ static __always_inline __s64 active_cache_pages(void)
 	return exact_pages(bpf_core_enum_value(enum node_stat_item, NR_ACTIVE_FILE), NO_ITEM);
 }
 
-/* Return the files' pages that are inactive, and count as available; -1 where the kernel does not let it be read. */
-static __always_inline __s64 inactive_file_pages(void)
-{
-	return exact_pages(bpf_core_enum_value(enum node_stat_item, NR_INACTIVE_FILE), NO_ITEM);
-}
-
 #endif

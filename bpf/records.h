@@ -140,10 +140,8 @@ struct warrant {
 	__u64 victim_counter; /* the address of its page counter */
 	__u64 victim_least; /* pages */
 	__u64 watched_counter; /* whose usage crosses the level; 0: the machine's working set does */
-	__u64 fire; /* pages */
-	__u64 cache; /* pages of page cache on the machine, as read before */
-	__u64 inactive; /* and how many pages of files were inactive */
-	__u64 cache_most; /* of them at the crossing */
+	__u64 level; /* pages of working set: of a cgroup, what is charged less inactive page cache */
+	__u64 cache_most; /* pages of page cache that may be on the machine at the crossing */
 	__u64 expires_ns; /* CLOCK_MONOTONIC */
 	__u64 outside_counter; /* void where this one is charged for no pod, or a pod is removed; 0: heed neither */
 	__u64 active_most; /* pages of page cache that may be active at the crossing; 0: as many as there are */
@@ -155,9 +153,11 @@ struct warrant {
 	__u64 crossed_ns; /* 0: not crossed */
 	__u64 signalled_ns; /* 0: no signal was sent */
 	__u64 value; /* at the crossing */
+	__u64 inactive; /* of it, pages of files; 0 for the machine's working set */
 	__u32 pid; /* signalled */
 	__s32 error; /* of the signal; 0 or a negative errno */
 	char comm[COMM_BYTES];
+	__u64 fire; /* pages charged at which the level may be crossed, with what was inactive when that was read */
 	__u64 arrivals; /* memory cgroups that were made since the programs were loaded; of no one warrant */
 };
 

@@ -21,6 +21,7 @@
 #include "watch.bpf.h"
 #include "node.bpf.h"
 #include "page_cache.bpf.h"
+#include "inactive_file.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -95,41 +96,39 @@ static __always_inline bool is_victims(struct warrant *warrant)
 	return true;
 }
 
-static __always_inline __u64 grown(__s64 pages, __u64 before)
-{
-	return pages > 0 && (__u64)pages > before ? (__u64)pages - before : 0;
-}
-
-/*
- * Return whether a cgroup's usage is past the level only by page cache that has come since the level was computed, or
- * that has become inactive since: it counts as available then, and the crossing moves with it. Each CPU gathers some
- * pages before it adds them to the inactive ones, so that either may be seen without the other.
- */
-static __always_inline bool is_lifted(struct warrant *warrant, __u64 value, __s64 cache)
-{
-	return warrant->watched_counter &&
-	       value < warrant->fire + grown(cache, warrant->cache) + grown(inactive_file_pages(), warrant->inactive);
-}
-
 /*
  * Take note of the crossing, and return why the warrant is void, WARRANT_OPEN where it is to be served.
  * `victim_pages` are -1 where the charge is not the victim's: of a socket, of swap, on another's behalf.
+ *
+ * Inactive page cache counts as available: a cgroup's crossing comes later by as much, and is not looked for again
+ * before that is charged.
  */
 static __always_inline __u32 objection(struct warrant *warrant, __u64 claimed, __u64 value, __s64 victim_pages)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__s64 cache = page_cache_pages();
+	__s64 cache, inactive = 0;
 
-	if (is_lifted(warrant, value, cache))
-		return WARRANT_OTHERS;
-	if (*(volatile __u64 *)&warrant->claim == claimed && claim(&warrant->crossed_ns, 0, now))
+	if (warrant->watched_counter) {
+		inactive = inactive_file_below(warrant->watched_counter);
+		if (inactive < 0)
+			return WARRANT_CACHE;
+		if (value < warrant->level + inactive) {
+			if (*(volatile __u64 *)&warrant->claim == claimed)
+				warrant->fire = warrant->level + inactive;
+			return WARRANT_OTHERS;
+		}
+	}
+	if (*(volatile __u64 *)&warrant->claim == claimed && claim(&warrant->crossed_ns, 0, now)) {
 		warrant->value = value;
+		warrant->inactive = inactive;
+	}
 	if (now > warrant->expires_ns)
 		return WARRANT_EXPIRED;
 	if (victim_pages < 0 || !is_victims(warrant))
 		return WARRANT_OTHERS;
 	if ((__u64)victim_pages < warrant->victim_least)
 		return WARRANT_SHRUNK;
+	cache = page_cache_pages();
 	if (cache < 0 || (__u64)cache > warrant->cache_most)
 		return WARRANT_CACHE;
 	return warrant->active_most && (__u64)active_cache_pages() > warrant->active_most ? WARRANT_OUTSIDE : WARRANT_OPEN;
@@ -285,7 +284,7 @@ struct warrant_start {
 	__s64 working_set_pages; /* -1: the kernel's counters can't be read */
 	__s64 cache_pages;
 	__s64 active_cache_pages;
-	__s64 inactive_file_pages;
+	__s64 files_on_their_way;
 };
 
 SEC("syscall")
@@ -294,7 +293,7 @@ int warrant_counters(struct warrant_start *result)
 	result->working_set_pages = working_set_pages();
 	result->cache_pages = page_cache_pages();
 	result->active_cache_pages = active_cache_pages();
-	result->inactive_file_pages = inactive_file_pages();
+	result->files_on_their_way = files_on_their_way();
 	return 0;
 }
 
@@ -304,6 +303,8 @@ int warrant_draft(struct warrant_order *order)
 {
 	struct warrant *warrant = only_warrant();
 
+	if (warrant)
+		warrant->fire = warrant->level; /* of a cgroup: until the first charge tells how much is inactive */
 	order->result = warrant && claim(&warrant->claim, 0, order->generation << CLAIM_BITS | CLAIM_DRAFT);
 	return 0;
 }

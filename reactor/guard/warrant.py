@@ -16,6 +16,7 @@ from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
 from reactor.policy import decide
 from reactor.policy.certainty import CertainVictim, without_reclaim
+from reactor.sources.ebpf_probe import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,12 @@ class Outlook:
 class Given:
     """A warrant that was armed: for whom, and on what it was decided. `result` says what came of it.
 
-    `fire_bytes` is where the kernel sees the crossing: what is used then, page cache included.
+    `level_bytes` is the working set at which the kernel sees the crossing.
     """
 
     generation: int
     victim: CertainVictim
-    fire_bytes: int
+    level_bytes: int
     armed_ns: int
     expires_ns: int
     settings: EvictionSettings
@@ -92,11 +93,14 @@ class Given:
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         result = self.result()
+        used_bytes = (result.value_pages - result.inactive_pages) * PAGE_BYTES
         return {
             "generation": self.generation,
             "armed_ns": self.armed_ns,
             "crossed_ns": result.crossed_ns,
             "signalled_ns": result.signalled_ns,
+            "level_bytes": self.level_bytes,
+            "working_set_bytes": None if result.crossed_ns is None else used_bytes,
             "pid": result.pid or None,
             "comm": result.comm or None,
             "refused": os.strerror(-result.error) if result.error else None,

@@ -37,7 +37,7 @@ from reactor.guard.warrant import Given, Outlook
 from reactor.guard.warrant_pods import KernelPods, PlacedPod, WarrantProbe
 from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome, WarrantRecord
-from reactor.kernel.bpf.warrants import ClaimState, PageCache, Terms
+from reactor.kernel.bpf.warrants import ClaimState, Terms
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import Decision, PolicyState
@@ -101,7 +101,19 @@ class _Mark:
     """What was read before the pods were listed."""
 
     arrivals: int
-    cache: PageCache
+    cache_pages: int
+
+
+class _Crossing(NamedTuple):
+    """A crossing that is near: `working_set_bytes` at it, and how much is left until then.
+
+    `near_bytes` is how far ahead of it the nearer early level lies.
+    """
+
+    level: MemoryLevel
+    working_set_bytes: int
+    left_bytes: int
+    near_bytes: int
 
 
 class _Outside(NamedTuple):
@@ -271,7 +283,8 @@ class Warrants:
         self._mark = None
         if self._probe is not None:
             try:
-                self._mark = _Mark(arrivals=self._probe.arrivals(), cache=self._probe.page_cache())
+                arrivals = self._probe.arrivals()
+                self._mark = _Mark(arrivals=arrivals, cache_pages=self._probe.page_cache().pages)
             except ReactorError as error:
                 self.why_none = str(error)
 
@@ -307,17 +320,12 @@ class Warrants:
             self._take_claim()  # of a draft
 
     def _stands(self, probe: WarrantProbe, outlook: Outlook) -> bool:
-        """Return whether there is a warrant, not due for renewal, that has the crossing where it is now.
-
-        Page cache moves it: the loop, which reads the cache at each look, would see the crossing earlier or
-        later than the kernel by as much.
-        """
+        """Return whether there is a warrant, not due for renewal, that has the crossing where it is now."""
         given = self._given
         if given is None or not probe.is_claimed() or self.is_due(outlook.now_seconds):
             return False
         with suppress(NoWarrantError):
-            level, *_ = self._nearest(outlook)
-            return _fire_bytes(level) // PAGE_BYTES == given.fire_bytes // PAGE_BYTES
+            return self._nearest(outlook).working_set_bytes == given.level_bytes
         return False
 
     def is_due(self, now_seconds: float) -> bool:
@@ -419,7 +427,7 @@ class Warrants:
     ) -> None:
         """Draft a warrant, observe again, and arm it. Raises NoWarrantError with the reason where none is."""
         self._again_seconds = None
-        level, left_bytes, near_bytes = self._nearest(outlook)
+        level, level_bytes, left_bytes, near_bytes = self._nearest(outlook)
         # Also where there is none: soon it may be certain.
         is_near = left_bytes <= near_bytes
         self._again_seconds = outlook.now_seconds + (RENEWAL_SECONDS if is_near else RETRIAL_SECONDS)
@@ -437,7 +445,6 @@ class Warrants:
         settled_seconds = settled_until_seconds(outlook.state) - _SETTLED_SECONDS
         expires_ns = int(min(self.clock_ns() + EXPIRY_SECONDS * 1e9, settled_seconds * 1e9))
         horizon_seconds = max(_SETTLED_SECONDS, min(EXPIRY_SECONDS, settled_seconds - outlook.now_seconds))
-        fire_bytes = _fire_bytes(level)
         outside = self._outside(level, outlook)
         active_pages = 0 if outside is None else probe.page_cache().active
         self._generation += 1
@@ -447,10 +454,8 @@ class Warrants:
             victim_counter=placed.addresses.memory,
             victim_least=max(0, held_bytes - own_margin_bytes) // PAGE_BYTES,
             watched_counter=self._counter_of(level.cgroup),
-            fire=fire_bytes // PAGE_BYTES + 1,
-            cache=mark.cache.pages,
-            inactive=mark.cache.inactive,
-            cache_most=mark.cache.pages + own_margin_bytes // PAGE_BYTES,
+            level=level_bytes // PAGE_BYTES + 1,
+            cache_most=mark.cache_pages + own_margin_bytes // PAGE_BYTES,
             expires_ns=expires_ns,
             outside_counter=0 if outside is None else self._counter_of(outside.cgroup),
             spared=placed.spared,
@@ -479,7 +484,7 @@ class Warrants:
         self._given = Given(
             generation=self._generation,
             victim=victim,
-            fire_bytes=fire_bytes,
+            level_bytes=level_bytes,
             armed_ns=self.clock_ns(),
             expires_ns=expires_ns,
             settings=outlook.settings,
@@ -545,39 +550,44 @@ class Warrants:
             surely((*outlook.pods, *outlook.asleep))
         return surely(outlook.pods)
 
-    def _nearest(self, outlook: Outlook) -> tuple[MemoryLevel, int, int]:
-        """Return the crossing that is near, how much is left until it, and how far the nearer early level is.
+    def _nearest(self, outlook: Outlook) -> _Crossing:
+        """Return the crossing that is near.
 
         Of several parents each is given all that is left, which is no crossing yet. At the farther level no
         other crossing may be half as near. Raises NoWarrantError for none.
         """
-        close, distant, alongside = [], [], 0
+        close: list[_Crossing] = []
+        distant: list[_Crossing] = []
+        alongside = 0
         for level in self._levels:
             seen = outlook.memory.get(level.signal)
             if seen is None or seen.absurdity is not None:
                 continue
-            left_bytes = seen.available - int(level.threshold.value.of(seen.capacity))
+            wanted_bytes = int(level.threshold.value.of(seen.capacity))
+            left_bytes = seen.available - wanted_bytes
             farthest_bytes, *_, near_bytes = ahead_bytes(seen.capacity)
             alongside += left_bytes <= 2 * farthest_bytes
+            crossing = _Crossing(level, seen.capacity - wanted_bytes, left_bytes, near_bytes)
             if left_bytes <= near_bytes:
-                close.append((level, left_bytes, near_bytes))
+                close.append(crossing)
             elif left_bytes <= farthest_bytes:
-                distant.append((level, left_bytes, near_bytes))
+                distant.append(crossing)
         found = close or (distant if alongside == 1 else [])
         if not found:
             raise NoWarrantError("no crossing is near")
-        level, left_bytes, near_bytes = found[0]
+        crossing = found[0]
+        level = crossing.level
         seen = outlook.memory[level.signal]
-        level_bytes = memory_level(level.threshold, seen)
+        usage_bytes = memory_level(level.threshold, seen)
         if len(found) > 1:
             raise NoWarrantError("more than one crossing is near")
         if level.working_set_bytes is None:
             raise NoWarrantError("no one counter tells of the crossing that is near")
-        if left_bytes <= 0:
+        if crossing.left_bytes <= 0:
             raise NoWarrantError(f"{level.threshold} is crossed already")
-        if level_bytes is None or level_bytes >= seen.capacity - DRIFT_BYTES:
+        if usage_bytes is None or usage_bytes >= seen.capacity - DRIFT_BYTES:
             raise NoWarrantError("page cache has lifted the crossing to the capacity")
-        return replace(level, level_bytes=level_bytes), left_bytes, near_bytes
+        return crossing
 
     def _outside(self, level: MemoryLevel, outlook: Outlook) -> _Outside | None:
         """Return what bounds memory that may be reclaimed first, None where there is no reclaim or no bound.
@@ -628,13 +638,6 @@ class Warrants:
             bounds[uid] = pages * PAGE_BYTES
             probe.bound(placed.place, pages)
         return bounds
-
-
-def _fire_bytes(level: MemoryLevel) -> int:
-    """Return what is used at the crossing: the cgroup's usage, or the machine's working set."""
-    if level.cgroup == _MACHINE and level.working_set_bytes is not None:
-        return level.working_set_bytes
-    return level.level_bytes
 
 
 def _least_bytes(usages: PodUsages, uid: str, margin_bytes: int) -> int:

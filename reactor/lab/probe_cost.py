@@ -97,8 +97,7 @@ def _arm(probe: WarrantProbe, node: VirtualNode, bound: Sequence[str], victim: s
         victim_counter=found.memory,
         victim_least=0,
         watched_counter=watched.memory,
-        fire=_FAR_PAGES,
-        cache=0,
+        level=_FAR_PAGES,
         cache_most=_FAR_PAGES,
         expires_ns=_FAR_PAGES << 12,
     )

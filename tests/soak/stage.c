@@ -4,11 +4,13 @@
  * kernel's counters, and tells when a process died. With its own clock readings and its own parsing, so that nothing
  * the oracle goes by comes from the daemon or shares code with it.
  *
- *   stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK SLOWNESS
+ *   stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK SLOWNESS FLUSH
  *
  * SHARED_FD is a zeroed memfd of 64-bit words that is mapped by both sides (see the enums, and stage.py, which has the same
  * numbers); USAGE and STAT are the node's counters, PEAK shows the most that it used since it was last written to (- where
- * the kernel has no such file), SLOWNESS is how many times as long as usual everything takes. Commands are lines on standard input:
+ * the kernel has no such file), SLOWNESS is how many times as long as usual everything takes. FLUSH is a file whose
+ * reading brings the statistics up to date, which lag behind by 64 pages and more for each CPU otherwise (- for none).
+ * Commands are lines on standard input:
  *
  *   pod SLOT INSTANCE USAGE STAT PROCS...  start an actor and its canary in the cgroups whose cgroup.procs are given;
  *                                      the last is the actor's alone
@@ -83,7 +85,7 @@ struct order {
 static volatile int64_t *shared;
 static struct pod pods[SLOTS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int node_usage, node_stat, node_peak = -1;
+static int node_usage, node_stat, node_peak = -1, node_flush = -1;
 static const char *inactive_key;
 static int inbox;
 static double slowness = 1;
@@ -439,6 +441,8 @@ static void *sampler(void *unused)
 			continue;
 		}
 		usage = counter(node_usage);
+		if (node_flush >= 0)
+			counter(node_flush);
 		inactive = inactive_file(node_stat);
 		shared[LEVEL] = shared[CAPACITY] - shared[THRESHOLD] + inactive;
 		sample_pods(began_ns, usage, inactive);
@@ -728,7 +732,10 @@ int main(int count, char **arguments)
 	slowness = atof(arguments[7]);
 	if (strcmp(arguments[6], "-"))
 		node_peak = open(arguments[6], O_RDWR | O_CLOEXEC);
-	if (node_usage < 0 || node_stat < 0 || (node_peak < 0 && strcmp(arguments[6], "-")))
+	if (strcmp(arguments[8], "-"))
+		node_flush = open_counter(arguments[8]);
+	if (node_usage < 0 || node_stat < 0 || (node_peak < 0 && strcmp(arguments[6], "-")) ||
+	    (node_flush < 0 && strcmp(arguments[8], "-")))
 		fail("the node's counters");
 	for (int slot = 0; slot < SLOTS; slot++)
 		pods[slot] = (struct pod){ .usage_fd = -1, .stat_fd = -1, .actor_fd = -1, .canary_fd = -1, .orders = -1 };

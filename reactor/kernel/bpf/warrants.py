@@ -29,8 +29,9 @@ PLACES: Final = 4096
 CLAIM_BITS: Final = 2
 
 CLAIM: Final = struct.Struct("=Q")
-WARRANT_TERMS: Final = struct.Struct(f"=11Q{SPARED}Q{SPARED}II")
-WARRANT_RESULT: Final = struct.Struct("=IQQQIi16s")
+WARRANT_TERMS: Final = struct.Struct(f"=9Q{SPARED}Q{SPARED}II")
+WARRANT_RESULT: Final = struct.Struct("=IQQQQIi16s")
+_FIRE: Final = struct.Struct("=Q")  # the kernel's own
 WARRANT_ARRIVALS: Final = struct.Struct("=Q")
 WARRANT_ORDER: Final = struct.Struct("=QQQ")
 _START: Final = struct.Struct("=qqqq")
@@ -38,10 +39,11 @@ _PLACE: Final = struct.Struct("=I")
 _BOUND: Final = struct.Struct("=Q")
 _TERMS_AT: Final = CLAIM.size
 _RESULT_AT: Final = _TERMS_AT + WARRANT_TERMS.size
-_ARRIVALS_AT: Final = _RESULT_AT + WARRANT_RESULT.size
+_FIRE_AT: Final = _RESULT_AT + WARRANT_RESULT.size
+_ARRIVALS_AT: Final = _FIRE_AT + _FIRE.size
 WARRANT_BYTES: Final = _ARRIVALS_AT + WARRANT_ARRIVALS.size
-EXPIRES_AT: Final = _TERMS_AT + 8 * CLAIM.size
-ACTIVE_MOST_AT: Final = _TERMS_AT + 10 * CLAIM.size
+EXPIRES_AT: Final = _TERMS_AT + 6 * CLAIM.size
+ACTIVE_MOST_AT: Final = _TERMS_AT + 8 * CLAIM.size
 _NO_RESULT: Final = bytes(WARRANT_RESULT.size)
 
 
@@ -58,11 +60,10 @@ class Terms:
     """Who may be killed, at which crossing, and under which conditions; counted in pages.
 
     `victim` is a cgroup's id, `victim_level` how deep it lies; of `spared` cgroups below it each id with its
-    level. `watched_counter` is whose usage crosses `fire`, 0 the machine's working set. `cache` is the
-    machine's page cache as read before, `inactive` what was inactive of files: by as much as either has grown
-    since, the crossing of a cgroup comes later; `cache_most` is what the former may be then. From
-    `expires_ns` (CLOCK_MONOTONIC) on nothing is served. A charge of `outside_counter` that is no pod's voids
-    them, as does a pod's removal; 0: neither does.
+    level. `watched_counter` is whose working set crosses `level`, 0 the machine's: of a cgroup what is
+    charged to it less its inactive page cache. `cache_most` is how much page cache the machine may have
+    then. From `expires_ns` (CLOCK_MONOTONIC) on nothing is served. A charge of `outside_counter` that is no
+    pod's voids them, as does a pod's removal; 0: neither does.
     """
 
     victim: int
@@ -70,11 +71,9 @@ class Terms:
     victim_counter: int
     victim_least: int
     watched_counter: int
-    fire: int
-    cache: int
+    level: int
     cache_most: int
     expires_ns: int
-    inactive: int = UNUSED
     outside_counter: int = 0
     spared: Sequence[tuple[int, int]] = ()
 
@@ -88,9 +87,7 @@ class Terms:
             self.victim_counter,
             self.victim_least,
             self.watched_counter,
-            self.fire,
-            self.cache,
-            self.inactive,
+            self.level,
             self.cache_most,
             self.expires_ns,
             self.outside_counter,
@@ -104,26 +101,28 @@ class Terms:
 class PageCache(NamedTuple):
     """The machine's page cache without shared memory and tmpfs, and how much of files is in use; in pages.
 
-    `active` counts as used, `inactive` as available.
+    `on_its_way` is what CPUs have gathered and not put on a list of the kernel's yet, where it is inactive.
     """
 
     pages: int
     active: int
-    inactive: int
+    on_its_way: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What has come of the warrant. Instants are CLOCK_MONOTONIC nanoseconds, None: it did not come to that.
 
-    `value_pages` is what was used at the crossing, `pid` and `comm` the process that was signalled, `error` a
-    negative errno where the kernel refused the signal.
+    `value_pages` is what was charged at the crossing, `inactive_pages` what of it was inactive page cache,
+    `pid` and `comm` the process that was signalled, `error` a negative errno where the kernel refused the
+    signal.
     """
 
     outcome: WarrantOutcome
     crossed_ns: int | None
     signalled_ns: int | None
     value_pages: int
+    inactive_pages: int
     pid: int
     error: int
     comm: str
@@ -131,13 +130,14 @@ class Result:
 
 def parse_result(raw: bytes) -> Result:
     """Return what stands behind the terms of a warrant."""
-    outcome, crossed_ns, signalled_ns, value, pid, error, comm = WARRANT_RESULT.unpack(raw)
+    outcome, crossed_ns, signalled_ns, value, inactive, pid, error, comm = WARRANT_RESULT.unpack(raw)
     known = outcome in WarrantOutcome.__members__.values()
     return Result(
         outcome=WarrantOutcome(outcome) if known else WarrantOutcome.OPEN,
         crossed_ns=crossed_ns or None,
         signalled_ns=signalled_ns or None,
         value_pages=value,
+        inactive_pages=inactive,
         pid=pid,
         error=error,
         comm=comm.split(b"\0", 1)[0].decode("utf-8", "replace"),
@@ -154,7 +154,7 @@ class WarrantProbe(Probe):
         self._object = BpfObject("warrant", directory=directory, library=library)
         try:
             self._counters = self._object.caller("warrant_counters", _START.size)
-            if self.working_set_pages() <= 0:
+            if self.working_set_pages() <= 0 or min(self.page_cache()) < 0:
                 raise BpfError("eBPF object warrant", NEEDS_SYSLOG)  # noqa: TRY301 - closed as for any other
         except BaseException:
             self._object.close()
@@ -220,7 +220,7 @@ class WarrantProbe(Probe):
         if self.is_claimed():
             return False
         packed = terms.pack()
-        self._warrant[_TERMS_AT:_ARRIVALS_AT] = packed + _NO_RESULT
+        self._warrant[_TERMS_AT:_FIRE_AT] = packed + _NO_RESULT
         return bool(WARRANT_ORDER.unpack(self._draft(WARRANT_ORDER.pack(generation, 0, 0)))[2])
 
     def arm(self, generation: int, arrivals: int, *, active_most: int = 0) -> bool:
@@ -246,4 +246,4 @@ class WarrantProbe(Probe):
 
     def result(self) -> Result:
         """Return what has come of the last warrant, as far as that is written."""
-        return parse_result(self._warrant[_RESULT_AT:_ARRIVALS_AT])
+        return parse_result(self._warrant[_RESULT_AT:_FIRE_AT])

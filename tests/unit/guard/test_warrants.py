@@ -78,7 +78,7 @@ class FakeProbe:
         return self.come
 
     def page_cache(self) -> PageCache:
-        return PageCache(pages=1000, active=self.active_pages, inactive=600)
+        return PageCache(pages=1000, active=self.active_pages, on_its_way=0)
 
     def is_claimed(self) -> bool:
         return self.claim is not None
@@ -130,7 +130,14 @@ class FakeProbe:
         outcome = WarrantOutcome.REFUSED if error else WarrantOutcome.SERVED
         self.claim = (self.claim[0], ClaimState.SERVED)
         self.found = Result(
-            outcome=outcome, crossed_ns=100, signalled_ns=150, value_pages=5, pid=42, error=error, comm="hog"
+            outcome=outcome,
+            crossed_ns=100,
+            signalled_ns=150,
+            value_pages=915 * PAGES,
+            inactive_pages=14 * PAGES,
+            pid=42,
+            error=error,
+            comm="hog",
         )
 
     @property
@@ -147,6 +154,7 @@ def _nothing() -> Result:
         crossed_ns=None,
         signalled_ns=None,
         value_pages=0,
+        inactive_pages=0,
         pid=0,
         error=0,
         comm="",
@@ -167,6 +175,7 @@ class Setting:
             self.add(name, held)
         self.warrants = Warrants(tree, notify=self.woken.append, open_probe=lambda: self.probe)
         self.holds = lambda _: True
+        self.capacity = CAPACITY
         self.available = 102 * MIB
         self.inactive_file_bytes = 10 * MIB
         self.outside_bytes = 0
@@ -190,12 +199,12 @@ class Setting:
     def seen_again(self) -> Observation:
         """Return what is observed after the draft: what is in the pods is used, and `outside_bytes`."""
         held = sum(one.memory_working_set_bytes or 0 for one in self.usages.seen.values())
-        return replace(self.seen, available=CAPACITY - held - self.outside_bytes)
+        return replace(self.seen, available=self.capacity - held - self.outside_bytes)
 
     @property
     def seen(self) -> Observation:
         return Observation(
-            available=self.available, capacity=CAPACITY, inactive_file_bytes=self.inactive_file_bytes
+            available=self.available, capacity=self.capacity, inactive_file_bytes=self.inactive_file_bytes
         )
 
     def level(self, **given: object) -> MemoryLevel:
@@ -270,10 +279,9 @@ async def test_certain_victim_is_armed_with_its_conditions(started: Setting) -> 
     assert started.probe.armed_for == started.hog.cgroup_inode
     terms = started.probe.terms
     assert terms is not None
-    assert (910 * PAGES + 1, 598 * PAGES, 1000, 1000 + 2 * PAGES) == (
-        terms.fire,
+    assert (900 * PAGES + 1, 598 * PAGES, 1000 + 2 * PAGES) == (
+        terms.level,
         terms.victim_least,
-        terms.cache,
         terms.cache_most,
     )
     assert terms.watched_counter == (started.root / "node").stat().st_ino * 16
@@ -436,6 +444,7 @@ async def test_served_warrant_is_given_back_once_with_what_it_was_decided_on(sta
     assert (1, 100, 150, 42, "hog", None) == tuple(
         document[key] for key in ("generation", "crossed_ns", "signalled_ns", "pid", "comm", "refused")
     )
+    assert (900 * MIB, 901 * MIB) == (document["level_bytes"], document["working_set_bytes"])
     assert started.warrants.counted == {WarrantEnd.SERVED: 1}
     assert started.warrants.withdraw() is None
 
@@ -491,12 +500,12 @@ async def test_rehearsal_leaves_a_warrant_that_stands_as_it_is(started: Setting)
     assert started.warrants.counted == {WarrantEnd.OTHER_GREW: 1}
 
 
-async def test_warrant_is_renewed_where_page_cache_has_moved_the_crossing(started: Setting) -> None:
+async def test_warrant_is_renewed_where_the_node_has_another_capacity(started: Setting) -> None:
     started.give()
-    started.inactive_file_bytes -= 4096
+    started.capacity -= MIB
     started.give()
     assert started.probe.terms is not None
-    assert started.probe.terms.fire == 910 * PAGES
+    assert started.probe.terms.level == 899 * PAGES + 1
     assert started.warrants.counted == {WarrantEnd.RENEWED: 1}
 
 

@@ -33,13 +33,11 @@ class Node:
 
     def terms(
         self,
-        fire_mib: int,
+        level_mib: int,
         *,
         seconds: float = SECONDS,
         least_mib: int = 0,
-        cache: int = FAR,
         cache_pages: int = FAR,
-        inactive: int = FAR,
         spared: tuple[tuple[int, int], ...] = (),
         outside_counter: int = 0,
     ) -> Terms:
@@ -50,9 +48,7 @@ class Node:
             victim_counter=victim.memory,
             victim_least=least_mib * PAGES,
             watched_counter=self.counter(self.cgroup),
-            fire=fire_mib * PAGES,
-            cache=cache,
-            inactive=inactive,
+            level=level_mib * PAGES,
             cache_most=cache_pages,
             expires_ns=time.monotonic_ns() + int(seconds * 1e9),
             spared=spared,

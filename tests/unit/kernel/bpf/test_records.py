@@ -78,11 +78,11 @@ OOM_FIELDS = ("kind", "pid", "at_ns", "limit_cgroup", "limit_pages", "usage_page
 
 
 TERMS = (
-    *("victim", "victim_counter", "victim_least", "watched_counter", "fire", "cache", "inactive"),
+    *("victim", "victim_counter", "victim_least", "watched_counter", "level"),
     *("cache_most", "expires_ns", "outside_counter", "active_most"),
     *("spared", "spared_levels", "victim_level"),
 )
-RESULT = ("outcome", "crossed_ns", "signalled_ns", "value", "pid", "error", "comm")
+RESULT = ("outcome", "crossed_ns", "signalled_ns", "value", "inactive", "pid", "error", "comm")
 
 
 def _offsets(layout: struct.Struct) -> list[int]:
@@ -112,7 +112,7 @@ def c_layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     ]
     lines += [
         f'printf("warrant.{field} %zu\\n", offsetof(struct warrant, {field}));'
-        for field in (*TERMS, *RESULT, "claim", "arrivals")
+        for field in (*TERMS, *RESULT, "claim", "fire", "arrivals")
     ]
     constants = [f"RECORD_{kind.name}" for kind in RecordKind] + [f"WATCHED_{one.name}" for one in Watched]
     constants += [f"CLAIM_{one.name}" for one in ClaimState]
@@ -265,7 +265,7 @@ def test_node_counts_by_its_working_set_where_nothing_else_is_asked_for() -> Non
 def test_warrant_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
     assert c_layouts["warrant"] == WARRANT_BYTES
     assert c_layouts["warrant.claim"] == 0
-    numbers, spared, levels = 11 * 8, SPARED * 8, SPARED * 4
+    numbers, spared, levels = 9 * 8, SPARED * 8, SPARED * 4
     in_terms = [*range(0, numbers, 8), numbers, numbers + spared, numbers + spared + levels]
     assert [c_layouts[f"warrant.{field}"] for field in TERMS] == [CLAIM.size + place for place in in_terms]
     assert c_layouts["warrant.expires_ns"] == EXPIRES_AT
@@ -273,7 +273,8 @@ def test_warrant_has_the_same_layout_in_c_and_in_python(c_layouts: dict[str, int
     result_at = CLAIM.size + WARRANT_TERMS.size
     *in_result, end = _offsets(WARRANT_RESULT)
     assert [c_layouts[f"warrant.{field}"] for field in RESULT] == [result_at + place for place in in_result]
-    assert c_layouts["warrant.arrivals"] == result_at + end == WARRANT_BYTES - WARRANT_ARRIVALS.size
+    assert c_layouts["warrant.fire"] == result_at + end
+    assert c_layouts["warrant.arrivals"] == WARRANT_BYTES - WARRANT_ARRIVALS.size
 
 
 def test_constants_of_warrants_are_the_same_in_c_and_in_python(c_layouts: dict[str, int]) -> None:
@@ -293,9 +294,7 @@ def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
         victim_counter=3,
         victim_least=4,
         watched_counter=5,
-        fire=6,
-        cache=7,
-        inactive=12,
+        level=6,
         cache_most=8,
         expires_ns=9,
         spared=spared,
@@ -304,7 +303,7 @@ def terms_with(spared: tuple[tuple[int, int], ...]) -> Terms:
 
 def test_terms_name_each_spared_cgroup_with_its_level() -> None:
     terms = terms_with(((10, 3), (11, 4)))
-    assert (1, 3, 4, 5, 6, 7, 12, 8, 9, 0, 0, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(
+    assert (1, 3, 4, 5, 6, 8, 9, 0, 0, 10, 11, *[0] * 6, 3, 4, *[0] * 6, 2) == WARRANT_TERMS.unpack(
         terms.pack()
     )
 
@@ -328,11 +327,13 @@ def test_result_of_a_warrant_tells_what_it_did_not_come_to() -> None:
         nothing.signalled_ns,
         nothing.comm,
     )
-    served = parse_result(WARRANT_RESULT.pack(1, 10, 12, 5, 42, -1, b"hog"))
-    assert (WarrantOutcome.SERVED, 10, 12, 42, -1, "hog") == (
+    served = parse_result(WARRANT_RESULT.pack(1, 10, 12, 5, 3, 42, -1, b"hog"))
+    assert (WarrantOutcome.SERVED, 10, 12, 5, 3, 42, -1, "hog") == (
         served.outcome,
         served.crossed_ns,
         served.signalled_ns,
+        served.value_pages,
+        served.inactive_pages,
         served.pid,
         served.error,
         served.comm,
