@@ -710,8 +710,8 @@ static void start_thread(void *(*run)(void *), int priority)
 
 int main(int count, char **arguments)
 {
-	if (count != 8) {
-		fprintf(stderr, "usage: stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK SLOWNESS\n");
+	if (count != 9) {
+		fprintf(stderr, "usage: stage SHARED_FD CAPACITY USAGE STAT INACTIVE_KEY PEAK SLOWNESS FLUSH\n");
 		return 1;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGTERM);

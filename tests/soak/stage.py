@@ -98,7 +98,7 @@ class Stage:
                 key,
                 _peak(node_directory, is_v2=is_v2),
                 str(slowness),
-                str(node_directory / "cpu.stat") if is_v2 else "-",  # until Linux 6.15, all statistics at once
+                str(node_directory / "cpu.stat") if is_v2 else "-",  # all statistics, until 6.15
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
