@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from probing import MARKS, MIB, PAGES, Cgroup, allocate
+from probing import MARKS, MIB, PAGE, PAGES, Cgroup, allocate
 from warranting import FAR, GENERATIONS, Node, grown, is_alive
 
 from reactor.kernel.bpf.records import WarrantOutcome
@@ -18,6 +18,8 @@ pytestmark = MARKS
 _FEW_PAGES = 5
 _FEW_TIMES = 40
 _READ_MIB = 30
+_MANY_CGROUPS = 300
+_STATISTICS_SECONDS = 4.5  # the kernel brings them up to date every two
 
 
 def forget(path: Path) -> None:
@@ -284,6 +286,53 @@ def test_page_cache_that_comes_moves_the_crossing_by_as_much(
         outside.unlink()
 
 
+def test_page_cache_counts_in_cgroups_below_and_in_one_that_is_gone(node: Node, tmp_path: Path) -> None:
+    path = Path("/var/tmp") / tmp_path.name
+    path.write_bytes(bytes(_READ_MIB * MIB))
+    try:
+        parts = [node.other.child("a").child("b"), node.victim.child("c"), node.cgroup.child("gone")]
+        for number, reader in enumerate(parts):
+            read_in(reader, path, number, len(parts), tmp_path)
+        parts[-1].end()
+        parts[-1].remove()
+        for number in range(_MANY_CGROUPS):
+            node.other.child(f"e{number}")
+        worker = node.victim.child("worker")
+        time.sleep(_STATISTICS_SECONDS)
+        told = (node.cgroup.path / "memory.stat").read_text().split()
+        told_pages = int(told[told.index("inactive_file") + 1]) // PAGE
+        node.arm(node.terms(1))
+        worker.allocate(3)
+        result = node.served()
+        assert result.crossed_ns is not None
+        assert result.signalled_ns is not None
+        print(f"{(result.signalled_ns - result.crossed_ns) / 1000:.0f} us with {_MANY_CGROUPS} cgroups")
+        assert told_pages > (_READ_MIB - 1) * PAGES
+        assert 0 <= result.inactive_pages - told_pages <= node.probe.page_cache().on_its_way + _FEW_PAGES
+    finally:
+        path.unlink()
+
+
+def read_in(reader: Cgroup, path: Path, number: int, parts: int, marks: Path) -> None:
+    """Have one part of a file read, and charged, in a cgroup; return once it was."""
+    mark = marks / f"{path.name}-{number}"
+    size = path.stat().st_size // parts
+
+    def read() -> None:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+            file.seek(number * size)
+            mark.write_bytes(file.read(size)[:1])
+
+    if number == 0:
+        forget(path)
+    reader.run(read)
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_few_pages_of_a_file_move_the_crossing_before_they_are_on_a_list(node: Node, tmp_path: Path) -> None:
     """CPUs gather pages before they put them on a list, and the statistics lag behind that."""
     path = Path("/var/tmp") / tmp_path.name
@@ -292,14 +341,9 @@ def test_few_pages_of_a_file_move_the_crossing_before_they_are_on_a_list(node: N
     try:
         for pages in (1, 5, 20, 30):
             path.write_bytes(bytes(pages * (MIB // PAGES)))
-            forget(path)
+            (tmp_path / str(pages)).mkdir()
             before = node.probe.page_cache().on_its_way
-            was_read = tmp_path / f"{pages}"
-            reader.run(lambda: was_read.write_bytes(path.read_bytes()[:1]))  # noqa: B023 - forked at once
-            deadline = time.monotonic() + 60
-            while not was_read.exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            read_in(reader, path, 0, 1, tmp_path / str(pages))
             node.arm(node.terms(1))
             node.victim.allocate(3)
             moved.append((before, pages, node.served().inactive_pages))
