@@ -233,6 +233,22 @@ def test_warrant_of_a_guard_that_was_killed_is_gone_with_it(
     assert (hog.pod, None) == (eviction["pod"], eviction["warrant"])
 
 
+def test_reload_takes_the_warrant_of_the_old_configuration_back(
+    service: Service, at_the_edge: Callable[..., Tenant]
+) -> None:
+    """What crosses the old level alone is spared; near the new one there is a warrant again."""
+    hog = at_the_edge("hog", 30)
+    before, pid = hog.usage_bytes(), pid_of(hog.unit)
+    service.configure({"evictionHard": {"memory.available": "60Mi"}}, {**KERNEL_KILL})
+    run("systemctl", "reload", "reactor.service")
+    os.kill(pid, signal.SIGUSR1)
+    eventually(lambda: hog.usage_bytes() > before + 29 * MIB, "its growth")
+    eventually(lambda: kernel_kill(service)["armed_for"] == hog.pod, "a warrant by the new configuration")
+    assert hog.is_alive()
+    assert not service.evictions()
+    assert "served" not in kernel_kill(service)["counted"]
+
+
 @contextmanager
 def starved() -> Iterator[None]:
     """Keep every CPU busy at the guard's own real-time priority: it gets none, others next to none."""
