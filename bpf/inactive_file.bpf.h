@@ -18,11 +18,14 @@
 extern const void cpu_fbatches __ksym __weak;
 
 #define MOST_STEPS 16384 /* one down to each cgroup, and one back up */
-#define MOST_ZONES 8
+#define MOST_ZONES 6
+#define LISTS 5
+
+_Static_assert(NR_LRU_LISTS == LISTS, "the lists of a zone");
 
 /* A walk over the memory controller's cgroups, each before those below it. */
 struct subtree {
-	struct cgroup_subsys_state *top, *at;
+	struct cgroup_subsys_state *top, *at, *parent;
 	__s64 pages;
 	__u32 nodes;
 	bool is_counted; /* `at` and all below it */
@@ -61,17 +64,16 @@ static __always_inline __s64 old_generations(const void *lruvec)
 	return sum;
 }
 
+/* All lists of all zones are read at once: it is the calls that cost. */
 static __always_inline __s64 inactive_list(struct mem_cgroup_per_node *node)
 {
+	__s64 found[MOST_ZONES * LISTS] = {}, sum = 0;
 	__u32 bytes = bpf_core_field_size(node->lru_zone_size);
-	__u32 apart = bpf_core_enum_value(enum lru_list, NR_LRU_LISTS) * sizeof(__u64);
-	const void *amount = (void *)&node->lru_zone_size +
-			     bpf_core_enum_value(enum lru_list, LRU_INACTIVE_FILE) * sizeof(__u64);
-	__s64 pages, sum = 0;
 
-	for (__u32 zone = 0; zone < MOST_ZONES && zone * apart < bytes; zone++)
-		if (!bpf_probe_read_kernel(&pages, sizeof(pages), amount + zone * apart))
-			sum += pages;
+	if (bytes > sizeof(found) || bpf_probe_read_kernel(found, bytes, &node->lru_zone_size))
+		return 0;
+	for (int zone = 0; zone < MOST_ZONES; zone++)
+		sum += found[zone * LISTS + LRU_INACTIVE_FILE];
 	return sum;
 }
 
@@ -87,16 +89,25 @@ static long add_node(__u32 index, struct subtree *tree)
 	return 0;
 }
 
+static __always_inline struct cgroup_subsys_state *of_sibling(struct list_head *sibling)
+{
+	return (void *)sibling - bpf_core_field_offset(struct cgroup_subsys_state, sibling);
+}
+
 static long add_cgroup(__u32 step, struct subtree *tree)
 {
-	struct cgroup_subsys_state *at = tree->at, *parent;
+	struct cgroup_subsys_state *at = tree->at, *parent = tree->parent;
 	struct list_head *next;
 
 	if (!tree->is_counted) {
-		bpf_loop(tree->nodes, add_node, tree, 0);
+		if (tree->nodes == 1)
+			add_node(0, tree);
+		else
+			bpf_loop(tree->nodes, add_node, tree, 0);
 		next = BPF_CORE_READ(at, children.next);
 		if (next && next != &at->children) {
-			tree->at = (void *)next - bpf_core_field_offset(struct cgroup_subsys_state, sibling);
+			tree->parent = at;
+			tree->at = of_sibling(next);
 			return 0;
 		}
 	}
@@ -104,13 +115,13 @@ static long add_cgroup(__u32 step, struct subtree *tree)
 		tree->is_done = true;
 		return 1;
 	}
-	parent = BPF_CORE_READ(at, parent);
 	next = BPF_CORE_READ(at, sibling.next);
-	if (!parent || !next)
+	if (!next)
 		return 1;
 	tree->is_counted = next == &parent->children;
-	tree->at = tree->is_counted ? parent :
-				      (void *)next - bpf_core_field_offset(struct cgroup_subsys_state, sibling);
+	tree->at = tree->is_counted ? parent : of_sibling(next);
+	if (tree->is_counted)
+		tree->parent = BPF_CORE_READ(parent, parent);
 	return 0;
 }
 
