@@ -17,7 +17,7 @@
 
 extern const void cpu_fbatches __ksym __weak;
 
-#define MOST_STEPS 16384 /* one down to each cgroup, and one back up */
+#define MOST_STEPS 8192 /* one down to each cgroup, and one back up */
 #define MOST_ZONES 6
 #define LISTS 5
 
