@@ -45,6 +45,10 @@ def kernel_kill(service: Service) -> dict[str, Any]:
     return found
 
 
+def thresholds(service: Service) -> list[str]:
+    return [one["threshold"] for signal in service.status()["signals"] for one in signal["thresholds"]]
+
+
 def armed(service: Service, pods: int) -> None:
     """Wait until the kernel knows the pods."""
     known = f"{pods} of {pods} pods known to the kernel"
@@ -241,6 +245,7 @@ def test_reload_takes_the_warrant_of_the_old_configuration_back(
     before, pid = hog.usage_bytes(), pid_of(hog.unit)
     service.configure({"evictionHard": {"memory.available": "60Mi"}}, {**KERNEL_KILL})
     run("systemctl", "reload", "reactor.service")
+    eventually(lambda: thresholds(service) == ["memory.available<60Mi"], "the reload")
     os.kill(pid, signal.SIGUSR1)
     eventually(lambda: hog.usage_bytes() > before + 29 * MIB, "its growth")
     eventually(lambda: kernel_kill(service)["armed_for"] == hog.pod, "a warrant by the new configuration")
