@@ -55,7 +55,10 @@ struct mm_struct___before_6_2 {
 	struct mm_rss_stat___before_6_2 rss_stat;
 };
 
-/* Only with CONFIG_LRU_GEN, from ec1c86b25f4b ("mm: multi-gen LRU: groundwork", 6.1) on; pages by generation, kind, zone. */
+/*
+ * Only with CONFIG_LRU_GEN, from ec1c86b25f4b ("mm: multi-gen LRU: groundwork", 6.1) on. Pages by generation, kind
+ * and zone.
+ */
 #define GENERATIONS 4
 
 struct lru_gen_folio___optional {

@@ -29,52 +29,54 @@ struct subtree {
 	__s64 pages;
 	__u32 nodes;
 	bool is_counted; /* `at` and all below it */
+	bool is_lost; /* something could not be read */
 	bool is_done;
 };
 
-static __always_inline __s64 sum_of_zones(const void *amounts, __u32 bytes)
+static __always_inline bool add_zones(struct subtree *tree, const void *amounts, __u32 bytes)
 {
-	__s64 found[MOST_ZONES] = {}, sum = 0;
+	__s64 found[MOST_ZONES] = {};
 
 	if (bytes > sizeof(found) || bpf_probe_read_kernel(found, bytes, amounts))
-		return 0;
+		return false;
 	for (int zone = 0; zone < MOST_ZONES; zone++)
-		sum += found[zone];
-	return sum;
+		tree->pages += found[zone];
+	return true;
 }
 
 /* Of the multi-generational lists all but the two youngest generations count as inactive. */
-static __always_inline __s64 old_generations(const void *lruvec)
+static __always_inline bool add_old_generations(struct subtree *tree, const void *lruvec)
 {
 	struct lruvec___with_generations *lists = (void *)lruvec;
 	__u64 youngest = 0;
-	__s64 sum = 0;
 	__u32 bytes; /* of one generation and kind, all zones */
 
-	if (!bpf_core_field_exists(lists->lrugen.nr_pages) ||
-	    bpf_core_read(&youngest, sizeof(youngest), &lists->lrugen.max_seq))
-		return 0;
+	if (!bpf_core_field_exists(lists->lrugen.nr_pages))
+		return true;
+	if (bpf_core_read(&youngest, sizeof(youngest), &lists->lrugen.max_seq))
+		return false;
 	bytes = bpf_core_field_size(lists->lrugen.nr_pages) / (2 * GENERATIONS);
 	for (int age = 2; age < GENERATIONS; age++) {
 		__u64 generation = (youngest + GENERATIONS - age) % GENERATIONS;
 
 		/* anonymous memory first, then files */
-		sum += sum_of_zones((void *)&lists->lrugen.nr_pages + (2 * generation + 1) * bytes, bytes);
+		if (!add_zones(tree, (void *)&lists->lrugen.nr_pages + (2 * generation + 1) * bytes, bytes))
+			return false;
 	}
-	return sum;
+	return true;
 }
 
 /* All lists of all zones are read at once: it is the calls that cost. */
-static __always_inline __s64 inactive_list(struct mem_cgroup_per_node *node)
+static __always_inline bool add_inactive_lists(struct subtree *tree, struct mem_cgroup_per_node *node)
 {
-	__s64 found[MOST_ZONES * LISTS] = {}, sum = 0;
+	__s64 found[MOST_ZONES * LISTS] = {};
 	__u32 bytes = bpf_core_field_size(node->lru_zone_size);
 
 	if (bytes > sizeof(found) || bpf_probe_read_kernel(found, bytes, &node->lru_zone_size))
-		return 0;
+		return false;
 	for (int zone = 0; zone < MOST_ZONES; zone++)
-		sum += found[zone * LISTS + LRU_INACTIVE_FILE];
-	return sum;
+		tree->pages += found[zone * LISTS + LRU_INACTIVE_FILE];
+	return true;
 }
 
 static long add_node(__u32 index, struct subtree *tree)
@@ -82,11 +84,14 @@ static long add_node(__u32 index, struct subtree *tree)
 	struct mem_cgroup *memcg = (void *)tree->at - bpf_core_field_offset(struct mem_cgroup, css);
 	struct mem_cgroup_per_node *node = NULL;
 
-	if (bpf_probe_read_kernel(&node, sizeof(node), (void *)&memcg->nodeinfo + sizeof(node) * index) || !node)
-		return 0;
+	if (bpf_probe_read_kernel(&node, sizeof(node), (void *)&memcg->nodeinfo + sizeof(node) * index)) {
+		tree->is_lost = true;
+		return 1;
+	}
 	/* Either kind of list is empty where the other is used. */
-	tree->pages += inactive_list(node) + old_generations(&node->lruvec);
-	return 0;
+	if (node && !(add_inactive_lists(tree, node) && add_old_generations(tree, &node->lruvec)))
+		tree->is_lost = true;
+	return tree->is_lost;
 }
 
 static __always_inline struct cgroup_subsys_state *of_sibling(struct list_head *sibling)
@@ -104,6 +109,8 @@ static long add_cgroup(__u32 step, struct subtree *tree)
 			add_node(0, tree);
 		else
 			bpf_loop(tree->nodes, add_node, tree, 0);
+		if (tree->is_lost)
+			return 1;
 		next = BPF_CORE_READ(at, children.next);
 		if (next && next != &at->children) {
 			tree->parent = at;
