@@ -89,9 +89,11 @@ static long add_node(__u32 index, struct subtree *tree)
 		return 1;
 	}
 	/* Either kind of list is empty where the other is used. */
-	if (node && !(add_inactive_lists(tree, node) && add_old_generations(tree, &node->lruvec)))
+	if (node && !(add_inactive_lists(tree, node) && add_old_generations(tree, &node->lruvec))) {
 		tree->is_lost = true;
-	return tree->is_lost;
+		return 1;
+	}
+	return 0;
 }
 
 static __always_inline struct cgroup_subsys_state *of_sibling(struct list_head *sibling)

@@ -236,3 +236,21 @@ def test_a_race_that_is_interrupted_stores_and_prints_the_heats_that_were_run(
     assert f"interrupted {found['about']['interrupted']}; everything is cleaned up" in told
     assert f"after {len(found['heats'])} of " in printed
     assert [] == traces(CgroupTree.discover())
+
+
+def test_a_race_whose_progress_nobody_reads_any_more_stores_the_heats_that_were_run(
+    tool: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "reactor", "bench", "race", "--only", "c-floor,kernel-oom"]
+    command += ["--rounds", "50", "--courses", "step", "--results", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as race:
+        assert race.stderr
+        turns = (line for line in race.stderr if "round 1 of 50" in line)
+        assert next(turns)
+        assert next(turns)
+        race.stderr.close()
+        race.wait(60)
+    (stored,) = tmp_path.glob("*.json")
+    found = json.loads(stored.read_text())
+    assert f"after {len(found['heats'])} of 200 heats" == found["about"]["interrupted"]
+    assert [] == traces(CgroupTree.discover())

@@ -168,7 +168,7 @@ def _raced(
     facts |= {"threshold_mib": THRESHOLD_BYTES // MIB, "level_mib": LEVEL_BYTES // MIB}
     try:
         meeting.run(field.contestants, courses, wanted.rounds, wanted.heats_a_turn)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):  # the latter: who read its progress has gone
         if not meeting.heats:
             raise
         facts["interrupted"] = f"after {len(meeting.heats)} of {meeting.planned} heats"

@@ -97,6 +97,19 @@ def test_the_soak_runs_in_the_machine_and_what_it_stores_is_kept(
     assert back.endswith(f"bookworm:/var/tmp/reactor-soak/ {bookworm(vm).logs / 'soak'}/")
 
 
+@pytest.mark.parametrize(
+    ("status", "detail"), [(0, "measured: "), (124, "cut for time, measured until then: ")]
+)
+def test_figures_of_a_measurement_that_was_cut_for_time_are_kept(
+    vm: ModuleType, commands, status: int, detail: str
+) -> None:
+    commands("ssh", f"case \"$*\" in *'ls -t'*) echo figures;; *' bench '*) exit {status};; esac")
+    machine = bookworm(vm)
+    result = machine.measure(["race"], "race.json")
+    assert (int(status != 0), f"{detail}{machine.logs / 'race.json'}") == (result.status, result.detail)
+    assert (machine.logs / "race.json").read_text() == "figures\n"
+
+
 def test_a_machine_that_stops_answering_is_lost(vm: ModuleType, commands) -> None:
     commands("ssh", "exit 255")
     with pytest.raises(vm.GuestLostError, match="stopped answering"):
