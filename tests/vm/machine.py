@@ -248,21 +248,21 @@ class Machine:
         log = self._fresh_log("bench.log")
         limited = ["timeout", "--signal=INT", f"--kill-after={_INTERRUPTED_SECONDS}", str(_BENCH_SECONDS)]
         command = [f"{GUEST}/venv/bin/reactor", "bench", *arguments, "--results", f"{GUEST}/figures"]
-        bench = shlex.join([*limited, *command])
+        bench = f"sudo rm -rf {GUEST}/figures && sudo {shlex.join([*limited, *command])}"
         say(f"{self.name}: {bench}; progress in {log}")
         try:
             limit_seconds = _BENCH_SECONDS + 2 * _INTERRUPTED_SECONDS
-            status: int | None = self.ssh(f"sudo {bench}", limit_seconds=limit_seconds, log=log).returncode
+            status: int | None = self.ssh(bench, limit_seconds=limit_seconds, log=log).returncode
         except subprocess.TimeoutExpired:
             status = None
         seconds = time.monotonic() - started
         if status in {None, 255} and not self.answers():
             raise GuestLostError(f"it stopped answering after {seconds:.0f} s of measuring")
-        newest = self.ssh(f"cat $(ls -t {GUEST}/figures/*.json | head -n 1)", limit_seconds=ASK_SECONDS)
-        if status not in {0, _TIMED_OUT} or newest.returncode != 0:
+        stored = self.ssh(f"cat {GUEST}/figures/*.json", limit_seconds=ASK_SECONDS)
+        if status not in {0, _TIMED_OUT} or stored.returncode != 0:
             return Result(machine=self.name, status=1, seconds=seconds, detail=f"not measured: see {log}")
         figures = self.logs / kept
-        figures.write_text(newest.stdout)
+        figures.write_text(stored.stdout)
         what = "measured" if status == 0 else "cut for time, measured until then"
         return Result(
             machine=self.name, status=int(status != 0), seconds=seconds, detail=f"{what}: {figures}"

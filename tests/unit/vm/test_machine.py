@@ -103,11 +103,25 @@ def test_the_soak_runs_in_the_machine_and_what_it_stores_is_kept(
 def test_figures_of_a_measurement_that_was_cut_for_time_are_kept(
     vm: ModuleType, commands, status: int, detail: str
 ) -> None:
-    commands("ssh", f"case \"$*\" in *'ls -t'*) echo figures;; *' bench '*) exit {status};; esac")
+    commands("ssh", f"case \"$*\" in *'cat '*.json) echo figures;; *' bench '*) exit {status};; esac")
     machine = bookworm(vm)
     result = machine.measure(["race"], "race.json")
     assert (int(status != 0), f"{detail}{machine.logs / 'race.json'}") == (result.status, result.detail)
     assert (machine.logs / "race.json").read_text() == "figures\n"
+
+
+def test_a_measurement_that_was_cut_before_it_stored_anything_shows_no_figures_of_an_earlier_one(
+    vm: ModuleType, commands, tmp_path: Path
+) -> None:
+    commands(
+        "ssh",
+        f"case \"$*\" in *'rm -rf /opt/reactor/figures && '*) touch {tmp_path}/gone; exit 124;;"
+        f" *'cat '*.json) test ! -e {tmp_path}/gone && echo earlier;; esac",
+    )
+    machine = bookworm(vm)
+    result = machine.measure(["race"], "race.json")
+    assert (1, f"not measured: see {machine.logs / 'bench.log'}") == (result.status, result.detail)
+    assert not (machine.logs / "race.json").exists()
 
 
 def test_a_machine_that_stops_answering_is_lost(vm: ModuleType, commands) -> None:
