@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,21 +217,33 @@ def test_a_race_that_is_ended_early_leaves_nothing(tool: Path, tmp_path: Path) -
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_race_that_is_interrupted_stores_and_prints_the_heats_that_were_run(
-    tool: Path, tmp_path: Path
-) -> None:
+@contextmanager
+def after_one_turn(results: Path, stdout: int) -> Iterator[subprocess.Popen[str]]:
+    """Have a long race run; the heats of its first contestant are over."""
     command = [sys.executable, "-m", "reactor", "bench", "race", "--only", "c-floor,kernel-oom"]
-    command += ["--rounds", "50", "--courses", "step", "--results", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as race:
+    command += ["--rounds", "50", "--courses", "step", "--results", str(results)]
+    with subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True) as race:
         assert race.stderr
         turns = (line for line in race.stderr if "round 1 of 50" in line)
         assert next(turns)
         assert next(turns)  # it begins when the heats of the first one are over
+        yield race
+
+
+def stored_in(results: Path) -> dict[str, Any]:
+    (stored,) = results.glob("*.json")
+    found: dict[str, Any] = json.loads(stored.read_text())
+    return found
+
+
+def test_a_race_that_is_interrupted_stores_and_prints_the_heats_that_were_run(
+    tool: Path, tmp_path: Path
+) -> None:
+    with after_one_turn(tmp_path, subprocess.PIPE) as race:
         race.send_signal(signal.SIGINT)
         printed, told = race.communicate(timeout=60)
         assert 130 == race.returncode
-    (stored,) = tmp_path.glob("*.json")
-    found = json.loads(stored.read_text())
+    found = stored_in(tmp_path)
     assert found["heats"]
     assert {heat["contestant"] for heat in found["heats"]} == set(found["contestants"])
     assert f"interrupted {found['about']['interrupted']}; everything is cleaned up" in told
@@ -241,16 +254,10 @@ def test_a_race_that_is_interrupted_stores_and_prints_the_heats_that_were_run(
 def test_a_race_whose_progress_nobody_reads_any_more_stores_the_heats_that_were_run(
     tool: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "reactor", "bench", "race", "--only", "c-floor,kernel-oom"]
-    command += ["--rounds", "50", "--courses", "step", "--results", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as race:
+    with after_one_turn(tmp_path, subprocess.DEVNULL) as race:
         assert race.stderr
-        turns = (line for line in race.stderr if "round 1 of 50" in line)
-        assert next(turns)
-        assert next(turns)
         race.stderr.close()
         race.wait(60)
-    (stored,) = tmp_path.glob("*.json")
-    found = json.loads(stored.read_text())
+    found = stored_in(tmp_path)
     assert f"after {len(found['heats'])} of 200 heats" == found["about"]["interrupted"]
     assert [] == traces(CgroupTree.discover())
