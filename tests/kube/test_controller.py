@@ -1,6 +1,6 @@
 """The cluster's node controller beside the reactor: it sets pressure taints by the kubelet's conditions only.
 
-A taint that no such condition stands for it takes away, whoever has set it.
+It takes away a taint that no such condition stands for, whoever has set it.
 """
 
 from __future__ import annotations
