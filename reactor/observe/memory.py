@@ -55,6 +55,10 @@ class MemoryReading:
 class CgroupMemory:
     """One cgroup's counters and limits, held open; opened again where the cgroup was removed and made again.
 
+    memory.stat may lag behind memory.current by 64 pages for each CPU (mm/memcontrol.c,
+    memcg_vmstats_needs_flush): page cache that has just come would count as used. Until 6.15 whoever reads a
+    cgroup's cpu.stat has all its statistics added up first (kernel/cgroup/rstat.c); later kernels lag.
+
     Reading raises OSError (with the path; ENOENT where the cgroup doesn't exist now), KernelInterfaceError
     for content that makes no sense, RefusedError for a path that is not plain.
     """
@@ -64,6 +68,7 @@ class CgroupMemory:
         self._watermarks: Watermarks | None = None
         self.cgroup = cgroup
         self._counters: MemoryCounters | None = None
+        self._adds_up: KernelFile | None = None
         self._limits: tuple[KernelFile, ...] = ()
 
     def read(self) -> MemoryReading:
@@ -87,14 +92,20 @@ class CgroupMemory:
         for limit in self._limits:
             limit.close()
         self._limits = ()
+        if self._adds_up is not None:
+            self._adds_up.close()
+            self._adds_up = None
         if self._counters is not None:
             self._counters.close()
             self._counters = None
 
     def _read(self, counters: MemoryCounters) -> MemoryReading:
         limits = [parse_limit(limit.read(), limit.path) for limit in self._limits]
+        usage_bytes = counters.usage_bytes()
+        if self._adds_up is not None:
+            self._adds_up.read()
         return MemoryReading(
-            usage_bytes=counters.usage_bytes(),
+            usage_bytes=usage_bytes,
             inactive_file_bytes=counters.available_cache_bytes(),
             own_limit_bytes=limits[0] if limits else None,
             limit_bytes=min((limit for limit in limits if limit is not None), default=None),
@@ -103,9 +114,12 @@ class CgroupMemory:
     def _open(self) -> MemoryCounters:
         counters = counters_of(self._tree, self.cgroup, self._watermarks)
         try:
+            if self._tree.version is CgroupVersion.V2 and self.cgroup != "/":
+                self._adds_up = KernelFile(self._tree.path(self.cgroup) / "cpu.stat")
             self._limits = tuple(self._limit_files())
         except OSError:
             counters.close()
+            self.close()
             raise
         self._counters = counters
         return counters

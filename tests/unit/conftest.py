@@ -47,6 +47,7 @@ class FakeTree:
         if self.tree.version is CgroupVersion.V2:
             for name, text in {"memory.max": "max", "memory.low": "0", "memory.min": "0"}.items():
                 self.file(cgroup, name, f"{text}\n")
+            self.file(cgroup, "cpu.stat", "usage_usec 0\n", "cpu")
             self.file(cgroup, "cpu.max", "max 100000\n", "cpu")
         else:
             self.file(cgroup, "memory.limit_in_bytes", f"{V1_UNLIMITED}\n")

@@ -74,7 +74,8 @@ def test_reserve_of_a_machine_has_what_the_kernel_itself_holds_of_it(tmp_path: P
 def test_reserve_of_a_virtual_node_has_nothing_of_the_kernels(tmp_path: Path) -> None:
     tree = a_node(tmp_path, available_mib=1024, pressure=0)
     (tmp_path / "node").mkdir()
-    for name, text in {"memory.current": "1", "memory.stat": "inactive_file 0", "memory.max": "max"}.items():
+    texts = {"memory.current": "1", "memory.stat": "inactive_file 0", "memory.max": "max", "cpu.stat": ""}
+    for name, text in texts.items():
         (tmp_path / "node" / name).write_text(f"{text}\n")
     assert 0 == facts(tree, Settings(node_cgroup="/node"), tmp_path).reserve.kernel_bytes
 
