@@ -120,6 +120,10 @@ class DaemonProcess:
             raise RefusedError(f"{source} is not armed after {timeout_seconds:g} s:\n{self.log()[-2000:]}")
         return found[1]
 
+    def evictions(self) -> list[Mapping[str, Any]]:
+        """Return the decisions in the journal that evict a pod and were not returned before."""
+        return [line for line in self._new_lines() if line.get("evictions")]
+
     def next_eviction(self, timeout_seconds: float) -> Mapping[str, Any] | None:
         """Return the next decision in the journal that evicts a pod, None where none comes in time.
 
@@ -128,7 +132,7 @@ class DaemonProcess:
         found: list[Mapping[str, Any]] = []
 
         def read() -> bool:
-            found.extend(line for line in self._new_lines() if line.get("evictions"))
+            found.extend(self.evictions())
             return bool(found) or self._process.poll() is not None
 
         wait_until(read, timeout_seconds)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from reactor.lab.crossing import CAPACITY_BYTES
 from reactor.lab.race.course import Course
@@ -32,17 +33,23 @@ def _never_ended() -> str | None:
     return None
 
 
+def _nothing_told() -> Sequence[Mapping[str, Any]]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrant:
     """A contestant that is at its post.
 
     `arm` is for those that have to be told of each heat's allocators; `pid` for those whose cost at rest can
-    be measured. `problem` says why it is not at its post any more, None as long as it is.
+    be measured. `problem` says why it is not at its post any more, None as long as it is. `decisions` are
+    its own records of whom it killed and why, those since the last call; only the reactor's are read.
     """
 
     arm: Arm = _nothing
     pid: int | None = None
     problem: Callable[[], str | None] = _never_ended
+    decisions: Callable[[], Sequence[Mapping[str, Any]]] = _nothing_told
 
 
 def runs_anything(_: Course) -> bool:

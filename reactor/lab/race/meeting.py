@@ -146,7 +146,8 @@ class Meeting:
     ) -> Mapping[str, Any]:
         if isinstance(course, PressedCourse):
             pause_ms = self._random.randint(*_PAUSE_MS[True])
-            return measured_under_pressure(pressed_heat(track, course, pause_ms))
+            pressed = measured_under_pressure(pressed_heat(track, course, pause_ms))
+            return {**pressed, "decisions": list(entrant.decisions())}
         pause_ms = self._random.randint(*_PAUSE_MS[course.pace == STEP])
         with busy_cpus(self._tool) if course.is_busy else nullcontext():
             finish = track.heat(course, entrant.arm, pause_ms, _PATIENCE_SECONDS)

@@ -85,7 +85,11 @@ def _reactor(contender: Contender) -> Contestant:
 
 def at_its_post(daemon: DaemonProcess) -> Entrant:
     """Return the reactor as a contestant that is at its post."""
-    return Entrant(pid=daemon.pid, problem=lambda: None if daemon.is_running() else daemon.log()[-500:])
+    return Entrant(
+        pid=daemon.pid,
+        problem=lambda: None if daemon.is_running() else daemon.log()[-500:],
+        decisions=daemon.evictions,
+    )
 
 
 def _poller(interval: str, interval_ms: int) -> Contestant:

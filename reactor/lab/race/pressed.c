@@ -6,8 +6,8 @@
  *                                   at RATE bytes a second, while so many threads write to pages of what is there, at
  *                                   random; CONDITION is before the page that takes USAGE to LEVEL
  *   pressed hold RECORD BYTES       take BYTES, and write to each page of them once a second
- *   pressed probe RECORD ANSWERS FILE BYTES INTERVAL_MS   answer every so often: write to BYTES of memory and read a
- *                                   page of the file from the disk
+ *   pressed probe RECORD ANSWERS FILE BYTES PAGES INTERVAL_MS   answer every so often: write to so many pages of BYTES
+ *                                   of memory, at random, and read a page of the file from the disk
  *
  * RECORD is a file of 8 zeroed 64-bit words, ANSWERS one of pairs (begin, ns of an answer; its end), which is written
  * as a ring; both are mapped shared. grow begins when GO is set. All instants are CLOCK_MONOTONIC
@@ -171,7 +171,8 @@ static _Noreturn void hold(char **arguments)
 
 static _Noreturn void probe(char **arguments)
 {
-	int64_t bytes = atoll(arguments[3]), interval_ns = atoll(arguments[4]) * 1000000, answers_bytes, pairs, file_pages;
+	int64_t bytes = atoll(arguments[3]), touched = atoll(arguments[4]), interval_ns = atoll(arguments[5]) * 1000000;
+	int64_t answers_bytes, pairs, file_pages;
 	volatile int64_t *record = map_shared(arguments[0], NULL), *answers = map_shared(arguments[1], &answers_bytes);
 	int fd = open(arguments[2], O_RDONLY | O_DIRECT | O_CLOEXEC);
 	uint64_t state = 88172645463325252ULL;
@@ -184,9 +185,11 @@ static _Noreturn void probe(char **arguments)
 	pairs = answers_bytes / (2 * sizeof(int64_t));
 	file_pages = status.st_size / PAGE;
 	memory = take(bytes);
+	write_pages(memory, bytes);
 	for (int64_t count = 0;; count++) {
 		began_ns = now_ns();
-		write_pages(memory, bytes);
+		for (int64_t page_number = 0; page_number < touched; page_number++)
+			((volatile char *)memory)[next_random(&state) % (bytes / PAGE) * PAGE]++;
 		if (pread(fd, page, PAGE, next_random(&state) % file_pages * PAGE) != PAGE)
 			fail(arguments[2]);
 		answers[count % pairs * 2] = began_ns;
@@ -205,7 +208,7 @@ int main(int count, char **arguments)
 		grow(arguments + 2);
 	if (!strcmp(mode, "hold") && count == 4)
 		hold(arguments + 2);
-	if (!strcmp(mode, "probe") && count == 7)
+	if (!strcmp(mode, "probe") && count == 8)
 		probe(arguments + 2);
 	fprintf(stderr, "pressed: one of grow, hold, probe with their arguments\n");
 	return 1;

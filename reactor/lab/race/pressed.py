@@ -1,8 +1,8 @@
 """Courses under pressure: a node with swap that stalls, and one beside a cgroup that thrashes in its limit.
 
-A node of 384 MiB that may swap 256 MiB, and whose disk reads 300 times a second, so that page faults wait
-as they do on a machine. Beside the pod that is the trouble there are a probe, which answers every 20 ms,
-and two pods that hold memory: none of the three is ever to be killed.
+A node of 256 MiB that may swap 256 MiB, and whose disk reads 100 times a second, so that page faults wait
+as they do on a machine. Beside the pod that is the trouble there are a probe, which answers every 20 ms by
+some of the memory that it holds, and two pods that hold memory: none of the three is ever to be killed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from reactor.lab.hog import MIB
 
-MEMORY_BYTES: Final = 384 * MIB
+MEMORY_BYTES: Final = 256 * MIB
 SWAP_BYTES: Final = 256 * MIB
 INTERVAL_MS: Final = 20  # of the probe's answers
-RESIDENT_BYTES: Final = 120 * MIB
-IDLE_BYTES: Final = 40 * MIB
+PROBE_BYTES: Final = 32 * MIB
+PROBE_PAGES: Final = 32  # of these, at random, for each answer
+RESIDENT_BYTES: Final = 48 * MIB
+IDLE_BYTES: Final = 16 * MIB
 GROW_BYTES_A_SECOND: Final = 8 * MIB
 THRASH_LIMIT_BYTES: Final = 64 * MIB
 THRASH_BYTES: Final = 112 * MIB
-THREADS: Final = 8
-READS_A_SECOND: Final = 300
+THREADS: Final = 4
+READS_A_SECOND: Final = 100
 _LATE_MULTIPLE: Final = 10
 _LATE_NS: Final = 50_000_000
 
@@ -43,7 +45,7 @@ SWAP: Final = PressedCourse(
     name="swap",
     description=f"a pod grows by {GROW_BYTES_A_SECOND // MIB} MiB/s beyond the memory of a node with "
     f"swap, and writes to all that it has in {THREADS} threads",
-    patience_seconds=60.0,
+    patience_seconds=90.0,
 )
 THRASH: Final = PressedCourse(
     name="thrash",
@@ -68,7 +70,7 @@ class PressedFinish:
     """One heat's instants, in ns on CLOCK_MONOTONIC; None is what did not happen.
 
     `condition_ns` is before the page that filled the node's memory, or what the pod may have; `dead_ns` is
-    when the pod that is the trouble had ended.
+    when the pod that is the trouble had ended. `oom_kills` are those of the kernel's in the node.
     """
 
     began_ns: int
@@ -77,6 +79,7 @@ class PressedFinish:
     ended_ns: int
     answers: Sequence[Answer]
     innocents: Sequence[Innocent]
+    oom_kills: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ def stall(answers: Sequence[Answer], began_ns: int, ended_ns: int) -> Stall:
     )
 
 
-def measured_under_pressure(finish: PressedFinish) -> dict[str, float | bool | list[str] | None]:
+def measured_under_pressure(finish: PressedFinish) -> dict[str, Any]:
     """Return a heat's figures, with the names of other heats where they mean the same.
 
     `answers_ms` is from the condition until the probe's last late answer is given, None where the trouble was
@@ -128,4 +131,5 @@ def measured_under_pressure(finish: PressedFinish) -> dict[str, float | bool | l
         "answers_ms": answers_ms,
         "wrong": [one.name for one in lost],
         "lost_mib": round(sum(one.held_bytes for one in lost) / MIB, 1),
+        "kernel_oom_kills": finish.oom_kills,
     }

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from reactor.errors import RefusedError
@@ -36,6 +37,7 @@ _OOMD_DROP_IN: Final = _SYSTEMD / "systemd-oomd.service.d/99-reactor-race.conf"
 _KILL: Final = {"ManagedOOMSwap": "kill", "ManagedOOMMemoryPressure": "kill"}
 _PATIENCE_SECONDS: Final = 120.0
 _SETTLED_SECONDS: Final = 15.0  # the steward has started by then, and eBPF programs are loaded
+_HARD: Final = {"memory.available": "100Mi"}
 _NODE: Final = "{node}"  # in a rule's cgroups
 # What docs/pressure.md has for systemd-oomd's two defaults, with the node in the place of the machine.
 OOMD_RULES: Final[Sequence[Mapping[str, Any]]] = (
@@ -63,7 +65,7 @@ PAGE_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
         "name": "node-stalls",
         "cgroups": [_NODE],
-        "when": [{"pressure": "memory full", "avg10": "20%"}, {"usage": "90%"}],
+        "when": [{"pressure": "memory some", "avg10": "40%"}, {"usage": "90%"}],
         "for": "5s",
         "action": "evictWorst",
         "by": "growth",
@@ -127,7 +129,8 @@ def pressed_field(version: CgroupVersion, programs: Programs) -> tuple[list[Cont
             f"{swap_bytes // MIB}: mkswap and swapon a file"
         )
     taken = [
-        _reactor("reactor-default", {"memory.available": "100Mi"}, ()),
+        _reactor("reactor-default", _HARD, ()),
+        _reactor("reactor-memory-swap", _HARD, (), {"ranking": "memory+swap"}),
         _reactor("reactor-rules", {}, PAGE_RULES),
         _reactor("reactor-oomd-rules", {}, OOMD_RULES),
         _reactor("reactor-rules-fastest", {}, FASTEST_RULES),
@@ -178,11 +181,16 @@ def pressed_field(version: CgroupVersion, programs: Programs) -> tuple[list[Cont
     return taken, left_out
 
 
-def _reactor(name: str, hard: Mapping[str, str], rules: Sequence[Mapping[str, Any]]) -> Contestant:
+def _reactor(
+    name: str,
+    hard: Mapping[str, str],
+    rules: Sequence[Mapping[str, Any]],
+    others: Mapping[str, Any] = MappingProxyType({}),
+) -> Contestant:
     @contextmanager
     def enter(track: Track) -> Iterator[Entrant]:
         node = track.node.cgroup
-        section = {"rules": rules_for(node, rules)}
+        section = {"rules": rules_for(node, rules), **others}
         configuration = {"evictionHard": dict(hard)}
         with DaemonProcess(track.tool, track.directory, node, configuration, section) as daemon:
             if rules:
@@ -192,6 +200,7 @@ def _reactor(name: str, hard: Mapping[str, str], rules: Sequence[Mapping[str, An
 
     thresholds = ", ".join(f"{key}<{value}" for key, value in hard.items()) or "no threshold"
     told = "; ".join(_told(rule) for rule in rules) or "no rules"
+    told += "".join(f"; {key}: {value}" for key, value in others.items())
     return Contestant(
         name=name, role=Role.REACTOR, settings=f"{thresholds}; {told}", enter=enter, ground=_GROUND
     )

@@ -13,6 +13,7 @@ from typing import Final
 
 from reactor.errors import RefusedError
 from reactor.kernel.files import write_file
+from reactor.kernel.oom import subtree_kills
 from reactor.lab.daemon_process import wait_until
 from reactor.lab.hog import MIB
 from reactor.lab.race.enclosure import PAIR, zeroed
@@ -21,6 +22,8 @@ from reactor.lab.race.pressed import (
     GROW_BYTES_A_SECOND,
     IDLE_BYTES,
     INTERVAL_MS,
+    PROBE_BYTES,
+    PROBE_PAGES,
     READS_A_SECOND,
     RESIDENT_BYTES,
     SWAP,
@@ -39,7 +42,6 @@ _ANSWERS: Final = 1 << 14  # 320 s of them
 _QUIET_ANSWERS: Final = 50  # before the trouble begins
 _LAST_ANSWERS: Final = 50  # after it
 _SETTLE_SECONDS: Final = 20.0
-_PROBE_BYTES: Final = 4 * MIB
 _PROBE_FILE_BYTES: Final = 16 * MIB
 _TROUBLE: Final = "trouble"
 # The node is full that much before its limit: the kernel charges by batches.
@@ -59,12 +61,14 @@ class PressedHeat:
     def run(self, course: PressedCourse, pause_ms: int) -> PressedFinish:
         """Have the trouble begin; return what became of it. Raises RefusedError if a pod does not start."""
         self._slow_the_disk()
+        node = self._track.node
+        oom_kills = subtree_kills(node.tree, node.cgroup)
         probe = self._record("probe")
         answers = self._stack.enter_context(zeroed(self._in_memory("answers"), _ANSWERS))
         innocents = {
             "resident": (RESIDENT_BYTES, self._holds("resident", RESIDENT_BYTES)),
             "idle": (IDLE_BYTES, self._holds("idle", IDLE_BYTES)),
-            "probe": (_PROBE_BYTES, self._probe(probe)),
+            "probe": (PROBE_BYTES, self._probe(probe)),
         }
         self._await(lambda: probe.words()[2] >= _QUIET_ANSWERS, "the probe's first answers")
         record = self._record(_TROUBLE)
@@ -92,6 +96,7 @@ class PressedHeat:
                 Innocent(name=name, held_bytes=held_bytes, lives=lives[name])
                 for name, (held_bytes, _) in innocents.items()
             ],
+            oom_kills=subtree_kills(node.tree, node.cgroup) - oom_kills,
         )
 
     def _slow_the_disk(self) -> None:
@@ -133,7 +138,7 @@ class PressedHeat:
 
     def _probe(self, record: Record) -> subprocess.Popen[bytes]:
         file = self._file("probed", _PROBE_FILE_BYTES)
-        amounts = (_PROBE_BYTES, INTERVAL_MS)
+        amounts = (PROBE_BYTES, PROBE_PAGES, INTERVAL_MS)
         return self._spawn(
             self._add_pod("probe"), "probe", record.path, self._in_memory("answers"), file, *amounts
         )

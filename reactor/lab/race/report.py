@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from reactor.lab.hog import MIB
+from reactor.lab.race.pressed import INTERVAL_MS, PROBE_BYTES, PROBE_PAGES
 from reactor.lab.race.results import (
     Figures,
     Found,
@@ -44,10 +46,12 @@ _FACTS: Final = {
 _OVERVIEW: Final = "Crossing to kill, ms, p50 / max"
 _SPREAD: Final = "p50 / p99 / max"
 _LINES: Final = "The usage is that of each contestant's heat that is nearest to its median."
-_PRESSED: Final = """The probe answers every 20 ms: it writes to 4 MiB of memory and reads a page from the
-    disk. Its answers are prompt again after the last that took 50 ms longer, and ten times as long, as was
-    usual before. Wrong victims are the probe and the two pods that hold memory. Without a kill a heat
-    ends when its time is over, and the stall is what was until then."""
+_PRESSED: Final = f"""The probe answers every {INTERVAL_MS} ms: it writes to {PROBE_PAGES} pages of the
+    {PROBE_BYTES // MIB} MiB that it holds and reads a page from the disk. Its answers are prompt again after
+    the last that took 50 ms longer, and ten times as long, as was usual before. Wrong victims are the probe
+    and the two pods that hold memory. Without a kill a heat ends when its time is over, and the stall is what
+    was until then. "By the kernel" are heats in which the kernel's OOM killer killed: the node's memory and
+    swap were full."""
 _HOW: Final = (
     """Every contestant guards the same virtual node, with the same threshold, against the same C program that
     allocates; they take turns in every round, in another order each time.""",
@@ -227,7 +231,9 @@ def _pressed_row(name: str, figure: PressedFigures) -> list[str]:
         " / ".join(number(values[key] / 1000) for key in ("p50", "max")) if values else "-"
         for values in spreads
     ]
-    return [name, f"{figure.n}{_without(figure)}", *seconds, str(figure.wrong), number(figure.lost_mib)]
+    by_kernel = f", {figure.by_kernel} by the kernel" if figure.by_kernel else ""
+    heats = f"{figure.n}{_without(figure)}{by_kernel}"
+    return [name, heats, *seconds, str(figure.wrong), number(figure.lost_mib)]
 
 
 def _spread(values: Mapping[str, float]) -> str:

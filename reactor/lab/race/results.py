@@ -1,8 +1,9 @@
 """What was measured, as it is stored, and what follows from it.
 
 A result is a JSON object: `about` (when, on what), `courses` and `contestants` by name, `left_out` by name
-with the reason, `heats` one by one, `traces` (course -> contestant -> pairs of ms since the crossing and MiB
-used). All else is worked out of these, so that a file that was measured elsewhere can be looked at anywhere.
+with the reason, `heats` one by one (those under pressure with the reactor's own records), `traces`
+(course -> contestant -> pairs of ms since the crossing and MiB used). All else is worked out of these, so
+that a file that was measured elsewhere can be looked at anywhere.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressedFigures:
-    """One contestant's on a course under pressure, in ms; `wrong` and `lost_mib` are of all heats."""
+    """One contestant's on a course under pressure, in ms; `wrong` and `lost_mib` are of all heats.
+
+    `by_kernel` is in how many of them the kernel's OOM killer killed.
+    """
 
     kill_ms: Mapping[str, float]
     stall_ms: Mapping[str, float]
     answers_ms: Mapping[str, float]
     missed: int
     early: int
+    by_kernel: int
     wrong: int
     lost_mib: float
     n: int
@@ -77,6 +82,7 @@ def pressed_figures(found: Found, course: str, contestant: str) -> PressedFigure
         answers_ms=_summary(heats, "answers_ms"),
         missed=_missed(heats),
         early=sum(heat["early"] for heat in heats),
+        by_kernel=sum(heat["kernel_oom_kills"] > 0 for heat in heats),
         wrong=sum(len(heat["wrong"]) for heat in heats),
         lost_mib=sum(heat["lost_mib"] for heat in heats),
         n=len(heats),

@@ -111,6 +111,7 @@ def test_heat_is_told_from_the_condition_and_names_who_was_killed_wrongly() -> N
         "answers_ms": 190.0,
         "wrong": ["resident"],
         "lost_mib": 120.0,
+        "kernel_oom_kills": 0,
     } == measured_under_pressure(finish(60, 160, given=given, dead=("resident",)))
 
 
@@ -212,6 +213,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def found() -> dict[str, Any]:
     def heat(name: str, kill_ms: float | None, **others: Any) -> dict[str, Any]:
         plain = {"early": False, "back_ms": None, "overshoot_mib": None, "wrong": [], "lost_mib": 0.0}
+        plain |= {"kernel_oom_kills": 0, "decisions": []}
         answered = None if kill_ms is None else kill_ms + 100
         figures = {"kill_ms": kill_ms, "stall_ms": 400.0, "answers_ms": answered}
         return {"contestant": name, "course": "swap", "round": 1, **plain, **figures, **others}
@@ -225,7 +227,7 @@ def found() -> dict[str, Any]:
         "heats": [
             heat("never", None),
             heat("rules", 2000.0),
-            heat("rules", 4000.0),
+            heat("rules", 4000.0, kernel_oom_kills=1),
             heat("wrong", 9000.0, wrong=["resident"], lost_mib=120.0),
             heat("early", None, early=True),
         ],
@@ -235,7 +237,7 @@ def found() -> dict[str, Any]:
 
 def test_table_has_the_stall_the_victims_and_what_was_lost(found: dict[str, Any]) -> None:
     lines = list(table(found))
-    assert "| rules | 2 | 2 / 4 | 0.4 / 0.4 | 2.1 / 4.1 | 0 | 0 |" in lines
+    assert "| rules | 2, 1 by the kernel | 2 / 4 | 0.4 / 0.4 | 2.1 / 4.1 | 0 | 0 |" in lines
     assert "| wrong | 1 | 9 / 9 | 0.4 / 0.4 | 9.1 / 9.1 | 1 | 120 |" in lines
     assert "| never | 1, 1 never | - | 0.4 / 0.4 | - | 0 | 0 |" in lines
     assert "| early | 1, 1 early | - | 0.4 / 0.4 | - | 0 | 0 |" in lines
