@@ -90,21 +90,29 @@ class Stall:
     last_late_ns: int | None
 
 
+def late_from_ns(before: Sequence[Answer]) -> int:
+    """Return how long an answer takes at least that is late: ten times what was usual, and 50 ms longer.
+
+    Raises ValueError where there is no answer from before.
+    """
+    usual_ns = statistics.median(end - begin for begin, end in before)
+    return int(max(_LATE_MULTIPLE * usual_ns, usual_ns + _LATE_NS))
+
+
 def stall(answers: Sequence[Answer], began_ns: int, ended_ns: int) -> Stall:
     """Return how the probe fared from `began_ns` to `ended_ns`.
 
-    Late is an answer that took ten times what was usual before, and 50 ms longer. One that was not given
-    any more took until the end. Raises ValueError where there is no answer from before.
+    An answer that was not given any more took until the end. Raises ValueError where there is no answer from
+    before.
     """
-    usual_ns = statistics.median(end - begin for begin, end in answers if end <= began_ns)
+    late_ns = late_from_ns([(begin, end) for begin, end in answers if end <= began_ns])
     after = [(begin, end) for begin, end in answers if began_ns < end <= ended_ns]
     last_ns = after[-1][1] if after else began_ns
     if ended_ns - last_ns > _LATE_NS:
         after.append((last_ns, ended_ns))
-    late_ns = max(_LATE_MULTIPLE * usual_ns, usual_ns + _LATE_NS)
     return Stall(
         longest_ns=max((end - begin for begin, end in after), default=0),
-        last_late_ns=max((end for begin, end in after if end - begin > late_ns), default=None),
+        last_late_ns=max((end for begin, end in after if end - begin >= late_ns), default=None),
     )
 
 

@@ -34,14 +34,15 @@ from reactor.lab.race.pressed import (
     Innocent,
     PressedCourse,
     PressedFinish,
+    late_from_ns,
 )
 from reactor.lab.tool import Record, compiled_tool
 
 _READY_SECONDS: Final = 120.0  # an emulated machine beside other load
 _ANSWERS: Final = 1 << 14  # 320 s of them
 _QUIET_ANSWERS: Final = 50  # before the trouble begins
-_LAST_ANSWERS: Final = 50  # after it
-_SETTLE_SECONDS: Final = 20.0
+_PROMPT_ANSWERS: Final = 50  # one after the other: the node has recovered
+_SETTLE_SECONDS: Final = 60.0
 _PROBE_FILE_BYTES: Final = 16 * MIB
 _TROUBLE: Final = "trouble"
 # The node is full that much before its limit: the kernel charges by batches.
@@ -77,13 +78,19 @@ class PressedHeat:
         observed = self._record("observed")
         with self._observer(observed, trouble.pid, course.patience_seconds) as observer:
             time.sleep(pause_ms / 1000)
+            late_ns = late_from_ns(_answers(answers, probe.words()[2]))
             began_ns = time.monotonic_ns()
             record.go()
             observer.wait(course.patience_seconds + _READY_SECONDS)
         dead_ns = observed.words()[1] or None
         if dead_ns is not None:
-            last = probe.words()[2] + _LAST_ANSWERS
-            wait_until(lambda: probe.words()[2] >= last, _SETTLE_SECONDS)
+            since_ns = dead_ns
+
+            def has_recovered() -> bool:
+                last = _answers(answers, probe.words()[2], _PROMPT_ANSWERS)
+                return all(begin > since_ns and end - begin < late_ns for begin, end in last)
+
+            wait_until(has_recovered, _SETTLE_SECONDS)
         ended_ns = time.monotonic_ns()
         lives = {name: child.poll() is None for name, (_, child) in innocents.items()}
         return PressedFinish(
@@ -195,7 +202,7 @@ def disk_of(path: Path, sys: Path = Path("/sys")) -> str:
     return (directory / "dev").read_text(encoding="ascii").strip()
 
 
-def _answers(memory: mmap.mmap, count: int) -> list[Answer]:
-    """Return the probe's answers, oldest first."""
-    places = [place % _ANSWERS for place in range(max(0, count - _ANSWERS + 1), count)]
+def _answers(memory: mmap.mmap, count: int, most: int = _ANSWERS - 1) -> list[Answer]:
+    """Return the last of the probe's answers, oldest first."""
+    places = [place % _ANSWERS for place in range(max(0, count - most), count)]
     return [PAIR.unpack_from(memory, place * PAIR.size) for place in places]
