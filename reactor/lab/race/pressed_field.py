@@ -300,7 +300,7 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
         service = f"reactor-race-{os.getpid()}.service"
         settings = {"Delegate": "yes", "DelegateSubgroup": "keeper", **properties}
         options = [f"--property={key}={value}" for key, value in settings.items()]
-        command = ["systemd-run", "--quiet", f"--unit={service}", "--slice=-.slice", *options]
+        command = ["systemd-run", "--quiet", "--collect", f"--unit={service}", "--slice=-.slice", *options]
         _run([*command, "sleep", "infinity"])
         try:
             yield f"{service}/"
