@@ -298,7 +298,8 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
     def unit() -> Iterator[str]:
         # The unit's own process is below it, so that the node beside that may have the controllers.
         service = f"reactor-race-{os.getpid()}.service"
-        settings = {"Delegate": "yes", "DelegateSubgroup": "keeper", **properties}
+        # Nor does it stop, with all that is in the node, where one of the pods is killed.
+        settings = {"Delegate": "yes", "DelegateSubgroup": "keeper", "OOMPolicy": "continue", **properties}
         options = [f"--property={key}={value}" for key, value in settings.items()]
         command = ["systemd-run", "--quiet", "--collect", f"--unit={service}", "--slice=-.slice", *options]
         _run([*command, "sleep", "infinity"])
