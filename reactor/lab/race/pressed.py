@@ -1,6 +1,6 @@
 """Courses under pressure: a node with swap that stalls, and one beside a cgroup that thrashes in its limit.
 
-A node of 256 MiB that may swap 256 MiB, and whose disk reads 100 times a second, so that page faults wait
+A node of 256 MiB that may swap 256 MiB, and whose disk reads 300 times a second, so that page faults wait
 as they do on a machine. Beside the pod that is the trouble there are a probe, which answers every 20 ms by
 some of the memory that it holds, and two pods that hold memory: none of the three is ever to be killed.
 """
@@ -25,7 +25,7 @@ GROW_BYTES_A_SECOND: Final = 8 * MIB
 THRASH_LIMIT_BYTES: Final = 64 * MIB
 THRASH_BYTES: Final = 112 * MIB
 THREADS: Final = 4
-READS_A_SECOND: Final = 100
+READS_A_SECOND: Final = 300
 _LATE_MULTIPLE: Final = 10
 _LATE_NS: Final = 50_000_000
 

@@ -83,12 +83,12 @@ PAGE_RULES: Final[Sequence[Mapping[str, Any]]] = (
         "cooldown": "2m",
     },
 )
-_STALL: Final = {"pressure": "memory full", "stall": "200ms", "within": "1s"}
+_STALL: Final = {"stall": "200ms", "within": "1s"}
 FASTEST_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
         "name": "node-stalls",
         "cgroups": [_NODE],
-        "when": [_STALL, {"usage": "90%"}],
+        "when": [{"pressure": "memory some", **_STALL}, {"usage": "90%"}],
         "for": "2s",  # the least that growth is counted for
         "action": "evictWorst",
         "by": "growth",
@@ -97,7 +97,7 @@ FASTEST_RULES: Final[Sequence[Mapping[str, Any]]] = (
     {
         "name": "pod-stalls",
         "cgroups": [f"{_NODE}/*"],
-        "when": [{"events": "max", "atLeast": 20, "within": "10s"}, _STALL],
+        "when": [{"events": "max", "atLeast": 20, "within": "10s"}, {"pressure": "memory full", **_STALL}],
         "for": "0s",
         "action": "evict",
         "cooldown": "5s",
