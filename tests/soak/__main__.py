@@ -157,6 +157,8 @@ def _rounds(
                 break
             # Only at first: what the daemon takes is to be followed over one long life.
             outcome = _crossing(course, may_crash=spent < seconds / 4 / course.slowness)
+            if outcome is None:
+                break
             figures.add(outcome)
             said = evidence.take(outcome)
             if said is not None:
@@ -184,12 +186,18 @@ def _rounds(
     figures.stillborn = course.pods.stillborn
 
 
-def _crossing(course: Course, *, may_crash: bool) -> Outcome:
+def _crossing(course: Course, *, may_crash: bool) -> Outcome | None:
+    """Return what came of a crossing; None where there is no pod to cross.
+
+    A daemon that is short of its minimum reclaim kills each that comes, at times before it stands.
+    """
     names = [pod.plan.name for pod in course.pods.present.values() if not pod.plan.spec.is_critical]
     if not names:
         # A critical one of that name may have come in a lonely one's place.
         name = next(one for one in map("lonely-{}".format, count()) if one not in course.pods.present)
         course.pods.start([PodPlan(name=name, spec=Spec(), kind="a", size_bytes=4096)])
+        if name not in course.pods.present:
+            return None
         names = [name]
     plan = course.draw.crossing(
         sorted(names), course.rules, may_crash=may_crash, first=course.first() or names[0]
