@@ -169,9 +169,7 @@ def _rounds(
                 course.guarded.start(course.stage.wait)
             if course.is_stuck:
                 break
-        figures.measured.append(course.guarded.measured(course.pods.directories()))
-        if (counted := course.guarded.warrants()) is not None:
-            figures.warrants[course.guarded.generation] = counted
+        _measure(course, figures)
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()
             print(
@@ -184,6 +182,13 @@ def _rounds(
     figures.node_oom_kills = course.pods.oom_kills
     figures.away_oom_kills = course.pods.oom_kills_away
     figures.stillborn = course.pods.stillborn
+
+
+def _measure(course: Course, figures: Figures) -> None:
+    """Note what the daemon takes, and what has become of its warrants."""
+    figures.measured.append(course.guarded.measured(course.pods.directories()))
+    if (counted := course.guarded.warrants()) is not None:
+        figures.warrants[course.guarded.generation] = counted
 
 
 def _crossing(course: Course, *, may_crash: bool) -> Outcome | None:
