@@ -30,6 +30,8 @@ RESOLVE_NO_XDEV: Final = 0x01
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_BENEATH: Final = 0x08
 
+PROCESS_MRELEASE_REAP_KILL: Final = 1  # linux/mman.h
+
 # Numbers from 424 on are the same on every architecture; bpf(2) and perf_event_open(2) are older.
 _SYS_OPENAT2: Final = 437
 _SYS_PROCESS_MRELEASE: Final = 448
@@ -186,14 +188,14 @@ def openat2(path: str | bytes, flags: int, resolve: int, *, dir_fd: int = _AT_FD
     return result
 
 
-def process_mrelease(pidfd: int) -> None:
+def process_mrelease(pidfd: int, flags: int = 0) -> None:
     """Free the memory of a process that has been killed, in the caller's context, and return when it is free.
 
     Blocks for as long as the freeing takes: call it from a worker thread. Raises OSError: ESRCH where the
-    process is gone or is already exiting, EINVAL where it has not been killed, ENOSYS before 5.15,
-    EPERM. See mm/oom_kill.c.
+    process is gone or is already exiting, EINVAL where it has not been killed or the kernel lacks a flag,
+    ENOSYS before 5.15, EPERM. See mm/oom_kill.c.
     """
-    result = _libc.syscall(_SYS_PROCESS_MRELEASE, _ffi.cast("int", pidfd), _ffi.cast("unsigned int", 0))
+    result = _libc.syscall(_SYS_PROCESS_MRELEASE, _ffi.cast("int", pidfd), _ffi.cast("unsigned int", flags))
     _check(result, f"process_mrelease(pidfd {pidfd})")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reactor.kernel import libc
 from reactor.kernel.bpf.probes import MemoryProbe
 from reactor.kernel.features import (
     Feature,
@@ -49,6 +51,33 @@ def test_v2_offers_what_v1_does_not(v2: Path) -> None:
         assert found[name].available, found[name]
     assert "cgroups too" in found["pressure stall information"].detail
     assert not found["memcg eventfd"].available
+
+
+@pytest.mark.parametrize(
+    ("refusal", "available", "detail"),
+    [
+        (errno.EINVAL, True, "present"),
+        (errno.EBADF, True, "PROCESS_MRELEASE_REAP_KILL, too, which is not used"),
+        (errno.ENOSYS, False, "Function not implemented"),
+    ],
+)
+def test_kernel_that_kills_and_releases_in_one_call_is_told_by_what_it_refuses(
+    v2: Path, monkeypatch: pytest.MonkeyPatch, refusal: int, detail: str, *, available: bool
+) -> None:
+    """No released kernel has the flag, hence the double."""
+
+    def refuse(pidfd: int, flags: int = 0) -> None:
+        assert (pidfd, flags) == (-1, libc.PROCESS_MRELEASE_REAP_KILL)
+        raise OSError(refusal, os.strerror(refusal), "process_mrelease(pidfd -1)")
+
+    monkeypatch.setattr(libc, "process_mrelease", refuse)
+    found = features(v2)["process_mrelease"]
+    assert (found.available, detail in found.detail) == (available, True), found
+
+
+def test_this_kernel_says_whether_it_kills_and_releases_in_one_call() -> None:
+    found = features(Path("/"))["process_mrelease"]
+    assert found.detail.startswith("present") or not found.available
 
 
 @pytest.mark.parametrize(
