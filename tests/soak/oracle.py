@@ -397,17 +397,17 @@ def _short(
     since_ns = max((kill.at_ns for kill in earlier), default=0)
     for sample in episode.samples:
         if sample.ended_ns <= since_ns:
-            before_ns = sample.ended_ns
+            before_ns = sample.began_ns
             continue
         if _available(episode, sample, rules.capacity_bytes, earlier, least_bytes) < wanted_bytes:
             if began_ns is None:
-                # It became short after the sample before this one.
+                # It became short after the sample before this one began, which reads the node before its pods.
                 began_ns = sample.began_ns if before_ns is None else before_ns
             ended_ns = sample.ended_ns
         elif began_ns is not None and ended_ns is not None and sample.began_ns - ended_ns > same_ns:
             yield began_ns, ended_ns, grace_ns
             began_ns = None
-        before_ns = sample.ended_ns
+        before_ns = sample.began_ns
     if began_ns is not None and ended_ns is not None:
         yield began_ns, ended_ns, grace_ns
 

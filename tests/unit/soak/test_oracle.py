@@ -210,6 +210,15 @@ def test_crossing_between_two_samples_is_seen_by_the_kernels_watermark() -> None
     assert only(episode(samples, [kill(HOG, 2.5)])).wrong is None
 
 
+def test_crossing_while_the_pods_of_a_sample_are_read_is_in_the_next_ones_watermark() -> None:
+    samples = [sample(at, {HOG: 70, SMALL: 5}) for at in range(4)]
+    samples[2] = replace(samples[2], ended_ns=samples[2].began_ns + 900_000)
+    samples[3] = replace(samples[3], peak_bytes=81 * MIB)
+
+    assert only(episode(samples, [kill(HOG, 2.5)])).wrong is None
+    assert only(episode(samples, [kill(HOG, 1.9)])).wrong == "killed without a crossing"
+
+
 def test_kill_that_was_not_seen_closely_is_not_called_wrong() -> None:
     samples = [sample(0, {HOG: 70, SMALL: 5}), sample(10, {HOG: 70, SMALL: 5})]
 
