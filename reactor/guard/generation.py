@@ -305,13 +305,15 @@ class Generation:
                 await nursery.start(self._processes.run)
                 if self.rules is not None:
                     self.rules.on_pass = partial(self._by_rule, nursery, on_pass)
-                for name, part in self._parts().items():
-                    await self._supervisor.start(
-                        nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
-                    )
                 self.wakes.attend_at_once(partial(self._attend, nursery, on_pass))
                 nursery.start_soon(self._loop, nursery, on_pass)
-                await self._wait_armed(nursery, on_pass)
+                # No crossing waits for the parts: the kernel may take seconds to check one's programs.
+                async with trio.open_nursery() as starting:
+                    starting.start_soon(self._wait_armed, nursery, on_pass)
+                    for name, part in self._parts().items():
+                        await self._supervisor.start(
+                            nursery, name, part, longest_pause_seconds=self._longest_pause_seconds
+                        )
                 started = True
                 task_status.started()
         if not started:  # stopped by a reload that came before

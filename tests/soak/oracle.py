@@ -401,7 +401,7 @@ def _short(
             continue
         if _available(episode, sample, rules.capacity_bytes, earlier, least_bytes) < wanted_bytes:
             if began_ns is None:
-                # It became short after the sample before this one began, which reads the node before its pods.
+                # It became short after the sample before this one began, which reads its pods last.
                 began_ns = sample.began_ns if before_ns is None else before_ns
             ended_ns = sample.ended_ns
         elif began_ns is not None and ended_ns is not None and sample.began_ns - ended_ns > same_ns:

@@ -103,6 +103,25 @@ async def test_memory_that_is_near_its_threshold_is_looked_at_where_no_source_te
     assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
 
 
+@pytest.mark.parametrize(
+    ("from_mib", "arming_seconds", "source"), [(100, 60.0, "arming"), (400, 0.0, "glance")]
+)
+async def test_a_part_that_is_slow_to_start_keeps_no_crossing_waiting(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, from_mib: int, arming_seconds: float, source: str
+) -> None:
+    """The kernel checks the programs of warrants for a second and more where it is slow."""
+
+    async def start(*, task_status: trio.TaskStatus[None]) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Generation, "_parts", lambda _: {"slow": start})
+    with trio.fail_after(60.0):  # of a busy machine
+        records = await guard(fake, from_bytes=from_mib * MIB, arming_seconds=arming_seconds)
+    crossed, *_ = [record for record in records if record.decision.evictions]
+    assert [wake.source for wake in crossed.wakes] == [source]
+    assert [eviction.pod.name for eviction in crossed.decision.evictions] == ["hog"]
+
+
 class GrowingPod:
     """A list of one pod; once it `grows`, the second glance at it finds the node's threshold crossed."""
 
