@@ -739,7 +739,7 @@ class Passes:
                 attempt = self._begin(eviction, snapshot, now_seconds)
             else:
                 attempt = self._evictor.begin(eviction, by_kernel_ns=served.signalled_ns())
-                attempt.warrant = served.document()
+                attempt.warrant = served.document
             attempts.append(attempt)
             if eviction.resource is Resource.MEMORY:
                 is_by_rule = eviction.threshold is None

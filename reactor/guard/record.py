@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -62,7 +62,7 @@ class EvictionAttempt:
     had at the end, below zero where others took it; `left_bytes` are still charged to the pod's cgroup,
     `left_shared_bytes` of them shared memory or tmpfs.
 
-    `warrant` is under which the kernel itself killed the pod at the crossing, as plain JSON values;
+    `warrant` returns under which the kernel itself killed the pod at the crossing, as plain JSON values;
     `no_warrant_because` says why it did not where it may.
     """
 
@@ -77,7 +77,7 @@ class EvictionAttempt:
     returned_bytes: int | None = None
     left_bytes: int | None = None
     left_shared_bytes: int | None = None
-    warrant: Mapping[str, Any] | None = None
+    warrant: Callable[[], Mapping[str, Any]] | None = None
     no_warrant_because: str | None = None
     process: ProcessMemory | None = None
     whole_because: str | None = None
@@ -405,7 +405,7 @@ def attempt_document(attempt: EvictionAttempt) -> dict[str, Any]:
         "returned_bytes": attempt.returned_bytes,
         "left_bytes": attempt.left_bytes,
         "left_shared_bytes": attempt.left_shared_bytes,
-        "warrant": attempt.warrant,
+        "warrant": None if attempt.warrant is None else dict(attempt.warrant()),
         "no_warrant_because": _text(attempt.no_warrant_because),
         "process": None if attempt.process is None else process_document(attempt.process),
         "pod_lives": attempt.process is not None,

@@ -36,6 +36,27 @@ class Outlook:
     asleep: Sequence[Pod] = ()
 
 
+class KernelsWord:
+    """What the kernel has written of one warrant, read anew each time until `keep`.
+
+    The program that kills takes the claim first and writes the rest after it, so a guard on another CPU may
+    follow before that is there.
+    """
+
+    def __init__(self, read: Callable[[], Result]) -> None:
+        """`read` returns what is written of the last warrant: this one, until the next takes its place."""
+        self._read = read
+        self._kept: Result | None = None
+
+    def __call__(self) -> Result:
+        """Return it as far as it is written."""
+        return self._read() if self._kept is None else self._kept
+
+    def keep(self) -> None:
+        """Have it stay what it is: another warrant is about to take its place."""
+        self._kept = self()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """A warrant that was armed: for whom, and on what it was decided. `result` says what came of it.
@@ -53,7 +74,7 @@ class Given:
     pods: Sequence[Pod]
     used: Mapping[str, PodUsage]
     decided_seconds: float
-    result: Callable[[], Result]
+    result: KernelsWord
 
     def decision(self) -> Decision:
         """Return the decision that the warrant carries: that of the crossing, as the pods stood then."""

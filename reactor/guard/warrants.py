@@ -33,7 +33,7 @@ import trio
 from reactor.errors import BpfError, ReactorError
 from reactor.guard.parts import PodUsages
 from reactor.guard.readiness import ahead_bytes
-from reactor.guard.warrant import Given, Outlook
+from reactor.guard.warrant import Given, KernelsWord, Outlook
 from reactor.guard.warrant_pods import KernelPods, PlacedPod, WarrantProbe
 from reactor.kernel.bpf.loaders import open_warrant_probe
 from reactor.kernel.bpf.records import UNUSED, CounterAddresses, WarrantOutcome, WarrantRecord
@@ -151,6 +151,7 @@ class Warrants:
     _changed: trio.Event = field(default_factory=trio.Event)
     _generation: int = 0
     _mark: _Mark | None = None
+    _word: KernelsWord | None = None
     _given: Given | None = None
     _served: Given | None = None
     _ended: WarrantEnd | None = None
@@ -197,9 +198,8 @@ class Warrants:
                     nursery.start_soon(take_records, probe, self._heed, lambda _: self._wake())
             finally:
                 self.rest()
-                if self._served is not None:  # it may be for the next generation
-                    result = self._served.result()
-                    self._served = replace(self._served, result=lambda: result)
+                if self._word is not None:  # it may be told by the next generation
+                    self._word.keep()
                 self._probe = None
                 self._known.clear()
                 self._watched.clear()
@@ -460,8 +460,11 @@ class Warrants:
             outside_counter=0 if outside is None else self._counter_of(outside.cgroup),
             spared=placed.spared,
         )
+        if self._word is not None:
+            self._word.keep()
         if not probe.draft(self._generation, terms):
             raise NoWarrantError("another warrant stands there")
+        self._word = KernelsWord(probe.result)
         # From here on the kernel heeds the bounds: what is read now is within them, or is found out.
         least_bytes = _least_bytes(usages, uid, 2 * own_margin_bytes)
         all_pods = (*outlook.pods, *outlook.asleep)
@@ -492,7 +495,7 @@ class Warrants:
             pods=outlook.pods,
             used=outlook.used,
             decided_seconds=outlook.now_seconds,
-            result=probe.result,
+            result=self._word,
         )
         if not probe.arm(self._generation, mark.arrivals, active_most=active_most):
             self._given = None

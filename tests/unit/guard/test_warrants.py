@@ -892,11 +892,35 @@ async def test_pass_follows_what_the_kernel_has_killed(started: Setting, make_lo
     (attempt,) = record.attempts
     assert ("killed", 150, 600 * MIB) == (attempt.outcome, attempt.killed_ns, attempt.credited_bytes)
     assert attempt.warrant is not None
-    assert attempt.warrant["generation"] == 1
+    assert attempt.warrant()["generation"] == 1
     assert not loop.passes.is_unfinished
     assert [started.hog.uid] == [flight.uid for flight in loop.known.state.in_flight]
     assert record.document()["evictions"][0]["warrant"]["signalled_ns"] == 150
     assert ["cgroup/hog", "cgroup/other"] == [one["pod"] for one in record.document()["ranking"]]
+
+
+async def test_signal_that_is_sent_after_the_guard_has_followed_is_in_the_record(
+    started: Setting, make_loop
+) -> None:
+    """The program takes the claim, and its CPU is taken away before it sends the signal."""
+    loop = make_loop(HARD, warrants=started.warrants)
+    loop.have(*started.pods)
+    loop.usages.seen = dict(started.usages.seen)
+    started.give()
+    started.probe.serve()
+    written = started.probe.found
+    started.probe.found = replace(written, outcome=WarrantOutcome.OPEN, signalled_ns=None, pid=0, comm="")
+    before_ns = time.monotonic_ns()
+    record = loop.passes.make([WAKE])
+    (attempt,) = record.attempts
+    assert attempt.killed_ns >= before_ns  # by the guard, which was the first then
+    assert record.document()["evictions"][0]["warrant"]["signalled_ns"] is None
+    started.probe.found = written
+    assert record.document()["evictions"][0]["warrant"]["signalled_ns"] == 150
+    started.give()
+    assert started.probe.armed_for is not None
+    told = record.document()["evictions"][0]["warrant"]
+    assert (150, 42, "hog") == (told["signalled_ns"], told["pid"], told["comm"])
 
 
 async def test_crossing_counts_though_its_memory_is_back_when_the_pass_comes(
