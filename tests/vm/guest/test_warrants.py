@@ -55,6 +55,14 @@ def armed(service: Service, pods: int) -> None:
     eventually(lambda: kernel_kill(service)["detail"] == known, known)
 
 
+def stop(pid: int) -> None:
+    """Stop a process, and return when each of its threads stands: on another CPU it runs on for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        while stat.read_text().rpartition(") ")[2][0] != "T":
+            pass
+
+
 def was_killed_by_the_kernel(service: Service, unit: str) -> dict[str, Any]:
     """Return the warrant under which this unit was killed, and nothing else."""
     decision = service.wait_for_eviction()
@@ -181,7 +189,7 @@ def test_guard_that_is_stopped_leaves_a_warrant_that_expires_and_follows_one_tha
     for number in range(CROSSINGS):
         hog = at_the_edge(f"hog-{number}")
         guard, pid, before = pid_of("reactor.service"), pid_of(hog.unit), hog.usage_bytes()
-        os.kill(guard, signal.SIGSTOP)
+        stop(guard)
         os.kill(pid, signal.SIGUSR1)
         try:
             eventually(
