@@ -306,7 +306,8 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
         try:
             yield f"{service}/"
         finally:
-            _systemctl("stop", service)
+            if _property("LoadState", service) != "not-found":  # as where all of it was killed
+                _systemctl("stop", service)
 
     told = ", ".join(f"{key}={value}" for key, value in properties.items())
     settings = f"{told}; oomd.conf: {conf or 'as Debian ships it'}"
