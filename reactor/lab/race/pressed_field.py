@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from reactor.errors import RefusedError
+from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.swap import machine_swap
 from reactor.lab.daemon_process import DaemonProcess
@@ -296,18 +297,19 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
 
     @contextmanager
     def unit() -> Iterator[str]:
-        # The unit's own process is below it, so that the node beside that may have the controllers.
+        # The unit's own process is below it, so that the node beside that may have the controllers. It is not to
+        # be killed: the unit would end, and the node with it.
         service = f"reactor-race-{os.getpid()}.service"
         # Nor does it stop, with all that is in the node, where one of the pods is killed.
         settings = {"Delegate": "yes", "DelegateSubgroup": "keeper", "OOMPolicy": "continue", **properties}
         options = [f"--property={key}={value}" for key, value in settings.items()]
         command = ["systemd-run", "--quiet", "--collect", f"--unit={service}", "--slice=-.slice", *options]
         _run([*command, "sleep", "infinity"])
+        os.setxattr(CgroupTree.discover().memory_root / service / "keeper", "user.oomd_omit", b"1")
         try:
             yield f"{service}/"
         finally:
-            if _property("LoadState", service) != "not-found":  # as where all of it was killed
-                _systemctl("stop", service)
+            _systemctl("stop", service)
 
     told = ", ".join(f"{key}={value}" for key, value in properties.items())
     settings = f"{told}; oomd.conf: {conf or 'as Debian ships it'}"
