@@ -297,8 +297,8 @@ def _systemd_oomd(name: str, properties: Mapping[str, str], conf: str) -> Contes
 
     @contextmanager
     def unit() -> Iterator[str]:
-        # The unit's own process is below it, so that the node beside that may have the controllers. It is not to
-        # be killed: the unit would end, and the node with it.
+        # The unit's own process is below it, so that the node beside that may have the controllers. It is not
+        # to be killed: the unit would end, and the node with it.
         service = f"reactor-race-{os.getpid()}.service"
         # Nor does it stop, with all that is in the node, where one of the pods is killed.
         settings = {"Delegate": "yes", "DelegateSubgroup": "keeper", "OOMPolicy": "continue", **properties}
