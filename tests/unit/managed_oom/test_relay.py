@@ -62,12 +62,12 @@ class Systemd:
             while not raw.endswith(b"\0"):
                 raw += await stream.receive_some()
             self.calls.append(json.loads(raw[:-1]))
-            self.connections.append(stream)
             if self.error is not None:
                 await stream.send_all(json.dumps({"error": self.error, "parameters": {}}).encode() + b"\0")
                 return
             try:
                 await stream.send_all(message(*self.units) if self.answer is None else self.answer)
+                self.connections.append(stream)
                 await stream.receive_some()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass
