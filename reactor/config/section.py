@@ -385,7 +385,7 @@ class Section:
     sources: _Sources = field(default_factory=_Sources)
     ebpf: _Ebpf = field(default_factory=_Ebpf)
     brake: BrakeMode = BrakeMode.OFF
-    oom_order: OomOrderMode = OomOrderMode.POLICY
+    oom_order: OomOrderMode = OomOrderMode.LEAVE
     kernel_kill: KernelKill = KernelKill.OFF
     kubernetes: Kubernetes | None = None
     runtime: _Runtime = field(default_factory=_Runtime)

@@ -279,7 +279,7 @@ class Settings:
     realtime: RealtimeSettings = field(default_factory=RealtimeSettings)
     sources: SourceSettings = field(default_factory=SourceSettings)
     brake: BrakeMode = BrakeMode.OFF
-    oom_order: OomOrderMode = OomOrderMode.POLICY
+    oom_order: OomOrderMode = OomOrderMode.LEAVE
     kernel_kill: KernelKill = KernelKill.OFF
     kubernetes: KubernetesSettings | None = None
     reclaim: ReclaimSettings = field(default_factory=ReclaimSettings)

@@ -51,7 +51,7 @@ def test_no_process_of_a_pod_that_forks_all_the_time_keeps_what_was_written(
     with hog(node.tree.path(node.add_pod("filler", request_bytes=300 * MIB))) as filler:
         daemon.configure(
             {"evictionHard": {"memory.available": "64Mi"}, "evictionPressureTransitionPeriod": "0s"},
-            {"housekeepingInterval": "200ms"},
+            {"housekeepingInterval": "200ms", "oomOrder": "policy"},
         )
         daemon.start()
         for mib in range(4, 256, 4):

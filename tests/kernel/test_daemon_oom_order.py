@@ -18,7 +18,7 @@ from tests.support.this_machine import oom_killed_in
 from tests.support.waiting import eventually
 
 HARD = {"evictionHard": {"memory.available": "64Mi"}, "evictionPressureTransitionPeriod": "0s"}
-SECTION = {"housekeepingInterval": "200ms"}
+SECTION = {"housekeepingInterval": "200ms", "oomOrder": "policy"}
 # A process that holds memory, and starts another one once the file is there.
 _PARENT = """
 import os, sys, time

@@ -438,9 +438,9 @@ def test_where_static_pods_come_from_is_taken_from_the_kubelets_own_key() -> Non
     assert found.static_pods_path == "/etc/kubernetes/manifests"
 
 
-def test_the_order_of_the_oom_killer_is_the_policys_unless_it_is_to_be_left() -> None:
-    assert OomOrderMode.POLICY is _read("{}").oom_order
-    assert OomOrderMode.LEAVE is _read("reactor: {oomOrder: leave}").oom_order
+def test_the_oom_killer_keeps_its_own_order_unless_the_policys_is_asked_for() -> None:
+    assert OomOrderMode.LEAVE is _read("{}").oom_order
+    assert OomOrderMode.POLICY is _read("reactor: {oomOrder: policy}").oom_order
     assert ["reactor.oomOrder"] == _paths("reactor: {oomOrder: off}")
 
 
