@@ -9,6 +9,7 @@ from typing import Any
 
 from reactor.config.decode import CONVERTER, decode
 from reactor.config.lenient import decode_leniently, register_preparation
+from reactor.config.reduced import register_reduction
 from reactor.config.scalars import GracePeriod, Priority
 from reactor.model.pods import (
     DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS,
@@ -344,6 +345,25 @@ def _read_volume(raw: Any, cls: Any) -> _Volume:
 
 CONVERTER.register_structure_hook(_Volume, _read_volume)
 register_preparation(_Volume, _with_source)
+
+
+def _with_critical_annotations(_: Mapping[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata with the annotations that make a pod critical, and no others."""
+    annotations = kept.pop("annotations", {})
+    critical = {key: annotations[key] for key in (SOURCE_ANNOTATION, MIRROR_ANNOTATION) if key in annotations}
+    return {**kept, "annotations": critical} if critical else kept
+
+
+def _with_kinds(raw: Mapping[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Return a volume with its source, whatever that is: without one it would be an emptyDir."""
+    sources: dict[str, Any] = {
+        key: {} for key, source in raw.items() if source is not None and key not in kept
+    }
+    return {**kept, **sources}
+
+
+register_reduction(_Metadata, _with_critical_annotations)
+register_reduction(_Volume, _with_kinds)
 
 
 def _read(raw: Any, _: Any) -> Pod:

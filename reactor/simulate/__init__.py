@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from reactor.config.summary import Summary
 from reactor.errors import ConfigError
-from reactor.simulate.replay import replay
+from reactor.simulate.replay import Pass, line_of, passes, replay
 from reactor.simulate.scenario import Scenario, scenario_in, warn, without_cycle_collection
 from reactor.text import printable
 
@@ -35,18 +36,18 @@ def _run(path: str, output: str) -> int:
         for line in replay(scenario):
             print(json.dumps(line))
     else:
-        _print_table(scenario, replay(scenario))
+        _print_table(scenario)
     return 0
 
 
-def _print_table(scenario: Scenario, lines: Iterable[dict[str, Any]]) -> None:
+def _print_table(scenario: Scenario) -> None:
     """Print what happens in each step, a line each: names stay whole however narrow the screen is."""
     if scenario.name:
         print(printable(scenario.name))
     print(f"{'AT':>10}  {'WHAT':<{_WHAT_COLUMNS}}  WHO")
-    for line in lines:
-        at = f"{line['at']:g} s"
-        for what, who in _happened(line) or [("nothing", "")]:
+    for made in passes(scenario, scenario.settings, Summary.snapshot):
+        at = f"{made.step.at:g} s"
+        for what, who in _happened(made) or [("nothing", "")]:
             print(f"{at:>10}  {what:<{_WHAT_COLUMNS}}  {printable(who)}".rstrip())
             at = ""
 
@@ -62,7 +63,8 @@ def _rule(line: Mapping[str, Any]) -> str:
     return held if line["because"] is None else f"{held}; {line['because']}"
 
 
-def _happened(line: dict[str, Any]) -> list[tuple[str, str]]:
+def _happened(made: Pass) -> list[tuple[str, str]]:
+    line = line_of(made)
     return [
         *(("condition", one) for one in line["conditions"]),
         *(("met", one) for one in line["thresholdsMet"]),
@@ -76,7 +78,10 @@ def _happened(line: dict[str, Any]) -> list[tuple[str, str]]:
             )
         ),
         *(("rule", _rule(one)) for one in line.get("rules") or () if one["acted"] or one["holdsIn"]),
-        *((f"{place}. in order", one) for place, one in enumerate(line["ranking"], 1)),
+        *(
+            ("never evicted" if one.pod.critical_because else f"{place}. in order", one.pod.key)
+            for place, one in enumerate(made.decision.ranking, 1)
+        ),
         *(("image removed", one) for one in line["imagesRemoved"]),
         *(("not admitted", key) for key, answer in line["admit"].items() if not answer["admitted"]),
         *([("error", line["error"])] if line["error"] else []),

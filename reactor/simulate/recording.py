@@ -3,8 +3,8 @@
 On a Kubernetes node the kubelet is asked for its Summary API and pods; a plain node is observed as the daemon
 observes it (plain_node.py).
 
-The file has the fields of pods and statistics that a decision depends on, and nothing else: no environment,
-no image, no label of a pod.
+The file has the fields of pods and statistics that decoding reads (config/reduced.py), and nothing else: no
+environment, no image, no label of a pod.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from typing import Any, BinaryIO, Final
 import trio
 
 from reactor.config.documents import load_document
-from reactor.config.pod import MIRROR_ANNOTATION, SOURCE_ANNOTATION
+from reactor.config.pod import PodDocument
+from reactor.config.reduced import reduced
 from reactor.config.settings import Configuration, load_configuration
+from reactor.config.summary import Summary
 from reactor.errors import first_failure
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kube.client import ApiClient
 from reactor.kube.credentials import Credentials
 from reactor.kube.errors import ApiError
 from reactor.kube.kubelet import PODS_PATH, SUMMARY_PATH, kubelet_access
+from reactor.kube.watch import read_list
 from reactor.model.settings import KubernetesSettings, Settings
-from reactor.model.signals import Layout
+from reactor.model.signals import Layout, Signal
 from reactor.simulate.from_journal import steps_of_journal
 from reactor.simulate.plain_node import PlainNode, Worth, pod_document, preferences_of, summary_of
 from reactor.simulate.rule_numbers import numbers_document
@@ -38,6 +41,10 @@ from reactor.simulate.scenario_file import ScenarioFile, at
 from reactor.text import printable
 
 _TERMINAL: Final = frozenset({"Failed", "Succeeded"})
+# Thresholds that follow from others, and are not written.
+_DERIVED: Final = frozenset(
+    {Signal.ALLOCATABLE_MEMORY_AVAILABLE, Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE}
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,18 +168,39 @@ class _Looks:
         return due <= limit
 
 
+class _ActivePods:
+    """Keeps what a recording has of each pod of a list that arrives; others take part in no decision."""
+
+    def __init__(self) -> None:
+        self.reduced: list[Any] = []
+
+    def listing(self) -> None:
+        self.reduced.clear()
+
+    def take(self, document: Any) -> None:
+        if is_active(document):
+            self.reduced.append(reduced_pod(document))
+
+    def drop(self, document: Any) -> None:
+        raise NotImplementedError(f"a list drops nothing: {document!r:.80}")
+
+    def listed(self) -> None:
+        pass
+
+
 async def _ask(client: ApiClient, *, first: bool) -> tuple[Any, list[Any] | None]:
     """Return statistics and pods, each None where it can't be had; raises ApiError if that is so at first."""
+    pods = _ActivePods()
     try:
         summary = await client.get(SUMMARY_PATH)
-        listed = await client.get(PODS_PATH)
+        # As the daemon reads it: the list of a full node is larger than any one answer may be.
+        await read_list(client, PODS_PATH, {}, pods)
     except ApiError as error:
         if first:
             raise
         print(f"reactor: {error}", file=sys.stderr)
         return None, None
-    items = listed.get("items") if isinstance(listed, Mapping) else None
-    return summary, [reduced_pod(pod) for pod in items or () if is_active(pod)]
+    return summary, pods.reduced
 
 
 async def _stop_at_signal(scope: trio.CancelScope) -> None:
@@ -187,8 +215,12 @@ def _header(configuration: Configuration, path: Path) -> dict[str, Any]:
     layout = configuration.settings.eviction.layout
     section = raw.get("reactor")
     rules = section.get("rules") if isinstance(section, Mapping) else None
+    written = {key: value for key, value in raw.items() if key != "reactor" and value is not None}
+    if configuration.settings.kubernetes is None:
+        # What is not written means in a scenario what it means to a kubelet; here there is none.
+        written = {**_unwritten(configuration.settings), **written}
     return {
-        "kubeletConfiguration": {key: value for key, value in raw.items() if key != "reactor"},
+        "kubeletConfiguration": written,
         "filesystems": {
             "dedicatedImageFs": layout is not Layout.SINGLE,
             "splitImageFs": layout is Layout.SPLIT,
@@ -196,6 +228,16 @@ def _header(configuration: Configuration, path: Path) -> dict[str, Any]:
         "pods": [],
         **({"rules": rules} if rules else {}),
     }
+
+
+def _unwritten(settings: Settings) -> dict[str, Any]:
+    """Return the defaults of a plain node that are not a kubelet's."""
+    hard = {
+        str(threshold.signal): threshold.value.text
+        for threshold in settings.eviction.thresholds
+        if threshold.is_hard and threshold.signal not in _DERIVED
+    }
+    return {"enforceNodeAllocatable": [], "evictionHard": hard}
 
 
 @contextmanager
@@ -207,98 +249,17 @@ def _opened(output: str) -> Iterator[BinaryIO]:
         yield file
 
 
-class _Keep:
-    """Marks a value that is kept as it is."""
-
-
-_KEEP: Final = _Keep()
-
-
-def _keep(*names: str, **more: Any) -> dict[str, Any]:
-    return {**dict.fromkeys(names, _KEEP), **more}
-
-
-_RESOURCES: Final = _keep("requests", "limits")
-
-
-_CONTAINER: Final = _keep("name", "restartPolicy", resources=_RESOURCES)
-
-
-_POD: Final = {
-    "metadata": _keep("name", "namespace", "uid", annotations=_keep(SOURCE_ANNOTATION, MIRROR_ANNOTATION)),
-    "spec": _keep(
-        "priority",
-        "terminationGracePeriodSeconds",
-        "tolerations",
-        "overhead",
-        resources=_RESOURCES,
-        containers=_CONTAINER,
-        initContainers=_CONTAINER,
-    ),
-    "status": _keep("qosClass"),
-}
-
-
-_MEMORY: Final = _keep("time", "availableBytes", "workingSetBytes", "usageBytes")
-
-
-_FILESYSTEM: Final = _keep(
-    "time", "availableBytes", "capacityBytes", "usedBytes", "inodesFree", "inodes", "inodesUsed"
-)
-
-
-_SUMMARY: Final = {
-    "node": {
-        "memory": _MEMORY,
-        "fs": _FILESYSTEM,
-        "runtime": {"imageFs": _FILESYSTEM, "containerFs": _FILESYSTEM},
-        "rlimit": _keep("time", "maxpid", "curproc"),
-        "systemContainers": _keep("name", memory=_MEMORY),
-    },
-    "pods": {
-        "podRef": _keep("name", "namespace", "uid"),
-        "memory": _MEMORY,
-        "containers": _keep("name", memory=_MEMORY, rootfs=_FILESYSTEM, logs=_FILESYSTEM),
-        "volume": _keep("name", "usedBytes", "inodesUsed"),
-        "ephemeral-storage": _FILESYSTEM,
-        "process_stats": _keep("process_count"),
-    },
-}
-
-
 def reduced_summary(summary: Any) -> Any:
     """Return a stats/v1alpha1 Summary with what a scenario reads of it."""
-    return _picked(summary, _SUMMARY)
+    return reduced(summary, Summary)
 
 
 def reduced_pod(pod: Any) -> Any:
-    """Return a v1.Pod with what a scenario reads of it."""
-    reduced = _picked(pod, _POD)
-    spec = pod.get("spec") if isinstance(pod, Mapping) else None
-    volumes = spec.get("volumes") if isinstance(spec, Mapping) else None
-    if isinstance(volumes, list) and volumes:
-        reduced["spec"]["volumes"] = [_volume(volume) for volume in volumes if isinstance(volume, Mapping)]
-    return reduced
+    """Return a v1.Pod with what a scenario reads of it: no environment, no image, no label."""
+    return reduced(pod, PodDocument)
 
 
 def is_active(pod: Any) -> bool:
     """Return whether anything of the pod may run; others take part in no decision."""
     status = pod.get("status") if isinstance(pod, Mapping) else None
     return not (isinstance(status, Mapping) and status.get("phase") in _TERMINAL)
-
-
-def _volume(volume: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a volume with its kind; of what a kind says only an emptyDir's medium and limit count."""
-    kinds = {"name": _KEEP, "emptyDir": _keep("medium", "sizeLimit")}
-    return {key: _picked(value, kinds.get(key, {})) for key, value in volume.items()}
-
-
-def _picked(document: Any, tree: Any) -> Any:
-    if isinstance(tree, _Keep):
-        return document
-    if isinstance(document, list):
-        return [_picked(item, tree) for item in document]
-    if not isinstance(document, Mapping):
-        return {}
-    found = {key: _picked(document[key], tree[key]) for key in tree if document.get(key) is not None}
-    return {key: value for key, value in found.items() if value not in ({}, [])}

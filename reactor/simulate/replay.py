@@ -54,7 +54,7 @@ class Pass:
 
 def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
     """Yield what each step decided, as the objects of `--output json`."""
-    return map(_line, passes(scenario, scenario.settings, Summary.snapshot))
+    return map(line_of, passes(scenario, scenario.settings, Summary.snapshot))
 
 
 def passes(
@@ -154,7 +154,8 @@ def _renew_memory_levels(settings: EvictionSettings, node: _Node, now_seconds: f
             node.memory_levels[str(threshold)] = level
 
 
-def _line(made: Pass) -> dict[str, Any]:
+def line_of(made: Pass) -> dict[str, Any]:
+    """Return what a step decided as an object of `--output json`."""
     step, decision = made.step, made.decision
     evictions = [*decision.evictions, *(one for by_rule in made.by_rules for one in by_rule.evictions)]
     line = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reactor.errors import ConfigError, Problem
@@ -54,11 +54,18 @@ def sweep_files(options: SweepOptions) -> int:
 
 def _scenarios(paths: Iterable[str]) -> Iterator[tuple[str, Scenario]]:
     for path in paths:
-        scenario = scenario_in(path)
+        try:
+            scenario = scenario_in(path)
+        except ConfigError as error:  # of which file it is says nothing in a document's own paths
+            raise ConfigError([_in_file(one, path) for one in error.problems]) from error
         if not scenario.steps:
             raise ConfigError([Problem(path=path, got="no steps", accepted="a scenario with some")])
         warn(scenario)
         yield path, scenario
+
+
+def _in_file(problem: Problem, path: str) -> Problem:
+    return problem if problem.path == path else replace(problem, path=f"{path}: {problem.path}")
 
 
 def _told(swept: Iterable[Swept], count: int) -> Iterator[Swept]:

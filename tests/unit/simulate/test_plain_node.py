@@ -9,11 +9,14 @@ import pytest
 import trio
 
 from reactor.config import settings_from_text
+from reactor.config.settings import load_configuration
 from reactor.kernel.cgroup import CgroupVersion
+from reactor.model.decisions import PolicyState, Snapshot
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
 from reactor.model.thresholds import Observation
+from reactor.policy import decide
 from reactor.simulate import recording
 from reactor.simulate.plain_node import PlainNode, Worth, pod_document, summary_of
 from reactor.simulate.recording import RecordOptions, record
@@ -156,6 +159,32 @@ def test_record_writes_a_plain_nodes_scenario(node, settings, proc, tmp_path, mo
     assert [pod.name for pod in scenario.steps[0].pods or ()] == ["hog", "web"]
     assert len(scenario.steps) == 1  # nothing has changed since
     assert "1 steps recorded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("enforced", ["", "enforceNodeAllocatable: [pods]\n", "enforceNodeAllocatable: []\n"])
+@pytest.mark.parametrize("hard", ["", "evictionHard:\n", "evictionHard: {memory.available: 100Mi}\n"])
+def test_a_plain_nodes_recording_is_judged_as_the_daemon_judges_the_node(
+    node, proc, tmp_path, monkeypatch, enforced, hard
+):
+    monkeypatch.setattr(recording, "PlainNode", partial(PlainNode, proc=proc))
+    monkeypatch.setattr(recording.CgroupTree, "discover", lambda: node.tree)
+    section = CONFIG.split("\n")[1].replace("PATH", str(tmp_path))
+    config, out = tmp_path / "config.yaml", tmp_path / "node.json"
+    config.write_text(f"{enforced}{hard}{section}\n")
+    assert record(RecordOptions(config=config, output=str(out), interval_seconds=0.01, seconds=0.0)) == 0
+    scenario = scenario_from_text(out.read_text(), "recorded")
+    settings = load_configuration(config).settings
+    assert settings.eviction.thresholds == scenario.settings.thresholds
+
+    seen, pods, usages = looked(node, settings, proc)
+    by_daemon = decide(
+        settings.eviction, PolicyState(), Snapshot(signals=seen, pods=dict(usages)), pods, 0.0
+    )[1]
+    (line,) = replay(scenario)
+    memory = [str(one) for one in by_daemon.thresholds_met if "emory" in str(one)]
+    assert memory == [one for one in line["thresholdsMet"] if "emory" in one]
+    assert [one.pod.key for one in by_daemon.evictions] == [one["pod"] for one in line["evicted"]]
+    assert [one.pod.key for one in by_daemon.ranking] == line["ranking"]
 
 
 def test_record_writes_who_goes_first_and_last_by_the_lists(node, settings, proc, tmp_path, monkeypatch):

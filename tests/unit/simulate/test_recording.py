@@ -186,6 +186,21 @@ async def test_looks_go_on_until_the_time_is_over_and_there_is_one_at_least(
     assert trio.current_time() - began == max(seconds, expected[-1] + looks[-1])
 
 
+async def test_a_node_whose_pods_are_more_than_one_answer_may_hold_is_recorded() -> None:
+    environment = [{"name": f"v{number}", "value": "x" * 1000} for number in range(20)]
+    containers = [{"name": "main", "env": environment}]
+    pods = [pod_document(f"p{number}", spec={"containers": containers}) for number in range(250)]
+    assert len(json.dumps(pods)) > 4 << 20
+
+    def script(request: Asked) -> Reply:
+        return Reply(body=_summary(1, 1) if request.path == "/stats/summary" else {"items": pods})
+
+    async with served(script) as (_, client):
+        _, recorded = await recording._ask(client, first=True)
+    assert [f"p{number}" for number in range(250)] == [pod["metadata"]["name"] for pod in recorded or ()]
+    assert len(json.dumps(recorded)) < 1 << 16
+
+
 def recording_access(url: str) -> Any:
     return Access(server=url)
 
@@ -281,7 +296,10 @@ def test_a_recording_of_the_journal_needs_no_cluster(tmp_path: Path) -> None:
     )
     assert 0 == record(options)
     document = json.loads(out.read_text())
-    assert {"evictionHard": {"memory.available": "1Gi"}} == document["kubeletConfiguration"]
+    assert {
+        "enforceNodeAllocatable": [],
+        "evictionHard": {"memory.available": "1Gi"},
+    } == document["kubeletConfiguration"]
     assert 1 == len(document["steps"])
 
 

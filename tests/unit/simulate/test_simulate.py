@@ -262,6 +262,20 @@ def test_the_table_breaks_no_name_and_fits_80_columns(
     assert max(map(len, lines)) <= 80
 
 
+def test_a_pod_that_is_never_evicted_has_no_place_in_the_tables_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pod(name: str, **more: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name, "uid": name, **more}, "spec": {"containers": [{"name": "c"}]}}
+
+    pods = [pod("web"), pod("database", annotations={"kubernetes.io/config.source": "file"}), pod("batch")]
+    document = _with(pods=pods, steps=[{"at": "0s", "summary": MEMORY}])
+    _, out, _ = _run(json.dumps(document), tmp_path, capsys, "table")
+    order = [line.split() for line in out.splitlines() if "in order" in line or "never" in line]
+    assert ["1. in order", "2. in order", "never evicted"] == [" ".join(one[:-1]) for one in order]
+    assert "default/database" == order[-1][-1]
+
+
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Return every (container, key) in a document."""
     here = list(value.items()) if isinstance(value, dict) else list(enumerate(value))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reactor.errors import ConfigError
-from reactor.simulate.replay import _line, passes
+from reactor.simulate.replay import line_of, passes
 from reactor.simulate.scenario import scenario_from_text
 from tests.upstream.differential.compare import Difference, compare, coverage
 from tests.upstream.differential.compare_images import compare_images
@@ -28,7 +28,7 @@ def project(document: Json) -> list[Json]:
     scenario = scenario_from_text(json.dumps(document), "scenario")
     lines = []
     for made in passes(scenario, scenario.settings, lambda summary: summary.snapshot()):
-        line = _line(made)
+        line = line_of(made)
         for told, eviction in zip(line["evicted"], made.decision.evictions, strict=True):
             told["annotations"] = dict(eviction.annotations)
         lines.append(line)
