@@ -186,12 +186,15 @@ async def _connected(address: str) -> DBusConnection:
         authenticator = Authenticator(enable_fds=True, inc_null_byte=False)
         for request in authenticator:
             await stream.send_all(request)
-            authenticator.feed(await stream.receive_some())
+            answer = await stream.receive_some()
+            if not answer:  # the authenticator would ask for more of it, for ever
+                raise ConnectionResetError("closed the connection during authentication")
+            authenticator.feed(answer)
         await stream.send_all(BEGIN)
         connection = DBusConnection(stream.socket, enable_fds=True)
         async with connection.router() as router:
-            answer = await router.send_and_get_reply(message_bus.Hello())
-            connection.unique_name = answer.body[0]
+            hello = await router.send_and_get_reply(message_bus.Hello())
+            connection.unique_name = hello.body[0]
     except BaseException:
         stream.socket.close()
         raise

@@ -34,3 +34,49 @@ async def test_a_bus_that_does_not_let_us_in_leaves_no_socket_open(
                 async with open_bus(f"unix:path={path}"):
                     pass
         gc.collect()
+
+
+class _Steps(trio.abc.Instrument):
+    """Cancels what goes on for more steps than any conversation has."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self.left = 1_000
+        self._scope = scope
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self._scope.cancel()
+
+
+@pytest.mark.parametrize("answer", [b"", b"REJECTED", b"OK 1234deadbeef\r\n"])
+async def test_a_bus_that_closes_during_authentication_is_an_error_at_once(
+    tmp_path: Path, answer: bytes
+) -> None:
+    path = tmp_path / "bus"
+    with trio.socket.socket(trio.socket.AF_UNIX) as listening:
+        await listening.bind(str(path))
+        listening.listen()
+
+        async def serve() -> None:
+            connection, _ = await listening.accept()
+            with connection:
+                await connection.recv(4096)
+                if answer:
+                    await connection.send(answer)
+                connection.shutdown(trio.socket.SHUT_WR)
+                await trio.sleep_forever()
+
+        with trio.CancelScope() as scope:
+            steps = _Steps(scope)
+            trio.lowlevel.add_instrument(steps)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(serve)
+                    with pytest.raises(BusError, match="closed the connection"):
+                        async with open_bus(f"unix:path={path}"):
+                            pass
+                    nursery.cancel_scope.cancel()
+            finally:
+                trio.lowlevel.remove_instrument(steps)
+        assert steps.left > 0
