@@ -161,6 +161,8 @@ class Announcer:
         self._told_of.discard(uid)
         self._over.pop(uid, None)
         self._problems.pop(uid, None)
+        if uid in self._announcements:
+            self._new.set()  # it was announced again while this task was ending
         self._show()
 
     async def _see_once(self, uid: str) -> None:

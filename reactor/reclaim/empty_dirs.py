@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import time
 from contextlib import suppress
 from typing import Final
@@ -36,6 +37,8 @@ _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
 _BELOW: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
 _MOST_OPEN: Final = 32
 _MOST_SECONDS: Final = 600.0  # files may come for ever
+_NAMES_TRIED: Final = 100  # at the volume's top, for one directory
+_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 _LOOKS: Final = 4  # a directory is gone through again where something came while its entries were removed
 _WHY: Final = {
     errno.ENOSYS: "the kernel lacks openat2(2) (Linux 5.6), or a seccomp filter refuses it",
@@ -130,6 +133,7 @@ class _Emptying:
         self._device = os.fstat(top_fd).st_dev
         self._deadline = time.monotonic() + _MOST_SECONDS
         self._stack: list[_Directory] = []
+        self._prefix = f".emptied-{secrets.token_hex(8)}-"  # no tenant may know the names beforehand
         self._moved = 0  # how many directories were moved to the volume's top, by numbers from 1 on
         self._problem: str | None = None
 
@@ -141,7 +145,7 @@ class _Emptying:
             number = 0
             while number < self._moved:  # and more may be moved while these are emptied
                 number += 1
-                self._remove_moved(_moved_name(number))
+                self._remove_moved(self._moved_name(number))
                 self._walk()
         finally:
             for directory in self._stack:
@@ -192,19 +196,24 @@ class _Emptying:
 
         A mount point can't be moved (EBUSY), and nothing can be moved from one mount to another (EXDEV).
         """
-        while True:
+        for tries_left in reversed(range(_NAMES_TRIED)):
             self._moved += 1
             try:
-                os.rename(name, _moved_name(self._moved), src_dir_fd=parent_fd, dst_dir_fd=self._top_fd)
+                os.rename(
+                    name, self._moved_name(self._moved), src_dir_fd=parent_fd, dst_dir_fd=self._top_fd
+                )
             except OSError as error:
-                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                if error.errno not in _TAKEN or not tries_left:
                     raise
-                continue  # the name is taken, of an earlier run or by the tenant
+                continue  # the tenant has read an earlier name, and taken the next ones
             return
 
     def _is_moved(self, name: str) -> bool:
-        prefix, _, number = name.rpartition("-")
-        return f"{prefix}-" == _moved_name("") and number.isdecimal() and int(number[:20]) <= self._moved
+        number = name.removeprefix(self._prefix)
+        return number != name and number.isdecimal() and 0 < int(number[:20]) <= self._moved
+
+    def _moved_name(self, number: int) -> str:
+        return f"{self._prefix}{number}"
 
     def _remove_moved(self, name: str) -> None:
         try:
@@ -243,10 +252,6 @@ class _Emptying:
     def _note(self, directory: _Directory, name: str, why: str) -> None:
         directory.failed = True
         self._problem = f"{name!r}: {why}"
-
-
-def _moved_name(number: int | str) -> str:
-    return f".emptied-{os.getpid()}-{number}"
 
 
 def _why(error: OSError) -> str:

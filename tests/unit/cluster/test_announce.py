@@ -141,6 +141,20 @@ async def test_an_eviction_becomes_a_status_one_event_and_then_the_end_of_its_sa
         assert {} == run.announcer.problems
 
 
+async def test_a_pod_that_is_evicted_again_before_its_withdrawal_has_ended_is_announced(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "a.json", _Server("web")) as run:
+        run.announcer.announce(announcement())
+        await until(lambda: bool(run.node.done))
+        patches = run.server.patches
+        run.server.pods["web"]["status"] = {"phase": "Running"}
+        run.told_by_watch()
+        run.announcer.withdraw("uid-web")
+        run.announcer.announce(announcement())
+        await until(lambda: run.status().get("reason") == "Evicted" and run.server.patches > patches)
+
+
 async def test_the_same_pod_is_announced_once(tmp_path: Path) -> None:
     async with running(tmp_path / "a.json", _Server("web")) as run:
         run.announcer.announce(announcement())
