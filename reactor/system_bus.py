@@ -186,10 +186,7 @@ async def _connected(address: str) -> DBusConnection:
         authenticator = Authenticator(enable_fds=True, inc_null_byte=False)
         for request in authenticator:
             await stream.send_all(request)
-            answer = await stream.receive_some()
-            if not answer:  # the authenticator would ask for more of it, for ever
-                raise ConnectionResetError("closed the connection during authentication")
-            authenticator.feed(answer)
+            authenticator.feed(await _received(stream))
         await stream.send_all(BEGIN)
         connection = DBusConnection(stream.socket, enable_fds=True)
         async with connection.router() as router:
@@ -199,6 +196,14 @@ async def _connected(address: str) -> DBusConnection:
         stream.socket.close()
         raise
     return connection
+
+
+async def _received(stream: trio.SocketStream) -> bytes:
+    """Return what has come, never nothing: the authenticator would ask for more of that for ever."""
+    received = bytes(await stream.receive_some())
+    if not received:
+        raise ConnectionResetError("closed the connection during authentication")
+    return received
 
 
 def _discard(message: Message) -> None:

@@ -18,6 +18,7 @@ from typing import Final
 from reactor.config.decode import UNKNOWN_KEY, decode
 from reactor.config.documents import load_document
 from reactor.config.drop_ins import Layers, Named, drop_in_paths
+from reactor.config.exposure import ONLY_OURS, directory_exposure, exposed_because
 from reactor.config.ineffective import SECTION, ineffective, misplaced
 from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.refused import shorten
@@ -51,7 +52,6 @@ KEY_OF_EVENT: Final = {
     EventKind.OOM_KILL: "onOOMKill",
     EventKind.SOURCE_LOST: "onSourceLost",
 }
-_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +97,7 @@ def load_configuration(
     if may_run_commands and where is not None:
         exposed = _exposed_because((main, *drop_ins), config_dir)
     if exposed is not None:
-        accepted = (
-            "a file and directory that belong to root or the daemon's user, and no other user may write"
-        )
-        raise ConfigError([Problem(path=f"reactor.{where}", got=exposed, accepted=accepted)])
+        raise ConfigError([Problem(path=f"reactor.{where}", got=exposed, accepted=ONLY_OURS)])
     return Configuration(settings=settings, text=text)
 
 
@@ -202,39 +199,11 @@ def _exposed_because(files: Sequence[_Text], config_dir: Path | None) -> str | N
     try:
         problems = [exposed_because(one.path, one.found) for one in files]
         if config_dir is not None:
-            problems.append(_directory_exposure(config_dir))
+            problems.append(directory_exposure(config_dir))
     except OSError as error:
         got, where = str(error.strerror), str(error.filename)
         raise ConfigError([Problem(path=where, got=got, accepted="a readable directory")]) from error
     return next((problem for problem in problems if problem is not None), None)
-
-
-def exposed_because(path: Path, found: os.stat_result) -> str | None:
-    """Return how others than root and the running user could change the file, None where they can't.
-
-    `found` is the file's own status, from the descriptor that it was read through. The directory counts as
-    well, that of the name and that of the file where the name is a symbolic link. Raises OSError.
-    """
-    directories = dict.fromkeys((path.absolute().parent, Path(os.path.realpath(path)).parent))
-    problems = [_exposure(path, found), *(_directory_exposure(one) for one in directories)]
-    return next((problem for problem in problems if problem is not None), None)
-
-
-def _directory_exposure(directory: Path) -> str | None:
-    # No user writes through a read-only mount: that is how a ConfigMap lies in a container, with mode 0777.
-    if os.statvfs(directory).f_flag & os.ST_RDONLY:
-        return None
-    found = directory.stat()
-    # In a sticky directory (/tmp) only its owner can replace a file of another user's.
-    return _exposure(directory, found, may_write=bool(found.st_mode & stat.S_ISVTX))
-
-
-def _exposure(path: Path, found: os.stat_result, *, may_write: bool = False) -> str | None:
-    if found.st_uid not in {0, os.geteuid()}:
-        return f"{path} belongs to uid {found.st_uid}"
-    if found.st_mode & _OTHERS_MAY_WRITE and not may_write:
-        return f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others may write it"
-    return None
 
 
 def settings_from_text(text: str, name: str) -> Settings:

@@ -13,7 +13,9 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import trio
 
@@ -129,9 +131,11 @@ class Credentials:
             self._access_looks = looks
             self._tls_looks = None
         self._renew_tls(access)
-        return Session(
-            server=access.server, tls=self._tls, server_name=access.server_name, token=self._token(access)
-        )
+        token = self._token(access)
+        if token is not None and self._tls is None and not _is_this_machine(access.server):
+            accepted = "https, or this machine: a token is sent to no other in clear"
+            raise ConfigError([Problem(path="server", got=repr(access.server), accepted=accepted)])
+        return Session(server=access.server, tls=self._tls, server_name=access.server_name, token=token)
 
     def _renew_tls(self, access: Access) -> None:
         looks = _looks(access.paths)
@@ -237,7 +241,9 @@ def run_exec(command: Exec) -> tuple[str, float | None]:
     Raises ConfigError, OSError, subprocess errors as OSError. Source: client.authentication.k8s.io.
     """
     asked = {"apiVersion": command.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    environment = {**os.environ, **command.env, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
+    # In a child of ours it leads to our modules, and a command in Python would load them as its own.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {**inherited, **command.env, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
     try:
         ended = subprocess.run(
             [command.command, *command.args],
@@ -269,6 +275,14 @@ def run_exec(command: Exec) -> tuple[str, float | None]:
             ]
         )
     return credential.status.token, credential.status.expiration_timestamp
+
+
+def _is_this_machine(server: str) -> bool:
+    try:
+        host = urlsplit(server).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _looks(paths: Iterable[str]) -> _Looks:

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from reactor.config.decode import decode
 from reactor.config.documents import load_document
+from reactor.config.exposure import ONLY_OURS, exposed_because
 from reactor.errors import ConfigError, Problem
 
 SERVICE_ACCOUNT_DIRECTORY: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -147,13 +148,29 @@ def read_access(kubeconfig_path: str | None, environment: Mapping[str, str] | No
     path = Path(kubeconfig_path)
     try:
         with path.open("rb") as file:
-            text = file.read(_LARGEST_BYTES).decode()
+            found, text = os.fstat(file.fileno()), file.read(_LARGEST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         got = error.strerror if isinstance(error, OSError) else "no UTF-8"
         raise ConfigError(
             [Problem(path=kubeconfig_path, got=str(got), accepted="a readable kubeconfig")]
         ) from error
-    return access_from_kubeconfig(text, path)
+    access = access_from_kubeconfig(text, path)
+    if access.exec is not None:
+        _check_exposure(path, found, text)
+    return access
+
+
+def _check_exposure(path: Path, found: os.stat_result, text: str) -> None:
+    """Raise ConfigError where others could change the command that a kubeconfig has run."""
+    try:
+        exposed = exposed_because(path, found)
+    except OSError as error:
+        exposed = f"{error.filename}: {error.strerror}"
+    if exposed is None:
+        return
+    document = decode(load_document(text, str(path)), _Document)
+    user = _one(document.contexts, document.current_context, "").context.user
+    raise ConfigError([Problem(path=f"{path}.users[{user}].user.exec", got=exposed, accepted=ONLY_OURS)])
 
 
 def in_cluster_access(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT_DIRECTORY) -> Access:

@@ -199,9 +199,7 @@ class _Emptying:
         for tries_left in reversed(range(_NAMES_TRIED)):
             self._moved += 1
             try:
-                os.rename(
-                    name, self._moved_name(self._moved), src_dir_fd=parent_fd, dst_dir_fd=self._top_fd
-                )
+                os.rename(name, self._moved_name(self._moved), src_dir_fd=parent_fd, dst_dir_fd=self._top_fd)
             except OSError as error:
                 if error.errno not in _TAKEN or not tries_left:
                     raise

@@ -43,7 +43,7 @@ class _Steps(trio.abc.Instrument):
         self.left = 1_000
         self._scope = scope
 
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 - trio's signature
         self.left -= 1
         if self.left == 0:
             self._scope.cancel()

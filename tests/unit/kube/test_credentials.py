@@ -50,10 +50,15 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+_TOKEN = "abc"  # noqa: S105 - of no server
+
+
 async def test_a_token_is_read_again_once_a_minute_and_not_for_each_request(tmp_path: Path) -> None:
     token, clock = tmp_path / "token", _Clock()
     token.write_text("first\n")
-    credentials = Credentials(lambda: Access(server="http://a", token_path=str(token)), clock_seconds=clock)
+    credentials = Credentials(
+        lambda: Access(server="http://127.0.0.1:1", token_path=str(token)), clock_seconds=clock
+    )
     assert "first" == (await credentials.session()).token
     _replace(token, "second")
     clock.seconds += 59
@@ -65,7 +70,7 @@ async def test_a_token_is_read_again_once_a_minute_and_not_for_each_request(tmp_
 async def test_distrusted_credentials_are_read_again_at_once(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first")
-    credentials = Credentials(lambda: Access(server="http://a", token_path=str(token)))
+    credentials = Credentials(lambda: Access(server="http://127.0.0.1:1", token_path=str(token)))
     await credentials.session()
     token.write_text("second")
     credentials.distrust()
@@ -75,7 +80,7 @@ async def test_distrusted_credentials_are_read_again_at_once(tmp_path: Path) -> 
 async def test_a_token_that_vanishes_leaves_the_last_one_in_force_and_a_problem(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first")
-    credentials = Credentials(lambda: Access(server="http://a", token_path=str(token)))
+    credentials = Credentials(lambda: Access(server="http://127.0.0.1:1", token_path=str(token)))
     await credentials.session()
     token.unlink()
     credentials.distrust()
@@ -84,7 +89,7 @@ async def test_a_token_that_vanishes_leaves_the_last_one_in_force_and_a_problem(
 
 
 async def test_credentials_that_never_could_be_read_say_why(tmp_path: Path) -> None:
-    credentials = Credentials(lambda: Access(server="http://a", token_path=str(tmp_path / "gone")))
+    credentials = Credentials(lambda: Access(server="http://127.0.0.1:1", token_path=str(tmp_path / "gone")))
     with pytest.raises(UnauthorizedError, match="gone: No such file"):
         await credentials.session()
     (tmp_path / "gone").write_text("")
@@ -98,12 +103,12 @@ async def test_a_changed_kubeconfig_is_taken_over(tmp_path: Path) -> None:
         "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"
         "clusters: [{name: c, cluster: {server: 'http://SERVER'}}]\nusers: [{name: u, user: {token: t}}]\n"
     )
-    path.write_text(text.replace("SERVER", "a"))
+    path.write_text(text.replace("SERVER", "127.0.0.1:1"))
     credentials = credentials_of(str(path))
-    assert "http://a" == (await credentials.session()).server
-    _replace(path, text.replace("SERVER", "b"))
+    assert "http://127.0.0.1:1" == (await credentials.session()).server
+    _replace(path, text.replace("SERVER", "127.0.0.1:2"))
     credentials.distrust()
-    assert "http://b" == (await credentials.session()).server
+    assert "http://127.0.0.1:2" == (await credentials.session()).server
 
 
 async def test_the_tls_context_is_renewed_only_when_its_files_change(keys: Path, tmp_path: Path) -> None:
@@ -197,6 +202,39 @@ def test_a_command_gives_a_token_and_its_end() -> None:
     assert ("abc", 1893456000.0) == run_exec(_command(text))
 
 
+def test_a_command_finds_its_own_modules_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/where/this/program/is")
+    text = (
+        "import json, os; given = os.environ.get('PYTHONPATH', 'none');"
+        "print(json.dumps({'status': {'token': given}}))"
+    )
+    assert ("none", None) == run_exec(_command(text))
+    of_its_own = Exec(command=sys.executable, args=("-c", text), env={"PYTHONPATH": "/its/own"})
+    assert ("/its/own", None) == run_exec(of_its_own)
+
+
+@pytest.mark.parametrize(
+    ("server", "is_taken"),
+    [
+        ("http://10.0.0.1:8080", False),
+        ("http://localhost.example:80", False),
+        ("http://127.0.0.1:8001", True),
+        ("http://[::1]:8001", True),
+        ("http://localhost:8001", True),
+        ("https://10.0.0.1:6443", True),
+    ],
+)
+async def test_a_token_is_sent_in_clear_to_this_machine_alone(server: str, *, is_taken: bool) -> None:
+    access = Access(server=server, token=_TOKEN)
+    if is_taken:
+        assert _TOKEN == (await Credentials(lambda: access).session()).token
+        return
+    with pytest.raises(UnauthorizedError, match=r"accepted: https, or this machine"):
+        await Credentials(lambda: access).session()
+    without = Access(server=server)
+    assert (await Credentials(lambda: without).session()).token is None
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -217,7 +255,9 @@ async def test_a_command_is_asked_again_only_before_its_token_ends(tmp_path: Pat
         "print(json.dumps({'status': {'token': 'abc', 'expirationTimestamp': '2099-01-01T00:00:00Z'}}))"
     )
     clock = _Clock()
-    credentials = Credentials(lambda: Access(server="http://a", exec=_command(text)), clock_seconds=clock)
+    credentials = Credentials(
+        lambda: Access(server="http://127.0.0.1", exec=_command(text)), clock_seconds=clock
+    )
     for _ in range(3):
         assert "abc" == (await credentials.session()).token
         clock.seconds += 100

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,24 @@ def test_outside_of_a_pod_a_kubeconfig_is_asked_for(tmp_path: Path) -> None:
         in_cluster_access({}, tmp_path)
     with pytest.raises(ConfigError, match="token missing"):
         in_cluster_access({"KUBERNETES_SERVICE_HOST": "a", "KUBERNETES_SERVICE_PORT": "1"}, tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away: run as root")
+@pytest.mark.parametrize("how", ["file's mode", "file's owner", "directory's mode"])
+def test_a_command_of_a_kubeconfig_that_others_may_write_is_refused(tmp_path: Path, how: str) -> None:
+    directory = tmp_path / "kube"
+    directory.mkdir(mode=0o755)
+    path = directory / "config"
+    path.write_text(_CONFIG.replace("USER", "{exec: {command: /bin/true}}"))
+    path.chmod(0o600)
+    assert read_access(str(path)).exec is not None
+    if how == "file's mode":
+        path.chmod(0o620)
+    elif how == "file's owner":
+        os.chown(path, 12345, -1)
+    else:
+        directory.chmod(0o757)
+    with pytest.raises(ConfigError, match=r"users\[me\]\.user\.exec: got .*(mode 0|uid 12345)"):
+        read_access(str(path))
+    path.write_text(_CONFIG.replace("USER", "{token: abc}"))
+    assert "abc" == read_access(str(path)).token

@@ -133,7 +133,7 @@ def test_a_deep_tree_is_removed_with_few_descriptors(volume: Path, depth: int) -
 
 
 class _Renames:
-    """The names to which directories are moved, as the interpreter audits them. An audit hook stays for good."""
+    """The names to which directories are moved, as audited. An audit hook stays for good."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
