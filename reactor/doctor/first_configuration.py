@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from reactor.model.amounts import bytes_text
 from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.settings import KubernetesSettings, Settings
 from reactor.model.signals import Signal
+from reactor.text import printable
 from reactor.workloads.parents import matches_of
 
 _MIB: Final = 1 << 20
@@ -50,6 +52,7 @@ _KUBECONFIGS: Final = (
     "/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
     "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
 )
+_PLAIN: Final = re.compile(r"[/A-Za-z0-9_.@\\-]+")  # means itself in YAML, wherever it stands
 _KUBELETS_KEYS: Final = tuple(key_of(field) for field in KubeletConfiguration.__dataclass_fields__.values())
 _EVICTION_KEYS: Final = tuple(key for key in _KUBELETS_KEYS if "eviction" in key.lower())
 
@@ -229,7 +232,7 @@ def _lines(machine: Machine, preset: Preset | None, taken: Mapping[str, Any], or
     written = dict(taken)
     brake = written.pop("brake", None)
     if written:
-        yield f"# From {origin}."
+        yield f"# From {printable(origin)}."
     for key, value in written.items():
         yield from _entry(key, value)
     if not {"evictionHard", "evictionSoft"} & set(written):
@@ -304,8 +307,14 @@ def _pods(machine: Machine, preset: Preset | None) -> Iterator[str]:
 
 
 def _written(parent: str) -> str:
-    """Return a parent as an entry of a list, which a bracket would end."""
-    return json.dumps(parent) if is_pattern(parent) else parent
+    """Return a parent as an entry of a list and as a word of a comment, which neither can be ended by it.
+
+    Names are what a runtime, or a container's user, made them: a line has more ends than the line feed.
+    """
+    if _PLAIN.fullmatch(parent) and not is_pattern(parent):
+        return parent
+    escaped = parent.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{printable(escaped)}"'
 
 
 def _parents(machine: Machine, preset: Preset | None) -> tuple[str, ...]:

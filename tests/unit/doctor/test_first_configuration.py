@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reactor.cli import main
+from reactor.config.documents import load_document
 from reactor.config.settings import settings_from_text
-from reactor.doctor.first_configuration import Machine, first_configuration, others_of, warnings
+from reactor.doctor.first_configuration import Machine, _written, first_configuration, others_of, warnings
 from reactor.doctor.guarded import guarded
 from reactor.doctor.presets import Preset
 from reactor.errors import ConfigError, RefusedError
@@ -288,3 +291,58 @@ def test_the_command_writes_what_a_preset_means(preset, capsys):
     streams = capsys.readouterr()
     assert f"config init --preset {preset}`" in streams.out
     assert streams.err == ""
+
+
+NAMES = (
+    "/lxc\r  onEviction: [/bin/id]",
+    "/lxc\n  onEviction: [/bin/id]",
+    "/lxc\u2028  onEviction: [/bin/id]",
+    "/lxc\u2029  onEviction: [/bin/id]",
+    "/lxc\x85  onEviction: [/bin/id]",
+    "/lxc\u202egnp.exe",
+    "/lxc\udcff\udcfe",
+    "/lxc\x1b[2J\x00",
+    "/lxc: {a, b] #c",
+    '/lxc"\\x0d',
+    "/lxc-\U0001f600-ü",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_a_cgroup_ends_the_comment_that_it_stands_in(machine, name):
+    text = first_configuration(dataclasses.replace(machine, others={name: 1}))
+    assert text.replace("\n", "").isprintable()
+    text.encode()  # what can't be encoded can't be written
+    settings = settings_from_text(text, "f")
+    assert {} == dict(settings.notifications.commands)
+    (line,) = (line for line in text.splitlines() if "1 child now" in line)
+    assert line.startswith("  #   ")
+
+
+@pytest.mark.parametrize(
+    "name", [one.replace("[/bin/id]", "/bin/id") for one in NAMES if not {"\x00", "\udcff"} & set(one)]
+)
+def test_every_name_of_a_parent_is_read_as_it_was_written(machine, name):
+    text = first_configuration(dataclasses.replace(machine, parents=(name, "/docker")))
+    assert (name, "/docker") == settings_from_text(text, "f").pod_parents
+
+
+@given(st.text())
+def test_whatever_a_name_is_its_entry_is_one_line_of_yaml(name):
+    written = _written(f"/{name}")
+    assert written.isprintable()
+    if not any(0xD800 <= ord(character) <= 0xDFFF for character in name):
+        assert [f"/{name}"] == load_document(f"[{written}]", "f")
+
+
+def test_plain_names_stay_as_they_are(machine):
+    for name in ("/system.slice", "/user.slice/user-1000.slice/user@1000.service", r"/a\x2db.slice"):
+        assert name == _written(name)
+
+
+def test_where_the_thresholds_are_from_is_written_in_one_line(machine, tmp_path):
+    path = tmp_path / "a\rreactor: {onEviction: [id]}"
+    path.write_text("evictionHard: {memory.available: 1Gi}\n")
+    text = first_configuration(machine, path)
+    assert text.replace("\n", "").isprintable()
+    assert {} == dict(settings_from_text(text, "f").notifications.commands)
