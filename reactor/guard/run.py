@@ -98,8 +98,12 @@ async def run(
 
 def _turn(settings: Settings, daemon: Daemon) -> AbstractAsyncContextManager[None]:
     """Return what waits for the daemon's turn to guard the node."""
-    path = Path(settings.state_path)
-    return single_instance_lock(path, stand_by=settings.stand_by, waits=daemon.stand_by)
+    return single_instance_lock(
+        Path(settings.state_path),
+        stand_by=settings.stand_by,
+        waits=daemon.stand_by,
+        socket_path=Path(settings.socket_path),
+    )
 
 
 def warn_of_missing_objects(

@@ -11,11 +11,12 @@ import fcntl
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from reactor.guard.listening import AnotherDaemonError
+from reactor.healthz import stand_by_path
 from reactor.threads import in_thread
 
 _LOG: Final = logging.getLogger("reactor.daemon")
@@ -24,11 +25,16 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 @asynccontextmanager
 async def single_instance_lock(
-    state_path: Path, *, stand_by: bool, waits: Callable[[], None] = lambda: None
+    state_path: Path,
+    *,
+    stand_by: bool,
+    waits: Callable[[], None] = lambda: None,
+    socket_path: Path | None = None,
 ) -> AsyncIterator[None]:
     """Hold the node's lock, `state_path`.lock, inside the block; with `stand_by` wait for it.
 
-    `waits` is called where it has to.
+    `waits` is called where it has to. Beside `socket_path` a probe finds meanwhile that this daemon waits
+    (reactor/healthz.py): it answers on no socket yet.
 
     Where the lock can't be made the block is entered all the same: a node without a guard is worse than one
     with two. Raises AnotherDaemonError where another daemon holds it and `stand_by` is not set.
@@ -42,13 +48,15 @@ async def single_instance_lock(
         yield
         return
     try:
-        await _take(fd, path, stand_by=stand_by, waits=waits)
+        await _take(fd, path, stand_by=stand_by, waits=waits, socket_path=socket_path)
         yield
     finally:
         os.close(fd)
 
 
-async def _take(fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None]) -> None:
+async def _take(
+    fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None], socket_path: Path | None
+) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -61,7 +69,12 @@ async def _take(fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None
         )
     _LOG.info("standing by: another daemon guards this node")
     waits()
-    with _standing_by(path):
+    with ExitStack() as seen:
+        seen.enter_context(_locked(_stand_by_path(path)))
+        if socket_path is not None:
+            with suppress(OSError):
+                socket_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            seen.enter_context(_locked(Path(stand_by_path(str(socket_path)))))
         # The kernel wakes the thread at once. One that is abandoned because we are to end goes on waiting
         # without a descriptor to hold what it may get.
         await in_thread(fcntl.flock, fd, fcntl.LOCK_EX, abandon_on_cancel=True)
@@ -69,11 +82,11 @@ async def _take(fd: int, path: Path, *, stand_by: bool, waits: Callable[[], None
 
 
 @contextmanager
-def _standing_by(lock: Path) -> Iterator[None]:
-    """Be seen by `is_stood_by` inside the block, where a file for it can be made."""
+def _locked(path: Path) -> Iterator[None]:
+    """Show inside the block that this daemon stands by, where a file for it can be made."""
     fd = None
     with suppress(OSError):  # those that wait share it
-        fd = os.open(_stand_by_path(lock), _FLAGS, 0o600)
+        fd = os.open(path, _FLAGS, 0o600)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     try:
         yield

@@ -340,6 +340,7 @@ class _Steward:
             "status": lambda _: self._status(),
             "explain": lambda question: self._explain(question.get("pod")),
             "top": lambda question: self._top(question.get("pods", _SHOWN_PODS)),
+            "healthz": lambda _: self._health(),
         }
         # A copy, which is closed at the end: the listener itself is for the next to serve by.
         await serve_questions(listener.dup(), commands, self._questions.failed)
@@ -387,6 +388,9 @@ class _Steward:
             return bool((await self._guard.ask(RequestKind.HEALTH))["alive"])
         except GuardError:
             return False
+
+    async def _health(self) -> dict[str, Any]:
+        return {"alive": await self._is_alive()}
 
     async def _refresh(self) -> None:
         reading = await self._guard.ask(RequestKind.SCRAPE)

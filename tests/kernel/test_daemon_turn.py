@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from reactor import healthz
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, descendants_called, hog, hold
@@ -43,6 +47,35 @@ def test_successor_guards_the_node_once_the_first_has_ended_however_that_was(
     node.spawn(pod, hold(220))
     eventually(lambda: len(successor.evictions()) == 1, "the successor evicts the hog")
     assert daemon.evictions() == []
+
+
+def test_successor_is_alive_for_its_probe_while_it_stands_by_and_afterwards(
+    daemon: RunningDaemon, successor: RunningDaemon
+) -> None:
+    assert healthz.problem(str(daemon.socket_path)) is None
+    eventually(lambda: healthz.problem(str(successor.socket_path)) is None, "the probe finds it standing by")
+    assert not successor.socket_path.exists()
+    daemon.stop()
+    eventually(successor.socket_path.exists, "the second daemon has taken over")
+    eventually(lambda: healthz.problem(str(successor.socket_path)) is None, "it answers its probe")
+
+
+@pytest.mark.parametrize("is_off", [False, True])
+def test_a_guard_without_a_port_for_its_metrics_is_alive_for_its_probe(
+    node: VirtualNode, daemon: RunningDaemon, *, is_off: bool
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        daemon.configure(HARD, {"metrics": "off" if is_off else address})
+        daemon.start()
+        if not is_off:
+            eventually(lambda: "the port is taken" in daemon.log(), "the port is found taken")
+        probe = [sys.executable, "-I", "-m", "reactor.healthz", str(daemon.socket_path)]
+        eventually(lambda: subprocess.run(probe, check=False).returncode == 0, "the probe succeeds")
+        daemon.kill()
+        assert subprocess.run(probe, check=False, capture_output=True).returncode == 1
 
 
 def test_successor_does_nothing_while_the_first_guards(

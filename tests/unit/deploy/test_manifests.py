@@ -271,6 +271,35 @@ def test_base_and_chart_grant_the_capabilities_that_are_used_and_no_other() -> N
         assert sorted(used) == sorted(granted)
 
 
+def probes(path: Path) -> dict[str, Any]:
+    """Return the probes that a manifest has, with the chart's socket as it is by default."""
+    text = path.read_text().replace('{{ include "reactor.socket" . }}', "/run/reactor/reactor.sock")
+    found = re.findall(r"^          (\w+Probe):\n((?:            .*\n)+)", text, re.MULTILINE)
+    return {name: documents(body)[0] for name, body in found}
+
+
+@pytest.mark.parametrize("path", [BASE / "daemonset.yaml", TEMPLATES / "daemonset.yaml"], ids=str)
+def test_probes_ask_the_daemons_own_socket_and_no_port_that_others_could_take(path: Path) -> None:
+    found = probes(path)
+    assert found.keys() == {"livenessProbe", "readinessProbe"}
+    for probe in found.values():
+        assert {"exec", "periodSeconds", "timeoutSeconds"} <= probe.keys()
+        assert not {"httpGet", "tcpSocket", "grpc"} & probe.keys()
+        command = probe["exec"]["command"]
+        assert ["/usr/bin/python3", "-I", "-m", "reactor.healthz", "/run/reactor/reactor.sock"] == command
+    assert "9753" not in path.read_text()
+    # Under pressure a late answer is better than a restart.
+    assert found["livenessProbe"]["failureThreshold"] * found["livenessProbe"]["periodSeconds"] >= 60
+
+
+def test_probes_do_not_depend_on_the_metrics_address_and_follow_the_socket() -> None:
+    template = (TEMPLATES / "_names.tpl").read_text()
+    (socket,) = re.findall(r'define "reactor.socket" -}}(.*?){{- end', template, re.DOTALL)
+    assert "$section.socket" in socket
+    assert '"/run/reactor/reactor.sock"' in socket
+    assert "metrics" not in (TEMPLATES / "daemonset.yaml").read_text()
+
+
 def test_kubernetes_before_1_22_is_given_no_surge() -> None:
     overlay = DEPLOY / "kustomize/overlays/before-1.22"
     (kustomization,) = documents((overlay / "kustomization.yaml").read_text())

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from reactor import healthz
 from reactor.guard.listening import AnotherDaemonError
 from reactor.guard.single_instance_lock import is_stood_by, single_instance_lock
 from tests.support.waiting import until
@@ -100,3 +101,27 @@ async def test_a_successor_that_has_taken_over_stands_by_no_more(tmp_path, nurse
 def test_where_no_file_can_be_made_no_successor_is_seen(tmp_path):
     (tmp_path / "run").write_text("a file where the directory would be")
     assert not is_stood_by(tmp_path / "run" / "state.json")
+
+
+async def test_a_successor_that_stands_by_is_alive_for_a_probe_of_its_own_socket_and_no_longer(
+    tmp_path, nursery
+):
+    state, socket_path = tmp_path / "node" / "state.json", tmp_path / "pod" / "reactor.sock"
+    entered, waits, leave = trio.Event(), trio.Event(), trio.Event()
+
+    async def successor():
+        async with single_instance_lock(state, stand_by=True, waits=waits.set, socket_path=socket_path):
+            entered.set()
+            await leave.wait()
+
+    assert healthz.problem(str(socket_path)) is not None
+    async with single_instance_lock(state, stand_by=False, socket_path=tmp_path / "other.sock"):
+        nursery.start_soon(successor)
+        with trio.fail_after(90):
+            await waits.wait()
+        await until(lambda: healthz.problem(str(socket_path)) is None)
+        assert healthz.problem(str(tmp_path / "other.sock")) is not None
+    with trio.fail_after(90):
+        await entered.wait()
+    assert healthz.problem(str(socket_path)) is not None  # it guards, and does not answer yet
+    leave.set()

@@ -22,3 +22,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "reactor.storageDirectory" -}}
 {{- if eq .Values.runtime "crio" }}/var/lib/containers{{ else }}/var/lib/containerd{{ end }}
 {{- end }}
+
+{{- /* reactor's own socket, which the probes ask. */ -}}
+{{- define "reactor.socket" -}}
+{{- $section := .Values.config.reactor | default dict -}}
+{{- $section.socket | default "/run/reactor/reactor.sock" -}}
+{{- end -}}
