@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,3 +31,39 @@ def test_a_build_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> Non
         build.send_signal(signal.SIGTERM)
         assert 1 == build.wait(30)
     assert [] == list(scratch.iterdir())
+
+
+def test_the_containerfile_installs_every_program_that_its_commands_need() -> None:
+    text = (CHECKOUT / "deploy/image/Containerfile").read_text()
+    (install,) = re.findall(r"apt-get install (.*?)\n(?!\s)", text, re.DOTALL)
+    installed = {word for word in install.replace("\\\n", " ").split() if not word.startswith("-")}
+
+    # What `make bpf` says that Debian calls what it lacks, and what the build of the image runs.
+    of_bpf = set(re.findall(r"Debian: apt-get install ([a-z0-9-]+)", (CHECKOUT / "bpf/bpf.mk").read_text()))
+    assert {"clang", "bpftool", "libbpf-dev"} <= of_bpf
+    assert set() == of_bpf - installed
+    assert set() == {"make", "python3", "python3-venv", "mmdebstrap"} - installed
+    assert "make setup bpf" in text
+
+
+def test_nothing_that_is_made_on_the_host_gets_into_the_build_of_the_image() -> None:
+    ignored = set((CHECKOUT / ".dockerignore").read_text().split())
+    made = {
+        line.strip("/")
+        for line in (CHECKOUT / ".gitignore").read_text().split()
+        if line.startswith(("/", "."))
+    }
+    assert set() == {".git", "**/__pycache__", *made} - ignored
+    # What the build reads is not ignored.
+    for name in (
+        "Makefile",
+        "bpf",
+        "constraints.txt",
+        "deploy",
+        "pyproject.toml",
+        "reactor",
+        "README.md",
+        "LICENSE",
+    ):
+        assert (CHECKOUT / name).exists()
+        assert name not in ignored

@@ -9,6 +9,7 @@ import pytest
 from reactor.threads import MOST_THREADS
 
 UNIT = Path(__file__).parents[3] / "deploy" / "reactor.service"
+LOGIND = "/etc/systemd/logind.conf.d"
 DROP_IN = UNIT.with_name("reactor-bcc.conf")
 
 
@@ -63,3 +64,24 @@ def test_unit_leaves_its_cgroup_to_the_daemon_and_undoes_the_division_of_a_kille
 
     assert "Delegate=memory pids" in lines
     assert any(line.startswith("ExecStopPost=-") and "cgroup.subtree_control" in line for line in lines)
+
+
+def test_systemctl_clean_removes_nothing_but_reactors_own_directories():
+    """It removes RuntimeDirectory=, LogsDirectory=, ConfigurationDirectory= and their kin: systemctl(1)."""
+    kinds = ("Runtime", "State", "Cache", "Logs", "Configuration")
+    lines = [line.partition("=") for line in UNIT.read_text().splitlines()]
+
+    owned = {name: value for name, _, value in lines if name in {f"{kind}Directory" for kind in kinds}}
+
+    assert owned == {"RuntimeDirectory": "reactor", "LogsDirectory": "reactor"}
+
+
+def test_daemon_may_write_its_drop_in_of_logind_although_the_directory_is_others_too():
+    lines = UNIT.read_text().splitlines()
+
+    writable = [
+        path for line in lines if line.startswith("ReadWritePaths=") for path in line.split("=")[1].split()
+    ]
+    assert f"-{LOGIND}" in writable
+    # What is not there when the sandbox is made can't be written to in it.
+    assert f"ExecStartPre=-+/bin/mkdir -m 0755 -p {LOGIND}" in lines
