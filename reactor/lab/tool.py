@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import os
 import shutil
+import stat
 import struct
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ from typing import Final, Self
 from reactor.errors import RefusedError
 
 _WORDS: Final = 8
+_SHARED: Final = Path("/tmp")  # noqa: S108 - sticky and root's: no other user exchanges what is ours there
 _GO: Final = 6
 
 
@@ -79,23 +81,46 @@ class Record:
 def _cache_directory() -> Path:
     """Return a directory that only we can write: what is in it will be executed.
 
-    Where the user's cache is none, it is one of this process's alone, and ends with it.
+    Where the user's cache is none, as for root with a user's HOME, it is one of this process's alone, and
+    ends with it.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    directory = Path(home) / "reactor"
+    directory = Path(os.path.realpath(home)) / "reactor"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = directory.stat()
+        if _is_ours(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_ours(directory):
+                return directory
     except OSError:
-        status = None
-    if status is None or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        return _own_directory()
-    return directory
+        pass
+    return _own_directory()
+
+
+def _is_ours(directory: Path, *, may_be_sticky: bool = False) -> bool:
+    """Return whether no other user can change or exchange a directory, or what there is yet of its path.
+
+    The owner of one above it can rename what lies there, whoever that belongs to. In a sticky one (/tmp) only
+    a file's own user can. Raises OSError.
+    """
+    for one in (directory, *directory.parents):
+        try:
+            status = one.lstat()
+        except FileNotFoundError:
+            continue
+        is_sticky = status.st_mode & stat.S_ISVTX and (may_be_sticky or one != directory)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in {0, os.geteuid()}:
+            return False
+        if status.st_mode & 0o022 and not is_sticky:
+            return False
+    return True
 
 
 @cache
 def _own_directory() -> Path:
-    directory = Path(tempfile.mkdtemp(prefix="reactor-lab-"))
+    above = Path(os.path.realpath(tempfile.gettempdir()))
+    if not _is_ours(above, may_be_sticky=True):
+        above = _SHARED
+    directory = Path(tempfile.mkdtemp(prefix="reactor-lab-", dir=above))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 

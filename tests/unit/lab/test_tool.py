@@ -48,6 +48,36 @@ def test_a_directory_that_others_can_write_is_not_trusted_and_what_takes_its_pla
     assert ([], []) == (list(shared.iterdir()), list(own.iterdir()))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory away: run as root")
+@pytest.mark.parametrize(
+    "whose", ["a parent of the cache", "a link to it", "the temporary directory's parent"]
+)
+def test_root_executes_nothing_from_where_a_user_could_exchange_a_directory(
+    tool: str, tmp_path: Path, whose: str
+) -> None:
+    """As with `sudo -E`: the cache is below the home of the user, who can rename what is root's in it."""
+    home, other = tmp_path / "home", tmp_path / "other"
+    (home / ".cache").mkdir(parents=True)
+    other.mkdir()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home / ".cache"), "TMPDIR": str(other)}
+    if whose == "a link to it":
+        (other / "cache").symlink_to(home / ".cache")
+        environment["XDG_CACHE_HOME"] = str(other / "cache")
+    if whose == "the temporary directory's parent":
+        environment["TMPDIR"] = str(home)
+    os.chown(home, 12345, -1)
+    asked = "from reactor.lab.tool import compiled_tool; print(compiled_tool())"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
+    )
+    used = Path(done.stdout.strip())
+    assert home not in used.parents
+    assert [] == list((home / ".cache").iterdir())
+    expected = Path("/tmp") if whose == "the temporary directory's parent" else other
+    assert used.parent.parent == expected
+    assert not used.exists()
+
+
 def test_without_a_compiler_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
