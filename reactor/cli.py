@@ -10,7 +10,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import reactor
 from reactor.commands import COMMANDS
@@ -20,6 +20,9 @@ from reactor.text import printable
 if TYPE_CHECKING:
     from reactor.commands.arguments import Call
 
+# What is made is never for others to write, parents of what is made with a mode of its own among it.
+_UMASK: Final = 0o022
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
@@ -27,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Call = options.call
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not know every character
         sys.stdout.reconfigure(errors="backslashreplace")
+    os.umask(os.umask(_UMASK) | _UMASK)
     try:
         return _flushed(command(options))
     except ConfigError as error:

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -204,6 +205,23 @@ def test_corrupt_state_is_said_and_started_without(node: VirtualNode, daemon: Ru
     daemon.start()
 
     assert "started without it" in daemon.status()["problems"]["state file"]
+
+
+def test_others_can_write_no_directory_of_a_daemon_that_was_started_with_a_umask_of_0(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+    state, journal = made / "run/r/state.json", made / "log/j/journal.jsonl"
+    section = {"stateFile": str(state), "journal": {"path": str(journal)}, "socket": str(made / "s/s/r.sock")}
+    daemon.configure(HARD, section)
+    daemon.inside = ["sh", "-c", 'umask 0; exec "$@"', "sh"]
+    daemon.start()
+    node.spawn(node.add_pod("hog"), hold(220))
+    eventually(journal.exists, "the journal is written")
+    eventually(state.exists, "the state is saved")
+    found = {path: stat.S_IMODE(path.lstat().st_mode) for path in (made, *made.rglob("*"))}
+    assert len(found) >= 9
+    assert {} == {str(path): oct(mode) for path, mode in found.items() if mode & 0o022}
 
 
 def test_soft_eviction_is_taken_up_again_after_a_crash(node: VirtualNode, daemon: RunningDaemon) -> None:
