@@ -11,7 +11,6 @@ from reactor.commands import ask, cluster, config, doctor, lab, run, simulate, t
 # In the order in which the help lists them.
 COMMANDS = (
     run.add,
-    run.add_managed_oom,
     simulate.add_simulate,
     simulate.add_record,
     ask.add_status,
@@ -23,4 +22,5 @@ COMMANDS = (
     tune.add,
     config.add,
     cluster.add,
+    run.add_managed_oom,
 )

@@ -48,7 +48,7 @@ def add_managed_oom(commands: Commands) -> None:
         commands,
         "managed-oom",
         _managed_oom,
-        "hear of systemd what units say of being killed (ManagedOOM…=), in the place of systemd-oomd",
+        "internal: systemd runs it as systemd-oomd.service, to receive what units set by ManagedOOM…=",
         "reactor managed-oom",
     )
 

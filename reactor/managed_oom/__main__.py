@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Final
 
 from reactor.lean_imports import UNUSED, postpone
@@ -15,6 +16,8 @@ postpone(UNUSED)
 
 import trio  # noqa: E402 - not before what it imports without use is postponed
 
+from reactor.errors import RefusedError  # noqa: E402
+from reactor.link.managed_oom import PATH  # noqa: E402
 from reactor.managed_oom.relay import Relay  # noqa: E402
 from reactor.tell.log import log_to_stderr  # noqa: E402
 
@@ -22,26 +25,34 @@ _FIRST_FD: Final = 3
 
 
 def main() -> int:
-    """Relay until a signal ends it."""
+    """Relay until a signal ends it. Raises RefusedError where systemd has not started it."""
+    passed_on = _passed_on()
+    directory = Path(PATH).parent
+    if not passed_on and not directory.is_dir():
+        raise RefusedError(
+            f"{directory}: not there; systemd runs this as systemd-oomd.service, which makes it "
+            "(docs/pressure.md, instead of systemd-oomd)"
+        )
     log = log_to_stderr()
     try:
-        trio.run(_relay)
+        trio.run(_relay, passed_on)
     finally:
         log.close()
     return 0
 
 
-async def _relay() -> None:
-    await Relay().run([trio.SocketListener(one) for one in _passed_on()])
+async def _relay(passed_on: list[socket.socket]) -> None:
+    listening = [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in passed_on]
+    await Relay().run(listening)
 
 
-def _passed_on() -> list[trio.socket.SocketType]:
+def _passed_on() -> list[socket.socket]:
     """Return the sockets that systemd has passed on."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return []
     fds = range(_FIRST_FD, _FIRST_FD + int(count))
-    return [trio.socket.from_stdlib_socket(_of_ours_alone(fd)) for fd in fds]
+    return [_of_ours_alone(fd) for fd in fds]
 
 
 def _of_ours_alone(fd: int) -> socket.socket:

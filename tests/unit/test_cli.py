@@ -54,6 +54,16 @@ def test_wrong_usage_exits_2_and_speaks_on_standard_error(arguments, capsys):
     assert "usage: reactor" in streams.err
 
 
+def test_the_help_begins_with_what_people_run_and_marks_what_they_do_not(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+
+    listed = re.findall(r"^    ([a-z-]+)(?: +|\n +)(\S.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in listed][:2] == ["run", "simulate"]
+    assert listed[-1][0] == "managed-oom"
+    assert listed[-1][1].startswith("internal: ")
+
+
 def test_wrong_configuration_names_every_problem_and_exits_2(tmp_path, capsys):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("evictionHard: {memory.available: 100Xi}\nreactor: {housekeepingInterval: 1ms}\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from reactor.children import child_environment
+from reactor.link.managed_oom import PATH
 from reactor.managed_oom.reports import USER_SLICES
 from tests.support.waiting import PATIENCE
 
@@ -62,3 +63,20 @@ def test_the_sockets_that_systemd_passes_on_are_served(tmp_path: Path, index: in
         assert b"" == raw  # who has no slice is not heard
     else:
         assert "org.varlink.service.MethodNotFound" == json.loads(raw[:-1])["error"]
+
+
+@pytest.mark.skipif(
+    Path(PATH).parent.is_dir(), reason="this machine runs it: systemd-oomd.service is reactor's"
+)
+def test_started_by_hand_it_ends_with_one_line_that_names_the_unit() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "reactor", "managed-oom"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30 * PATIENCE,
+    )
+    assert (1, "") == (done.returncode, done.stdout)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("reactor: /run/reactor-managed-oom: ")
+    assert "systemd-oomd.service" in line
