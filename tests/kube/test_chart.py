@@ -86,6 +86,22 @@ def test_the_variants_are_those_of_the_kustomize_components(renderer: Path, tmp_
     assert of_kind("ClusterRole", kustomized)["rules"] == of_kind("ClusterRole", chart)["rules"]
 
 
+@pytest.mark.parametrize(
+    ("section", "socket"),
+    [
+        ({"metrics": "off"}, "/run/reactor/reactor.sock"),
+        ({"metrics": "0.0.0.0:9000", "socket": "/run/reactor/other.sock"}, "/run/reactor/other.sock"),
+        (None, "/run/reactor/reactor.sock"),
+    ],
+)
+def test_probes_follow_the_socket_and_not_the_address_of_the_metrics(
+    renderer: Path, section: dict[str, Any] | None, socket: str
+) -> None:
+    (container,) = pod_spec(render(renderer, {"config": {"reactor": section}}))["containers"]
+    for probe in (container["livenessProbe"], container["readinessProbe"]):
+        assert probe["exec"]["command"][1:] == ["-I", "-m", "reactor.healthz", socket]
+
+
 def test_the_server_takes_what_the_chart_makes(cluster: Cluster, renderer: Path) -> None:
     documents = render(renderer, {}, cluster.api.get("/version")["gitVersion"])
     cluster.api.create_unless_there("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})

@@ -295,7 +295,7 @@ def test_probes_ask_the_daemons_own_socket_and_no_port_that_others_could_take(pa
 def test_probes_do_not_depend_on_the_metrics_address_and_follow_the_socket() -> None:
     template = (TEMPLATES / "_names.tpl").read_text()
     (socket,) = re.findall(r'define "reactor.socket" -}}(.*?){{- end', template, re.DOTALL)
-    assert "$section.socket" in socket
+    assert 'get $section "socket"' in socket
     assert '"/run/reactor/reactor.sock"' in socket
     assert "metrics" not in (TEMPLATES / "daemonset.yaml").read_text()
 

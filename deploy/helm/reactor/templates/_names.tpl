@@ -25,6 +25,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* reactor's own socket, which the probes ask. */ -}}
 {{- define "reactor.socket" -}}
-{{- $section := .Values.config.reactor | default dict -}}
-{{- $section.socket | default "/run/reactor/reactor.sock" -}}
+{{- $section := get .Values.config "reactor" | default dict -}}
+{{- get $section "socket" | default "/run/reactor/reactor.sock" -}}
 {{- end -}}
