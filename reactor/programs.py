@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -32,6 +32,15 @@ class CommandEnd:
     status: int | None
     timed_out: bool
     last_words: str
+
+
+class RunProgram(Protocol):
+    """Runs a program and returns what went wrong, see `run_to_problem`."""
+
+    async def __call__(
+        self, command: Command, timeout_seconds: float, *, given: bytes = b"", leaves_nothing: bool = False
+    ) -> str | None:
+        """Run it."""
 
 
 async def run_to_problem(

@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from reactor.disks.tree import DirectoryBudget, TreeUsage
 from reactor.disks.walk_messages import Kind, Report
@@ -31,6 +31,10 @@ _SHARE_URGENT: Final = 0.5
 _SLICE_SECONDS: Final = 0.02
 _SETTLED_SECONDS: Final = 1.0  # a pod that has had so much time in a look is no longer waited for
 _REPORT_SECONDS: Final = 0.5
+
+
+# Returns what a project takes on the filesystem of a descriptor. Raises OSError.
+Quota: TypeAlias = Callable[[int, int], FilesystemUsage]
 
 
 class GivenUpError(Exception):
@@ -126,12 +130,17 @@ class Places:
     """
 
     def __init__(
-        self, report: Callable[[Report], None], *, clock_seconds: Callable[[], float] = time.monotonic
+        self,
+        report: Callable[[Report], None],
+        *,
+        clock_seconds: Callable[[], float] = time.monotonic,
+        quota: Quota = project_usage,
     ) -> None:
         self.at: int | None = None
         self.step_seconds = 0.0
         self._report = report
         self._clock_seconds = clock_seconds
+        self._quota = quota
         self._budget = DirectoryBudget(_DIRECTORIES_REMEMBERED)
         self._shares: dict[int, DirectoryBudget] = {}
         self._places: dict[int, _Place] = {}
@@ -284,7 +293,7 @@ class Places:
             others = [other.project for other in self._places.values() if other is not place]
             if place.project is None or place.project in others:
                 return None
-            return project_usage(fd, place.project)
+            return self._quota(fd, place.project)
         except OSError:  # its quotas are off
             return None
         finally:

@@ -1,6 +1,9 @@
 """The walker: a process that goes through tenants' files and says what they take, and that may die.
 
-    python -m reactor.disks.walker PARENT_PID HEARTBEAT_SECONDS     (a SOCK_SEQPACKET socket as stdin)
+    python -m reactor.disks.walker PARENT_PID HEARTBEAT_SECONDS [QUOTAS]
+
+Its standard input is a SOCK_SEQPACKET socket. QUOTAS is a descriptor on which project quotas are asked for
+(`reactor.privileged`).
 
 It has nothing of the daemon's but that socket, over which it is asked and answers (`walk_messages`): no lock
 on its memory and no real-time priority; a bound on its memory; and of all that the kernel could kill for want
@@ -20,7 +23,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from reactor.disks.places import Pace, Places
+from reactor.disks.places import Pace, Places, Quota
 from reactor.disks.walk_messages import (
     LONGEST_REQUEST,
     Add,
@@ -32,7 +35,10 @@ from reactor.disks.walk_messages import (
     read_request,
     write_report,
 )
+from reactor.kernel.capabilities import keep_capabilities
 from reactor.kernel.libc import set_io_priority, signal_at_parents_death
+from reactor.kernel.quota import project_usage
+from reactor.privileged.quotas import ProjectQuotas
 
 _ADDRESS_SPACE_BYTES: Final = 128 << 20  # 40 MiB are Python's own, of which it touches 16
 _DESCRIPTORS: Final = 4096  # two for each place that takes long
@@ -44,10 +50,10 @@ _IDLE_IO_CLASS: Final = 3 << 13
 class _Walker:
     """Answers one daemon until that closes the socket."""
 
-    def __init__(self, daemon: socket.socket, heartbeat_seconds: float) -> None:
+    def __init__(self, daemon: socket.socket, heartbeat_seconds: float, quota: Quota) -> None:
         self._daemon = daemon
         self._heartbeat_seconds = heartbeat_seconds
-        self._places = Places(self._report)
+        self._places = Places(self._report, quota=quota)
         self._pace = Pace()
         self._look: int | None = None
         self._worked_before_seconds = 0.0
@@ -127,14 +133,16 @@ def _become_expendable(parent_pid: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, most), min(_DESCRIPTORS, most)))
+    keep_capabilities({"CAP_DAC_READ_SEARCH"})
 
 
 def main(arguments: list[str]) -> None:
     """Answer the daemon until it closes its end."""
     parent_pid, heartbeat_seconds = int(arguments[0]), float(arguments[1])
     _become_expendable(parent_pid)
+    quota = ProjectQuotas(int(arguments[2])).usage if len(arguments) > 2 else project_usage
     with socket.socket(fileno=os.dup(0)) as daemon:
-        _Walker(daemon, heartbeat_seconds).run()
+        _Walker(daemon, heartbeat_seconds, quota).run()
 
 
 if __name__ == "__main__":

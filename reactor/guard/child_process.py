@@ -36,9 +36,11 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], listener: socket.socket | None, cgroups: OwnCgroups | None = None
+        cls, command: Sequence[str], fds: Sequence[int] = (), cgroups: OwnCgroups | None = None
     ) -> Self:
         """Start one, in its cgroup where it has one. Raises OSError where that can't be done.
+
+        `fds` are passed on, and are its last arguments.
 
         In a thread, and there by C without the interpreter's lock: until the child has its own image the
         parent waits for it, and the child is at ordinary priority, on CPUs that others may have. On two CPUs
@@ -46,7 +48,7 @@ class ChildProcess:
         subprocess in a thread, which holds the lock, for 1.5 ms, so for 0.6 ms, as by nothing at all.
         """
         limiter = trio.CapacityLimiter(1)  # waits for no other thread, which may hang
-        return cls(*await in_thread(following(_spawn), command, listener, cgroups, limiter=limiter))
+        return cls(*await in_thread(following(_spawn), command, fds, cgroups, limiter=limiter))
 
     async def end(self, patience_seconds: float = 0.0) -> str:
         """Close the pair, and kill the process where it has not ended in time; return how it ended."""
@@ -82,14 +84,13 @@ class ChildProcess:
 
 
 def _spawn(
-    command: Sequence[str], listener: socket.socket | None, cgroups: OwnCgroups | None
+    command: Sequence[str], fds: Sequence[int], cgroups: OwnCgroups | None
 ) -> tuple[socket.socket, int]:
     """Start a process; return our end of the pair, and its process id. Raises OSError."""
     if cgroups is not None:
         cgroups.make()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     ours.setblocking(False)  # noqa: FBT003 - its one argument
-    fds = () if listener is None else (listener.fileno(),)
     passed_on = {name: value for name, value in os.environ.items() if name not in _KEPT_BACK}
     try:
         with theirs:

@@ -58,7 +58,7 @@ class ShutdownWatch:
     async def run(self, wanted_seconds: int, kubelet_config_path: str | None) -> None:
         """Have a shutdown held up for so long until cancelled. Raises ShutdownWatchError, OSError."""
         of_kubelet = () if kubelet_config_path is None else (kubelet_config_path,)
-        process = await ChildProcess.start((*self._command, str(wanted_seconds), *of_kubelet), None)
+        process = await ChildProcess.start((*self._command, str(wanted_seconds), *of_kubelet))
         self.pid, self._connection = process.pid, process.connection
         try:
             await self._receive(process.connection)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 import sys
 import time
@@ -25,6 +26,7 @@ from reactor.errors import ReactorError
 from reactor.guard.child_process import ChildProcess
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.record_queue import RecordQueue, encode
+from reactor.link.commands import commands_of, write_commands
 from reactor.link.frames import LONGEST_BYTES, FrameKind, Message, write_frames
 from reactor.link.orders import Orders, Places, write_orders, write_places
 from reactor.link.requests import LONGEST_BYTES as LONGEST_REQUEST
@@ -39,7 +41,7 @@ from reactor.link.requests import (
     read_request,
 )
 from reactor.link.usages import Usages
-from reactor.model.settings import Settings
+from reactor.model.settings import Command, Settings
 from reactor.model.signals import Filesystem, Layout, Reclaim
 from reactor.supervisor import RECOVERED_SECONDS
 
@@ -155,6 +157,7 @@ class StewardLink:
         self._records = records
         self._answers = answers
         self._orders = Orders(start=records.start, number=0, settings=settings)
+        self._allowed: frozenset[Command] = frozenset()
         self._news: DiskNews | None = None
         self._pods: PodNews | None = None
         self._reports: Reports | None = None
@@ -178,8 +181,28 @@ class StewardLink:
         return f"{self.refused} requests refused; the last: {self._refused_last}"
 
     async def run(self) -> None:
-        """Start a steward and serve it until it ends. Raises StewardError then, and OSError without one."""
-        process = await ChildProcess.start(self._command, self.listener, self.cgroups)
+        """Start a steward and serve it until it ends. Raises StewardError then, and OSError without one.
+
+        It is replaced, without an error, where other commands may be run: which, it can't change.
+        """
+        while True:
+            why = await self._run_one()
+            if self._commands == self._allowed:
+                raise StewardError(f"steward: {why}")
+
+    @property
+    def _commands(self) -> frozenset[Command]:
+        return commands_of(self._orders.settings)
+
+    async def _run_one(self) -> str:
+        """Start a steward, which may have the present commands run; return how it ended. Raises OSError."""
+        self._allowed = self._commands
+        commands_fd = write_commands(self._allowed)
+        try:
+            listener = () if self.listener is None else (self.listener.fileno(),)
+            process = await ChildProcess.start(self._command, (commands_fd, *listener), self.cgroups)
+        finally:
+            os.close(commands_fd)
         if self.cgroups is not None:
             self.cgroups.heed()
         self.pid = process.pid
@@ -194,8 +217,9 @@ class StewardLink:
             why = await self._serve(process.connection)
         finally:
             self.pid = None
-            ended = await process.end(0.0 if self._end_seconds is None else _END_SECONDS)
-        raise StewardError(f"steward: {why or ended}")
+            ends_in_order = self._end_seconds is not None or self._commands != self._allowed
+            ended = await process.end(_END_SECONDS if ends_in_order else 0.0)
+        return why or ended
 
     async def finish(self) -> None:
         """Wait until everything has been handed over, but not for long; then `run` may be cancelled.
@@ -324,8 +348,11 @@ class StewardLink:
         return Message(FrameKind.ORDERS, self._orders.number, write_orders(self._orders))
 
     async def _send_orders(self, session: _Session) -> None:
+        """Send orders, until other commands may be run than this steward was started with."""
         await session.tell_places(self.storage)
         while True:
+            if self._commands != self._allowed:
+                return
             await self._reordered.wait()
             self._reordered = trio.Event()
             await session.send(self._order())

@@ -19,6 +19,7 @@ int malloc_trim(size_t pad);
 int inotify_init1(int flags);
 int inotify_add_watch(int fd, const char *pathname, uint32_t mask);
 int setns(int fd, int nstype);
+int capset(void *header, const void *data);
 int prctl(int option, unsigned long, unsigned long, unsigned long, unsigned long);
 ssize_t getdents64(int fd, void *entries, size_t size);
 long syscall(long number, ...);

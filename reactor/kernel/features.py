@@ -17,6 +17,7 @@ from typing import Final
 
 from reactor.errors import BpfError, KernelInterfaceError, ReactorError
 from reactor.kernel import libc
+from reactor.kernel.capabilities import capability_names
 from reactor.kernel.cgroup import CgroupTree, CgroupVersion
 from reactor.kernel.delegation import is_delegated
 from reactor.kernel.files import read_file, with_path
@@ -32,15 +33,6 @@ _EBPF_NEEDS: Final = (
 _UNIT: Final = "system.slice/reactor.service"
 _ROOT: Final = "run it as root, or give the unit the capability"
 
-# In the order of their numbers, from 0 on. Source: include/uapi/linux/capability.h, capabilities(7).
-_CAPABILITIES: Final = (
-    "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE "
-    "NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT "
-    "SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE "
-    "AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ "
-    "PERFMON BPF CHECKPOINT_RESTORE"
-)
-_CAPABILITY_NAMES: Final = tuple(_CAPABILITIES.split())
 _FOR_OTHERS_FILES: Final = "CAP_DAC_OVERRIDE"
 # What the daemon uses, and each for what; without it the daemon runs on, with less.
 _CAPABILITIES_USED: Final = {
@@ -340,11 +332,6 @@ _PROBES: Final[tuple[tuple[str, str, Callable[[_Node], str]], ...]] = (
     ("realtime", "give the unit CAP_SYS_NICE; with CONFIG_RT_GROUP_SCHED also realtime runtime", _realtime),
     ("memory lock", "give the unit CAP_IPC_LOCK, or LimitMEMLOCK=infinity", _memory_lock),
 )
-
-
-def capability_names(mask: int) -> frozenset[str]:
-    """Return the names (`CAP_KILL`) in a mask; a newer kernel's unknown ones are passed over."""
-    return frozenset(f"CAP_{name}" for number, name in enumerate(_CAPABILITY_NAMES) if mask >> number & 1)
 
 
 def needed_capabilities(*, for_others: bool) -> dict[str, str]:

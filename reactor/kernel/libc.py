@@ -38,6 +38,11 @@ _SYS_PROCESS_MRELEASE: Final = 448
 _SYS_QUOTACTL_FD: Final = 443
 _SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
 _PR_SET_PDEATHSIG: Final = 1
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_CAP_AMBIENT: Final = 47
+_PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+_CAPABILITY_VERSION: Final = 0x20080522  # _LINUX_CAPABILITY_VERSION_3: two words of 32 bits
 _SYS_BPF: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _SYS_PERF_EVENT_OPEN: Final = {
     "x86_64": 298,
@@ -245,6 +250,33 @@ def signal_at_parents_death(signal_number: int) -> None:
     Raises OSError. See PR_SET_PDEATHSIG in prctl(2).
     """
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+def set_no_new_privileges() -> None:
+    """Have no program that this process starts gain rights by its file. Raises OSError. See prctl(2)."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def drop_bounding_capability(number: int) -> None:
+    """Remove a capability from what this thread and its children can ever have.
+
+    Raises OSError: EPERM without CAP_SETPCAP, EINVAL for a capability that the kernel does not know.
+    """
+    _check(_libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), f"prctl(PR_CAPBSET_DROP, {number})")
+
+
+def set_capabilities(mask: int) -> None:
+    """Have this thread's permitted and effective capabilities be those of a mask; no others are inherited.
+
+    Raises OSError: EPERM for one that it does not have. See capset(2).
+    """
+    _libc.prctl(
+        _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0
+    )  # EINVAL where there are none (before 4.3)
+    header = _ffi.new("uint32_t[2]", [_CAPABILITY_VERSION, 0])
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = _ffi.new("uint32_t[6]", [low, low, 0, high, high, 0])
+    _check(_libc.capset(header, data), "capset")
 
 
 def bpf(command: int, attributes: bytes) -> int:

@@ -12,6 +12,7 @@ import fcntl
 import struct
 from typing import Final
 
+from reactor.errors import KernelInterfaceError
 from reactor.kernel.libc import quotactl_fd
 from reactor.model.pods import FilesystemUsage
 
@@ -36,7 +37,31 @@ def project_of(fd: int) -> int | None:
     return project if project and flags & _INHERITED else None
 
 
-def project_usage(fd: int, project: int) -> FilesystemUsage:
-    """Return what a project takes on the filesystem of a descriptor. Raises OSError, see quotactl_fd."""
-    fields = _DQBLK.unpack(quotactl_fd(fd, _GET_PROJECT_QUOTA, project, _DQBLK.size))
+def read_project_quota(fd: int, project: int) -> bytes:
+    """Return the kernel's struct if_dqblk for a project on the filesystem of a descriptor.
+
+    Raises OSError, see quotactl_fd: EPERM without CAP_SYS_ADMIN.
+    """
+    return quotactl_fd(fd, _GET_PROJECT_QUOTA, project, _DQBLK.size)
+
+
+def parse_project_quota(raw: bytes) -> FilesystemUsage:
+    """Return what a project takes."""
+    if len(raw) != _DQBLK.size:
+        raise KernelInterfaceError("quotactl_fd", raw[:64], f"{_DQBLK.size} bytes")
+    fields = _DQBLK.unpack(raw)
     return FilesystemUsage(used_bytes=fields[2], inodes_used=fields[5])
+
+
+def project_usage(fd: int, project: int) -> FilesystemUsage:
+    """Return what a project takes on a descriptor's filesystem. Raises OSError, see read_project_quota."""
+    return parse_project_quota(read_project_quota(fd, project))
+
+
+def counts_by_project(mountinfo: bytes) -> bool:
+    """Return whether a filesystem in /proc/PID/mountinfo keeps project quotas."""
+    return any(
+        option in {b"prjquota", b"pquota", b"pqnoenforce"}
+        for line in mountinfo.splitlines()
+        for option in line.rpartition(b" ")[2].split(b",")
+    )

@@ -9,7 +9,7 @@ import trio
 
 from reactor.model.settings import ReclaimSettings
 from reactor.model.signals import Filesystem
-from reactor.programs import run_to_problem
+from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim.reclaims import ReclaimReport
 
 
@@ -17,9 +17,14 @@ class CommandReclaim:
     """Runs the commands of a filesystem, one after the other."""
 
     def __init__(
-        self, settings: ReclaimSettings, *, clock_seconds: Callable[[], float] = trio.current_time
+        self,
+        settings: ReclaimSettings,
+        *,
+        clock_seconds: Callable[[], float] = trio.current_time,
+        run: RunProgram = run_to_problem,
     ) -> None:
         self._settings = settings
+        self._run = run
         self._clock_seconds = clock_seconds
         self._ran_at_seconds: dict[Filesystem, float] = {}
 
@@ -32,7 +37,7 @@ class CommandReclaim:
             if filesystem not in filesystems or since_seconds < self._settings.pause_seconds:
                 continue
             for command in commands:
-                problem = await run_to_problem(command, self._settings.timeout_seconds)
+                problem = await self._run(command, self._settings.timeout_seconds)
                 did.append(" ".join(command))
                 problems += [] if problem is None else [f"{command[0]}: {problem}"]
             self._ran_at_seconds[filesystem] = self._clock_seconds()

@@ -24,6 +24,7 @@ from reactor.link.requests import ReclaimOver, Request, RequestKind, Space, layo
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Reclaim, Signal
 from reactor.model.thresholds import Observation
 from reactor.model.wakes import SourceHealth
+from reactor.programs import RunProgram, run_to_problem
 from reactor.reclaim.commands import CommandReclaim
 from reactor.reclaim.empty_dirs import EmptyDirs
 from reactor.reclaim.reclaims import NodeReclaim, ReclaimReport, Reclaims
@@ -49,15 +50,22 @@ class Disks:
     """Follows the filesystems by the orders in force; in a cluster the runtime's are where it says."""
 
     def __init__(
-        self, guard: Guard, supervisor: Supervisor, orders: Orders, kubernetes: Kubernetes | None = None
+        self,
+        guard: Guard,
+        supervisor: Supervisor,
+        orders: Orders,
+        kubernetes: Kubernetes | None = None,
+        *,
+        run: RunProgram = run_to_problem,
     ) -> None:
         self._guard = guard
         self._kubernetes = kubernetes
         self._observed = Observed(stale_seconds=_stale_seconds(orders))
         self._supervisor = supervisor
         self._orders = orders
+        self._run = run
         self._podman = None if kubernetes is not None else Podman(orders.settings, supervisor)
-        self._commands = CommandReclaim(orders.settings.reclaim)
+        self._commands = CommandReclaim(orders.settings.reclaim, run=run)
         self._scope = trio.CancelScope()
         self._told = _Told(guard, orders, self._observed)
         self._watch = self._watched()
@@ -78,7 +86,7 @@ class Disks:
     def order(self, orders: Orders) -> None:
         """Go on by other orders."""
         if orders.settings.reclaim != self._orders.settings.reclaim:
-            self._commands = CommandReclaim(orders.settings.reclaim)
+            self._commands = CommandReclaim(orders.settings.reclaim, run=self._run)
         self._orders = orders
         self._observed.stale_seconds = _stale_seconds(orders)
         self.renew()

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from reactor.model.settings import NotificationSettings, Settings
+from reactor.programs import RunProgram, run_to_problem
 from reactor.supervisor import Supervisor, report
 from reactor.tell.desktop import DesktopNotice
 from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
@@ -28,13 +29,15 @@ Document = Mapping[str, Any]
 class Notifications:
     """`settings` are those in force; another order replaces them."""
 
-    def __init__(self, settings: Settings, supervisor: Supervisor) -> None:
+    def __init__(
+        self, settings: Settings, supervisor: Supervisor, *, run: RunProgram = run_to_problem
+    ) -> None:
         self.settings = settings
         self._supervisor = supervisor
         self._events = Events(_node(settings))
         self._webhook = Webhook(self._in_force)
         self._outboxes = (
-            Outbox(EventCommands(self._in_force), at_once=COMMANDS_AT_ONCE),
+            Outbox(EventCommands(self._in_force, run), at_once=COMMANDS_AT_ONCE),
             Outbox(self._webhook),
             Outbox(Journald(self._in_force)),
             Outbox(WallNotice(self._in_force), most_waiting=MOST_WAITING),

@@ -32,6 +32,7 @@ from reactor.link.frames import FrameKind, Message
 from reactor.link.orders import Orders, read_orders, read_places
 from reactor.link.requests import ReclaimOver, Request, RequestKind
 from reactor.model.settings import Settings
+from reactor.privileged.client import Commands, Privileged, PrivilegedError
 from reactor.steward.answers import explanation, name_asked, places_asked, status
 from reactor.steward.disks import Disks
 from reactor.steward.guard import Guard, GuardError
@@ -71,9 +72,14 @@ _SHOWN_PODS: Final = 40
 
 
 async def serve(
-    guard: socket.socket, listener: socket.socket | None, on_end: Callable[[], None] = lambda: None
+    guard: socket.socket,
+    listener: socket.socket | None,
+    on_end: Callable[[], None] = lambda: None,
+    privileged: Privileged | None = None,
 ) -> None:
     """Serve until the guard closes its end of the pair; `listener` is where questions come, if anywhere.
+
+    `privileged` runs the operator's commands; without it they are not run.
 
     `on_end` is called then, before the journal gets what is left for it: its disk may hang.
     """
@@ -81,11 +87,17 @@ async def serve(
     trio.socket.set_custom_hostname_resolver(NameLookups())
     guard.setblocking(False)  # noqa: FBT003 - its one argument
     with trio.socket.from_stdlib_socket(guard.dup()) as connection:
-        await _Steward(connection, listener).run(on_end)
+        await _Steward(connection, listener, privileged).run(on_end)
 
 
 class _Steward:
-    def __init__(self, connection: trio.socket.SocketType, listener: socket.socket | None) -> None:
+    def __init__(
+        self,
+        connection: trio.socket.SocketType,
+        listener: socket.socket | None,
+        privileged: Privileged | None,
+    ) -> None:
+        self._commands = Commands() if privileged is None else privileged.commands()
         self._guard = Guard(connection, self._take)
         self._listener = listener
         self._orders: Orders | None = None
@@ -107,7 +119,11 @@ class _Steward:
         self._swap = SwapTrafficWatch(
             lambda: None if self._orders is None else self._orders.settings.node_cgroup
         )
-        self._storage = StorageWatch(self._guard.say, supervisor=self._supervisor)
+        self._storage = StorageWatch(
+            self._guard.say,
+            supervisor=self._supervisor,
+            quotas_fd=None if privileged is None else privileged.walkers_fd,
+        )
         self._questions = self._supervisor.hook("questions")
         self._scrapes = self._supervisor.hook("scrapes")
         self._lines = self._supervisor.hook("lines")
@@ -119,6 +135,7 @@ class _Steward:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._work, nursery)
+                nursery.start_soon(self._run_commands, nursery.cancel_scope)
                 await self._guard.hear()
                 nursery.cancel_scope.cancel()
         finally:
@@ -133,6 +150,14 @@ class _Steward:
             if self._kubernetes is not None:
                 self._kubernetes.close()
 
+    async def _run_commands(self, scope: trio.CancelScope) -> None:
+        """Have commands run. Without the process that runs them the steward ends, and is replaced."""
+        try:
+            await self._commands.run()
+        except PrivilegedError as error:
+            _LOG.error("%s", error)
+            scope.cancel()
+
     async def _work(self, nursery: trio.Nursery) -> None:
         await self._ordered.wait()
         orders = self._orders
@@ -145,7 +170,13 @@ class _Steward:
         nursery.start_soon(self._guard.say_taken)
         settings = orders.settings
         self._kubernetes = self._kubernetes_of(settings)
-        self._disks = Disks(self._guard, self._supervisor, orders, self._kubernetes)
+        self._disks = Disks(
+            self._guard,
+            self._supervisor,
+            orders,
+            self._kubernetes,
+            run=self._commands.run_to_problem,
+        )
         if self._kubernetes is not None:
             nursery.start_soon(self._kubernetes.run)
             for message in self._early_reports:
@@ -221,7 +252,9 @@ class _Steward:
             self._loops = RestartLoops(orders.settings.restart_loop)
         self._loops.settings = orders.settings.restart_loop
         if self._notifications is None:
-            self._notifications = Notifications(orders.settings, self._supervisor)
+            self._notifications = Notifications(
+                orders.settings, self._supervisor, run=self._commands.run_to_problem
+            )
         self._notifications.settings = orders.settings
         self._orders = orders
         if self._disks is not None:

@@ -60,6 +60,7 @@ class StorageWatch:
         hanging_seconds: float = _HANGING_SECONDS,
         left_alone_seconds: tuple[float, float] = _LEFT_ALONE_SECONDS,
         command: Sequence[str] = COMMAND,
+        quotas_fd: int | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._tell = tell
@@ -67,6 +68,7 @@ class StorageWatch:
         self._hanging_seconds = hanging_seconds
         self._left_alone_seconds = left_alone_seconds
         self._command = command
+        self._quotas_fd = quotas_fd
         self._supervisor = supervisor or Supervisor()
         self._due = trio.Event()
         self._hurry = trio.Event()
@@ -134,7 +136,12 @@ class StorageWatch:
             await self._due.wait()
             self._due = trio.Event()
         self._due.set()
-        walker = Walker(self._take, hanging_seconds=self._hanging_seconds, command=self._command)
+        walker = Walker(
+            self._take,
+            hanging_seconds=self._hanging_seconds,
+            command=self._command,
+            quotas_fd=self._quotas_fd,
+        )
         try:
             await run_until_lost(
                 walker.run, partial(self._look_when_due, walker), partial(self._drop_forgotten, walker)

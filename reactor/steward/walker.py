@@ -58,6 +58,7 @@ class HangingError(WalkerError):
 class Walker:
     """One walker process, from `run` to its end; `take` is called with each report about a place.
 
+    `quotas_fd` is where it asks for project quotas, if anywhere; it gets a copy.
     `at` is the number of the place at which it last said to be, None where it has not.
     """
 
@@ -67,12 +68,14 @@ class Walker:
         *,
         hanging_seconds: float,
         command: Sequence[str] = COMMAND,
+        quotas_fd: int | None = None,
     ) -> None:
         self.at: int | None = None
         self.worked_seconds = 0.0
         self._take = take
         self._hanging_seconds = hanging_seconds
         self._command = command
+        self._quotas = () if quotas_fd is None else (quotas_fd,)
         self._socket: trio.socket.SocketType | None = None
         self._looks = 0
         self._looked = trio.Event()
@@ -90,8 +93,8 @@ class Walker:
         with trio.socket.from_stdlib_socket(ours) as connection:
             self._socket = connection
             self._heard_seconds = trio.current_time()
-            command = (*self._command, str(os.getpid()), f"{self._heartbeat_seconds:g}")
-            process = _Process(command, theirs)
+            own = (str(os.getpid()), f"{self._heartbeat_seconds:g}", *map(str, self._quotas))
+            process = _Process((*self._command, *own), theirs, self._quotas)
             listen = partial(self._listen, connection, process)
             await run_until_lost(process.run, listen, self._notice_silence)
 
@@ -189,11 +192,12 @@ class _Process:
     The socket `theirs` is closed here.
     """
 
-    def __init__(self, command: Sequence[str], theirs: socket.socket) -> None:
+    def __init__(self, command: Sequence[str], theirs: socket.socket, fds: Sequence[int] = ()) -> None:
         self.status: int | None = None
         self.ended = trio.Event()
         self._command = command
         self._theirs = theirs
+        self._fds = fds
         self._process: subprocess.Popen[bytes] | None = None
         self._is_unwanted = False
         self._reaping = threading.Lock()
@@ -225,6 +229,7 @@ class _Process:
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env=child_environment(),
+                pass_fds=self._fds,
             )
             self._process = process
             self._theirs.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from reactor.model.settings import NotificationSettings
-from reactor.programs import run_to_problem
+from reactor.programs import RunProgram, run_to_problem
 from reactor.tell.events import Event
 from reactor.tell.outbox import NotSentError
 
@@ -23,8 +23,11 @@ class EventCommands:
     name = "command"
     problem: str | None = None
 
-    def __init__(self, settings: Callable[[], NotificationSettings]) -> None:
+    def __init__(
+        self, settings: Callable[[], NotificationSettings], run: RunProgram = run_to_problem
+    ) -> None:
         self._settings = settings
+        self._run = run
 
     def takes(self, event: Event) -> bool:
         """Return whether there are commands for such an event."""
@@ -35,7 +38,7 @@ class EventCommands:
         settings = self._settings()
         problems = []
         for command in settings.commands.get(event.kind, ()):
-            problem = await run_to_problem(
+            problem = await self._run(
                 command, settings.timeout_seconds, given=event.content, leaves_nothing=True
             )
             problems += [] if problem is None else [f"{command[0]}: {problem}"]

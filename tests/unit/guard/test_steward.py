@@ -386,6 +386,36 @@ async def test_steward_that_can_not_be_started_or_ends_at_once_is_tried_again_an
     assert "nonexistent" in part.last_error or "ended with status 3" in part.last_error
 
 
+async def test_other_commands_are_run_by_another_steward_and_the_change_is_no_failure(tmp_path):
+    guard, news = Guard(tmp_path), News()
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    def order(*command: str) -> None:
+        reclaim = ReclaimSettings(commands={Filesystem.NODEFS: (command,)})
+        guard.link.order(replace(guard.settings, reclaim=reclaim), news)
+
+    order("/bin/touch", str(first))
+    async with guard.kept():
+        await until(lambda: guard.link.pid is not None)
+        await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        before = guard.link.pid
+        guard.records.write(lambda: {"kind": "x"})
+        order("/bin/touch", str(second))
+        await until(lambda: guard.link.pid not in {None, before}, "another steward")
+        await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        second_pid = guard.link.pid
+        guard.link.order(replace(guard.link._orders.settings, metrics_address=None), news)
+        await guard.link.reclaim(Reclaim.COMMANDS, [Filesystem.NODEFS])
+        assert second_pid == guard.link.pid
+
+    assert first.exists()
+    assert second.exists()
+    (part,) = guard.supervisor.states
+    assert part.restarts == 0
+    assert guard.link.starts == 2
+    assert ["x"] == [line["kind"] for line in guard.lines()]
+
+
 async def test_steward_that_was_killed_says_by_what_and_leaves_no_process_and_no_descriptor(tmp_path):
     guard = Guard(tmp_path, fake("os.kill(os.getpid(), signal.SIGKILL)"))
     before, others = open_descriptors(), descendants(os.getpid())

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from reactor.kernel import libc
 from reactor.kernel.bpf.probes import MemoryProbe
+from reactor.kernel.capabilities import capability_names
 from reactor.kernel.features import (
     Feature,
-    capability_names,
     effective_capabilities,
     needed_capabilities,
     probe,

@@ -28,6 +28,7 @@ from reactor.model.settings import (
 from reactor.model.signals import Filesystem
 from reactor.steward.service import serve
 from reactor.tell.status_socket import ask
+from tests.support.privileged import may_run
 from tests.support.waiting import PATIENCE, until
 
 STATUS = {
@@ -110,11 +111,11 @@ async def guard(nursery, tmp_path):
 
 
 @asynccontextmanager
-async def steward(guard: Guard):
-    """Run a steward inside the block, which ends with the pair."""
-    with listen(guard.socket_path) as listener, guard.theirs:
+async def steward(guard: Guard, *commands: tuple[str, ...]):
+    """Run a steward inside the block, which ends with the pair; it may have these commands run."""
+    with listen(guard.socket_path) as listener, guard.theirs, may_run(*commands) as privileged:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, guard.theirs, listener.dup())
+            nursery.start_soon(serve, guard.theirs, listener.dup(), lambda: None, privileged)
             nursery.start_soon(guard.answer)
             await guard.order()
             await trio.testing.wait_all_tasks_blocked()
@@ -237,8 +238,9 @@ async def test_status_has_what_the_steward_knows_of_the_disks(guard):
 
 async def test_another_configuration_is_another_order_and_its_commands_are_run(guard, tmp_path):
     made = tmp_path / "made"
-    commands = ReclaimSettings(commands={Filesystem.IMAGEFS: (("/bin/touch", str(made)),)})
-    async with steward(guard):
+    touch = ("/bin/touch", str(made))
+    commands = ReclaimSettings(commands={Filesystem.IMAGEFS: (touch,)})
+    async with steward(guard, touch):
         await until(lambda: any(isinstance(one, Space) for one in guard.heard), "an observation")
         await guard.order(reclaim=commands)
         await until(
@@ -273,17 +275,18 @@ async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(gua
     eviction = {"pod": "n/a", "uid": "u", "signal": "memory.available", "outcome": "killed"}
     earlier = {"kind": "decision", "id": 1, "time": "x", "evictions": [eviction], "start": "now/1", "seq": 1}
     guard.journal.write_text(json.dumps(earlier) + "\n")
-    async with steward(guard):
-        await guard.order(notifications=notified("/bin/sh", "-c", f"cat >> {first}"))
+    commands = [("/bin/sh", "-c", f"cat >> {path}") for path in (first, second)]
+    async with steward(guard, *commands):
+        await guard.order(notifications=notified(*commands[0]))
         await guard.line(1, {**earlier})  # the steward before this one has written it, and could not say so
         await guard.send(FrameKind.NOTE, {**earlier, "id": 2})
         await guard.line(2, {**earlier, "id": 2})
         await until(lambda: first.exists() and first.read_text(), "the command has run")
-        await guard.order(notifications=notified("/bin/sh", "-c", f"cat >> {second}"))
+        await guard.order(notifications=notified(*commands[1]))
         await guard.line(3, {**earlier, "id": 3})
         await until(lambda: second.exists() and second.read_text(), "the other command has run")
         # A command that has written what it was given is counted only once it has ended, too.
-        commands = by_command(await guard.status_with(lambda status: by_command(status)["sent"] == 2))
+        counted = by_command(await guard.status_with(lambda status: by_command(status)["sent"] == 2))
 
     assert [2] == [json.loads(line)["decision"] for line in first.read_text().splitlines()]
     assert [3] == [json.loads(line)["decision"] for line in second.read_text().splitlines()]
@@ -294,11 +297,11 @@ async def test_an_eviction_is_notified_of_once_by_the_configuration_in_force(gua
         "dropped": 0,
         "skipped": 0,
         "waiting": 0,
-    } == commands
+    } == counted
 
 
 async def test_a_command_that_fails_is_a_problem_of_status(guard):
-    async with steward(guard):
+    async with steward(guard, ("/bin/false",)):
         await guard.order(notifications=notified("/bin/false"))
         await guard.line(
             1, {"kind": "decision", "id": 1, "time": "x", "evictions": [{"pod": "a/b", "outcome": "killed"}]}
