@@ -70,6 +70,10 @@ class NodeEvents:
         """Tell that evicting does not end a shortage of memory; a reason that upstream has no event for."""
         self._tell("EvictionsSlowedDown", message)
 
+    def no_evictable_pod(self, message: str) -> None:
+        """Report a threshold that is met while no pod can be evicted; upstream has no such event."""
+        self._tell("NoEvictablePod", message)
+
     def free_disk_space_failed(self, message: str) -> None:
         """Tell that image garbage collection found too little. Source: image_gc_manager.go."""
         self._tell("FreeDiskSpaceFailed", message)

@@ -394,6 +394,7 @@ class Section:
     on_eviction: Commands = Commands(())
     on_oom_kill: Commands = field(default=Commands(()), metadata={"key": "onOOMKill"})
     on_source_lost: Commands = Commands(())
+    on_no_victim: Commands = Commands(())
     webhook: _Webhook | None = None
     journald: bool = NotificationSettings().journald
     wall: bool = NotificationSettings().wall

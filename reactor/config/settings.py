@@ -51,6 +51,7 @@ KEY_OF_EVENT: Final = {
     EventKind.EVICTION: "onEviction",
     EventKind.OOM_KILL: "onOOMKill",
     EventKind.SOURCE_LOST: "onSourceLost",
+    EventKind.NO_VICTIM: "onNoVictim",
 }
 
 
@@ -379,6 +380,7 @@ def _notifications(section: Section) -> NotificationSettings:
         EventKind.EVICTION: section.on_eviction,
         EventKind.OOM_KILL: section.on_oom_kill,
         EventKind.SOURCE_LOST: section.on_source_lost,
+        EventKind.NO_VICTIM: section.on_no_victim,
     }
     return NotificationSettings(
         commands={kind: some for kind, some in commands.items() if some},

@@ -27,6 +27,7 @@ _LOG: Final = logging.getLogger("reactor.announce")
 _MOST: Final = 256
 EVICTION, CONDITIONS, SHUTDOWN = "eviction", "conditions", "shutdown"
 THRESHOLD_MET, SYSTEM_OOM, SLOWED_DOWN = "threshold met", "system OOM", "evictions slowed down"
+NO_VICTIM: Final = "no evictable pod"
 
 
 class ClusterReports:

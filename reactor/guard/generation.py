@@ -23,6 +23,7 @@ from reactor.guard.levels import MemoryLevels, lowest_hard, process_levels
 from reactor.guard.memory_reclaiming import MemoryReclaiming
 from reactor.guard.oom_order import OomOrder
 from reactor.guard.oom_scores import OomScores
+from reactor.guard.pace import Pace
 from reactor.guard.parts import Order, Parts, PodList, unordered
 from reactor.guard.passes import NodeView, Passes, grace_period_ended, look_again_seconds
 from reactor.guard.record import PassRecord, Reclaimed
@@ -191,6 +192,7 @@ class Generation:
         )
         self._last_stretch = LastStretch(self._levels.usage_bytes, self.passes.prepare)
         self._crossings: Sequence[MemoryLevel] = ()
+        self._pace = Pace()
         supervisor.expect(_RECLAIMS, _MEMORY_RECLAIMS, _SOFT_RECLAIMS)
         self._memory_reclaim = MemoryReclaiming(CgroupReclaim(tree, fences(settings.pod_parents)), self._node)
         counts_cache = settings.memory_available is MemoryAvailable.WORKING_SET
@@ -375,6 +377,8 @@ class Generation:
         reclaimed: tuple[Reclaimed, ...] = (),
     ) -> None:
         record = self.passes.make(taken)
+        if not record.attempts:
+            self._pace.passed((time.monotonic_ns() - record.times.started_ns) / 1e9)
         if reclaimed:
             record = replace(record, reclaimed=reclaimed)
         on_pass(record)
@@ -438,22 +442,30 @@ class Generation:
         state = self.passes.known.state
         if self.passes.is_unfinished:
             return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
+        is_powerless = self.passes.is_powerless
         wait_seconds = look_again_seconds(
-            state, self._clock_seconds(), is_braking=bool(self._brake.reading().on)
+            state,
+            self._clock_seconds(),
+            is_braking=bool(self._brake.reading().on),
+            pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless),
         )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
-        glance_seconds = math.inf
+        wanted_seconds = math.inf
         if state.slowdowns:
-            glance_seconds = _GLANCE_SECONDS
+            wanted_seconds = _GLANCE_SECONDS
         elif self.passes.is_near:
-            glance_seconds = _NEAR_GLANCE_SECONDS
+            wanted_seconds = _NEAR_GLANCE_SECONDS
         source = _EVICTION
         while True:
+            glance_seconds = self._pace.between_looks_seconds(wanted_seconds, is_powerless=is_powerless)
             with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + glance_seconds)):
                 return await self.wakes.wait()
             if trio.current_time() >= until_seconds:
                 break
-            if self.passes.has_sunk():
+            began_ns = time.monotonic_ns()
+            is_worth_a_pass = self.passes.is_worth_a_pass()
+            self._pace.looked((time.monotonic_ns() - began_ns) / 1e9)
+            if is_worth_a_pass:
                 source = _GLANCE
                 break
             now_seconds = self._clock_seconds()

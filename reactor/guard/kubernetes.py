@@ -17,7 +17,13 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.guard.candidates import Candidates
-from reactor.guard.cluster_reports import SLOWED_DOWN, SYSTEM_OOM, THRESHOLD_MET, ClusterReports
+from reactor.guard.cluster_reports import (
+    NO_VICTIM,
+    SLOWED_DOWN,
+    SYSTEM_OOM,
+    THRESHOLD_MET,
+    ClusterReports,
+)
 from reactor.guard.held_down import HeldDown
 from reactor.guard.node_shutdown import Ending
 from reactor.guard.parts import PodList
@@ -27,7 +33,7 @@ from reactor.guard.steward_link import StewardError, StewardLink
 from reactor.guard.told_pods import ToldPods
 from reactor.guard.unobserved import Unobserved
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.decisions import Slowdown
+from reactor.model.decisions import NoVictim, Slowdown
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
@@ -167,6 +173,11 @@ class KubernetesNode:
         """Report that evictions don't help, or are too many."""
         if not self._is_dry:
             self.reports.event(SLOWED_DOWN, message=slowdown.message)
+
+    def no_victim(self, found: NoVictim) -> None:
+        """Report that a threshold is met and no pod can be evicted."""
+        if not self._is_dry:
+            self.reports.event(NO_VICTIM, message=found.message)
 
     async def leave(self, *, stands_by: bool, seconds: float) -> None:
         """Have the steward remove what is set on the node unless a successor comes; wait so long at most.

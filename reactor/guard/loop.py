@@ -37,6 +37,7 @@ from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.last_good import LastGoodFile
 from reactor.guard.listening import NoDaemonError, listen, remove
 from reactor.guard.memory_holders import memory_held
+from reactor.guard.no_victims import NoVictims
 from reactor.guard.node_shutdown import NodeShutdown, Surroundings
 from reactor.guard.notify import ServiceNotice
 from reactor.guard.observed import Observed
@@ -149,6 +150,9 @@ class Daemon:
             tree, Path(settings.state_path).with_name(OOM_ORDER_FILE), write=self._lines.write
         )
         self._slowdowns = Slowdowns() if self._cluster is None else Slowdowns(self._cluster.slowed_down)
+        self._no_victims = NoVictims(
+            self._lines.write, *(() if self._cluster is None else (self._cluster.no_victim,))
+        )
         self._generations = GenerationSupervisor(
             settings,
             tree=tree,
@@ -208,6 +212,7 @@ class Daemon:
             "brake": brake.problem,
             "kill path": self._generations.kill_path_problem,
             "evictions": self._slowdowns.problem,
+            "no evictable pod": self._no_victims.problem,
             "order of the OOM killer": self._oom_order.problem,
         }
         problems |= {name: why for name, why in kept.items() if why is not None}
@@ -473,6 +478,7 @@ class Daemon:
         with self._records.guard():
             self._recorder.record(record, self.supervisor.jobs(nursery, "records"))
             self._slowdowns.passed(record.decision.slowdowns)
+            self._no_victims.passed(record)
         with self._state_notes.guard():
             self._show_state(record)
 
@@ -534,6 +540,7 @@ class Daemon:
             shutdown=self._shutdown.times(),
             oom_order=self._oom_order.counts(),
             warrants=self._generations.warrants.counted,
+            no_victims=self._no_victims.signals,
         ).document()
 
 

@@ -22,6 +22,7 @@ from reactor.guard.oom_victims import OomVictims, pod_in
 from reactor.guard.parts import Parts
 from reactor.guard.readiness import at_crossing, foreseen, near
 from reactor.guard.record import PROCESS_KILLED, EvictionAttempt, PassRecord, Reclaimed, StageTimes
+from reactor.guard.rehearsed import Rehearsed
 from reactor.guard.told_storage import ToldStorage
 from reactor.guard.under_way import UnderWay
 from reactor.guard.warrant import Given, Outlook
@@ -48,6 +49,7 @@ from reactor.policy import (
 from reactor.policy.certainty import without_reclaim
 from reactor.policy.in_flight import is_dying
 from reactor.policy.memory_reclaim import is_reclaiming
+from reactor.policy.no_victim import can_be_evicted
 from reactor.policy.oom_order import first_of
 from reactor.policy.oom_victims import are_unknown, found_in_pods, with_held_by_pods
 from reactor.policy.process_victims import (
@@ -105,8 +107,9 @@ class NodeView:
 class Passes:
     """Makes passes over `known`. Everything runs in Trio's thread.
 
-    `is_near`: memory was near a hard threshold at the last pass, or below it. `is_unfinished`: that pass
-    chose a pod in which no process was, and another is to be chosen now.
+    `is_near`: memory was near a hard threshold at the last pass, or below it. `is_powerless`: no pass kills,
+    whatever memory does: in a dry run, and where none of the pods of the last pass can be evicted.
+    `is_unfinished`: that pass chose a pod in which no process was, and another is to be chosen now.
     """
 
     def __init__(
@@ -128,7 +131,9 @@ class Passes:
         self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_near = False
+        self.is_powerless = False
         self.is_unfinished = False
+        self._rehearsed = Rehearsed()
         self._choice_due_seconds = math.inf
         parts.usages.track(known.pods)
         if parts.warrants is not None:
@@ -202,6 +207,7 @@ class Passes:
         record = self._record(wakes, snapshot, decision, attempts, times)
         if not attempts:  # what is left to do of an attempt comes first
             self._prepare(memory, now_seconds)
+        self.is_powerless = self._dry_run or not can_be_evicted(pods)
         if not wakes or any(wake.kind is WakeKind.HOUSEKEEPING for wake in wakes):
             self._parts.recount_oom_kills(self.known.pods)
             self._order_under_pressure(memory, now_seconds)
@@ -287,7 +293,11 @@ class Passes:
         """Prepare for the crossing where it is near; see readiness.py."""
         nearby = near(self._settings.thresholds, memory)
         warrants = self._parts.warrants
-        if nearby:
+        if nearby and self._is_claimed():
+            self._rest()
+            self.is_near = True
+            self._choice_due_seconds = math.inf
+        elif nearby:
             if warrants is not None:
                 warrants.begin()
             self.glance()
@@ -314,6 +324,12 @@ class Passes:
                 self._rest()
             if NodeCondition.MEMORY_PRESSURE not in self.known.state.conditions:
                 self._parts.oom_order(None)
+
+    def _is_claimed(self) -> bool:
+        """Return whether a crossing waits for a victim's memory: another is decided on once that is there."""
+        state = self.known.state
+        is_awaited = is_dying(state) or bool(state.oom_victims)
+        return is_awaited and any(map(is_hard_memory, state.thresholds_met))
 
     def is_choice_due(self, now_seconds: float) -> bool:
         """Return whether the processes of a prepared pod, of which one is to go, are to be read again."""
@@ -677,6 +693,16 @@ class Passes:
             pods = tuple(pod for pod in pods if pod.uid not in vanished)
         return pods
 
+    def is_worth_a_pass(self) -> bool:
+        """Return whether a pass now would do what the last one could not; this is asked often.
+
+        If no pod could be evicted, that is so once one can, whatever memory does.
+        """
+        if self.is_powerless and not self._dry_run:
+            self.glance()
+            return can_be_evicted(self._to_decide_over(self._clock_seconds()))
+        return self.has_sunk()
+
     def has_sunk(self) -> bool:
         """Return whether memory has become shorter in a way that is worth a pass.
 
@@ -734,7 +760,7 @@ class Passes:
         attempts = []
         self.is_unfinished = False
         ordered_ns = time.monotonic_ns()
-        for eviction in decision.evictions:
+        for eviction in self._to_begin(decision):
             if served is None:
                 attempt = self._begin(eviction, snapshot, now_seconds)
             else:
@@ -748,7 +774,9 @@ class Passes:
                 if attempt.process is None:
                     attempt.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
                 attempt.available_bytes = None if seen is None else seen.available
-            if attempt.process is not None and not self._dry_run:
+            if self._dry_run:
+                continue  # nothing is freed, nothing is awaited, no pod has ended
+            if attempt.process is not None:
                 self._acted_on_process(attempt, attempt.process, snapshot, pods)
             elif attempt.outcome == "failed":
                 self.known.candidates.failed(eviction.pod.uid, "; ".join(attempt.problems), now_seconds)
@@ -772,6 +800,12 @@ class Passes:
                     self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
                     self._landed(eviction.pod.uid)
         return tuple(attempts)
+
+    def _to_begin(self, decision: Decision) -> Sequence[Eviction]:
+        """Return the evictions of a decision; in a dry run those that were not reported for this shortage."""
+        if not self._dry_run:
+            return decision.evictions
+        return self._rehearsed.news(decision, self.known.state, self.known.pods)
 
     def _begin(self, eviction: Eviction, snapshot: Snapshot, now_seconds: float) -> EvictionAttempt:
         """Order an eviction, of the whole pod or of one process of it."""
@@ -854,8 +888,12 @@ def _only_memory(wakes: Sequence[Wake]) -> bool:
     return all(wake.kind is WakeKind.MEMORY for wake in wakes)
 
 
-def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bool = False) -> float:
+def look_again_seconds(
+    state: PolicyState, now_seconds: float, *, is_braking: bool = False, pause_seconds: float = 0.0
+) -> float:
     """Return after how long to look again unasked; infinity where the sources are enough.
+
+    What is looked at again and again is so after `pause_seconds` at the soonest.
 
     A level that stays crossed fires only once. While a killed pod, or a victim of the kernel's, is still
     giving back its memory others
@@ -870,14 +908,15 @@ def look_again_seconds(state: PolicyState, now_seconds: float, *, is_braking: bo
         or any(flight.resource is Resource.MEMORY for flight in state.in_flight)
     )
     pressed = any(threshold.signal in MEMORY_SIGNALS for threshold in state.thresholds_met)
-    soon_seconds = _LOOK_AGAIN_SECONDS if is_braking or (awaited and pressed) else math.inf
-    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds))
+    is_soon = is_braking or (awaited and pressed)
+    soon_seconds = max(_LOOK_AGAIN_SECONDS, pause_seconds) if is_soon else math.inf
+    soon_seconds = min(soon_seconds, _slowed_seconds(state, now_seconds, pause_seconds))
     if state.soft_reclaim is not None and is_soft_reclaiming(state, now_seconds):
         soon_seconds = min(soon_seconds, state.soft_reclaim.until_seconds + _ROUNDING_SECONDS - now_seconds)
     return min(soon_seconds, *(end - now_seconds for end in _grace_periods_end(state).values()), math.inf)
 
 
-def _slowed_seconds(state: PolicyState, now_seconds: float) -> float:
+def _slowed_seconds(state: PolicyState, now_seconds: float, pause_seconds: float) -> float:
     """Return when to look at what is slowed down, infinity where nothing waits for that."""
     waits = {threshold.signal for threshold in state.thresholds_met if is_hard_memory(threshold)}
     left = [
@@ -885,7 +924,7 @@ def _slowed_seconds(state: PolicyState, now_seconds: float) -> float:
         for one in state.slowdowns
         if one.signal in waits and now_seconds < one.until_seconds + _ROUNDING_SECONDS
     ]
-    return min(_LOOK_AT_SLOWED_SECONDS, *left) if left else math.inf
+    return min(max(_LOOK_AT_SLOWED_SECONDS, pause_seconds), *left) if left else math.inf
 
 
 def grace_period_ended(state: PolicyState, now_seconds: float) -> frozenset[Signal]:

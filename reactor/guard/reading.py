@@ -24,7 +24,8 @@ class Reading:
     `tally` is what was counted since `started_unix_seconds`, `refused_requests` how many of the steward's
     requests were none. `cluster` is how the daemon takes part in one, `problems` what `status` calls them,
     `shutdown` when the node's last graceful shutdown began and ended, `oom_order` how many processes have
-    another oom_score_adj than their own, `warrants` what has become of them.
+    another oom_score_adj than their own, `warrants` what has become of them, `no_victims` the signals whose
+    thresholds are met while no pod can be evicted.
     """
 
     now_seconds: float
@@ -46,6 +47,7 @@ class Reading:
     shutdown: Mapping[str, float] = field(default_factory=dict)
     oom_order: Mapping[str, int] = field(default_factory=lambda: {"first": 0, "others": 0})
     warrants: Mapping[WarrantEnd, int] = field(default_factory=dict)
+    no_victims: Collection[str] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -72,6 +74,10 @@ class Reading:
             "problems": list(self.problems),
             "shutdown": dict(self.shutdown),
             "warrants": dict(self.warrants),
+            "no_victims": {
+                signal: signal in self.no_victims
+                for signal in sorted({one.signal for one in self.settings.thresholds})
+            },
             "tally": self.tally,
         }
 

@@ -189,6 +189,14 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoVictim:
+    """A threshold that is met though no pod can be evicted; `message` has the amounts and who holds them."""
+
+    threshold: Threshold
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
@@ -221,7 +229,8 @@ class Decision:
     in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to be
     started now, and so is `soft_reclaim`; the state says when each is over (`is_over`). `slowdowns` are those
     in force, `unhelpful` the kills that have just turned out not to help. `rule` is the one that acts, None
-    where thresholds decide; with `waits` it is to be asked again, because it may act later.
+    where thresholds decide; with `waits` it is to be asked again, because it may act later. `no_victim` is
+    why the threshold acted on evicts no pod.
     """
 
     at_seconds: float
@@ -239,3 +248,4 @@ class Decision:
     unhelpful: tuple[HardMemoryKill, ...] = ()
     rule: Firing | None = None
     waits: bool = False
+    no_victim: NoVictim | None = None

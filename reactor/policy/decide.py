@@ -18,6 +18,7 @@ from reactor.policy.in_flight import candidates, deferral, evictions_left, still
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
 from reactor.policy.messages import node_message
+from reactor.policy.no_victim import can_be_evicted, no_victim
 from reactor.policy.oom_victims import still_dying
 from reactor.policy.rank import rank, small_ones_passed_over
 from reactor.policy.reclaim import node_reclaim
@@ -152,6 +153,8 @@ def _act(
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
     in_flight = {flight.uid for flight in state.in_flight}
+    # Where nothing is awaited and no pod can be evicted, no slowdown and no rate is what keeps one.
+    is_hopeless = bool(fresh) and not (in_flight or state.oom_victims or can_be_evicted(pods))
     among = pods if in_flight else ()
     evicting = {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in among if pod.uid in in_flight}
     reasons = []
@@ -165,9 +168,10 @@ def _act(
         given_up = (
             hopeless(state, threshold, seen, pods, snapshot.pods, decision.at_seconds) if evicting else ()
         )
-        reason = deferral(
-            settings, state, threshold, seen, evicting, decision.at_seconds, given_up
-        ) or reclaim_awaited(state, threshold, seen, decision.at_seconds)
+        reason = None
+        if not is_hopeless:
+            reason = deferral(settings, state, threshold, seen, evicting, decision.at_seconds, given_up)
+        reason = reason or reclaim_awaited(state, threshold, seen, decision.at_seconds)
         if reason is None:
             soft = soft_reclaim_wanted(settings, state, threshold, seen, decision.at_seconds)
             if soft is not None:
@@ -214,7 +218,11 @@ def _evict(
                 annotations=annotations,
             )
         )
-    return replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
+    found = replace(decision, acted_on=threshold, ranking=ranking, evictions=tuple(evictions))
+    if evictions or state.in_flight:
+        return found
+    seen = snapshot.signals[threshold.signal]
+    return replace(found, no_victim=no_victim(threshold, seen, ranking, pods, snapshot.pods))
 
 
 def _grace_period_seconds(settings: EvictionSettings, threshold: Threshold, pod: Pod) -> int:

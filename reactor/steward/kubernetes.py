@@ -206,6 +206,8 @@ class Kubernetes:
                 self._events.system_oom(document["comm"], document["pid"])
             case "shutdown":
                 self._shutdown(is_under_way=document["is_under_way"])
+            case "no evictable pod":
+                self._events.no_evictable_pod(document["message"])
             case "evictions slowed down":
                 self._events.evictions_slowed_down(document["message"])
         self._safe.append(message.number)

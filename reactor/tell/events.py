@@ -1,6 +1,6 @@
 """Events that operators are notified of, made of the journal's lines: each once, clean, of a bounded size.
 
-An eviction is an event when its outcome is known. Evictions of a dry run are none.
+An eviction is an event when its outcome is known. One of a dry run is marked as such: `dry_run` is true.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from reactor.guard.no_victims import KIND as NO_VICTIM
 from reactor.guard.oom import KIND as OOM_KILL
 from reactor.guard.record import ORDERED, RESUMED
 from reactor.guard.source_losses import KIND as SOURCE_LOST
@@ -28,8 +29,15 @@ _DEEPEST: Final = 8
 _MOST_AWAITED: Final = 256
 _RANKING: Final = 10
 _OF_PROCESSES: Final = frozenset({"process-killed", "process-terminated"})
-_REPORTED: Final = frozenset({"killed", "terminated", "failed", *_OF_PROCESSES})
-_CONTEXT: Final = ("threshold", "rule", "thresholds_met", "conditions", "wakes", "timing")
+_DRY_RUN: Final = "dry-run"
+_REPORTED: Final = frozenset({"killed", "terminated", "failed", _DRY_RUN, *_OF_PROCESSES})
+_CONTEXT: Final = ("threshold", "rule", "thresholds_met", "conditions", "wakes", "timing", "dry_run")
+
+_IN_WORDS: Final = {
+    OOM_KILL: EventKind.OOM_KILL,
+    SOURCE_LOST: EventKind.SOURCE_LOST,
+    NO_VICTIM: EventKind.NO_VICTIM,
+}
 
 Document = Mapping[str, Any]
 
@@ -79,16 +87,13 @@ class Events:
         if kind == "outcome":
             context = self._awaited.pop(_key(document, document.get("decision"), document.get("uid")), None)
             return [] if context is None else self._of_eviction(document, context, document.get("decision"))
-        if kind == OOM_KILL:
-            return [(EventKind.OOM_KILL, str(document["message"]), document)]
-        if kind == SOURCE_LOST:
-            return [(EventKind.SOURCE_LOST, str(document["message"]), document)]
+        if kind in _IN_WORDS:
+            dry = "dry run: " if document.get("dry_run") else ""
+            return [(_IN_WORDS[kind], f"{dry}{document['message']}", document)]
         return []
 
     def _of_decision(self, document: Document) -> list[tuple[EventKind, str, Document]]:
         found: list[tuple[EventKind, str, Document]] = []
-        if document.get("dry_run"):
-            return found
         number = document.get("id")
         for eviction in document["evictions"]:
             self._awaited.pop(_key(document, number, eviction.get("uid")), None)
@@ -101,7 +106,8 @@ class Events:
     def _of_eviction(
         self, eviction: Document, context: Document, number: object
     ) -> list[tuple[EventKind, str, Document]]:
-        if eviction.get("outcome") not in _REPORTED:
+        is_dry = bool(context.get("dry_run"))
+        if eviction.get("outcome") not in _REPORTED or is_dry != (eviction["outcome"] == _DRY_RUN):
             return []
         told = {key: value for key, value in eviction.items() if key not in {"kind", "start", "seq"}}
         document = {
@@ -150,8 +156,10 @@ def _eviction_text(eviction: Document, context: Document) -> str:
     if eviction.get("outcome") == "failed":
         problems = "; ".join(map(str, eviction.get("problems") or ())) or "see the log"
         return f"the eviction of {pod} for {signal} failed: {problems}"
-    if eviction.get("outcome") in _OF_PROCESSES:
+    if eviction.get("outcome") in _OF_PROCESSES or eviction.get("pod_lives"):
         pod = f"one process of {pod}: {process_text(eviction.get('process'))}"
+    if eviction.get("outcome") == _DRY_RUN:
+        return f"dry run: would have evicted {pod} for {_because(signal, context)}"
     return f"evicted {pod} ({eviction.get('outcome')}) for {_because(signal, context)}{_freed(eviction)}"
 
 

@@ -28,6 +28,7 @@ MESSAGE_IDS: Final = {
     EventKind.EVICTION: "b326dd0e56ff49e9b0b4d828c712045c",
     EventKind.OOM_KILL: "eae3c872a556498eae4b2b033d955158",
     EventKind.SOURCE_LOST: "99587737fada4675ba5ea201d447147e",
+    EventKind.NO_VICTIM: "5d1d36ad0f6a4b3cae1c2a86c2f5b7e1",
 }
 _WARNING, _ERROR = 4, 3  # syslog's
 _FIELD: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
@@ -67,7 +68,8 @@ class Journald:
 def _fields(event: Event) -> Iterator[tuple[str, str]]:
     document = event.document
     yield "MESSAGE", event.text
-    yield "MESSAGE_ID", MESSAGE_IDS[event.kind]
+    if event.kind in MESSAGE_IDS:  # a test is explained by its text
+        yield "MESSAGE_ID", MESSAGE_IDS[event.kind]
     yield "PRIORITY", str(_ERROR if _is_grave(document) else _WARNING)
     yield "SYSLOG_IDENTIFIER", "reactor"
     for key, value in document.items():
@@ -78,7 +80,8 @@ def _fields(event: Event) -> Iterator[tuple[str, str]]:
 
 
 def _is_grave(document: Mapping[str, Any]) -> bool:
-    return document.get("outcome") == "failed" or document.get("scope") == OomScope.NODE
+    is_unserved = document.get("event") == EventKind.NO_VICTIM
+    return is_unserved or document.get("outcome") == "failed" or document.get("scope") == OomScope.NODE
 
 
 def _encoded(name: str, value: str) -> bytes:

@@ -114,6 +114,12 @@ class _Scrape(Collector):
         yield from _brake(reading["brake"])
         yield _oom_order(reading["oom_order"])
         yield _slowdowns(reading["slowdowns"])
+        yield _gauge(
+            "reactor_no_evictable_pod",
+            "Whether a threshold for the signal is met while no pod can be evicted (1) or not (0).",
+            ["signal"],
+            *(((signal,), is_so) for signal, is_so in reading["no_victims"].items()),
+        )
         yield _counter(
             "reactor_warrants",
             "Warrants for the kernel to kill at a crossing, by what became of them; served ones killed.",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon
+from tests.support.daemon import RunningDaemon, after_housekeeping
 from tests.support.processes import MIB, PAUSE, hold
 from tests.support.waiting import eventually
 
@@ -160,7 +160,7 @@ def test_dry_run_names_the_pod_that_would_be_evicted_and_touches_none(
     node: VirtualNode, daemon: RunningDaemon
 ) -> None:
     hog = node.add_pod("hog")
-    daemon.configure(HARD)
+    daemon.configure(HARD, {"housekeepingInterval": "500ms"})
     daemon.start("--dry-run")
 
     process = node.spawn(hog, hold(210))
@@ -172,6 +172,42 @@ def test_dry_run_names_the_pod_that_would_be_evicted_and_touches_none(
     assert process.poll() is None
     assert daemon.status()["dry_run"]
     assert "dry run" in daemon.ask("status").stdout
+    # What is only thought of is freed by nothing: the pod stays in the order, and is reported once.
+    after_housekeeping(daemon, 2)
+    assert 1 == len(daemon.evictions())
+    assert [] == daemon.status()["in_flight"]
+    assert "still to be freed" not in daemon.journal_path.read_text()
+    (place,) = json.loads(daemon.ask("explain", "hog", "--output", "json").stdout)["ranking"]
+    assert ("cgroup/hog", 1) == (place["pod"], place["place"])
+
+
+def test_a_shortage_in_which_no_pod_can_be_evicted_is_said_once_and_a_newcomer_is_evicted(
+    node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    database = node.spawn(node.add_pod("database.service"), hold(200))
+    told = tmp_path / "told"
+    daemon.configure(
+        HARD,
+        {
+            "pods": {"parents": [node.cgroup], "never": ["database.service"]},
+            "onNoVictim": [["/bin/sh", "-c", f"cat >> {told}"]],
+        },
+    )
+    daemon.start()
+    eventually(lambda: "no evictable pod" in daemon.status()["problems"], "a problem")
+    problem = daemon.status()["problems"]["no evictable pod"]
+    assert "memory.available<64Mi is met" in problem
+    assert "by cgroup/database.service (never list: unit database.service)" in problem
+    after_housekeeping(daemon, 2)
+    (line,) = [one for one in daemon.lines() if one["kind"] == "no-victim"]
+    assert ("memory.available", 256 * MIB) == (line["signal"], line["capacity"])
+    assert 1 == daemon.log().count("no pod can be evicted;")
+    eventually(told.exists, "the command for it has run")
+    assert "no-victim" == json.loads(told.read_text())["event"]
+
+    newcomer = node.spawn(node.add_pod("newcomer"), hold(8))
+    assert -signal.SIGKILL == newcomer.wait(60)
+    assert None is database.poll()
 
 
 def test_soft_eviction_asks_first_and_kills_when_the_grace_period_is_over(

@@ -181,7 +181,7 @@ def test_a_source_that_is_lost_runs_its_command_once_though_it_is_tried_again_an
     assert f"source {line['source']} (" in kept(told)[0]["text"]
 
 
-def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
+def test_a_dry_run_notifies_of_what_it_would_evict_and_of_an_oom_kill(
     node: VirtualNode, daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     told, kills = tmp_path / "told", tmp_path / "kills"
@@ -196,7 +196,12 @@ def test_a_dry_run_notifies_of_no_eviction_and_of_an_oom_kill(
     after_passes(daemon, 2)
 
     assert ("oom-kill", "own-limit") == (kept(kills)[0]["event"], kept(kills)[0]["scope"])
-    assert [] == kept(told)
+    eventually(lambda: kept(told), "the command for evictions has run")
+    [event] = kept(told)
+    assert ("eviction", True, "dry-run", "cgroup/hog") == tuple(
+        event[key] for key in ("event", "dry_run", "outcome", "pod")
+    )
+    assert "dry run: would have evicted cgroup/hog for memory.available<" in event["text"]
     assert hog.poll() is None
 
 

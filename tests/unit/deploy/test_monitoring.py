@@ -93,6 +93,7 @@ CASES = {
     "ReactorEvictionUntold": gauge("reactor_kubernetes_untold_evictions", bad=3),
     "ReactorRestartLoop": gauge("reactor_restart_loops", bad=2),
     "ReactorStormBrake": gauge("reactor_storm_brake", {"reason": "outside-pods"}),
+    "ReactorNoEvictablePod": gauge("reactor_no_evictable_pod", {"signal": "memory.available"}),
     "ReactorRuleUnhelpful": replace(
         counter("reactor_rules_unhelpful_total", {"rule": "thrash", "action": "evict"}), value="60"
     ),

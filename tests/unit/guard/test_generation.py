@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from reactor.guard import last_stretch
 from reactor.guard.evictor import Evictor
 from reactor.guard.generation import Generation
 from reactor.guard.observed import Observed
+from reactor.guard.parts import PodList
 from reactor.guard.passes import NodeView
 from reactor.guard.record import PassRecord
 from reactor.guard.record_queue import RecordQueue
@@ -144,7 +146,10 @@ class GrowingPod:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, tree: CgroupTree, pods: GrowingPod | None = None
+    settings: Settings,
+    tree: CgroupTree,
+    pods: PodList | None = None,
+    clock_seconds: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[tuple[Generation, list[PassRecord]]]:
     """Run a generation in the body, which has its records as they come; it evicts in a dry run alone."""
     kills = KillPath(tree, settings.pod_parents)
@@ -160,6 +165,7 @@ async def running(
             steward=StewardLink(RecordQueue("now/1"), {}, settings, lambda _: None),
             pods=pods,
             arming_seconds=0.0,
+            clock_seconds=clock_seconds,
         )
         await nursery.start(generation.run, records.append)
         yield generation, records
@@ -293,3 +299,69 @@ async def test_a_rule_that_reclaims_does_not_in_a_dry_run(fake: FakeTree) -> Non
     assert "dry-run reclaim of 10% from /node/hog" == what_was_done(record.document())
     if fake.tree.version is CgroupVersion.V2:
         assert "" == fake.read("/node/hog", "memory.reclaim")
+
+
+class ListedPods:
+    """A list of pods that the test sets; `glances` counts how often it was asked for."""
+
+    problems: Mapping[str, str] = {}
+
+    def __init__(self, *present: Pod) -> None:
+        self.present = present
+        self.glances = 0
+
+    async def listed(self) -> tuple[Pod, ...]:
+        return self.present
+
+    def glance(self) -> tuple[Pod, ...]:
+        self.glances += 1
+        return self.present
+
+
+@asynccontextmanager
+async def shortage(fake: FakeTree, pods: ListedPods, *, dry_run: bool) -> AsyncIterator[list[PassRecord]]:
+    """Yield the passes over a node of 512 MiB of which 12 MiB are available, in virtual time."""
+    fake.add("/node", usage_bytes=500 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    for pod in ("hog", "newcomer", "database"):
+        fake.add(f"/node/{pod}", usage_bytes=100 * MIB)
+    settings = replace(SETTINGS, dry_run=dry_run)
+    async with running(settings, fake.tree, pods=pods, clock_seconds=trio.current_time) as (_, records):
+        yield records
+
+
+NEVER = replace(make_pod("database"), critical_because="never list")
+VIRTUAL_SECONDS = 55
+FEW = 30  # a tick in ten seconds, and one for each source that is tried again
+
+
+async def test_a_dry_run_makes_few_passes_while_its_threshold_stays_met_and_one_record_of_it(
+    fake: FakeTree, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with shortage(fake, ListedPods(make_pod("hog")), dry_run=True) as records:
+        await trio.sleep(VIRTUAL_SECONDS)
+        assert len(records) <= FEW
+        (reported,) = [record for record in records if record.attempts]
+        assert ["dry-run"] == [attempt.outcome for attempt in reported.attempts]
+        assert not any(record.decision.deferred_because for record in records)
+
+
+async def test_few_passes_and_looks_are_made_while_no_pod_can_be_evicted_and_a_newcomer_goes_at_once(
+    fake: FakeTree, autojump_clock: trio.testing.MockClock
+) -> None:
+    pods = ListedPods(NEVER)
+    async with shortage(fake, pods, dry_run=False) as records:
+        await trio.sleep(VIRTUAL_SECONDS)
+        assert len(records) <= FEW
+        assert pods.glances <= 30 * VIRTUAL_SECONDS
+        assert not any(record.attempts for record in records)
+
+        pods.present = (NEVER, make_pod("newcomer"))
+        await trio.sleep(1.5)  # before the next tick: it has to be seen by itself
+        evicted = [one.eviction.pod.name for record in records for one in record.attempts]
+        assert ["newcomer"] == evicted[:1]
+        assert {"glance"} == {wake.source for wake in _first_with_attempts(records).wakes}
+
+
+def _first_with_attempts(records: list[PassRecord]) -> PassRecord:
+    return next(record for record in records if record.attempts)

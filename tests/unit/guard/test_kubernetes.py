@@ -25,7 +25,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.link.listings import pieces, spec_record
 from reactor.link.requests import ReclaimOver, Section
-from reactor.model.decisions import Decision, Eviction, Slowdown, SlowReason, Snapshot
+from reactor.model.decisions import Decision, Eviction, NoVictim, Slowdown, SlowReason, Snapshot
 from reactor.model.oom import OomKill, OomScope
 from reactor.model.pods import Pod, PodSource
 from reactor.model.settings import EvictionSettings, KubernetesSettings, Settings
@@ -167,6 +167,7 @@ async def test_a_dry_run_reports_nothing(tmp_path, nursery):
     node = node_in(tmp_path, dry_run=True)
     node.passed(record_of(attempt_of("dry-run"), dry_run=True), nursery)
     node.slowed_down(slowdown())
+    node.no_victim(NO_VICTIM)
     assert await reported(node) == []
 
 
@@ -218,6 +219,9 @@ async def test_only_a_kill_for_the_nodes_sake_is_a_system_oom(node):
     assert await reported(node) == [{"report": "system OOM", "comm": "node", "pid": 7}]
 
 
+NO_VICTIM = NoVictim(threshold=make_threshold(1), message="no pod can be evicted")
+
+
 def slowdown() -> Slowdown:
     return Slowdown(
         signal=Signal.MEMORY_AVAILABLE,
@@ -231,6 +235,11 @@ def slowdown() -> Slowdown:
 async def test_a_slowdown_is_reported(node):
     node.slowed_down(slowdown())
     assert await reported(node) == [{"report": "evictions slowed down", "message": "they do not help"}]
+
+
+async def test_a_shortage_without_a_pod_to_evict_is_reported(node):
+    node.no_victim(NO_VICTIM)
+    assert await reported(node) == [{"report": "no evictable pod", "message": "no pod can be evicted"}]
 
 
 async def test_reports_that_are_lost_are_a_problem(node, nursery):

@@ -286,6 +286,49 @@ async def test_dry_run_decides_and_kills_no_pod(make_loop, make_pod, observation
     assert loop.kills.killed == []
 
 
+async def test_a_dry_run_reports_one_shortage_once_and_awaits_nothing(make_loop, make_pod, observation):
+    loop = make_loop(dry_run=True)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+
+    records = []
+    for _ in range(5):
+        records.append(loop.passes.make([wake()]))
+        loop.now_seconds += 20.0
+    assert [1, 0, 0, 0, 0] == [len(record.attempts) for record in records]
+    assert all(record.decision.deferred_because is None for record in records)
+    state = loop.known.state
+    assert ((), (), ()) == (state.in_flight, state.evicted_at, state.hard_memory_kills)
+    assert not loop.known.under_way.at("uid-hog", time.monotonic_ns())
+
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(300 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 1.0
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    assert 1 == len(loop.passes.make([wake()]).attempts), "another shortage"
+
+
+async def test_nothing_is_rehearsed_while_a_victim_is_awaited_and_it_is_again_afterwards(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(make_pod("hog"), make_pod("other"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+    assert ["hog"] == loop.kills.killed
+    before = loop.usages.memory_reads
+    loop.passes.make([wake()])
+    awaited = loop.usages.memory_reads - before
+    loop.kills.reaped.set()
+    await trio.testing.wait_all_tasks_blocked()
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(110 * MIB)}
+    before = loop.usages.memory_reads
+    loop.passes.make([wake()])
+    assert (1, 1) == (awaited, loop.usages.memory_reads - before)
+    assert ["other"] == loop.kills.ready
+    assert loop.passes.is_near
+
+
 async def test_levels_are_armed_again_after_each_pass_with_what_was_observed(make_loop, observation):
     loop = make_loop()
     loop.passes.make([wake()])

@@ -243,10 +243,12 @@ async def test_what_happens_to_the_node_is_an_event(tmp_path: Path) -> None:
     async with _running(tmp_path, server) as (kubernetes, guard):
         kubernetes.take(guard.report("system OOM", comm="hog", pid=7))
         kubernetes.take(guard.report("evictions slowed down", message="they do not help"))
-        await until(lambda: len(server.events) == 2)
+        kubernetes.take(guard.report("no evictable pod", message="no pod can be evicted"))
+        await until(lambda: len(server.events) == 3)
         assert [
             ("SystemOOM", "System OOM encountered, victim process: hog, pid: 7"),
             ("EvictionsSlowedDown", "they do not help"),
+            ("NoEvictablePod", "no pod can be evicted"),
         ] == [(one["reason"], one["message"]) for one in server.events]
 
 

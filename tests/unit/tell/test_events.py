@@ -107,6 +107,22 @@ def test_what_came_to_nothing_and_a_dry_run_are_no_events() -> None:
     assert [] == events.take({"kind": "brake", "decision": 7})
 
 
+def test_what_a_dry_run_would_evict_is_an_event_that_is_marked_as_such() -> None:
+    [event] = Events("a").take(decision(eviction("dry-run", returned_bytes=None), dry_run=True))
+
+    assert EventKind.EVICTION is event.kind
+    assert "a: dry run: would have evicted n/hog for memory.available<64Mi: 60Mi was available" == event.text
+    assert (True, "dry-run") == (event.document["dry_run"], event.document["outcome"])
+
+
+@pytest.mark.parametrize(("dry_run", "expected"), [(False, "a: no pod"), (True, "a: dry run: no pod")])
+def test_a_shortage_without_a_pod_to_evict_is_an_event(*, dry_run: bool, expected: str) -> None:
+    line = {"kind": "no-victim", "message": "no pod", "signal": "memory.available", "dry_run": dry_run}
+    [event] = Events("a").take(line)
+    assert (EventKind.NO_VICTIM, expected) == (event.kind, event.text)
+    assert "memory.available" == event.document["signal"]
+
+
 def test_an_eviction_whose_outcome_comes_later_is_an_event_then_and_only_once() -> None:
     events = Events("a")
     assert [] == events.take(ordered(eviction("ordered")))

@@ -84,11 +84,12 @@ async def test_an_eviction_is_an_entry_with_a_message_id_and_fields_of_its_own(
 
 
 async def test_an_eviction_that_failed_and_a_node_that_ran_out_are_errors(journal: socket.socket) -> None:
-    for one in (eviction("failed"), event(scope="node"), event(scope="own-limit"), event("source-lost")):
+    grave = (eviction("failed"), event(scope="node"), event("no-victim"))
+    for one in (*grave, event(scope="own-limit"), event("source-lost")):
         await journald(journal).send(one)
-    entries = [fields(journal.recv(1 << 20)) for _ in range(4)]
+    entries = [fields(journal.recv(1 << 20)) for _ in range(5)]
 
-    assert ["3", "3", "4", "4"] == [entry["PRIORITY"] for entry in entries]
+    assert ["3", "3", "3", "4", "4"] == [entry["PRIORITY"] for entry in entries]
     assert {*MESSAGE_IDS.values()} == {entry["MESSAGE_ID"] for entry in entries}
 
 
@@ -147,6 +148,7 @@ def test_the_catalog_explains_each_message_id_by_fields_that_its_entries_have() 
         EventKind.EVICTION: {"REACTOR_POD", "REACTOR_SIGNAL", "REACTOR_OUTCOME"},
         EventKind.OOM_KILL: {"REACTOR_SCOPE"},
         EventKind.SOURCE_LOST: {"REACTOR_SOURCE", "REACTOR_HEALTH", "REACTOR_DETAIL"},
+        EventKind.NO_VICTIM: {"REACTOR_SIGNAL", "REACTOR_THRESHOLD", "REACTOR_MESSAGE"},
     }.items():
         entry = explained[MESSAGE_IDS[kind]]
         assert {*re.findall(r"@([A-Z_]+)@", entry)} == always

@@ -1,0 +1,47 @@
+"""How often to observe unasked: as often as it is of use, and no more than a share of a CPU.
+
+What is observed again and again while a shortage lasts takes its time from the victims that are to free
+memory, and in real time. So the pause follows from what the last one has cost: five times as long while a
+pass may still kill. If none can, because no pod can be evicted or the run is a dry one, all of it together
+takes about a quarter of a percent of a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_TIMES: Final = 5
+_TIMES_POWERLESS: Final = 400
+_LONGEST_SECONDS: Final = 0.25  # what a pass has cost that was held up says nothing of the next
+_LONGEST_POWERLESS_SECONDS: Final = 1.0
+_WAKE_SECONDS: Final = 0.00025  # to be woken by a timer, which is in no measurement
+
+
+class Pace:
+    """Knows what the last pass that evicted no pod has cost, and the last look between two passes."""
+
+    def __init__(self) -> None:
+        self._pass_seconds = 0.0
+        self._look_seconds = 0.0
+
+    def passed(self, seconds: float) -> None:
+        """Record what a pass has cost."""
+        self._pass_seconds = seconds
+
+    def looked(self, seconds: float) -> None:
+        """Record what a look between two passes has cost."""
+        self._look_seconds = seconds
+
+    def between_passes_seconds(self, *, is_powerless: bool) -> float:
+        """Return how long to wait for the next pass at least, where nothing but time asks for it."""
+        return _pause_seconds(self._pass_seconds, is_powerless=is_powerless)
+
+    def between_looks_seconds(self, wanted_seconds: float, *, is_powerless: bool) -> float:
+        """Return how long to wait for the next look where one is wanted after so long."""
+        return max(wanted_seconds, _pause_seconds(self._look_seconds, is_powerless=is_powerless))
+
+
+def _pause_seconds(cost_seconds: float, *, is_powerless: bool) -> float:
+    if is_powerless:
+        return min(_TIMES_POWERLESS * (cost_seconds + _WAKE_SECONDS), _LONGEST_POWERLESS_SECONDS)
+    return min(_TIMES * cost_seconds, _LONGEST_SECONDS)
