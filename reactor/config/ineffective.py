@@ -7,6 +7,7 @@ key that is read is a typing error all the same, and what it says would silently
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,9 +17,10 @@ from reactor.config.kubelet import KubeletConfiguration
 from reactor.config.nearest import nearest
 from reactor.config.refused import join
 from reactor.config.section import Section
+from reactor.model.quantity import parse_quantity
 from reactor.model.rules import RuleAction
 from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, Settings, SystemdOomd
-from reactor.model.signals import MEMORY_SIGNALS, Signal
+from reactor.model.signals import IN_BYTES, MEMORY_SIGNALS, RESOURCE, Signal
 
 SECTION: Final = "reactor"
 _READ: Final = tuple(key_of(field) for field in dataclasses.fields(KubeletConfiguration))
@@ -41,6 +43,8 @@ _UPSTREAMS: Final = frozenset(
     }
 )
 _RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
+_LEAST_BYTES: Final = 1 << 20  # of a threshold: the kernel's counters are no finer
+_NUMBER: Final = re.compile(r"[0-9.]+(?![0-9.eE])")
 _CONTAINERFS_RULE: Final = (
     "ignored; containerfs has the thresholds of the filesystem that holds writable layers"
 )
@@ -76,6 +80,7 @@ def ineffective(raw: Mapping[Any, Any], settings: Settings) -> Iterator[Ineffect
     yield from _not_read(raw)
     yield from _without_counterpart(raw, settings)
     yield from _reserved(raw)
+    yield from _tiny(raw)
     if not settings.eviction.thresholds:
         evicted = (
             "pods are evicted by rules alone" if _has_evicting_rules(settings) else "no pod can be evicted"
@@ -134,6 +139,29 @@ def _reserved(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
             meant = nearest(name, _RESERVABLE)
             if name not in _RESERVABLE and meant is not None:
                 yield Ineffective(join(key, name), f"ignored: an unknown resource (did you mean {meant}?)")
+
+
+def _tiny(raw: Mapping[Any, Any]) -> Iterator[Ineffective]:
+    """Yield the amounts of bytes that are so small that a unit is missing."""
+    for key in ("evictionHard", "evictionSoft", "evictionMinimumReclaim"):
+        for signal, value in (raw.get(key) or {}).items():
+            why = _tiny_because(value) if RESOURCE[Signal(signal)] in IN_BYTES else None
+            if why is not None:
+                yield Ineffective(join(key, signal), why)
+
+
+def _tiny_because(value: object) -> str | None:
+    try:
+        amount = parse_quantity(str(value)).amount
+    except ValueError:
+        return None
+    written = _NUMBER.match(str(value))
+    if written is None or not 0 < amount < _LEAST_BYTES:
+        return None
+    if amount < 1:
+        meant = f"{float(amount * 100):g}%" if written[0] == str(value) else f"{written[0]}Mi"
+        return f"that is less than a byte; {meant}?"
+    return f"that is {int(amount)} bytes; {written[0]}Mi?"
 
 
 def _commands(settings: Settings) -> Iterator[Ineffective]:

@@ -25,6 +25,16 @@ def nearest(word: object, known: Iterable[str], *, likeness: float = _LIKENESS) 
     return by_letters[found[0]] if found else None
 
 
+def nearest_name(name: str, names: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """Return which of these names of units or cgroups was probably meant, None where none is near.
+
+    To be of one kind of unit (`.service`) makes none alike, and one without its kind is meant as well.
+    """
+    by_stem = {one.rpartition(".")[0] or one: one for one in names}
+    stem = name.rpartition(".")[0] or name
+    return by_stem.get(nearest(stem, by_stem, likeness=likeness) or "")
+
+
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return the question to add to what was got, "" where no known word is near."""
     found = nearest(word, known)

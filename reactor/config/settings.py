@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from reactor.config.drop_ins import Layers, Named, drop_in_paths
 from reactor.config.exposure import ONLY_OURS, directory_exposure, exposed_because
 from reactor.config.ineffective import SECTION, ineffective, misplaced
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.refused import shorten
+from reactor.config.refused import join, shorten
 from reactor.config.section import Kubernetes, Section
 from reactor.errors import ConfigError, Problem
 from reactor.model.events import EventKind
@@ -41,7 +41,7 @@ from reactor.model.settings import (
     SystemdOomd,
     WebhookSettings,
 )
-from reactor.model.signals import Filesystem, Layout
+from reactor.model.signals import Filesystem, Layout, Signal
 
 DEFAULT_EVICTIONS_PER_MINUTE: Final = 10
 KUBEPODS: Final = "kubepods"
@@ -229,6 +229,7 @@ def _settings_of(raw: Mapping[str, object], file_of: Callable[[str], str]) -> Se
     except ConfigError as error:
         problems.extend(error.problems)
     problems.extend(_kind_problems(raw))
+    problems.extend(_unindented(raw))
     try:
         section = decode(raw, _File).reactor
     except ConfigError as error:
@@ -255,6 +256,14 @@ def _kind_problems(raw: Mapping[str, object]) -> list[Problem]:
     if kind is None or kind == "KubeletConfiguration":
         return []
     return [Problem(path="kind", got=repr(kind), accepted="KubeletConfiguration, or no kind at all")]
+
+
+def _unindented(raw: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem for each signal at the top of the document, where it would be no threshold."""
+    for key in raw:
+        if key in set(Signal):
+            accepted = f"evictionHard.{key} (indent it below evictionHard, or evictionSoft)"
+            yield Problem(path=join("", key), got="a signal at the top of the document", accepted=accepted)
 
 
 def _parent_problems(section: Section) -> list[Problem]:

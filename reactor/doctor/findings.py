@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from reactor.brake.brake import unavailable_because
 from reactor.config.documents import load_documents
 from reactor.config.drop_ins import Layers
-from reactor.config.nearest import nearest
+from reactor.config.nearest import nearest_name
 from reactor.config.refused import join
 from reactor.config.settings import load_configuration
 from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
@@ -31,6 +31,7 @@ from reactor.kernel import memory_reclaim
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
+from reactor.model.name_patterns import matcher
 from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.settings import BrakeMode, KernelKill, Settings
 from reactor.policy.lists import Named, matches_by_any_name, rule_text
@@ -40,8 +41,11 @@ from reactor.workloads.manifests import SUFFIXES
 from reactor.workloads.parents import matches_of
 
 _SHOWN: Final = 5
-# A parent's name is looked for among a few others: a distant likeness is a good guess.
-_LIKENESS: Final = 0.6
+_OF_ROOT: Final = (
+    "each child of / is one pod: a whole slice is evicted at once, such as /system.slice with all services or "
+    "/user.slice with all users; name the slices whose children are to be pods"
+)
+_ANY_UNIT: Final = ("a.service", "session-1.scope", "0", "user.slice", "Z_9.mount")
 _MOUNTED: Final = ("sys", "fs", "cgroup")
 _V1_CONTROLLERS: Final = frozenset(
     ("memory", "pids", "cpu", "cpuacct", "cpu,cpuacct", "freezer", "systemd", "unified", "blkio", "devices")
@@ -70,7 +74,7 @@ def findings(
         who = guarded(settings, tree, proc=proc, daemon=daemon_cgroup())
         for path, why in _essential(settings, layers.document, who):
             yield Finding(layers.file_of(path), path, why)
-        for path, why in _process_victims(settings, who):
+        for path, why in (*_process_victims(settings, who), *_lists(settings, who)):
             yield Finding(layers.file_of(path), path, why)
         if settings.manifests_path is not None:
             yield from _manifests(settings.manifests_path, who.problems)
@@ -82,6 +86,11 @@ def nobody_because(settings: Settings, tree: CgroupTree | None) -> str | None:
         return "reactor.pods.parents is empty, so the daemon only observes"
     if tree is not None and not any(_is_there(tree, one) for one in matches_of(tree, settings.pod_parents)):
         return f"there is no cgroup {' or '.join(settings.pod_parents)} yet"
+    if tree is not None and settings.kubernetes is None:
+        pods = guarded(settings, tree, daemon=daemon_cgroup()).pods
+        if pods and all(one.spared_because is not None for one in pods):
+            first = f"{pods[0].pod.cgroup} ({pods[0].spared_because})"
+            return f"each of the {len(pods)} pods now is never evicted, such as {first}"
     return None
 
 
@@ -140,6 +149,9 @@ def _parents(
             "no cgroup memory controller is mounted on this machine: no pod can be evicted",
         )
         return
+    if "/" in (settings.pod_parents if written else ()):
+        path = f"reactor.pods.parents[{settings.pod_parents.index('/')}]"
+        yield path, _OF_ROOT
     named = [] if settings.node_cgroup is None else [("reactor.nodeCgroup", settings.node_cgroup)]
     parents = [
         (f"reactor.pods.parents[{index}]", parent)
@@ -250,10 +262,8 @@ def _nearest(tree: CgroupTree, cgroup: str) -> str:
 
 
 def _meant(name: str, names: Sequence[str]) -> str | None:
-    """Return which of these cgroups was probably meant; to be of one kind of unit makes none alike."""
-    by_stem = {one.rpartition(".")[0] or one: one for one in names}
-    stem = name.rpartition(".")[0] or name
-    return by_stem.get(nearest(stem, by_stem, likeness=_LIKENESS) or "")
+    """Return which of these cgroups was probably meant."""
+    return nearest_name(name, names)
 
 
 def _is_made_on_demand(tree: CgroupTree, cgroup: str) -> bool:
@@ -310,6 +320,14 @@ def _process_victims(settings: Settings, who: Guarded) -> Iterator[tuple[str, st
                 "or an earlier rule matches; `trusting: true` takes such names"
             )
         yield f"reactor.pods.processVictims[{index}]", why
+
+
+def _lists(settings: Settings, who: Guarded) -> Iterator[tuple[str, str]]:
+    """Yield the names on the lists that are no pod's, and the entries that spare each pod there could be."""
+    yield from ((path, why) for path, why in who.problems.items() if path.startswith("reactor.pods."))
+    for index, rule in enumerate(settings.pod_lists.never):
+        if rule.process is None and rule.cgroup is None and all(map(matcher(rule.unit or ""), _ANY_UNIT)):
+            yield f"reactor.pods.never[{index}]", f"{rule.unit} is each unit: no pod can be evicted"
 
 
 def _some(names: Sequence[str]) -> str:

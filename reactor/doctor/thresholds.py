@@ -21,6 +21,7 @@ from reactor.policy import absurd_thresholds
 
 # Source: GetNodeAllocatableReservation, by which the kubelet subtracts its hard thresholds.
 RESERVABLE: Final = {Signal.MEMORY_AVAILABLE: "memory", Signal.NODEFS_AVAILABLE: "ephemeral-storage"}
+_LEAST_BYTES: Final = 1 << 20  # below it a unit is missing, which is said of the file itself
 _PATIENCE_SECONDS: Final = 2.0  # for a filesystem that may hang for good
 
 
@@ -67,7 +68,8 @@ def late_on_this_machine(
         f"threshold {one}": f"{held} of what counts as available are held by the kernel itself (slab, page "
         "tables, stacks): memory runs out before it is crossed; `reactor tune` recommends a threshold"
         for one in settings.eviction.thresholds
-        if one.signal is Signal.MEMORY_AVAILABLE and int(one.value.of(capacity)) <= kernel_bytes
+        if one.signal is Signal.MEMORY_AVAILABLE
+        and _LEAST_BYTES <= int(one.value.of(capacity)) <= kernel_bytes
     }
 
 

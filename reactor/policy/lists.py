@@ -13,11 +13,13 @@ The lists are read when a pod is listed, not at a crossing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from reactor.model.name_patterns import REGEX, matcher
 from reactor.model.pod_lists import PodLists, PodRule, Preference, ProcessVictim
+
+_SIGNS: Final = frozenset("*?[")
 
 
 class Named(NamedTuple):
@@ -64,17 +66,18 @@ class _Rule:
         A process that is not known yet counts as the one that is meant: to protect a pod for one listing more
         is the smaller mistake.
         """
-        if not (pod.is_trusted or self._is_trusting) or not self._is_placed(pod):
+        if not (pod.is_trusted or self._is_trusting) or not self.is_placed(pod):
             return False
         return pod.process is None or self._process is None or self._process(pod.process)
 
     def matches(self, pod: Named) -> bool:
         """Return whether the rule matches by any names."""
-        if not self._is_placed(pod):
+        if not self.is_placed(pod):
             return False
         return self._process is None or (pod.process is not None and self._process(pod.process))
 
-    def _is_placed(self, pod: Named) -> bool:
+    def is_placed(self, pod: Named) -> bool:
+        """Return whether the names of the pod's cgroup match, whoever chose them."""
         if self._unit is not None and not self._unit(pod.unit):
             return False
         return self._cgroup is None or self._cgroup(pod.cgroup)
@@ -120,6 +123,40 @@ class Lists:
         found = (one for one in self._process_victims if one[0].protects(pod))
         rule, never = next(found, (None, ()))
         return None if rule is None else ProcessVictim(rule=rule.text, never=never)
+
+
+class ExactNames:
+    """The rules of a list of pods that name one pod, without a pattern: each is to match something."""
+
+    def __init__(self, lists: PodLists) -> None:
+        self._rules = [
+            (f"reactor.pods.{key}[{index}]", name, _Rule(rule), rule.is_trusting or key == "prefer")
+            for key, rules in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer))
+            for index, rule in enumerate(rules)
+            if (name := rule.cgroup or rule.unit) is not None and not _is_pattern(rule)
+        ]
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._rules)
+
+    def unmatched(self, pods: Sequence[Named]) -> Iterator[tuple[str, str, str | None]]:
+        """Yield the place, the name, and a cgroup that has this name without counting for the rule (or None).
+
+        A rule that protects counts by names that root chose.
+        """
+        for path, name, rule, counts_by_any in self._rules:
+            placed = [pod for pod in pods if rule.is_placed(pod)]
+            if not any(counts_by_any or pod.is_trusted for pod in placed):
+                yield path, name, placed[0].cgroup if placed else None
+
+
+def _is_pattern(rule: PodRule) -> bool:
+    return any(
+        text.startswith(REGEX) or not _SIGNS.isdisjoint(text)
+        for text in (rule.unit, rule.cgroup)
+        if text is not None
+    )
 
 
 def rule_text(rule: PodRule) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from reactor.config.nearest import nearest_name
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryRequest
 from reactor.kernel.files import GONE
@@ -19,7 +20,7 @@ from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings
 from reactor.model.signals import Resource
-from reactor.policy.lists import Listed, Lists, Named
+from reactor.policy.lists import ExactNames, Listed, Lists, Named
 from reactor.turns import without_pause
 from reactor.workloads.attributes import Attributes, read_attributes
 from reactor.workloads.fence import Fence
@@ -32,6 +33,8 @@ NAMESPACE: Final = "cgroup"
 _MONITOR: Final = re.compile(r"libpod-conmon-[0-9a-f]{64}\.scope")
 # How long a new cgroup may still be written to by who made it: what was read until then is read once more at
 # the next glance. How many of them a glance reads again: who can make thousands is not to make it long.
+_NEVER_LIST: Final = "reactor.pods.never"
+_LIKENESS, _TYPING_ERROR = 0.6, 0.8
 _SETTLES_SECONDS: Final = 1.0
 _MOST_READ_AGAIN: Final = 8
 # What a cgroup asks for is written right after it was made. Later it needs to be read again only where the
@@ -97,6 +100,8 @@ class CgroupPods:
         self._proc = proc
         self.fence = Fence(tree, settings.pod_parents, settings.node_cgroup, proc, daemon=daemon)
         self._lists = Lists(settings.pod_lists)
+        self._exact_names = ExactNames(settings.pod_lists)
+        self._names: dict[str, Sequence[Named]] = {}  # by uid, with the units in slices
         self._wants_names = settings.pod_lists.wants_processes
         self._honours_oomd = settings.pod_lists.honours_oomd
         self._main: dict[str, MainProcess] = {}  # by uid, as of the last `list`
@@ -144,7 +149,28 @@ class CgroupPods:
                 read.pop(uid, None)
             elif uid in read:
                 young.read_seconds = began_seconds
-        return self._listed(self._by_parent(problems), problems, read)
+        pods = self._listed(self._by_parent(problems), problems, read)
+        if self._exact_names and pods:
+            problems |= self._unmatched(pods)
+        return pods
+
+    def _unmatched(self, pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
+        """Yield which names on the lists are no pod's, and what was probably meant."""
+        present = {pod.uid for pod in pods}
+        self._names = {uid: names for uid, names in self._names.items() if uid in present}
+        named = [one for names in self._names.values() for one in names]
+        named += [Named(cgroup, is_trusted=True) for cgroup in self.fence.spared]
+        for path, name, untrusted in self._exact_names.unmatched(named):
+            if untrusted is not None:
+                yield path, f"{name}: root did not choose the name of {untrusted}: it protects no pod"
+                continue
+            known = {one.cgroup if name.startswith("/") else one.unit for one in named} - {""}
+            is_never = path.startswith(_NEVER_LIST)
+            meant = nearest_name(name, known, likeness=_LIKENESS if is_never else _TYPING_ERROR)
+            # Lists of what to avoid or prefer are written for many machines, of which each has some.
+            if meant is not None or is_never:
+                question = "" if meant is None else f" (did you mean {meant}?)"
+                yield path, f"{name} matches no pod now{question}"
 
     def glance(self) -> tuple[Pod, ...]:
         """Return the pods that exist now; of those known from before only the youngest are read again.
@@ -250,6 +276,8 @@ class CgroupPods:
                 request_bytes = request_bytes if by_root else 0
             main = self._main.get(found.uid, UNKNOWN)
             units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
+            if self._exact_names:
+                self._names[found.uid] = [Named(one, found.is_trusted) for one in (found.cgroup, *units)]
             pod = _pod(
                 found,
                 attributes,

@@ -54,6 +54,35 @@ def test_what_has_no_effect_is_named_with_its_file(text: str, warning: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("500", "that is 500 bytes; 500Mi?"),
+        ('"500"', "that is 500 bytes; 500Mi?"),
+        ("500m", "that is less than a byte; 500Mi?"),
+        ('"0.1"', "that is less than a byte; 10%?"),
+        ("512Ki", "that is 524288 bytes; 512Mi?"),
+    ],
+)
+def test_an_amount_of_bytes_that_lacks_its_unit_is_asked_about(value: str, why: str) -> None:
+    assert (f'f.yaml: evictionHard["memory.available"]: {why}',) == _warnings(
+        f"evictionHard: {{memory.available: {value}}}"
+    )
+
+
+@pytest.mark.parametrize("threshold", ["pid.available: 500", "memory.available: 1Mi", "memory.available: 5%"])
+def test_amounts_of_processes_and_shares_and_of_a_mebibyte_are_what_they_are(threshold: str) -> None:
+    assert () == _warnings(f"evictionHard: {{{threshold}}}")
+
+
+def test_a_signal_that_is_not_indented_below_its_key_is_an_error_that_names_the_place() -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_from_text("evictionHard:\nmemory.available: 500Mi\n", "f.yaml")
+    (problem,) = caught.value.problems
+    assert '["memory.available"]' == problem.path
+    assert "evictionHard.memory.available (indent it below evictionHard" in problem.accepted
+
+
+@pytest.mark.parametrize(
     ("section", "by"),
     [
         ("rules: [{name: r, cgroups: [/a], when: [{usage: 90%}], for: 1s, action: evict}]", _BY_RULES),

@@ -343,3 +343,32 @@ def test_a_rule_for_one_process_that_goes_by_a_users_name_is_told_what_takes_it(
     assert "root did not choose the name of /jobs/user@1000.service/app.scope" in why
     assert "trusting: true" in why
     assert {} == found(node, text.replace("RULE", "{unit: app.scope, trusting: true}"), tmp_path)
+
+
+def with_lists(lists, parents="/machine.slice"):
+    return f"{HARD}\nreactor: {{pods: {{parents: [{parents}], {lists}}}}}"
+
+
+def test_a_name_on_a_list_that_no_pod_has_is_named_with_the_nearest(node, tmp_path):
+    node.add("/machine.slice/database.scope")
+    lists = "never: [databse.scope, etcd.service], avoid: [a.scope, etcd.service, databases], prefer: [b*]"
+    assert {
+        "reactor.pods.never[0]": "databse.scope matches no pod now (did you mean database.scope?)",
+        "reactor.pods.never[1]": "etcd.service matches no pod now",
+        "reactor.pods.avoid[2]": "databases matches no pod now (did you mean database.scope?)",
+    } == found(node, with_lists(lists), tmp_path)
+
+
+@pytest.mark.parametrize("every", ["'*'", "'~.*'"])
+def test_a_never_list_that_names_each_pod_guards_nobody(node, tmp_path, every):
+    text = with_lists(f"never: [{every}]")
+    assert "no pod can be evicted" in found(node, text, tmp_path)["reactor.pods.never[0]"]
+    because = nobody_because(settings_from_text(text, "f.yaml"), node.tree)
+    assert "each of the 1 pods now is never evicted, such as /machine.slice/a.scope" in because
+
+
+def test_the_root_as_a_parent_is_warned_of_since_its_pods_are_whole_slices(node, tmp_path):
+    text = with_parent("/")
+    layers = Layers(Named("f.yaml", load_document(text, "f.yaml")), ())
+    said = findings(settings_from_text(text, "f.yaml"), layers, node.tree, proc=tmp_path)
+    assert any("/user.slice with all users" in one.why for one in said if one.path.endswith("parents[0]"))

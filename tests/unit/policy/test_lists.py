@@ -12,7 +12,7 @@ from reactor.model.pod_lists import (
     ProcessVictim,
     ProcessVictimRule,
 )
-from reactor.policy.lists import Listed, Lists, Named, matches_by_any_name
+from reactor.policy.lists import ExactNames, Listed, Lists, Named, matches_by_any_name
 
 WEB = Named("/system.slice/web.service", is_trusted=True, process="nginx")
 NAMES = st.text(alphabet="ab*?[]-.@", min_size=1, max_size=6)
@@ -202,3 +202,35 @@ def test_whether_a_name_matches_can_be_asked_of_names_that_do_not_count() -> Non
     stranger = WEB._replace(is_trusted=False)
     assert matches_by_any_name(PodRule(unit="web.service"), stranger)
     assert not matches_by_any_name(PodRule(unit="db.service"), stranger)
+
+
+SESSION = Named("/user.slice/database.service", is_trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "unmatched"),
+    [
+        (PodRule(unit="web.service"), []),
+        (PodRule(cgroup="/system.slice/web.service"), []),
+        (PodRule(unit="wbe.service"), [("wbe.service", None)]),
+        (PodRule(cgroup="/system.slice/web"), [("/system.slice/web", None)]),
+        (PodRule(unit="wbe*"), []),
+        (PodRule(unit="~wbe.*"), []),
+        (PodRule(process="wbe"), []),
+        (PodRule(unit="database.service"), [("database.service", "/user.slice/database.service")]),
+        (PodRule(unit="database.service", is_trusting=True), []),
+    ],
+)
+def test_a_name_without_a_pattern_that_no_pod_has_is_found(rule: PodRule, unmatched: list[object]) -> None:
+    names = ExactNames(PodLists(never=(rule,)))
+    found = [(name, other) for _, name, other in names.unmatched([WEB, SESSION])]
+    assert unmatched == found
+    assert bool(names) or not unmatched
+
+
+def test_names_of_pods_to_prefer_count_whoever_gave_them_and_each_list_has_its_place() -> None:
+    here, nowhere = PodRule(unit="database.service"), PodRule(unit="x")
+    lists = PodLists(never=(nowhere,), avoid=(nowhere,), prefer=(here, nowhere))
+    assert ["reactor.pods.never[0]", "reactor.pods.avoid[0]", "reactor.pods.prefer[1]"] == [
+        path for path, _, _ in ExactNames(lists).unmatched([SESSION])
+    ]

@@ -525,3 +525,38 @@ def test_what_systemd_says_of_a_unit_does_not_count_where_the_operator_says_so(
     set_attribute(fake, "/s/a", "user.reactor.priority", b"3")
     (pod,) = listed_pods(fake, proc, "/s", honours_oomd=False).list()
     assert (None, 3) == (pod.critical_because, pod.priority)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("databse.service", "databse.service matches no pod now (did you mean database.service?)"),
+        ("database", "database matches no pod now (did you mean database.service?)"),
+        ("xyz", "xyz matches no pod now"),
+        ("database.service", None),
+        ("inner.service", None),
+    ],
+)
+def test_a_name_on_the_never_list_that_is_no_pods_is_a_problem_with_the_nearest(
+    fake: FakeTree, proc: Path, name: str, why: str | None
+) -> None:
+    for cgroup in ("/s/database.service", "/s/web.service", "/s/a.slice/inner.service"):
+        fake.add(cgroup)
+    settings = Settings(pod_parents=("/s",), pod_lists=PodLists(never=(PodRule(unit=name),)))
+    pods = CgroupPods(fake.tree, settings, proc=proc)
+    expected = {} if why is None else {"reactor.pods.never[0]": why}
+    pods.list()
+    assert expected == pods.problems
+    pods.glance()
+    assert expected == pods.problems
+    shutil.rmtree(fake.directory("/s/web.service"))
+    pods.list()
+    assert expected == pods.problems
+
+
+def test_a_name_is_not_judged_before_there_is_a_pod(fake: FakeTree, proc: Path) -> None:
+    fake.add("/s")
+    settings = Settings(pod_parents=("/s",), pod_lists=PodLists(never=(PodRule(unit="later.service"),)))
+    pods = CgroupPods(fake.tree, settings, proc=proc)
+    pods.list()
+    assert {} == pods.problems
