@@ -42,8 +42,8 @@ from reactor.workloads.parents import matches_of
 
 _SHOWN: Final = 5
 _OF_ROOT: Final = (
-    "each child of / is one pod: a whole slice is evicted at once, such as /system.slice with all services or "
-    "/user.slice with all users; name the slices whose children are to be pods"
+    "each child of / is one pod: a whole slice is evicted at once, such as /system.slice with all services, "
+    "or /user.slice with all users; name the slices whose children are to be pods"
 )
 _ANY_UNIT: Final = ("a.service", "session-1.scope", "0", "user.slice", "Z_9.mount")
 _MOUNTED: Final = ("sys", "fs", "cgroup")

@@ -30,6 +30,7 @@ from reactor.tune.node import check_calm, facts
 from reactor.tune.pages import report_of
 from reactor.tune.reactions import ways
 from reactor.tune.snippet import snippet
+from reactor.tune.tables import at_once_lines
 
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 MEASURED, CONFIGURATION, REPORT = "measured.json", "reactor.yaml", "report.html"
@@ -59,8 +60,9 @@ class TuneOptions:
 def tune(options: TuneOptions) -> int:
     """Measure, recommend, write, print; return the exit status.
 
-    0 done, 1 too little was measured or it can't be written, 2 where nothing may or can be measured, 130
-    when interrupted: then what was measured is printed all the same. Raises ConfigError.
+    0 done, 1 too little was measured, pods would be evicted at once, or it can't be written, 2 where nothing
+    may or can be measured, 130 when interrupted: then what was measured is printed all the same. Raises
+    ConfigError.
     """
     settings, existing = _configuration(options.config, options.config_dir)
     history = history_in(options.journals, settings.eviction.pressure_transition_period_seconds)
@@ -134,18 +136,21 @@ def _conclude(
     from reactor.tune.show import show  # noqa: PLC0415
 
     said = None if options.config is None else verdict(settings, found, history)
-    yaml = snippet(measured, found, existing)
     show(measured, history, found, said)
-    _store(directory, measured, history, found)
-    (directory / CONFIGURATION).write_text(yaml, encoding="utf-8")
-    print(f"{directory / CONFIGURATION}:\n{yaml}")
+    yaml = None if found.evicts_at_once else snippet(measured, found, existing)
+    _store(directory, measured, history, None if yaml is None else found)
+    if yaml is not None:
+        (directory / CONFIGURATION).write_text(yaml, encoding="utf-8")
+        print(f"{directory / CONFIGURATION}:\n{yaml}")
     try:
         write(report_of(measured, history, found, said, yaml), directory / REPORT)
     except RefusedError as error:
         print(f"reactor tune: {error}", file=sys.stderr)
     else:
         print(f"The report is {directory / REPORT}, the measurements are {directory / MEASURED}.")
-    return EXIT_OK
+    for line in at_once_lines(found) if found.evicts_at_once else ():
+        print(f"reactor tune: {line}", file=sys.stderr)
+    return EXIT_FAILED if found.evicts_at_once else EXIT_OK
 
 
 def _directory(results: Path, measured: Measured) -> Path:

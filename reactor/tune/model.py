@@ -148,6 +148,19 @@ class Recommendation:
         """Return reaction and freeing together."""
         return self.terms.reaction_seconds + self.terms.freeing_seconds
 
+    @property
+    def evicts_at_once(self) -> bool:
+        """Return whether a threshold is not below what was available: that is no recommendation."""
+        available_bytes = self.node.available_bytes
+        most_bytes = max(self.hard_bytes, self.soft.threshold_bytes)
+        return available_bytes is not None and most_bytes >= available_bytes
+
+    @property
+    def practicable_bytes(self) -> int | None:
+        """Return the hard threshold that leaves as much available again, None where the reserve is more."""
+        half_bytes = (self.node.available_bytes or 0) // 2 // STEP_BYTES * STEP_BYTES
+        return half_bytes if half_bytes > self.terms.reserve_bytes else None
+
 
 def threshold_bytes(needed: int, *, reserve_bytes: int, capacity_bytes: int) -> int:
     """Return a threshold for what is needed: never below the reserve, never above the capacity.

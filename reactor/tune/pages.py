@@ -9,7 +9,9 @@ from reactor.tune.history import History
 from reactor.tune.measured import AS_CONFIGURED, Measured
 from reactor.tune.missed import Verdict
 from reactor.tune.model import Recommendation
+from reactor.tune.snippet import headline
 from reactor.tune.tables import (
+    at_once_lines,
     case_table,
     growth_table,
     history_lines,
@@ -17,15 +19,18 @@ from reactor.tune.tables import (
     threshold_lines,
     trust_lines,
 )
-from reactor.tune.words import amount, quantity, rate
+from reactor.tune.words import amount, quantity
 
 _MIB = 2**20
 
 
 def report_of(
-    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str
+    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str | None
 ) -> Report:
-    """Return the report; `verdict` is on the operator's configuration, None where there is none."""
+    """Return the report; `verdict` is on the operator's configuration, None where there is none.
+
+    `yaml` is None where nothing is recommended.
+    """
     return Report(
         title="reactor tune: thresholds for this node",
         facts={
@@ -40,16 +45,18 @@ def report_of(
 
 
 def _summary(found: Recommendation) -> Iterator[str]:
+    if found.evicts_at_once:
+        yield from at_once_lines(found)
+        return
     soft = found.soft
-    hard = f"evictionHard memory.available: {quantity(found.hard_bytes)}"
-    yield f"{hard}, for {found.chosen.name} ({rate(found.chosen.rate_bytes)})."
+    yield f"evictionHard memory.available: {headline(found)}"
     where = f"evictionSoft memory.available: {quantity(soft.threshold_bytes)}"
     yield f"{where} for {soft.grace_seconds} s, evictionMaxPodGracePeriod: {soft.pod_grace_seconds}."
     yield f"brake: {'hard' if found.brake else 'off'}."
 
 
 def _sections(
-    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str
+    measured: Measured, history: History, found: Recommendation, verdict: Verdict | None, yaml: str | None
 ) -> Iterator[Section]:
     yield Section(
         heading="Why these numbers",
@@ -77,7 +84,8 @@ def _sections(
     )
     yield Section(heading="The node's history", paragraphs=tuple(history_lines(history)))
     yield Section(heading="How reliable this is", paragraphs=tuple(trust_lines(measured, found)))
-    yield Section(heading="The configuration", listing=yaml)
+    if yaml is not None:
+        yield Section(heading="The configuration", listing=yaml)
 
 
 def _needed(found: Recommendation) -> Bars:

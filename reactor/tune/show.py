@@ -51,7 +51,8 @@ def show(
     ):
         console.print(_rich(table))
         console.print()
-    _say(console, "Recommended", threshold_lines(found))
+    heading = "Nothing to recommend" if found.evicts_at_once else "Recommended"
+    _say(console, heading, threshold_lines(found))
     if verdict is not None:
         _say(console, "The present configuration covers", verdict.covers or ("no allocator at all",))
         _say(console, "It misses", verdict.misses or ("nothing that was measured",))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from reactor.report import Table
 from reactor.tune.history import History
 from reactor.tune.measured import Growth, Measured
-from reactor.tune.model import Recommendation
+from reactor.tune.model import Recommendation, covered_rate_bytes
 from reactor.tune.snippet import headline
 from reactor.tune.tail import Tail
 from reactor.tune.words import amount, duration, milliseconds, quantity, rate
@@ -91,8 +91,8 @@ def case_table(found: Recommendation) -> Table:
 def threshold_lines(found: Recommendation) -> Iterator[str]:
     """Yield the recommendation in sentences, each number with where it comes from."""
     terms, soft = found.terms, found.soft
+    yield from at_once_lines(found) if found.evicts_at_once else ()
     yield f"evictionHard memory.available: {headline(found)}"
-    yield from _above_what_is_available(found)
     yield f"Reaction {duration(terms.reaction_seconds)}, bound of the p99.9; {found.reaction_why}."
     yield (
         f"Freeing {duration(terms.freeing_seconds)}, for a victim of {amount(found.victim_bytes)} "
@@ -108,8 +108,8 @@ def threshold_lines(found: Recommendation) -> Iterator[str]:
     yield f"brake: {'hard' if found.brake else 'off'}; {found.brake_why}."
 
 
-def _above_what_is_available(found: Recommendation) -> Iterator[str]:
-    """Yield a warning for each threshold that would be crossed as soon as it is in force."""
+def at_once_lines(found: Recommendation) -> Iterator[str]:
+    """Yield which thresholds would be crossed as soon as they are in force, and what would be practicable."""
     available_bytes = found.node.available_bytes
     for key, bytes_ in (("evictionHard", found.hard_bytes), ("evictionSoft", found.soft.threshold_bytes)):
         if available_bytes is not None and bytes_ >= available_bytes:
@@ -118,6 +118,13 @@ def _above_what_is_available(found: Recommendation) -> Iterator[str]:
                 f"Warning: {key} is not below {before}: pods would be evicted at once. Make room on "
                 "the node first, or ask for less (--assume seen, --victim, --reserve)."
             )
+    reserve_bytes, practicable_bytes = found.terms.reserve_bytes, found.practicable_bytes
+    if practicable_bytes is None:
+        yield f"Nothing is recommended, and no smaller value serves: the reserve is {amount(reserve_bytes)}."
+    else:
+        safe = rate(covered_rate_bytes(practicable_bytes, found.seconds, reserve_bytes))
+        which = f"{quantity(practicable_bytes)}, half of what was available"
+        yield f"Nothing is recommended. With {which}: safe up to {safe}."
 
 
 def history_lines(history: History) -> Iterator[str]:

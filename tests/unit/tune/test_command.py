@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from reactor.tune.history import History
 from reactor.tune.measured import Measured, document_of
 
 Line = Callable[..., bytes]
+MIB = 1 << 20
 
 
 @pytest.fixture
@@ -44,6 +46,39 @@ def test_a_stored_run_gives_a_configuration_a_report_and_the_reasons(
     stored_again = json.loads((directory / "measured.json").read_text())
     assert stored_again["recommendation"]["hard_bytes"] > 0
     assert 2 == stored_again["history"]["decisions"]
+
+
+def test_what_would_evict_at_once_is_no_recommendation_and_leaves_nothing_to_copy(
+    tmp_path: Path, measured: Measured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = dataclasses.replace(measured.node, available_bytes=150 * MIB)
+    path = tmp_path / "measured.json"
+    short = dataclasses.replace(measured, node=node)
+    path.write_text(json.dumps(document_of(short, History())))
+    out = tmp_path / "out"
+    arguments = ["--reserve", "20Mi", "--results", str(out)]
+    assert 1 == main(["tune", "--from", str(path), *arguments])
+    told = capsys.readouterr()
+    assert "With 70Mi, half of what was available: safe up to" in told.err
+    assert "pods would be evicted at once" in told.err
+    assert "reactor.yaml" not in told.out
+    (directory,) = out.iterdir()
+    assert {"measured.json", "report.html"} == {file.name for file in directory.iterdir()}
+    assert "recommendation" not in json.loads((directory / "measured.json").read_text())
+    page = (directory / "report.html").read_text()
+    box = page[: page.index("Why these numbers")]
+    assert "Nothing is recommended. With 70Mi, half of what was available: safe up to" in box
+    assert "The configuration</h2>" not in page
+
+
+def test_the_reports_box_says_what_the_text_says(tmp_path: Path, stored: Path) -> None:
+    out = ["--victim", "64Gi", "--results", str(tmp_path / "out")]
+    assert 0 == main(["tune", "--from", str(stored), *out])
+    [page] = (tmp_path / "out").glob("*/report.html")
+    text = page.read_text()
+    box = text[: text.index("Why these numbers")]
+    assert "half of this node, serves up to" in box
+    assert "It would take" in box
 
 
 def test_what_the_drop_ins_say_of_other_signals_is_in_the_recommended_configuration(

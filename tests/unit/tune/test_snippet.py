@@ -82,6 +82,26 @@ def test_a_threshold_above_what_is_available_is_warned_of(measured: Measured, fo
     assert [] == warned(4096) == warned(None)
 
 
+@pytest.mark.parametrize(
+    ("available_mib", "said"),
+    [
+        (742, None),
+        (200, "Nothing is recommended. With 100Mi, half of what was available: safe up to"),
+        (100, "Nothing is recommended, and no smaller value serves: the reserve is"),
+    ],
+)
+def test_a_recommendation_that_would_evict_at_once_is_none_and_a_practicable_value_stands_beside_it(
+    found: Recommendation, available_mib: int, said: str | None
+) -> None:
+    node = dataclasses.replace(found.node, available_bytes=available_mib * MIB)
+    terms = dataclasses.replace(found.terms, reserve_bytes=60 * MIB)
+    short = dataclasses.replace(found, node=node, terms=terms)
+    assert (said is not None) == short.evicts_at_once
+    lines = " ".join(threshold_lines(short))
+    assert said is None or said in lines
+    assert said is not None or "recommended" not in lines
+
+
 def test_swap_is_named_since_memory_available_does_not_count_it(
     measured: Measured, found: Recommendation
 ) -> None:
