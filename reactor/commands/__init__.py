@@ -6,7 +6,7 @@ Whatever a command needs is imported in that call alone: asking for one command 
 holds nothing of what is for people. Options that several commands share are in arguments.py.
 """
 
-from reactor.commands import ask, cluster, config, doctor, lab, run, simulate, tune
+from reactor.commands import ask, cluster, config, doctor, lab, notify, run, simulate, tune
 
 # In the order in which the help lists them.
 COMMANDS = (
@@ -21,6 +21,7 @@ COMMANDS = (
     lab.add_bench,
     tune.add,
     config.add,
+    notify.add,
     cluster.add,
     run.add_managed_oom,
 )

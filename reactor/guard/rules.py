@@ -10,6 +10,7 @@ Where the kernel's own triggers tell of a stall, that cgroup is observed then, a
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ _FIND_SECONDS: Final = 10.0
 _SHARE_AT_REST: Final = 0.0006
 _SHARE_OF_FINDING: Final = 0.0004
 _SHARE_UNDER_PRESSURE: Final = 0.02
+_LOG: Final = logging.getLogger("reactor.rules")
 _LONGEST_SECONDS: Final = 60.0
 # Of what stirs: below the gap after which the policy takes a condition for a new one.
 _LONGEST_STIRRING_SECONDS: Final = 10.0
@@ -171,11 +173,27 @@ class RuleWatch:
         self._turn_began_seconds = 0.0
         self._turn_cost_seconds = 0.0
         self.on_pass: OnPass = lambda _: None
+        for what, why in self.problems.items():
+            _LOG.warning("%s: %s", what, why)
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return what the rules are for and can't be observed, and why."""
-        return {f"rules: {what}": why for group in self._groups for what, why in group.problems.items()}
+        """Return what the rules are for and can't be observed, which rules can never act, and why."""
+        found = {f"rules: {what}": why for group in self._groups for what, why in group.problems.items()}
+        own = (rule for group in self._groups[: self._own_groups] for rule in group.rules)
+        return found | {
+            f"rules: {printable(rule.name)}": why
+            for rule in own
+            if (why := self._never_because(rule)) is not None
+        }
+
+    def _never_because(self, rule: Rule) -> str | None:
+        """Return why a rule can never act on this machine, None where it may."""
+        for condition in rule.conditions:
+            whys = [self._observer.never_because(cgroup, condition.metric) for cgroup in rule.cgroups]
+            if whys and None not in whys:
+                return f"never acts on this machine: {condition} can't be observed: {whys[0]}"
+        return None
 
     async def add(self, rules: Iterable[Rule]) -> None:
         """Go by these as well from the next tick on, in the place of those that were added before.
@@ -588,6 +606,9 @@ class RuleWatch:
         if not any(one.since_seconds is not None for one in standings.values()):
             if group.resource is not None and group.resource not in self._stalled:
                 return f"pressure of this machine ({group.resource}) can't be observed"
+            never_because = self._never_because(rule)
+            if never_because is not None:
+                return never_because
             if not self._is_open(group):
                 return f"tasks of this machine stall for {group.resource} too little, or not at all"
             if not group.selected:

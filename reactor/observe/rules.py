@@ -25,6 +25,7 @@ from reactor.model.rules import Measure, Metric, PressureResource
 _ROOT: Final = "/"
 _LIMIT_FRESH_SECONDS: Final = 60.0
 _FAR: Final = 0.5
+_ON_V2_ALONE: Final = frozenset({Measure.PAGES_SCANNED, Measure.SWAP_TRAFFIC})
 _SCANNED: Final = (b"pgscan_kswapd", b"pgscan_direct")
 
 
@@ -81,6 +82,20 @@ class RuleObserver:
             Measure.SWAP_USED: "this machine has no swap (/proc/swaps)",
             Measure.SWAP_TRAFFIC: "it is counted of a cgroup on v2, since Linux 6.13",
         }.get(metric.measure, "cgroup v1 does not count it" if not self._is_v2 else "/ does not count it")
+
+    def never_because(self, selector: str, metric: Metric) -> str | None:
+        """Return why no cgroup of these can ever have a metric on this machine, None where one may."""
+        is_root = selector == _ROOT
+        if metric.resource is not None:
+            if not self._is_v2 and not is_root:
+                return "cgroup v1 has pressure of / alone"
+            path = self.pressure_path(_ROOT, "", metric.resource)
+            return None if os.path.exists(path) else f"this kernel has no {path}"
+        if is_root:
+            return "/ does not count it" if metric.measure is Measure.EVENTS else None
+        if not self._is_v2 and (metric.measure in _ON_V2_ALONE or metric.of not in {"", "max"}):
+            return "cgroup v1 does not count it"
+        return None
 
     def machine_stall_seconds(self, resource: PressureResource) -> float | None:
         """Return for how long some task of the machine has stalled so far; None where that is not known.

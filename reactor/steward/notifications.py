@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from reactor.model.events import EventKind
 from reactor.model.settings import NotificationSettings, Settings
 from reactor.programs import RunProgram, run_to_problem
 from reactor.supervisor import Supervisor, report
@@ -19,7 +21,7 @@ from reactor.tell.event_commands import COMMANDS_AT_ONCE, EventCommands
 from reactor.tell.events import Events
 from reactor.tell.journald import Journald
 from reactor.tell.notice import MOST_WAITING, WallNotice
-from reactor.tell.outbox import Outbox
+from reactor.tell.outbox import Channel, NotSentError, Outbox
 from reactor.tell.webhook import Webhook
 from reactor.text import printable
 
@@ -85,6 +87,39 @@ class Notifications:
 
     def _in_force(self) -> NotificationSettings:
         return self.settings.notifications
+
+
+async def send_trial(settings: Settings, at: str) -> list[tuple[str, str | None]]:
+    """Send a test by each way that is configured; return each with what went wrong (None: it was taken).
+
+    Each command is run once, for whatever kinds of events it is.
+    """
+    ours = settings.notifications
+    event = Events(_node(settings)).trial(at)
+    webhook = Webhook(lambda: ours, give_up_seconds=0.0)
+    commands = dict.fromkeys(command for some in ours.commands.values() for command in some)
+    ways: list[tuple[str, Channel]] = [
+        (
+            f"command {' '.join(command)}",
+            EventCommands(partial(replace, ours, commands={EventKind.TEST: (command,)})),
+        )
+        for command in commands
+    ]
+    others = (webhook, Journald(lambda: ours), WallNotice(lambda: ours), DesktopNotice(lambda: ours))
+    ways += [(channel.name, channel) for channel in others]
+    results: list[tuple[str, str | None]] = []
+    try:
+        for name, channel in ways:
+            if channel.takes(event):
+                try:
+                    await channel.send(event)
+                except NotSentError as error:
+                    results.append((name, str(error)))
+                else:
+                    results.append((name, None))
+    finally:
+        webhook.close()
+    return results
 
 
 def _node(settings: Settings) -> str:

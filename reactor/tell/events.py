@@ -76,6 +76,11 @@ class Events:
         """Return the events that a line tells of. Raises what a document of another form makes it raise."""
         return [self._event(kind, text, of) for kind, text, of in self._made_of(document)]
 
+    def trial(self, at: str) -> Event:
+        """Return an event by which an operator tries the notifications."""
+        text = "test: reactor notifies by this; no pod was evicted"
+        return self._event(EventKind.TEST, text, {"test": True, "time": at})
+
     def _made_of(self, document: Document) -> list[tuple[EventKind, str, Document]]:
         kind = document.get("kind")
         if kind == "decision":

@@ -27,6 +27,7 @@ COMMANDS = [
     ["config", "check"],
     ["config", "show"],
     ["config", "init"],
+    ["notify"],
 ]
 
 

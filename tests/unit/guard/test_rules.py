@@ -556,3 +556,44 @@ async def test_the_record_says_what_came_back(watched: Watched) -> None:
     watched.loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: make_observation(480 * MIB)}
     watched.loop.passes.weigh(attempt)
     assert (90 * MIB, 80 * MIB) == (attempt.credited_bytes, attempt.returned_bytes)
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        (FULL, "cgroup v1 has pressure of / alone"),
+        (STALL, "cgroup v1 has pressure of / alone"),
+        (Condition(Metric(Measure.PAGES_SCANNED), 1.0, within_seconds=1.0), "cgroup v1 does not count it"),
+        (Condition(Metric(Measure.EVENTS, "high"), 1.0, within_seconds=1.0), "cgroup v1 does not count it"),
+        (USAGE, None),
+        (MAX, None),
+    ],
+)
+async def test_a_rule_that_can_never_act_on_this_machine_is_a_problem_and_says_so(
+    make_tree: FakeTreeMaker,
+    make_loop: Callable[..., FakeLoop],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    condition: Condition,
+    why: str | None,
+) -> None:
+    machine = tmp_path / "pressure"
+    machine.mkdir()
+    watched = Watched(make_tree(CgroupVersion.V1), make_loop(), machine)
+    watch = watched.watch(make_rule(USAGE, condition))
+    await watched.ticks(watch, 1)
+    expected = None
+    if why is not None:
+        expected = f"never acts on this machine: {condition} can't be observed: {why}"
+        assert f"rules: r: {expected}" in caplog.text
+        assert expected == watch.document()[0]["why_not"]
+    assert expected == watch.problems.get("rules: r")
+
+
+async def test_a_rule_that_v2_or_the_root_can_observe_is_no_problem(on_v2: Watched) -> None:
+    assert {} == on_v2.watch(make_rule(FULL, MAX), make_rule(FULL, name="of all", cgroups=("/",))).problems
+    (on_v2.machine / "memory").unlink()
+    (why,) = on_v2.watch(make_rule(FULL)).problems.values()
+    assert "this kernel has no" in why
+    events = on_v2.watch(make_rule(MAX, cgroups=("/",))).problems
+    assert ["/ does not count it"] == [one.rpartition(": ")[2] for one in events.values()]
