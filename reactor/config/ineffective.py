@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from reactor.config.decode import key_of
 from reactor.config.eviction import ignored_signals
 from reactor.config.kubelet import KubeletConfiguration
-from reactor.config.nearest import nearest
 from reactor.config.refused import join
 from reactor.config.section import Section
+from reactor.model.nearest import nearest
 from reactor.model.quantity import parse_quantity
 from reactor.model.rules import RuleAction
 from reactor.model.settings import BrakeMode, KernelKill, MemoryAvailable, Settings, SystemdOomd

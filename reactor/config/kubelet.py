@@ -19,9 +19,9 @@ from reactor.config.eviction import (
     ignored_signals,
     is_dropped,
 )
-from reactor.config.nearest import did_you_mean
 from reactor.config.refused import Refused, join
 from reactor.config.scalars import Int32, Percent, Seconds
+from reactor.model.nearest import did_you_mean
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY
 from reactor.model.quantity import Quantity
 from reactor.model.settings import EvictionSettings, ImageGcSettings, ShutdownGroup

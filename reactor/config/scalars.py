@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any, Final, NewType
 
 from reactor.config import duration
-from reactor.config.nearest import did_you_mean
 from reactor.config.refused import Refused
 from reactor.model import quantity
+from reactor.model.nearest import did_you_mean
 from reactor.model.pods import QosClass
 from reactor.model.quantity import Quantity, parse_quantity
 from reactor.model.settings import (

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from reactor.brake.brake import unavailable_because
 from reactor.config.documents import load_documents
 from reactor.config.drop_ins import Layers
-from reactor.config.nearest import nearest_name
 from reactor.config.refused import join
 from reactor.config.settings import load_configuration
 from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
@@ -32,6 +31,7 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.kernel.procfs import PROC
 from reactor.model.name_patterns import matcher
+from reactor.model.nearest import nearest_name
 from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.settings import BrakeMode, KernelKill, Settings
 from reactor.policy.lists import Named, matches_by_any_name, rule_text

@@ -11,11 +11,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from reactor.config.nearest import nearest_name
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryRequest
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
+from reactor.model.nearest import nearest_name
 from reactor.model.pod_lists import Preference
 from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, QosClass
 from reactor.model.settings import Settings

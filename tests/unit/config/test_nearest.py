@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reactor.config.nearest import did_you_mean, nearest
+from reactor.model.nearest import did_you_mean, nearest
 from reactor.model.signals import Signal
 
 
