@@ -249,7 +249,9 @@ def _of_what(attempt: EvictionAttempt) -> str:
 
 
 def _log_ending(record: PassRecord, attempt: EvictionAttempt) -> None:
-    level = logging.INFO if attempt.freed_ns is not None or attempt.outcome == "dry-run" else logging.WARNING
+    if attempt.outcome == "dry-run":
+        return  # nothing has ended
+    level = logging.INFO if attempt.freed_ns is not None else logging.WARNING
     _LOG.log(
         level,
         "%s %s freed_ms=%s decision=%d%s",

@@ -51,7 +51,8 @@ class History:
 
     `spells_seconds` are how long memory was short and then was not, without an eviction;
     `terminated_seconds` how long softly evicted pods took to end by themselves, `killed_after_grace` how many
-    did not. `missed` are the kernel's own kills for want of memory on the node.
+    did not. `missed` are the kernel's own kills for want of memory on the node, `dry_runs` how many of the
+    crossings evicted no pod because of a dry run.
     """
 
     decisions: int = 0
@@ -65,6 +66,7 @@ class History:
     lowest_available_bytes: int | None = None
     largest_pod_bytes: int | None = None
     unread: int = 0
+    dry_runs: int = 0
 
     @property
     def rates_bytes(self) -> tuple[float, ...]:
@@ -149,6 +151,7 @@ class _Reading:
         self._terminated: list[float] = []
         self._killed_after_grace = 0
         self._missed = 0
+        self._dry_runs = 0
         self._lowest: int | None = None
         self._largest: int | None = None
 
@@ -175,6 +178,7 @@ class _Reading:
             lowest_available_bytes=self._lowest,
             largest_pod_bytes=self._largest,
             unread=unread,
+            dry_runs=self._dry_runs,
         )
 
     def _decision(self, document: Document) -> None:
@@ -188,6 +192,7 @@ class _Reading:
             self._rank(document["ranking"])
             if document["evictions"]:
                 self._crossings.append(_crossing(document, self._rate(document, seconds)))
+                self._dry_runs += bool(document.get("dry_run"))
         for eviction in document["evictions"]:
             self._decided_at[document["id"], eviction["uid"]] = document["timing"]["decided_ns"] / 1e9
             self._ended(eviction, document["id"])

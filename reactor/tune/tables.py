@@ -132,9 +132,10 @@ def history_lines(history: History) -> Iterator[str]:
     if not history.decisions:
         yield "No journal was read: rates, grace periods and victims are what was measured, or assumed."
         return
+    dry = f", {history.dry_runs} of them in a dry run" if history.dry_runs else ""
     yield (
         f"{history.decisions} decisions from {history.first} to {history.last}; {len(history.crossings)} "
-        f"evictions for memory, the rate before {len(history.rates_bytes)} of them known."
+        f"evictions for memory{dry}, the rate before {len(history.rates_bytes)} of them known."
     )
     if history.fastest_bytes is not None:
         fastest = rate(history.fastest_bytes)

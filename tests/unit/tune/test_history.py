@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reactor.tune.history import history_in, history_of
+from reactor.tune.tables import history_lines
 
 MIB = 1 << 20
 Line = Callable[..., bytes]
@@ -70,6 +71,13 @@ def test_without_a_threshold_before_it_or_one_long_before_an_eviction_tells_no_r
     for lines, known in ((at_once, 0), (long_before, 0), (second, 1)):
         assert known == len(history_of(lines).rates_bytes)
     assert history_of(at_once).fastest_bytes is None
+
+
+def test_evictions_of_a_dry_run_are_counted_as_such(line: Line) -> None:
+    dry = line(12, 100, SHORT, **evicted(dry_run=True))
+    found = history_of([dry, line(400, 100, SHORT, **evicted(dry_run=False))])
+    assert (2, 1) == (len(found.crossings), found.dry_runs)
+    assert "2 evictions for memory, 1 of them in a dry run, the rate" in next(iter(history_lines(found)))
 
 
 def test_a_shortage_that_passed_by_itself_is_a_spell_without_its_transition_period(line: Line) -> None:
