@@ -456,10 +456,15 @@ class Generation:
         elif self.passes.is_near:
             wanted_seconds = _NEAR_GLANCE_SECONDS
         source = _EVICTION
+        is_for_newcomers = is_powerless and not self.settings.dry_run and wanted_seconds < math.inf
         while True:
-            glance_seconds = self._pace.between_looks_seconds(wanted_seconds, is_powerless=is_powerless)
+            glance_seconds = self._pace.between_looks_seconds(
+                wanted_seconds, self._clock_seconds(), is_powerless=is_powerless
+            )
             with trio.CancelScope(deadline=min(until_seconds, trio.current_time() + glance_seconds)):
-                return await self.wakes.wait()
+                taken = await self._wakes_or_newcomer(waits=is_for_newcomers)
+                if taken is not None:
+                    return taken
             if trio.current_time() >= until_seconds:
                 break
             began_ns = time.monotonic_ns()
@@ -477,6 +482,27 @@ class Generation:
             self.housekeeping.due()  # they are acted on only when they have been looked at again
         source = _GRACE_PERIOD if ended else source
         return (Wake(source=source, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
+
+    async def _wakes_or_newcomer(self, *, waits: bool) -> Sequence[Wake] | None:
+        """Return the wakes; None once a cgroup has come or gone, where that `waits` for a pod to evict.
+
+        A process comes into its pod some time after the cgroup, and no event reports it. So a newcomer is
+        observed often for a second.
+        """
+        changed_fd = self.parts.pods.changed_fd() if waits else -1
+        if changed_fd < 0 or self._pace.is_hurried(self._clock_seconds()):
+            return await self.wakes.wait()
+        taken = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._await_newcomer, changed_fd, nursery.cancel_scope)
+            taken = await self.wakes.wait()
+            nursery.cancel_scope.cancel()
+        return taken
+
+    async def _await_newcomer(self, changed_fd: int, waiting: trio.CancelScope) -> None:
+        await trio.lowlevel.wait_readable(changed_fd)
+        self._pace.hurry(self._clock_seconds())
+        waiting.cancel()
 
     def gone(self, uid: str) -> bool:
         """Take note that an evicted pod has ended, and look whether that was enough; see Passes.gone."""

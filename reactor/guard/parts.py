@@ -76,6 +76,9 @@ class PodList(Protocol):
     def problems(self) -> Mapping[str, str]:
         """What was refused or could not be read last time, and why."""
 
+    def changed_fd(self) -> int:
+        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
+
     async def listed(self) -> tuple[Pod, ...] | None:
         """List the pods, all of it read afresh, while the loop goes first; None where that can't be had."""
 

@@ -40,6 +40,10 @@ class DirectoryChanges:
             self._fd = libc.open_inotify()
         self._directories[libc.watch_directory(self._fd, directory)] = directory
 
+    def fileno(self) -> int:
+        """Return what is readable once there was a change since `changed` was called last; -1: nothing."""
+        return self._fd
+
     def happened(self) -> bool:
         """Return whether there was any change since the last call; True while that can't be told."""
         changed = self.changed()

@@ -123,6 +123,10 @@ class CgroupPods:
         """Return which cgroups each pattern among the parents matched when last listed."""
         return self._matches
 
+    def changed_fd(self) -> int:
+        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
+        return self._glanced.fileno()
+
     def list(self) -> tuple[Pod, ...]:
         """Return every pod, its request, limit and attributes read afresh."""
         return without_pause(self.turns())

@@ -96,6 +96,10 @@ class KubernetesPods:
         why = self._finding.problem
         return {**self._problems, **({} if why is None else {"pods' files": why})}
 
+    def changed_fd(self) -> int:
+        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
+        return self._glanced.fileno()
+
     async def listed(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh.
 

@@ -55,6 +55,10 @@ class Workloads:
         """Return which cgroups each pattern among the parents matched when last listed."""
         return self._cgroups.matches
 
+    def changed_fd(self) -> int:
+        """Return what is readable once a cgroup has come or gone since the last glance; -1: nothing is."""
+        return self._cgroups.changed_fd()
+
     async def listed(self) -> tuple[Pod, ...]:
         """Return every pod, all of it read afresh (manifests where their files changed).
 

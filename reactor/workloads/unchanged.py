@@ -27,6 +27,10 @@ class Unchanged(Generic[_Listing]):
         self._parts: dict[str, dict[Hashable, Any]] = {}
         self._used: dict[str, dict[Hashable, Any]] = {}
 
+    def fileno(self) -> int:
+        """Return what is readable once a directory has changed since the last `get`; -1: nothing is."""
+        return self._changes.fileno()
+
     def get(self, find: Callable[[], _Listing], *, again: bool = False) -> _Listing:
         """Return the listing; `find` makes it, and calls `watch` before it reads a directory.
 

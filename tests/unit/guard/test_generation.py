@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -309,13 +310,20 @@ class ListedPods:
     def __init__(self, *present: Pod) -> None:
         self.present = present
         self.glances = 0
+        self.fd = -1
 
     async def listed(self) -> tuple[Pod, ...]:
         return self.present
 
     def glance(self) -> tuple[Pod, ...]:
         self.glances += 1
+        if self.fd >= 0:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self.fd)
         return self.present
+
+    def changed_fd(self) -> int:
+        return self.fd
 
 
 @asynccontextmanager
@@ -361,6 +369,27 @@ async def test_few_passes_and_looks_are_made_while_no_pod_can_be_evicted_and_a_n
         evicted = [one.eviction.pod.name for record in records for one in record.attempts]
         assert ["newcomer"] == evicted[:1]
         assert {"glance"} == {wake.source for wake in _first_with_attempts(records).wakes}
+
+
+async def test_a_cgroup_that_comes_while_no_pod_can_be_evicted_wakes_the_guard(
+    fake: FakeTree, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its first process comes later, and no event reports it: it is looked for often for a second."""
+    pods = ListedPods(NEVER)
+    pods.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    try:
+        async with shortage(fake, pods, dry_run=False) as records:
+            await trio.sleep(VIRTUAL_SECONDS)
+            assert len(records) <= FEW
+            before = pods.glances
+            os.eventfd_write(pods.fd, 1)
+            await trio.sleep(0.5)
+            assert pods.glances - before >= 40  # each 10 ms, and each 250 ms where nothing has come
+            pods.present = (NEVER, make_pod("newcomer"))
+            await trio.sleep(0.015)
+            assert ["newcomer"] == [one.eviction.pod.name for one in _first_with_attempts(records).attempts]
+    finally:
+        os.close(pods.fd)
 
 
 def _first_with_attempts(records: list[PassRecord]) -> PassRecord:

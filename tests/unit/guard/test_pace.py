@@ -19,9 +19,9 @@ def test_passes_are_at_least_five_times_as_far_apart_as_one_takes(
 def test_a_look_that_costs_little_is_as_frequent_as_wanted_while_a_pass_may_kill() -> None:
     pace = Pace()
     pace.looked(0.0004)
-    assert 0.01 == pace.between_looks_seconds(0.01, is_powerless=False)
+    assert 0.01 == pace.between_looks_seconds(0.01, 5.0, is_powerless=False)
     pace.looked(0.004)
-    assert 0.02 == pytest.approx(pace.between_looks_seconds(0.01, is_powerless=False))
+    assert 0.02 == pytest.approx(pace.between_looks_seconds(0.01, 5.0, is_powerless=False))
 
 
 @pytest.mark.parametrize("cost_seconds", [0.00001, 0.0003, 0.002, 0.1])
@@ -29,8 +29,16 @@ def test_while_no_pass_can_kill_looks_and_passes_take_half_a_percent_together(co
     pace = Pace()
     pace.looked(cost_seconds)
     pace.passed(cost_seconds)
-    looks = pace.between_looks_seconds(0.01, is_powerless=True)
+    looks = pace.between_looks_seconds(0.01, 5.0, is_powerless=True)
     passes = pace.between_passes_seconds(is_powerless=True)
     if cost_seconds < 0.002:
         assert cost_seconds / looks + cost_seconds / passes <= 0.005
     assert looks == passes <= 1.0  # a newcomer is found within a second in any case
+
+
+def test_for_a_second_after_a_pod_has_come_looks_are_as_frequent_as_wanted() -> None:
+    pace = Pace()
+    pace.looked(0.0004)
+    pace.hurry(5.0)
+    assert 0.01 == pace.between_looks_seconds(0.01, 5.9, is_powerless=True)
+    assert 0.1 < pace.between_looks_seconds(0.01, 6.0, is_powerless=True)
