@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import RESOURCE, RESOURCE_IN, UNIT, Resource, Signal
 from reactor.model.thresholds import Threshold
 from reactor.policy import absurd_thresholds
-from reactor.policy.lists import rule_text
+from reactor.policy.lists import Named, is_pattern_rule, matches_by_any_name, rule_text
 from reactor.terminal.tables import Screen, console, table
 
 _DEFAULT: Final = "default"
@@ -63,6 +64,7 @@ def in_force(
         "never": [] if who is None else [{"cgroup": one, "because": why} for one, why in who.never.items()],
         "built_in_never": [] if settings.kubernetes is not None else list(settings.pod_lists.built_in_never),
         "process_victims": list(_process_victims(settings)),
+        "patterns_without_pod": [] if who is None else list(_patterns_without_pod(settings, who)),
         "settings": [
             {"key": one.path, "value": one.value, "file": layers.origin(one.path)}
             for one in effective(layers.document, settings)
@@ -109,6 +111,19 @@ def _origin(threshold: Threshold, layers: Layers) -> str | None:
 
 def _is_derived(signal: Signal) -> bool:
     return signal.startswith("containerfs.") or signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
+
+
+def _patterns_without_pod(settings: Settings, who: Guarded) -> Iterator[str]:
+    """Yield the entries of the lists whose pattern matches no pod now; that is no mistake as a rule."""
+    lists = settings.pod_lists
+    named = [Named(one.pod.cgroup or "", is_trusted=False) for one in who.pods]
+    spared = [one.spared_because or "" for one in who.pods]  # a slice for what it holds
+    for key, rules in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer)):
+        for index, rule in enumerate(rules):
+            placed = replace(rule, process=None)
+            is_matched = any(matches_by_any_name(placed, one) for one in named)
+            if is_pattern_rule(rule) and not (is_matched or any(rule_text(rule) in why for why in spared)):
+                yield f"reactor.pods.{key}[{index}]: {rule_text(rule)}"
 
 
 def _process_victims(settings: Settings) -> Iterator[Mapping[str, Any]]:
@@ -203,6 +218,8 @@ def _print_pods(screen: Screen, document: Mapping[str, Any]) -> None:
         columns = ("GUARDED", "USES", "REQUEST", "PRIORITY")
         screen.show(table(columns, rows, right="USES,REQUEST,PRIORITY", whole="GUARDED"))
     _print_process_victims(screen, document["process_victims"], guarded_pods)
+    for entry in document["patterns_without_pod"]:
+        screen.say(f"{entry} matches no pod now")
     spared = [(one["cgroup"], one["because"]) for one in pods if not one["is_guarded"]]
     if spared:
         screen.show(table(("SPARED", "BECAUSE"), spared, whole="SPARED"))

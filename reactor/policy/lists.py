@@ -133,7 +133,7 @@ class ExactNames:
             (f"reactor.pods.{key}[{index}]", name, _Rule(rule), rule.is_trusting or key == "prefer")
             for key, rules in (("never", lists.never), ("avoid", lists.avoid), ("prefer", lists.prefer))
             for index, rule in enumerate(rules)
-            if (name := rule.cgroup or rule.unit) is not None and not _is_pattern(rule)
+            if (name := rule.cgroup or rule.unit) is not None and not is_pattern_rule(rule)
         ]
 
     def __bool__(self) -> bool:
@@ -151,7 +151,8 @@ class ExactNames:
                 yield path, name, placed[0].cgroup if placed else None
 
 
-def _is_pattern(rule: PodRule) -> bool:
+def is_pattern_rule(rule: PodRule) -> bool:
+    """Return whether a rule names pods by a pattern, a glob or a regular expression."""
     return any(
         text.startswith(REGEX) or not _SIGNS.isdisjoint(text)
         for text in (rule.unit, rule.cgroup)

@@ -171,7 +171,7 @@ def test_pods_of_which_one_process_is_killed_are_shown_with_the_rule_and_what_is
     monkeypatch.setattr("reactor.doctor.in_force.daemon_cgroup", lambda: None)
     rules = "processVictims: [hog, {unit: nobody, never: [mutter]}]"
     config.write_text(config.read_text().replace("parents: [/node/jobs]", f"parents: [/node/jobs], {rules}"))
-    found = in_force(load_settings(config), layers_of(config, None), node.tree, proc=tmp_path)
+    found = in_force(load_settings(config), layers_of(config), node.tree, proc=tmp_path)
     assert {"/node/jobs/hog": "process", "/node/jobs/idle": "pod"} == {
         one["cgroup"]: one["victim"] for one in found["pods"]
     }
@@ -186,3 +186,20 @@ def test_pods_of_which_one_process_is_killed_are_shown_with_the_rule_and_what_is
     assert "ONE PROCESS IS KILLED BY" in text
     assert "/node/jobs/hog" in text
     assert "processes spared by any such rule: systemd" in text
+
+
+def test_a_pattern_on_a_list_that_matches_no_pod_is_shown_and_no_warning(config, node, tmp_path, monkeypatch):
+    monkeypatch.setattr("reactor.doctor.in_force.daemon_cgroup", lambda: None)
+    monkeypatch.setattr("reactor.doctor.findings.daemon_cgroup", lambda: None)
+    config.write_text(
+        "evictionHard: {memory.available: 10%}\n"
+        "reactor: {nodeCgroup: /node, pods: {parents: [/node/jobs], never: ['ho*', 'db*'], "
+        "prefer: ['x*', hog]}}\n"
+    )
+    found = in_force(load_settings(config), layers_of(config), node.tree, proc=tmp_path)
+    missing = ["reactor.pods.never[1]: unit db*", "reactor.pods.prefer[0]: unit x*"]
+    assert missing == found["patterns_without_pod"]
+    assert not [one for one in found["warnings"] if "matches no pod" in one]
+    paper = io.StringIO()
+    present(found, None, Screen(file=paper, width=80, highlight=False, markup=False))
+    assert "reactor.pods.never[1]: unit db* matches no pod now\n" in paper.getvalue()
