@@ -443,11 +443,12 @@ class Generation:
         if self.passes.is_unfinished:
             return (Wake(source=_EVICTION, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()),)
         is_powerless = self.passes.is_powerless
+        is_braking = bool(self._brake.reading().on)  # to be released at once, whoever can be evicted
         wait_seconds = look_again_seconds(
             state,
             self._clock_seconds(),
-            is_braking=bool(self._brake.reading().on),
-            pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless),
+            is_braking=is_braking,
+            pause_seconds=self._pace.between_passes_seconds(is_powerless=is_powerless and not is_braking),
         )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
         wanted_seconds = math.inf
