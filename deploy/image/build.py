@@ -7,7 +7,7 @@ usage: .venv/bin/python deploy/image/build.py --root DIRECTORY           the con
 
 The content is Python and a few libraries, unpacked from Debian's packages by mmdebstrap without running any of
 their scripts, the dependencies pinned in constraints.txt, and the wheel of this checkout. Shell and package tools
-are left out. The eBPF objects are those of `make bpf`: without them the image has none.
+are left out. The eBPF objects are those of `make bpf`: without them the image has none, which is said.
 
 Needs root (a chroot compiles the modules), mmdebstrap, and the checkout's virtual environment (`make setup`).
 Times in the archive are those of SOURCE_DATE_EPOCH, else of the last commit. Exit status 0, or 1 and a line on
@@ -57,6 +57,10 @@ LEFT_OUT: Final = (
     "var/cache",
     "var/lib/apt",
 )
+NO_EBPF: Final = (
+    "no eBPF objects in this checkout: on cgroup v2 the image's daemon wakes by pressure and by its ticker alone; "
+    "run `make bpf` first"
+)
 PROGRAMS: Final = ("python3", "python3.11")
 APPLICATION: Final = "opt/reactor"
 ENTRYPOINT: Final = ("/usr/bin/python3", "-I", "-m", "reactor")
@@ -79,6 +83,8 @@ def main() -> int:
         "--mirror", default="http://deb.debian.org/debian", help="where Debian is fetched from"
     )
     arguments = parser.parse_args()
+    if not ebpf_objects(CHECKOUT):
+        print(f"image: {NO_EBPF}", file=sys.stderr)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is half made is removed then, too
     try:
         if arguments.root is not None:
@@ -93,6 +99,11 @@ def main() -> int:
         print(f"image: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def ebpf_objects(checkout: Path) -> list[Path]:
+    """Return the compiled eBPF objects of a checkout."""
+    return sorted((checkout / "reactor/kernel/bpf/compiled").glob("*.bpf.o"))
 
 
 def make_root(root: Path, mirror: str) -> None:

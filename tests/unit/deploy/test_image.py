@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,22 @@ def test_a_build_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> Non
         build.send_signal(signal.SIGTERM)
         assert 1 == build.wait(30)
     assert [] == list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_image_without_ebpf_objects_is_not_built_in_silence(tmp_path: Path, *, is_built: bool) -> None:
+    image, compiled = tmp_path / "deploy/image", tmp_path / "reactor/kernel/bpf/compiled"
+    shutil.copytree(CHECKOUT / "deploy/image", image)
+    shutil.copy(CHECKOUT / "deploy/pins.py", tmp_path / "deploy")
+    compiled.mkdir(parents=True)
+    (compiled / "memory.bpf.o" if is_built else compiled / "memory.bcc.c").touch()
+    there = tmp_path / "root"  # for which the build ends before it begins
+    there.mkdir()
+    command = [sys.executable, str(image / "build.py"), "--root", str(there)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 1 == done.returncode
+    assert ("no eBPF objects" in done.stderr) is not is_built
 
 
 def test_the_containerfile_installs_every_program_that_its_commands_need() -> None:
