@@ -73,4 +73,5 @@ class Candidates:
         noted = self._failed.get(pod.uid)
         if noted is None or pod.critical_because is not None:
             return pod
-        return dataclasses.replace(pod, critical_because=f"could not be ended: {noted[1]}")
+        why = f"could not be ended: {noted[1]}"
+        return dataclasses.replace(pod, critical_because=why, could_not_be_ended=True)

@@ -22,6 +22,7 @@ from reactor.model.signals import Resource
 from reactor.model.thresholds import Observation
 from reactor.observe.memory_kinds import MemoryKinds
 from reactor.policy.outside import memory_outside_pods
+from reactor.text import printable
 
 _SAYS: Final = {
     "anonymous_bytes": "anonymous",
@@ -31,6 +32,7 @@ _SAYS: Final = {
 }
 _MENTIONED_BYTES: Final = 1 << 20
 _MACHINE: Final = "/"
+_LARGEST: Final = 3
 
 
 def memory_held(
@@ -46,7 +48,22 @@ def memory_held(
         **counted_as(seen),
         "used_bytes": seen.capacity - seen.available,
         "outside_bytes": outside_bytes,
+        "never_evicted": _never_evicted(pods, used),
         "cgroups": [pod.cgroup for pod in pods if pod.cgroup is not None],
+    }
+
+
+def _never_evicted(pods: Sequence[Pod], used: Mapping[str, PodUsage]) -> dict[str, Any]:
+    """Return how much the pods hold that are never evicted, and the largest of them."""
+    held = [
+        (used[pod.uid].memory_working_set_bytes or 0, pod.key)
+        for pod in pods
+        if pod.critical_because is not None and pod.uid in used
+    ]
+    held.sort(reverse=True)
+    return {
+        "bytes": sum(amount for amount, _ in held),
+        "largest": [{"pod": pod, "bytes": amount} for amount, pod in held[:_LARGEST]],
     }
 
 
@@ -84,10 +101,25 @@ def memory_holders(
         "outside_bytes": outside_bytes,
         "outside": dict(told) or None,
         "kernel_bytes": kernel_bytes,
+        "never_evicted": held["never_evicted"],
         "message": f"{used_text} used, {pods_text} by pods; {outside_text} belong to no pod"
         + (f" ({parts})" if parts else "")
+        + _kept(held["never_evicted"])
         + _beside(kernel_bytes),
     }
+
+
+def _kept(never_evicted: Mapping[str, Any]) -> str:
+    """Return, in words, what pods hold that are never evicted, and the largest of them."""
+    if never_evicted["bytes"] < _MENTIONED_BYTES:
+        return ""
+    largest = ", ".join(
+        f"{printable(one['pod'])} {amount_text(one['bytes'], Resource.MEMORY)}"
+        for one in never_evicted["largest"]
+        if one["bytes"] >= _MENTIONED_BYTES
+    )
+    whole = amount_text(never_evicted["bytes"], Resource.MEMORY)
+    return f"; {whole} are held by pods that are never evicted" + (f" ({largest})" if largest else "")
 
 
 def _beside(kernel_bytes: int | None) -> str:

@@ -59,6 +59,9 @@ class Reading:
             "unobserved": sorted({one.signal for one in self.settings.thresholds} - self.observations.keys()),
             "conditions": list(self.state.conditions),
             "slowdowns": [one.reason for one in self.state.slowdowns],
+            "never_evicted": {
+                one.held_by: one.held_by_bytes for one in self.state.slowdowns if one.held_by is not None
+            },
             "in_flight": len(self.state.in_flight),
             "sources": [
                 {"name": one.name, "health": one.health, "wakes": one.wakes, "lost": one.lost}

@@ -45,6 +45,8 @@ def slowdown_document(slowdown: Slowdown, now_seconds: float) -> dict[str, Any]:
         "message": slowdown.message,
         "for_seconds": round(now_seconds - slowdown.since_seconds, 3),
         "left_seconds": round(max(0.0, slowdown.until_seconds - now_seconds), 3),
+        "held_by": slowdown.held_by,
+        "held_by_bytes": slowdown.held_by_bytes,
     }
 
 

@@ -154,8 +154,9 @@ class HardMemoryKill:
 
     `credited_bytes` is the victim's working set at the kill, `outside_bytes` what was used of the signal
     outside all pods and not left by earlier victims in their cgroups, `pods_bytes` what the pods held that
-    were not being evicted; None: not observed. `left_bytes` is what stays charged to the victim's cgroup,
-    once it has ended, for as long as the cgroup is there.
+    were not being evicted; None: not observed. `kept` are the pods, by uid, that could not be evicted then:
+    what they hold is outside. `left_bytes` is what stays charged to the victim's cgroup, once it has ended,
+    for as long as the cgroup is there.
     `is_unhelpful` once what it was to bring back has turned out to be used outside the pods.
     """
 
@@ -167,6 +168,7 @@ class HardMemoryKill:
     pods_bytes: int | None = None
     left_bytes: int = 0
     is_unhelpful: bool = False
+    kept: tuple[str, ...] = ()
 
 
 class SlowReason(StrEnum):
@@ -179,13 +181,19 @@ class SlowReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """Evictions for a hard threshold on `signal` wait until `until_seconds`; `message` says why, in words."""
+    """Evictions for a hard threshold on `signal` wait until `until_seconds`; `message` says why, in words.
+
+    `held_by` is the pod (`namespace/name`) that holds the most of those that can't be evicted, and
+    `held_by_bytes` how much; None where none of them holds much.
+    """
 
     signal: Signal
     reason: SlowReason
     since_seconds: float
     until_seconds: float
     message: str
+    held_by: str | None = None
+    held_by_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

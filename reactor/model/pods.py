@@ -104,7 +104,8 @@ class StoragePlace:
 class Pod:
     """A pod as the policy sees it; requests are the pod's totals, an absent one is zero.
 
-    `critical_because` says why it may never be evicted (None: it may). By its `preference`, which only pods
+    `critical_because` says why it may never be evicted (None: it may); where its eviction
+    `could_not_be_ended` that holds for a while only. By its `preference`, which only pods
     of a plain node have, it goes before all others or after them. With a `process_victim`, which is for
     those as well, one of its processes is killed for memory, not all. `cgroup` is its cgroup relative to
     the hierarchy's root where it is known, `cgroup_inode` that directory's inode when the pod was listed (the
@@ -121,6 +122,7 @@ class Pod:
     priority: int = 0
     qos_class: QosClass = QosClass.BEST_EFFORT
     critical_because: str | None = None
+    could_not_be_ended: bool = False
     preference: Preference = Preference.NONE
     process_victim: ProcessVictim | None = None
     termination_grace_period_seconds: int = DEFAULT_TERMINATION_GRACE_PERIOD_SECONDS

@@ -8,6 +8,10 @@ theirs and counts against no kill: a second hog is killed at once, whatever beca
 leaves charged to its cgroup counts against the kill of that victim and no other: it ends at any time, also
 after a later victim that has given back all it held.
 
+The pods are those that evicting can end. What a pod holds that may not be evicted, or whose eviction has
+failed a moment ago, is outside the pods: a leak there takes what each kill brings back, and lives. A kill is
+judged by the pods that could be evicted when it was made.
+
     outside-pods   less is held by all pods together than what is missing: evicting can't end the shortage
     unhelpful      the last kills brought back less than a quarter of their credit
     rate           as many as are allowed in a minute
@@ -20,7 +24,7 @@ the shortage is their doing, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reactor.model.amounts import bytes_text
@@ -37,6 +41,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import MEMORY_SIGNALS, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.outside import memory_outside_pods
+from reactor.text import printable
 
 _RATE_WINDOW_SECONDS = 60.0
 _REMEMBERED_PAUSES = 6
@@ -66,7 +71,8 @@ class _Node:
         return int(self.threshold.value.of(self.seen.capacity))
 
     def outside_bytes(self) -> int | None:
-        return memory_outside_pods(self.seen, self.pods, self.used, gone=self.dying)
+        pods = [pod for pod in self.pods if not self._is_kept(pod)]
+        return memory_outside_pods(self.seen, pods, self.used, gone=self.dying)
 
     def uncharged_bytes(self) -> int | None:
         """Return what of the memory outside the pods no pod that has ended has left in its cgroup either."""
@@ -76,17 +82,59 @@ class _Node:
         ended = self.used.keys() - {pod.uid for pod in self.pods}
         return max(0, outside_bytes - sum(_held_bytes(self.used, uid) or 0 for uid in ended))
 
-    def living_bytes(self) -> int | None:
-        """Return what the pods hold that are not being evicted, None where one was not observed."""
+    def living_bytes(self, kept: Collection[str] | None = None) -> int | None:
+        """Return what the pods hold that are not being evicted, None where one was not observed.
+
+        With `kept`, the pods that could not be evicted when a kill was made, these are the pods of that time.
+        """
         held_bytes = 0
         for pod in self.pods:
-            if pod.uid in self.dying:
+            if pod.uid in self.dying or self._is_kept(pod, kept):
                 continue
             pod_bytes = _held_bytes(self.used, pod.uid)
             if pod_bytes is None:
                 return None
             held_bytes += pod_bytes
         return held_bytes
+
+    def kept(self) -> tuple[str, ...]:
+        """Return the pods that can't be evicted, by uid."""
+        return tuple(pod.uid for pod in self.pods if self._is_kept(pod))
+
+    def can_evict(self) -> bool:
+        """Return whether there is a pod that may be evicted, or is being evicted."""
+        return not all(self._is_kept(pod) for pod in self.pods)
+
+    def moved_outside_bytes(self, kills: Iterable[HardMemoryKill]) -> Callable[[HardMemoryKill], int]:
+        """Return by how much less would be outside if the pods were those that could be evicted at a kill.
+
+        A pod whose eviction failed later could be evicted then; one that could not may be evicted now.
+        """
+        then = {uid for kill in kills for uid in kill.kept}
+        moved = [
+            pod for pod in self.pods if pod.could_not_be_ended or (pod.uid in then and not self._is_kept(pod))
+        ]
+
+        def of(kill: HardMemoryKill) -> int:
+            return sum(
+                (_held_bytes(self.used, pod.uid) or 0) * (self._is_kept(pod) - self._is_kept(pod, kill.kept))
+                for pod in moved
+            )
+
+        return of
+
+    def holder(self) -> tuple[Pod, int] | None:
+        """Return the pod that holds the most of those that can't be evicted, None where it is little."""
+        held = [(_held_bytes(self.used, pod.uid) or 0, pod) for pod in self.pods if self._is_kept(pod)]
+        held_bytes, pod = max(held, key=lambda one: one[0], default=(0, None))
+        return None if pod is None or held_bytes < self.wanted_bytes // _GROWN_SHARE else (pod, held_bytes)
+
+    def _is_kept(self, pod: Pod, kept: Collection[str] | None = None) -> bool:
+        """Return whether what a pod holds is outside the pods, now or for a kill; see `living_bytes`."""
+        if pod.uid in self.dying:
+            return False
+        is_kept = pod.critical_because is not None
+        return is_kept if kept is None else pod.uid in kept or (is_kept and not pod.could_not_be_ended)
 
 
 def is_hard_memory(threshold: Threshold | None) -> bool:
@@ -185,7 +233,9 @@ def with_kill(
     node = _node_at(state, threshold, snapshot, pods, now_seconds)
     if node is not None:
         others = replace(node, dying=node.dying | {eviction.pod.uid})
-        kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes())
+        kill = replace(
+            kill, outside_bytes=node.uncharged_bytes(), pods_bytes=others.living_bytes(), kept=node.kept()
+        )
     return _with_last(settings, state, kill)
 
 
@@ -215,7 +265,7 @@ def with_process_kill(
     if node is not None:
         living_bytes = node.living_bytes()
         pods_bytes = None if living_bytes is None else max(0, living_bytes - process_bytes)
-        kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=pods_bytes)
+        kill = replace(kill, outside_bytes=node.uncharged_bytes(), pods_bytes=pods_bytes, kept=node.kept())
     return _with_last(settings, state, kill)
 
 
@@ -269,16 +319,9 @@ def hopeless(
     if not stuck:
         return frozenset()
     dying = frozenset(flight.uid for flight in state.in_flight if now_seconds >= flight.kill_at_seconds)
-    living_bytes = _Node(threshold=threshold, seen=seen, pods=pods, used=used, dying=dying).living_bytes()
-    if living_bytes is None:
-        return frozenset()
+    node = _Node(threshold=threshold, seen=seen, pods=pods, used=used, dying=dying)
     first = {kill.uid: kill for kill in reversed(state.hard_memory_kills)}
-    return frozenset(
-        uid
-        for uid in stuck
-        if (before_bytes := first[uid].pods_bytes) is not None
-        and living_bytes - before_bytes > wanted_bytes // _GROWN_SHARE
-    )
+    return frozenset(uid for uid in stuck if _pods_have_grown(first[uid], node))
 
 
 def with_left(state: PolicyState, uid: str, left_bytes: int) -> PolicyState:
@@ -343,6 +386,8 @@ def _slowdown(
         return None, kills
     explained = _is_explained(node)
     if explained is False:
+        if node.pods and not node.can_evict():
+            return None, kills  # there is nothing to slow down
         return _outside_slowdown(kills, node, before, pause_seconds, now_seconds), kills
     outside_bytes = None
     if explained:
@@ -365,13 +410,16 @@ def _outside_slowdown(
     was_so = before is not None and before.reason is SlowReason.OUTSIDE_PODS
     since_seconds = before.since_seconds if before is not None and was_so else now_seconds
     outside = bytes_text(node.outside_bytes() or 0)
+    holder = node.holder()
     return Slowdown(
         signal=node.threshold.signal,
         reason=SlowReason.OUTSIDE_PODS,
         since_seconds=since_seconds,
         until_seconds=max(since_seconds, _last_seconds(kills)) + pause_seconds,
         message=f"{outside} are used outside the pods: evicting can't end this; one eviction in "
-        f"{pause_seconds:g} s",
+        f"{pause_seconds:g} s{_held_by(holder)}",
+        held_by=None if holder is None else holder[0].key,
+        held_by_bytes=None if holder is None else holder[1],
     )
 
 
@@ -384,8 +432,9 @@ def _unhelpful_slowdown(
     now_seconds: float,
 ) -> tuple[Slowdown | None, tuple[HardMemoryKill, ...]]:
     judged, credited_bytes, lost_bytes = _unhelpful(kills, node, outside_bytes)
-    if not judged or _pods_have_grown(kills, node):
+    if not judged or _pods_have_grown(kills[-1], node):
         return None, kills
+    holder = node.holder()
     what = "the last eviction" if len(judged) == 1 else f"the last {len(judged)} evictions"
     return Slowdown(
         signal=node.threshold.signal,
@@ -393,8 +442,20 @@ def _unhelpful_slowdown(
         since_seconds=now_seconds if before is None else before.since_seconds,
         until_seconds=_last_seconds(kills) + pause_seconds,
         message=f"{what} should have freed {bytes_text(credited_bytes)}, but {bytes_text(lost_bytes)} more "
-        f"are used outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s",
+        f"are used outside the pods since: evicting does not help; one eviction in {pause_seconds:g} s"
+        f"{_held_by(holder)}",
+        held_by=None if holder is None else holder[0].key,
+        held_by_bytes=None if holder is None else holder[1],
     ), tuple(replace(kill, is_unhelpful=True) if kill in judged else kill for kill in kills)
+
+
+def _held_by(holder: tuple[Pod, int] | None) -> str:
+    """Return, in words, which pod holds much and can't be evicted."""
+    if holder is None:
+        return ""
+    pod, held_bytes = holder
+    why = "could not be evicted" if pod.could_not_be_ended else "is never evicted"
+    return f"; {bytes_text(held_bytes)} are held by {printable(pod.key)}, which {why}"
 
 
 def _last_seconds(kills: Sequence[HardMemoryKill]) -> float:
@@ -402,7 +463,7 @@ def _last_seconds(kills: Sequence[HardMemoryKill]) -> float:
 
 
 def _is_explained(node: _Node) -> bool | None:
-    """Return whether the pods hold as much as is missing; None where one of them was not observed.
+    """Return whether the pods that can be evicted hold as much as is missing; None where one is unobserved.
 
     Adds up no further than that: one hog is usually enough. If little is missing, nothing is added up.
     """
@@ -412,6 +473,8 @@ def _is_explained(node: _Node) -> bool | None:
     held_bytes = 0
     is_known = True
     for pod in node.pods:
+        if pod.critical_because is not None and pod.uid not in node.dying:
+            continue
         pod_bytes = _held_bytes(node.used, pod.uid)
         if pod_bytes is None:
             is_known = is_known and pod.uid in node.dying
@@ -430,21 +493,23 @@ def _unhelpful(
     latest: list[HardMemoryKill] = []
     credited_bytes = left_bytes = 0
     found: tuple[list[HardMemoryKill], int, int] = ([], 0, 0)
-    for kill in reversed([one for one in kills if one.signal is node.threshold.signal]):
+    of_signal = [one for one in kills if one.signal is node.threshold.signal]
+    moved_bytes = node.moved_outside_bytes(of_signal)
+    for kill in reversed(of_signal):
         latest.append(kill)
         credited_bytes += kill.credited_bytes or 0
         left_bytes += kill.left_bytes
         if kill.outside_bytes is None:
             continue
-        lost_bytes = outside_bytes + left_bytes - kill.outside_bytes
+        lost_bytes = outside_bytes + left_bytes - kill.outside_bytes - moved_bytes(kill)
         if lost_bytes >= noise_bytes and 4 * lost_bytes > 3 * credited_bytes:
             found = ([*latest], credited_bytes, lost_bytes)
     return found
 
 
-def _pods_have_grown(kills: Sequence[HardMemoryKill], node: _Node) -> bool:
-    """Return whether the pods that live have taken a good part of what is missing since the last kill."""
-    before_bytes, now_bytes = kills[-1].pods_bytes, node.living_bytes()
+def _pods_have_grown(kill: HardMemoryKill, node: _Node) -> bool:
+    """Return whether the pods that live have taken a good part of what is missing since a kill."""
+    before_bytes, now_bytes = kill.pods_bytes, node.living_bytes(kill.kept)
     if before_bytes is None or now_bytes is None:
         return False
     return now_bytes - before_bytes > node.wanted_bytes // _GROWN_SHARE

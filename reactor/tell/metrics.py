@@ -42,6 +42,7 @@ from reactor.tell.prometheus import (
     Metric,
     ProcessCollector,
 )
+from reactor.text import printable
 
 Document = Mapping[str, Any]
 
@@ -119,6 +120,12 @@ class _Scrape(Collector):
             "Whether a threshold for the signal is met while no pod can be evicted (1) or not (0).",
             ["signal"],
             *(((signal,), is_so) for signal, is_so in reading["no_victims"].items()),
+        )
+        yield _gauge(
+            "reactor_storm_brake_held_bytes",
+            "While evictions are slowed down: what the largest pod holds of those that can't be evicted.",
+            ["pod"],
+            *(((printable(pod),), held_bytes) for pod, held_bytes in reading["never_evicted"].items()),
         )
         yield _counter(
             "reactor_warrants",

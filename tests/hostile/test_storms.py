@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +46,17 @@ for _ in range(int(sys.argv[1])):
     held.append(memory)
     time.sleep(float(sys.argv[2]))
 signal.pause()
+"""
+# Takes so many MiB and gives them back, over and over.
+BREATHING = """
+import mmap, sys, time
+memory = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+while True:
+    for offset in range(0, len(memory), 4096):
+        memory[offset] = 1
+    time.sleep(0.02)
+    memory.madvise(mmap.MADV_DONTNEED)
+    time.sleep(0.02)
 """
 WRITER = """
 import signal, sys, time
@@ -132,6 +146,113 @@ def test_leak_outside_the_pods_costs_two_innocents_at_the_most(
     assert "are slowed down" in daemon.log()
     assert any(line["slowdowns"] for line in daemon.lines() if line["kind"] == "decision")
     assert "are slowed down" in daemon.ask("explain").stdout
+
+
+NEVER_EVICTED = {
+    "never list": ("keeper", {"never": ["keeper"]}, {}),
+    "built-in list": ("docker.service", {}, {}),
+    "oomd_omit": ("omitted", {}, {}),
+    "priority in a manifest": ("critical", {}, {}),
+    "static pod in a manifest": ("static", {}, {}),
+    "with a least size of a victim": ("keeper", {"never": ["keeper"]}, {"minimumVictimBytes": "16Mi"}),
+}
+
+
+def never_evicted_pod(node: VirtualNode, daemon: RunningDaemon, kind: str) -> str:
+    """Configure the daemon, and make a pod that it never evicts; return its name."""
+    name, lists, section = NEVER_EVICTED[kind]
+    cgroup = node.add_pod(name)
+    if kind == "oomd_omit":
+        space = "user" if node.tree.version is CgroupVersion.V2 else "trusted"
+        os.setxattr(node.tree.path(cgroup), f"{space}.oomd_omit", b"1")
+    specs: Mapping[str, Any] = {}
+    if kind.endswith("manifest"):
+        manifests = daemon.directory / "manifests"
+        manifests.mkdir()
+        metadata: dict[str, Any] = {"name": name, "annotations": {"reactor/cgroup": cgroup}}
+        spec: dict[str, Any] = {"containers": []}
+        if kind.startswith("priority"):
+            spec["priority"] = 2_000_001_000
+        else:
+            metadata["annotations"]["kubernetes.io/config.source"] = "file"
+        (manifests / "pod.json").write_text(json.dumps({"metadata": metadata, "spec": spec}))
+        specs = {"manifests": str(manifests)}
+    daemon.configure(HARD, {"pods": {"parents": [node.cgroup], **lists, **specs}, **section, **PAUSE})
+    return name
+
+
+@pytest.mark.parametrize("kind", NEVER_EVICTED)
+def test_leak_in_a_pod_that_is_never_evicted_costs_one_innocent_at_the_most(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, kind: str
+) -> None:
+    trial.futile_at_most = 1
+    name = never_evicted_pod(node, daemon, kind)
+    innocents = [node.spawn(node.add_pod(f"innocent-{number}"), hold(14)) for number in range(OTHERS)]
+    trial.must_live(innocents)
+    eventually(lambda: node.usage_bytes() > OTHERS * 14 * MIB, "the innocents are there")
+    daemon.start()
+
+    leak = node.spawn(f"{node.cgroup}/{name}", python(LEAK, 330, 0.0005))
+    eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down", 30)
+    status = after_passes(daemon, PASSES)
+
+    assert alive(innocents) >= OTHERS - 1
+    assert leak.poll() is None
+    pod = f"{'default' if kind.endswith('manifest') else 'cgroup'}/{name}"
+    held = f"are held by {pod}, which is never evicted"
+    assert held in status["problems"]["evictions"]
+    (slowdown, *_) = status["slowdowns"]
+    assert pod == slowdown["held_by"]
+    assert 250 * MIB < slowdown["held_by_bytes"]
+    assert held in daemon.log()
+    decided = [one for line in daemon.lines() for one in line.get("slowdowns", ())]
+    assert pod in {one["held_by"] for one in decided}
+    assert held in daemon.ask("explain").stdout
+
+
+def test_slow_leak_in_a_pod_that_is_never_evicted_makes_of_each_kill_one_that_did_not_help(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    """What a kill brings back is taken over seconds, long after it looked like one that helped."""
+    trial.futile_at_most = 1
+    name = never_evicted_pod(node, daemon, "never list")
+    innocents = [node.spawn(node.add_pod(f"innocent-{number}"), hold(14)) for number in range(OTHERS)]
+    trial.must_live(innocents)
+    daemon.start()
+    leak = node.spawn(f"{node.cgroup}/{name}", python(LEAK, 240, 0.0005))
+    eventually(lambda: node.usage_bytes() > (OTHERS * 14 + 240) * MIB, "the first part of the leak")
+    node.spawn(f"{node.cgroup}/{name}", python(LEAK, 90, 0.05 * PATIENCE))
+    eventually(lambda: bool(daemon.status()["slowdowns"]), "evictions slowed down", 60)
+
+    after_passes(daemon, PASSES)
+
+    assert alive(innocents) >= OTHERS - 1
+    assert leak.poll() is None
+
+
+@pytest.mark.parametrize("breathing_mib", [0, 30])
+def test_hogs_beside_a_large_pod_that_is_never_evicted_are_killed_at_once_each(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, breathing_mib: int
+) -> None:
+    trial.right |= {"hog-1", "hog-2", "hog-3"}
+    name = never_evicted_pod(node, daemon, "never list")
+    innocents = [node.spawn(node.add_pod(f"innocent-{number}"), hold(8)) for number in range(4)]
+    trial.must_live(innocents)
+    keeper = [node.spawn(f"{node.cgroup}/{name}", hold(200))]
+    eventually(lambda: node.usage_bytes() > 232 * MIB, "the large pod and the innocents")
+    if breathing_mib:
+        keeper.append(node.spawn(f"{node.cgroup}/{name}", python(BREATHING, breathing_mib)))
+    daemon.start()
+    hogs = [node.spawn(node.add_pod(f"hog-{number}"), python(LEAK, 200, 0)) for number in (1, 2, 3)]
+    for hog in hogs[1:]:
+        hog.wait(20 * PATIENCE)
+    eventually(lambda: len(daemon.evictions()) >= 2, "two evictions")
+
+    status = after_passes(daemon, 2)
+
+    assert alive(innocents) == 4
+    assert alive(keeper) == len(keeper)
+    assert status["oom_kills"]["recent"] == []
 
 
 @contextmanager

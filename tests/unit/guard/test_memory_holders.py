@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reactor.guard.memory_holders import memory_held, memory_holders
@@ -40,6 +42,31 @@ def test_what_belongs_to_no_pod_is_told_by_its_kinds(tree, make_pod, observation
         255 * MIB,
     )
     assert holders["outside"]["shared_bytes"] == 5
+
+
+def test_what_pods_hold_that_are_never_evicted_is_named_with_the_largest(tree, make_pod, observation) -> None:
+    pods = (
+        make_pod("a"),
+        *(replace(make_pod(name), critical_because="never list") for name in ("b", "c", "d", "e", "gone")),
+    )
+    sizes = {"uid-b": 20, "uid-c": 56, "uid-d": 0, "uid-e": 1}
+    usages = {**used(40), **{uid: PodUsage(memory_working_set_bytes=mib * MIB) for uid, mib in sizes.items()}}
+    held = memory_held(observation(137 * MIB), pods[:-1], usages)
+
+    holders = memory_holders(tree, "/node", held)
+
+    assert holders["message"].endswith(
+        "; 77Mi are held by pods that are never evicted (cgroup/c 56Mi, cgroup/b 20Mi, cgroup/e 1Mi)"
+    )
+    assert 77 * MIB == holders["never_evicted"]["bytes"]
+    assert {"pod": "cgroup/c", "bytes": 56 * MIB} == holders["never_evicted"]["largest"][0]
+
+
+def test_pods_that_are_never_evicted_and_hold_next_to_nothing_are_not_mentioned(
+    tree, make_pod, observation
+) -> None:
+    held = memory_held(observation(137 * MIB), (replace(make_pod("a"), critical_because="omit"),), used(0))
+    assert "never" not in memory_holders(tree, "/node", held)["message"]
 
 
 @pytest.mark.parametrize("version", list(CgroupVersion))

@@ -57,6 +57,8 @@ def reading(make_threshold, tally: Tally) -> Reading:
                     since_seconds=1,
                     until_seconds=2,
                     message="",
+                    held_by="cgroup/docker.service",
+                    held_by_bytes=560 * MIB,
                 ),
             ),
             in_flight=(InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=1, deadline_seconds=2),),

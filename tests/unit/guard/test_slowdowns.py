@@ -43,6 +43,8 @@ def test_a_slowdown_as_json():
         "message": "545 MiB are used outside the pods",
         "for_seconds": 2.5,
         "left_seconds": 7.5,
+        "held_by": None,
+        "held_by_bytes": None,
     }
 
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,8 @@ class Node:
 
     Of a victim in `sticky` as much as is said stays, outside the pods; one in `grown` held as much as is
     said when it was killed, which was some time after the decision. One in `slow` is dying until `end`.
-    What `leaves` says stays charged to a victim's cgroup, until `remove`.
+    What `leaves` says stays charged to a victim's cgroup, until `remove`. Those in `never` may not be
+    evicted, and of those in `refused` the eviction has failed a moment ago.
     """
 
     def __init__(self, outside=0, settings=SETTINGS, **pods):
@@ -41,6 +43,8 @@ class Node:
         self.leaves = {}
         self.ended = {}
         self.unobserved = set()
+        self.never = set()
+        self.refused = set()
         self.now = 1000.0
         self.state = PolicyState()
         self.killed = []
@@ -49,7 +53,7 @@ class Node:
     def step(self, seconds=0.02):
         """Make a pass; whoever it kills is gone before the next one."""
         self.now += seconds
-        listed = tuple(Pod(name=name, namespace="n", uid=name) for name in self.pods)
+        listed = tuple(self.pod(name) for name in self.pods)
         used = {
             name: PodUsage(memory_working_set_bytes=int(size * MIB))
             for name, size in (*self.pods.items(), *self.ended.items())
@@ -74,6 +78,16 @@ class Node:
             if eviction.pod.name not in self.slow:
                 self.end(eviction.pod.name)
         return self.decision
+
+    def pod(self, name):
+        is_kept = name in self.never | self.refused
+        return Pod(
+            name=name,
+            namespace="n",
+            uid=name,
+            critical_because="it is so" if is_kept else None,
+            could_not_be_ended=name in self.refused,
+        )
 
     def end(self, name):
         """Have a victim end: what it leaves is charged to its cgroup or to none."""
@@ -153,6 +167,148 @@ def test_shortage_that_all_pods_together_can_not_explain_ends_no_pod_before_a_pa
     assert len(node.killed) == 1
     node.step(0.2)
     assert len(node.killed) == 2
+
+
+def test_leak_in_a_pod_that_is_never_evicted_costs_one_innocent_and_then_one_in_each_pause():
+    node = Node(outside=10, keeper=300, **innocents())
+    node.never = {"keeper"}
+    for _ in range(50):
+        node.pods["keeper"] += 1
+        node.step()
+    assert len(node.killed) == 1
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    (slowdown,) = node.state.slowdowns
+    assert slowdown.message.endswith(
+        "one eviction in 10 s; 350Mi are held by n/keeper, which is never evicted"
+    )
+    assert ("n/keeper", 350 * MIB) == (slowdown.held_by, slowdown.held_by_bytes)
+
+    before = node.now
+    while len(node.killed) < 2:
+        node.step(0.1)
+    assert node.now - before >= 9
+
+
+@pytest.mark.parametrize("pause_seconds", [0.02, 1.0])
+def test_slow_leak_in_a_pod_that_is_never_evicted_makes_kills_that_did_not_help(pause_seconds):
+    node = Node(outside=10, keeper=304, **innocents())
+    node.never = {"keeper"}
+    killed_at = []
+    for _ in range(400):
+        node.pods["keeper"] += pause_seconds
+        if node.step(pause_seconds).evictions:
+            killed_at.append(node.now)
+    assert all(later - earlier > 9.9 for earlier, later in pairwise(killed_at))
+
+
+def test_shortage_that_is_one_of_pods_that_are_never_evicted_ends_no_pod_before_a_pause_is_over():
+    node = Node(outside=10, keeper=400, other=60, **innocents(2, 2))
+    node.never = {"keeper", "other"}
+    node.step()
+
+    assert node.killed == []
+    assert [SlowReason.OUTSIDE_PODS] == node.reasons
+    assert node.decision.deferred_because == (
+        "memory.available<104857600: outside-pods: 470Mi are used outside the pods: evicting can't end this; "
+        "one eviction in 10 s; 400Mi are held by n/keeper, which is never evicted"
+    )
+
+
+def test_pod_that_holds_little_is_not_named_although_it_is_never_evicted():
+    node = Node(outside=460, keeper=24, **innocents(2, 4))
+    node.never = {"keeper"}
+    node.step()
+
+    assert [SlowReason.OUTSIDE_PODS] == node.reasons
+    assert node.state.slowdowns[0].held_by is None
+    assert node.state.slowdowns[0].message.endswith("one eviction in 10 s")
+
+
+def test_where_no_pod_may_be_evicted_there_is_nothing_to_slow_down():
+    node = Node(outside=10, keeper=470)
+    node.never = {"keeper"}
+    node.step()
+
+    assert [] == node.reasons
+    assert node.decision.deferred_because is None
+    assert ["keeper"] == [place.pod.name for place in node.decision.ranking]
+
+
+@pytest.mark.parametrize("breath", [0, 40])
+def test_hogs_beside_a_large_pod_that_is_never_evicted_are_killed_at_once_each(breath):
+    node = Node(outside=10, keeper=300, one=95, **innocents(2))
+    node.never = {"keeper"}
+    node.step()
+    for name in ("two", "three"):
+        node.pods["keeper"] = 300 + breath
+        node.pods[name] = 95
+        node.step(0.001)
+        node.pods["keeper"] = 300
+
+    assert ["one", "two", "three"] == node.killed
+
+
+def test_what_a_pod_holds_whose_memory_is_unobserved_does_not_matter_if_it_is_never_evicted():
+    node = Node(outside=296, keeper=20, **innocents())
+    node.never = node.unobserved = {"keeper"}
+    for _ in range(50):
+        node.outside += 1
+        node.step()
+    assert len(node.killed) == 1
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert node.state.slowdowns[0].held_by is None
+
+
+def test_pod_that_is_dying_counts_as_one_although_it_may_not_be_evicted_any_more():
+    node = stuck_node(hog=40, calm=20)
+    node.never = {"stuck"}
+    node.step(0.1)
+
+    assert [] == node.reasons
+    assert "in flight: 300Mi still to be freed" in node.decision.deferred_because
+
+
+def test_pod_that_could_not_be_evicted_makes_no_earlier_kill_one_that_did_not_help():
+    node = Node(outside=10, first=200, second=150, hog=10, **innocents(2, 40))
+    node.step()
+    assert ["first"] == node.killed
+    node.pods["second"] = 322  # its kill was refused after that
+    node.refused = {"second"}
+    node.step()
+    assert ["first", "innocent-0"] == node.killed
+    assert [] == node.reasons
+
+    node.pods["second"] += 40  # all that came back
+    node.step()
+    assert ["first", "innocent-0"] == node.killed
+    assert node.state.slowdowns[0].message.endswith("362Mi are held by n/second, which could not be evicted")
+
+
+def test_hog_is_killed_at_once_although_another_pod_could_not_be_evicted():
+    node = Node(outside=10, first=200, second=150, hog=10, **innocents(2, 25))
+    node.step()
+    node.pods["second"] = 310
+    node.refused = {"second"}
+    node.pods["hog"] = 45
+    node.step()
+
+    assert ["first", "hog"] == node.killed
+    node.pods["hog"] = 60
+    node.step()
+    assert ["first", "hog", "hog"] == node.killed
+
+
+def test_pod_that_may_be_evicted_again_hides_no_leak():
+    node = Node(outside=10, first=100, second=285, **innocents(4, 25))
+    node.refused = {"second"}
+    node.step()
+    assert ["first"] == node.killed
+    node.refused = set()
+    node.outside += 100
+    node.step(1.0)
+
+    assert [SlowReason.UNHELPFUL] == node.reasons
+    assert ["first"] == node.killed
 
 
 def test_hog_among_the_pods_explains_a_shortage_however_much_is_used_outside():
