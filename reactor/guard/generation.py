@@ -170,6 +170,7 @@ class Generation:
             oom_kills=self._oom.take_now,
             oom_struck=oom_kills.struck,
             recount_oom_kills=oom_kills.recount,
+            most_of_one_process=oom_kills.most_of_one_process,
             oom_order=_order_for(settings, oom_order),
             warrants=self._warrants,
         )

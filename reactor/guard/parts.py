@@ -159,7 +159,8 @@ class Parts:
     signals as just observed: the one engages and releases the brake and returns what is on, the other arms
     the memory thresholds again. `oom_kills` returns the kernel's own kills that were not reported yet,
     without waiting. `oom_struck` returns in which of these pods the kernel has killed since it was asked
-    last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand. `oom_order` is
+    last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand.
+    `most_of_one_process` returns how much of what a pod holds one process of it may. `oom_order` is
     told which pod the policy would evict first for memory. `warrants` are those that the
     kernel kills under, None where there can be none.
     """
@@ -174,5 +175,6 @@ class Parts:
     oom_kills: Callable[[], Sequence[OomKill]] = tuple
     oom_struck: Callable[[Sequence[Pod]], Sequence[str]] = lambda _: ()
     recount_oom_kills: Callable[[Sequence[Pod]], None] = lambda _: None
+    most_of_one_process: Callable[[Pod, int], int] = lambda _, held_bytes: held_bytes
     oom_order: Order = unordered
     warrants: Warrants | None = None

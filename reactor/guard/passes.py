@@ -621,12 +621,14 @@ class Passes:
         To be called after memory was observed, which is to be done once more where this is true: what was
         seen before may be of a kill that was not known yet, or from before a victim's exit.
         """
+        is_nameless = False
         for kill in self._parts.oom_kills():
             self.oom_killed(kill)
+            is_nameless |= kill.pid is None
         victims = self.known.state.oom_victims
-        if not victims:
+        if not victims and not is_nameless:
             return False
-        self._observe_pods_struck(victims)
+        self._observe_pods_struck(victims, is_nameless=is_nameless)
         victims = self.known.state.oom_victims
         exited = self.known.oom_victims.exited(victims)
         self.known.state = dataclasses.replace(
@@ -635,20 +637,27 @@ class Passes:
         )
         return True
 
-    def _observe_pods_struck(self, victims: Sequence[OomVictim]) -> None:
-        """Take note in which pods the kernel has killed without naming the victim, and what those hold.
+    def _observe_pods_struck(self, victims: Sequence[OomVictim], *, is_nameless: bool) -> None:
+        """Record in which pods the kernel has killed without naming the victim, and what those hold.
 
         It counts an OOM before it chooses a victim, so that the pod may only be found by a later pass.
         """
         now_seconds = self._clock_seconds()
-        if are_unknown(victims):
+        if is_nameless or are_unknown(victims):
             struck = self._parts.oom_struck(self.known.pods)
             held = {uid: self._held_by_processes_bytes(uid) for uid in struck}
             known = {uid: held_bytes for uid, held_bytes in held.items() if held_bytes is not None}
             if known and known.keys() == held.keys():
                 flights = self.known.state.in_flight
                 evicted = [flight.uid for flight in flights if flight.resource is Resource.MEMORY]
-                self.known.state = found_in_pods(self.known.state, known, evicted, now_seconds)
+                largest = {
+                    pod.uid: self._parts.most_of_one_process(pod, known[pod.uid])
+                    for pod in self.known.pods
+                    if pod.uid in known
+                }
+                self.known.state = found_in_pods(
+                    self._settings, self.known.state, known, evicted, now_seconds, largest
+                )
                 return
         pods = [victim.uid for victim in victims if victim.left_bytes and victim.uid is not None]
         if pods:

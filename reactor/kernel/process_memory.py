@@ -21,6 +21,8 @@ from reactor.model.processes import ProcessMemory
 
 # The lines that are asked for end after some 800 bytes. A list of groups comes before them, of up to 65,536.
 _READ_BYTES: Final = 16 << 10
+_STATM_BYTES: Final = 256
+_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 
 
 def read_process_memory(pid: int, proc: Path = PROC) -> ProcessMemory | None:
@@ -37,6 +39,23 @@ def read_process_memory(pid: int, proc: Path = PROC) -> ProcessMemory | None:
     finally:
         close_descriptor(fd)
     return parse_process_memory(raw, pid, path)
+
+
+def read_resident_bytes(pid: int, proc: Path = PROC) -> int:
+    """Return what of a process's memory is resident, by /proc/PID/statm: 0 if it has none any more.
+
+    Raises OSError (ENOENT, ESRCH: it is gone) and KernelInterfaceError.
+    """
+    path = f"{proc}/{pid}/statm"
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        raw = os.read(fd, _STATM_BYTES)
+    finally:
+        close_descriptor(fd)
+    fields = raw.split()
+    if len(fields) < 2 or not fields[1].isdigit():
+        raise KernelInterfaceError(path, raw[:64], "a second field of pages")
+    return int(fields[1]) * _PAGE_BYTES
 
 
 def parse_process_memory(raw: bytes, pid: int, interface: str = "/proc/PID/status") -> ProcessMemory | None:

@@ -87,11 +87,12 @@ class OomVictim:
     """A process killed alone, by the kernel's OOM killer or here, that may still be giving back its memory.
 
     `pid` None: only the kill is known, neither the victim nor how much its end frees (`victim_bytes` None).
-    `uid` is the victim's pod, None where it belongs to none or that is not known. `left_bytes` is the least
-    that this pod has held since, where no more than the pod is known. `first_bytes` and `most_bytes` are the
-    memory seen available first since the kill, and the most, None before the first observation;
-    `grew_at_seconds` is when that most, or that least, was seen. From `deadline_seconds` on nothing more is
-    expected of it. `pod_key` names the pod of a process that was killed here, None: the kernel killed it.
+    `uid` is the victim's pod, None where it belongs to none or that is not known. If no more than the pod is
+    known, `pod_bytes` is the least that it has held since, and `left_bytes` what of that may still come back.
+    `first_bytes` and `most_bytes` are the memory seen available first since the kill, and the most, None
+    before the first observation; `grew_at_seconds` is when that most, or that least, was seen. From
+    `deadline_seconds` on nothing more is expected of it. `pod_key` names the pod of a process that was killed
+    here, None: the kernel killed it.
     """
 
     pid: int | None
@@ -103,6 +104,7 @@ class OomVictim:
     first_bytes: int | None = None
     most_bytes: int | None = None
     pod_key: str | None = None
+    pod_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,7 @@ class PolicyState:
     """What one pass leaves to the next; survives a restart. All instants are seconds on the pass's clock.
 
     Memory is being reclaimed by a rule until `rule_reclaim_until_seconds` at the most, None where it is not.
+    `oom_struck_at_seconds` is when a pod's counter of OOM kills was last seen to have risen.
     """
 
     conditions: tuple[NodeCondition, ...] = ()
@@ -226,6 +229,7 @@ class PolicyState:
     hard_memory_kills: tuple[HardMemoryKill, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
     process_kills: tuple[ProcessKill, ...] = ()
+    oom_struck_at_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,18 +8,21 @@ is not taken for the victim.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.oom import kills_within, machine_kills
+from reactor.kernel.process_memory import read_resident_bytes
 from reactor.kernel.procfs import PROC
 from reactor.model.pods import Pod
 
 _MOST_CGROUPS: Final = 512  # in one go: 5 ms
 _MOST_OF_A_POD: Final = 64
+_MOST_PROCESSES: Final = 64  # 0.5 ms
 
 
 class PodOomKills:
@@ -55,6 +58,33 @@ class PodOomKills:
         )
         self._counted, self._is_whole = now, is_whole
         return found
+
+    def most_of_one_process(self, pod: Pod, held_bytes: int) -> int:
+        """Return how much one process of a pod may hold, of so much that all do together.
+
+        Either a process that is listed holds it, or one that is exiting: that one is not listed any more, and
+        what is left beside the others may all be its own.
+        """
+        resident: list[int] = []
+        is_whole = False
+        if pod.cgroup is not None:
+            with suppress(OSError, ReactorError), self._tree.open(pod.cgroup) as directory:
+                if pod.cgroup_inode is None or directory.inode == pod.cgroup_inode:
+                    is_whole = self._add_resident(directory, resident)
+        if is_whole:
+            return min(held_bytes, max(0, held_bytes - sum(resident), *resident))
+        return min(held_bytes, max(resident, default=held_bytes))
+
+    def _add_resident(self, directory: CgroupDirectory, resident: list[int]) -> bool:
+        """Add what each of the first processes holds; return whether these were all."""
+        with closing(walk(directory, lambda _cgroup, _error: None)) as found:
+            for cgroups, one in enumerate(found):
+                for pid in one.processes():
+                    if cgroups >= _MOST_OF_A_POD or len(resident) >= _MOST_PROCESSES:
+                        return False
+                    with suppress(OSError, ReactorError):  # gone
+                        resident.append(read_resident_bytes(pid, self._proc))
+        return True
 
     def _read(self, pods: Sequence[Pod]) -> tuple[dict[str, int], bool]:
         """Return the kills by uid, and whether all pods were read."""

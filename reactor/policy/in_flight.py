@@ -123,18 +123,15 @@ def _awaited(
     now_seconds: float,
     given_up: Collection[str],
 ) -> str | None:
-    credit = left = 0
-    names = []
     victims = state.oom_victims if RESOURCE[threshold.signal] is Resource.MEMORY else ()
-    for victim in victims:
-        gives = credit_bytes(victim)
-        if gives is None:
-            return "in flight: the kernel's OOM killer has killed a process whose memory is still being freed"
-        credit += gives
-        names.append(_whose(victim))
+    if any(credit_bytes(victim) is None for victim in victims):
+        return "in flight: the kernel's OOM killer has killed a process whose memory is still being freed"
+    credited_by = _credits(victims)
+    names = [_whose(victim) for victim in victims]
+    left = 0
     for flight in _waited_for(state, threshold, now_seconds):
         if flight.left_bytes is not None:
-            left += flight.left_bytes
+            left += max(0, flight.left_bytes - credited_by.get(flight.uid, 0))
             names.append(f"{flight.uid} (its files in memory are not removed yet)")
             continue
         if flight.uid in given_up:
@@ -142,10 +139,12 @@ def _awaited(
         pod, used = evicting[flight.uid]
         is_whole = flight.process_bytes is None
         held = usage(pod, used, threshold.signal, settings.layout) if is_whole else flight.process_bytes
-        credit += held or 0
+        # Of the same pod: what its processes give back that were killed before is a part of what it holds.
+        credited_by[flight.uid] = max(credited_by.get(flight.uid, 0), held or 0)
         names.append(pod.key)
     if not names:
         return None
+    credit = sum(credited_by.values())
     if left and observation.available + credit >= threshold.value.of(observation.capacity) / _LEFT_SHARE:
         credit += left
     credited = replace(observation, available=min(observation.available + credit, observation.capacity))
@@ -157,6 +156,19 @@ def _awaited(
         return None
     amount = amount_text(credit, RESOURCE[threshold.signal])
     return f"in flight: {amount} still to be freed by {', '.join(names)}"
+
+
+def _credits(victims: Iterable[OomVictim]) -> dict[str, int]:
+    """Return how much each owner still gives back: by its uid a pod, or a process of which no pod is known.
+
+    Each process is an owner of its own; a pod in which the kernel names no victim is the owner of them all.
+    """
+    credited_by: dict[str, int] = {}
+    for victim in victims:
+        owner = victim.uid or f"process {victim.pid}"
+        gives, so_far = credit_bytes(victim) or 0, credited_by.get(owner, 0)
+        credited_by[owner] = so_far + gives if victim.left_bytes is None else max(so_far, gives)
+    return credited_by
 
 
 def _swap_awaited(state: PolicyState, threshold: Threshold) -> str | None:

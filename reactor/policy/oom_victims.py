@@ -2,9 +2,11 @@
 
 Right after an OOM kill nothing is available yet, although the victim alone may bring back all that is
 missing. Where its size is known, what it has not given back yet is credited to the node until it has exited.
-If only its pod is known (its cgroup counts a kill), what that pod still holds is credited for as long as it
-shrinks. If nothing but the kill is known, no pod is evicted while the node's available memory grows.
-A process that was killed here, alone of its pod, is waited for likewise.
+If only its pod is known (its cgroup counts a kill), what the pod's largest process holds is credited for as
+long as the pod shrinks. If nothing but the kill is known, no pod is evicted while the node's available memory
+grows. If the pods' counters of OOM kills rise again meanwhile, nothing is credited to these: what the kernel
+kills is taken again at once, and a pod has to be evicted. A process that was killed here, alone of its pod,
+is waited for likewise.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ STILL_SECONDS: Final = 0.25
 # One that was killed here has no OOM reaper behind it: where the kernel can't end it (a filesystem that
 # hangs), nothing comes back of it.
 _STUCK_SECONDS: Final = 1.0
+# A fork bomb at the node's limit loses a process every few milliseconds.
+_RISING_SECONDS: Final = 1.0
 _GROWTH_BYTES: Final = 1 << 20  # what the cgroup of a pod keeps, such as kernel memory, is less
 
 
@@ -38,8 +42,8 @@ def record_oom_kill(
     """
     if kill.scope is OomScope.OWN_LIMIT:
         return state
-    if kill.pid is None and are_unknown(state.oom_victims):
-        return state
+    if kill.pid is None and (are_unknown(state.oom_victims) or _has_risen(state, now_seconds)):
+        return state  # the counters of the pods show whether it was another kill
     if kill.pid is not None and any(victim.pid == kill.pid for victim in state.oom_victims):
         return state
     victim = OomVictim(
@@ -58,16 +62,32 @@ def are_unknown(victims: Sequence[OomVictim]) -> bool:
 
 
 def found_in_pods(
-    state: PolicyState, held_bytes: Mapping[str, int], being_evicted: Collection[str], now_seconds: float
+    settings: EvictionSettings,
+    state: PolicyState,
+    held_bytes: Mapping[str, int],
+    being_evicted: Collection[str],
+    now_seconds: float,
+    largest_bytes: Mapping[str, int] | None = None,
 ) -> PolicyState:
     """Return the state once the pods are known in which the kernel has killed, with what they hold, by uid.
 
-    They take the place of the victims of which nothing was known. A pod is waited for once, however often
-    the kernel kills in it meanwhile; what one holds that is being evicted is credited already.
+    They take the place of the victims of which nothing was known. `largest_bytes` is the most that one
+    process of each may hold (absent: all that the pod does). What a pod holds that is being evicted is
+    credited already.
+    If there were kills in pods a moment ago, or one is still waited for, the kernel goes on killing, and no
+    such pod is waited for.
     """
     known = tuple(victim for victim in state.oom_victims if not _is_unknown(victim))
+    is_rising = _has_risen(state, now_seconds) or any(victim.left_bytes for victim in known)
+    state = replace(state, oom_struck_at_seconds=now_seconds)
+    if is_rising:
+        return replace(state, oom_victims=tuple(victim for victim in known if victim.left_bytes is None))
     passed_over = {victim.uid for victim in known} | set(being_evicted)
-    deadline_seconds = min(victim.deadline_seconds for victim in state.oom_victims)
+    deadline_seconds = min(
+        (victim.deadline_seconds for victim in state.oom_victims),
+        default=now_seconds + settings.in_flight_deadline_seconds,
+    )
+    most_bytes = {**held_bytes, **(largest_bytes or {})}
     found = tuple(
         OomVictim(
             pid=None,
@@ -75,9 +95,10 @@ def found_in_pods(
             uid=uid,
             grew_at_seconds=now_seconds,
             deadline_seconds=deadline_seconds,
-            left_bytes=left_bytes if left_bytes >= _GROWTH_BYTES else 0,
+            left_bytes=min(pod_bytes, most_bytes[uid]) if pod_bytes >= _GROWTH_BYTES else 0,
+            pod_bytes=pod_bytes,
         )
-        for uid, left_bytes in held_bytes.items()
+        for uid, pod_bytes in held_bytes.items()
         if uid not in passed_over
     )
     return replace(state, oom_victims=(*known, *found))
@@ -117,6 +138,12 @@ def still_dying(
     return (*awaited, *spent)
 
 
+def _has_risen(state: PolicyState, now_seconds: float) -> bool:
+    """Return whether the pods' counters of OOM kills have risen a moment ago."""
+    at_seconds = state.oom_struck_at_seconds
+    return at_seconds is not None and now_seconds - at_seconds < _RISING_SECONDS
+
+
 def _is_unknown(victim: OomVictim) -> bool:
     return victim.pid is None and victim.left_bytes is None
 
@@ -140,13 +167,14 @@ def credit_bytes(victim: OomVictim) -> int | None:
 
 
 def _holding(victim: OomVictim, held_bytes: int | None, now_seconds: float) -> OomVictim:
-    if victim.left_bytes is None or held_bytes is None:
+    if victim.left_bytes is None or victim.pod_bytes is None or held_bytes is None:
         return victim
     if held_bytes < _GROWTH_BYTES:
         return replace(victim, left_bytes=0)
-    if held_bytes >= victim.left_bytes - _GROWTH_BYTES:
+    if held_bytes >= victim.pod_bytes - _GROWTH_BYTES:
         return victim
-    return replace(victim, left_bytes=held_bytes, grew_at_seconds=now_seconds)
+    left_bytes = max(0, victim.left_bytes - (victim.pod_bytes - held_bytes))
+    return replace(victim, left_bytes=left_bytes, pod_bytes=held_bytes, grew_at_seconds=now_seconds)
 
 
 def _seen(victim: OomVictim, memory: Observation, now_seconds: float) -> OomVictim:

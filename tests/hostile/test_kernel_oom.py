@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,52 @@ def test_hog_that_grows_right_after_the_kernels_kill_is_evicted_before_it_meets_
     assert 0 == oom_killed_in(node, hog)
     eventually(lambda: daemon.evicted() == ["hog"], "the hog's eviction is in the journal")
     assert [None, None] == [process.poll() for process in (innocent, other)]
+
+
+# Starts workers of so many MiB each, and another for each that is killed.
+BOMB = """
+import mmap, os, signal, sys
+size, most = int(sys.argv[1]) << 20, int(sys.argv[2])
+living = 0
+while True:
+    if living < most and os.fork() == 0:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for offset in range(0, size, 4096):
+            memory[offset] = 1
+        signal.pause()
+    living += 1
+    if living >= most:
+        os.wait()
+        living -= 1
+"""
+
+
+def test_bomb_that_starts_what_the_kernel_kills_again_is_evicted_at_once(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    """One process that is killed is no reason to wait for all that its pod holds."""
+    daemon.configure(
+        {"evictionHard": {"memory.available": "100Mi"}},
+        {"housekeepingInterval": "500ms", "sources": SOURCES["counted"]},
+    )
+    innocents = [node.spawn(node.add_pod(name), hold(12)) for name in INNOCENTS]
+    trial.must_live(innocents)
+    trial.right.add("bomb")
+    daemon.start()
+    eventually(lambda: oom_kills_are_watched(daemon), "OOM kills are watched")
+    daemon.signal(signal.SIGSTOP)
+    try:
+        bomb = node.add_pod("bomb")
+        process = node.spawn(bomb, [sys.executable, "-S", "-c", BOMB, "40", "20"])
+        eventually(lambda: oom_killed_in(node, bomb) > 2, "the kernel kills workers")
+    finally:
+        daemon.signal(signal.SIGCONT)
+
+    assert -signal.SIGKILL == process.wait(60)
+    eventually(lambda: daemon.evicted() == ["bomb"], "the bomb's eviction is in the journal")
+    waits = [line["deferred_because"] for line in daemon.lines() if line.get("deferred_because")]
+    assert [] == [wait for wait in waits if "still to be freed by pod" in wait]
+    assert [None] * 3 == [innocent.poll() for innocent in innocents]
 
 
 def oom_kills_are_watched(daemon: RunningDaemon) -> bool:

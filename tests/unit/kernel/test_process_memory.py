@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel import process_memory
-from reactor.kernel.process_memory import parse_process_memory, read_process_memory
+from reactor.kernel.process_memory import parse_process_memory, read_process_memory, read_resident_bytes
 from reactor.model.processes import ProcessMemory
 
 STATUS = (
@@ -100,3 +100,17 @@ def test_a_long_list_of_groups_does_not_hide_what_comes_after_it(tmp_path, monke
 def test_one_that_is_gone_is_an_error(tmp_path) -> None:
     with pytest.raises(FileNotFoundError):
         read_process_memory(7, tmp_path)
+
+
+def test_resident_memory_of_this_process_is_what_its_status_says() -> None:
+    found = read_process_memory(os.getpid())
+    assert found is not None
+    assert found.anonymous_bytes // 2 < read_resident_bytes(os.getpid()) < 64 << 30
+
+
+@pytest.mark.parametrize("raw", [b"", b"5", b"5 x", b"5 -1 3"])
+def test_what_is_no_statm_is_refused(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "statm").write_bytes(raw)
+    with pytest.raises(KernelInterfaceError):
+        read_resident_bytes(7, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.observe import oom_kills
 from reactor.observe.oom_kills import PodOomKills
 from tests.support.builders import make_pod
+
+MIB = 1 << 20
+PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 class Node:
@@ -136,3 +140,57 @@ def test_pods_beyond_what_is_read_in_one_go_count_as_not_struck(monkeypatch, nod
     assert node.struck() == ("uid-a",)
     node.kill_in("/node/b")
     assert node.struck() == ("uid-b",)
+
+
+@pytest.fixture
+def processes(node):
+    """Return what puts processes of so many MiB each into a pod's cgroup, from pid 100 on."""
+
+    def put(cgroup: str, *mib: int) -> None:
+        pids = range(100, 100 + len(mib))
+        for pid, size in zip(pids, mib, strict=True):
+            (node._proc / str(pid)).mkdir(exist_ok=True)
+            (node._proc / str(pid) / "statm").write_text(f"9999999 {size * MIB // PAGE_BYTES} 7 1 0 5 0\n")
+        node._fake.file(cgroup, "cgroup.procs", "".join(f"{pid}\n" for pid in pids))
+
+    return put
+
+
+def most_mib(node, held_mib: int) -> float:
+    return node.counts.most_of_one_process(node.pods[0], held_mib * MIB) / MIB
+
+
+def test_most_that_one_process_holds_is_what_the_largest_does(node, processes):
+    processes("/node/a", 10, 40, 30)
+    assert 40 == most_mib(node, 80)
+
+
+def test_what_the_listed_processes_do_not_hold_may_be_one_that_is_exiting(node, processes):
+    processes("/node/a", 10, 20)
+    assert 270 == most_mib(node, 300)
+    processes("/node/a")
+    assert 300 == most_mib(node, 300)
+
+
+def test_one_process_holds_no_more_than_all_do(node, processes):
+    processes("/node/a", 100)  # page cache that it has mapped, and other pods have, too
+    assert 60 == most_mib(node, 60)
+
+
+def test_of_a_pod_of_very_many_processes_the_first_are_read(monkeypatch, node, processes):
+    processes("/node/a", 8, 12, 90)
+    monkeypatch.setattr(oom_kills, "_MOST_PROCESSES", 2)
+    assert 12 == most_mib(node, 400)
+
+
+def test_process_that_has_gone_holds_nothing(node, processes):
+    processes("/node/a", 10, 20)
+    (node._proc / "100" / "statm").unlink()
+    assert 30 == most_mib(node, 50)
+
+
+def test_of_a_pod_that_can_not_be_read_one_process_may_hold_all(node, processes):
+    processes("/node/a", 10)
+    for changed in ({"cgroup_inode": 1}, {"cgroup": None}):
+        pod = replace(node.pods[0], **changed)
+        assert 50 * MIB == node.counts.most_of_one_process(pod, 50 * MIB)
