@@ -154,7 +154,7 @@ class Generation:
             and not settings.dry_run
         )
         if self._warrants is not None:
-            self._warrants.connect(self.wakes.notify, settings.measured_parents)
+            self._warrants.connect(self.wakes.notify, settings.measured_parents, leave=self.wakes.leave)
         workloads: Workloads | None = None
         if pods is None:
             pods = workloads = Workloads(tree, settings)

@@ -100,8 +100,16 @@ class NodeView:
     def called_off(self, uid: str) -> None:
         """Take note that an eviction was called off: nothing is expected of its pod."""
         self.lingering.forget(uid)
+        self.under_way.ended(uid, time.monotonic_ns())
         in_flight = tuple(flight for flight in self.state.in_flight if flight.uid != uid)
         self.state = dataclasses.replace(self.state, in_flight=in_flight)
+
+    def no_longer_awaited(self, before: PolicyState) -> None:
+        """Record that nothing more is expected of evictions that were in flight and are not any more."""
+        if before.in_flight:
+            now_ns = time.monotonic_ns()
+            for uid in {one.uid for one in before.in_flight} - {one.uid for one in self.state.in_flight}:
+                self.under_way.ended(uid, now_ns)
 
 
 class Passes:
@@ -109,7 +117,8 @@ class Passes:
 
     `is_near`: memory was near a hard threshold at the last pass, or below it. `is_powerless`: no pass kills,
     whatever memory does: in a dry run, and where none of the pods of the last pass can be evicted.
-    `is_unfinished`: that pass chose a pod in which no process was, and another is to be chosen now.
+    `is_unfinished`: that pass chose a pod in which no process was, and another is to be chosen now, or it
+    evicted for pods' own storage limits although memory is short.
     """
 
     def __init__(
@@ -191,6 +200,7 @@ class Passes:
             observed_ns = time.monotonic_ns()
             self.known.state, decision = decide(self._settings, before, snapshot, pods, now_seconds)
         decided_ns = time.monotonic_ns()
+        self.known.no_longer_awaited(before)
         attempts = self._act(decision, snapshot, pods, now_seconds, served)
         if served is None:
             self._tell_why_not_by_the_kernel(attempts)
@@ -719,7 +729,8 @@ class Passes:
         available: a level that stays crossed wakes the loop once, and where no pod could be evicted then, or
         only one in a while, another may have come. The node's counters alone are read: this is asked often.
         """
-        now = self._parts.node.memory()
+        seen = self._parts.node.memory().items()
+        now = {signal: observation for signal, observation in seen if observation.absurdity is None}
         known = self.known.state.first_observed
         if any(threshold not in known for threshold in thresholds_met(self._settings.thresholds, now)):
             return True
@@ -767,7 +778,12 @@ class Passes:
         served: Given | None = None,
     ) -> tuple[EvictionAttempt, ...]:
         attempts = []
-        self.is_unfinished = False
+        # Upstream acts on no threshold in a pass that evicts pods over their own storage limits.
+        self.is_unfinished = (
+            bool(decision.evictions)
+            and decision.acted_on is None
+            and any(map(is_hard_memory, decision.thresholds_met))
+        )
         ordered_ns = time.monotonic_ns()
         for eviction in self._to_begin(decision):
             if served is None:
@@ -801,12 +817,13 @@ class Passes:
                     pods=pods,
                     held_bytes=attempt.credited_bytes,
                 )
-                self.known.under_way.began(eviction.pod.uid, ordered_ns)
+                if not self._dry_run:
+                    self.known.under_way.began(eviction.pod.uid, ordered_ns)
                 if eviction.resource in ON_DISK:
                     self.known.lingering.add(eviction.pod)
                 elif attempt.is_empty:
                     # No process died, and a pod that comes there later is to be seen as any other.
-                    self.is_unfinished = self.known.candidates.empty(eviction.pod.uid, now_seconds)
+                    self.is_unfinished |= self.known.candidates.empty(eviction.pod.uid, now_seconds)
                     self._landed(eviction.pod.uid)
         return tuple(attempts)
 

@@ -123,6 +123,11 @@ class StateFile(KeptFile[PolicyState]):
         return self._clock_seconds() - (saved_clock_seconds + elapsed)
 
 
+def is_worth_saving(before: PolicyState, state: PolicyState) -> bool:
+    """Return whether something has changed that a restart must not lose."""
+    return _essence(before) != _essence(state)
+
+
 def _essence(state: PolicyState) -> tuple[object, ...]:
     """Return what a restart must not lose; what is observed again in each pass is not part of it."""
     return (
@@ -133,6 +138,10 @@ def _essence(state: PolicyState) -> tuple[object, ...]:
         state.in_flight,
         state.evicted_at,
         state.process_kills,
+        state.memory_reclaim,
+        state.soft_reclaim,
+        [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.hard_memory_kills],
+        [(one.signal, one.reason, one.since_seconds, one.until_seconds) for one in state.slowdowns],
     )
 
 
@@ -152,6 +161,13 @@ def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
             for eviction in state.in_flight
         ),
         evicted_at=tuple(at + by_seconds for at in state.evicted_at),
+        memory_reclaim=None
+        if state.memory_reclaim is None
+        else dataclasses.replace(
+            state.memory_reclaim,
+            began_seconds=state.memory_reclaim.began_seconds + by_seconds,
+            until_seconds=state.memory_reclaim.until_seconds + by_seconds,
+        ),
         soft_reclaim=None
         if state.soft_reclaim is None
         else dataclasses.replace(
@@ -175,6 +191,9 @@ def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
             )
             for slowdown in state.slowdowns
         ),
+        oom_struck_at_seconds=None
+        if state.oom_struck_at_seconds is None
+        else state.oom_struck_at_seconds + by_seconds,
     )
 
 

@@ -127,14 +127,15 @@ class _Outside(NamedTuple):
 class Warrants:
     """Holds the programs while `run`; everything else is called by the loop, and neither waits nor raises.
 
-    `notify` wakes the loop, `glance` brings the pods up to date: it is called within `newcomer_seconds` after
-    cgroups have come, so that they are known before a crossing is near. `counted` is what has become of
-    warrants so far, by their outcome.
+    `notify` wakes the loop, `leave` does so inside a pass (None: as `notify` does). `glance` brings the pods
+    up to date: it is called within `newcomer_seconds` after cgroups have come, so that they are known before a
+    crossing is near. `counted` is what has become of warrants so far, by their outcome.
     """
 
     tree: CgroupTree
     loader: EbpfLoader = EbpfLoader.AUTO
     notify: Callable[..., None] = lambda *_: None
+    leave: Callable[..., None] | None = None
     glance: Callable[[], None] = lambda: None
     newcomer_seconds: float = 1.0
     open_probe: Callable[[], WarrantProbe] | None = None
@@ -212,6 +213,11 @@ class Warrants:
     def _wake(self) -> None:
         self.notify(Wake(source=NAME, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
 
+    def _wake_later(self) -> None:
+        """Wake the loop for a warrant that was found served, perhaps in a pass: that goes on to its end."""
+        leave = self.leave or self.notify
+        leave(Wake(source=NAME, kind=WakeKind.MEMORY, at_ns=time.monotonic_ns()))
+
     # --- which pods the kernel knows ---
 
     def track(self, pods: Sequence[Pod]) -> None:
@@ -219,9 +225,19 @@ class Warrants:
         self._pods = pods
         self._changed.set()
 
-    def connect(self, notify: Callable[..., None], parents: Sequence[str]) -> None:
-        """Serve a configuration: wake its loop by `notify`; its pods lie below these cgroups."""
+    def connect(
+        self,
+        notify: Callable[..., None],
+        parents: Sequence[str],
+        *,
+        leave: Callable[..., None] | None = None,
+    ) -> None:
+        """Serve a configuration: wake its loop by `notify`; its pods lie below these cgroups.
+
+        `leave` does so inside a pass: by then no other may begin.
+        """
         self.notify = notify
+        self.leave = leave
         self._parents = parents
         self._changed.set()
 
@@ -307,7 +323,7 @@ class Warrants:
             return  # by what it was given on: a rehearsal does not take it away
         self._served = self.withdraw(renewed=True)
         if self._served is not None:
-            self._wake()  # the loop follows it before anything else
+            self._wake_later()  # the loop follows it before anything else
             return
         self._ended = None
         try:
@@ -342,7 +358,7 @@ class Warrants:
         """Withdraw; a warrant that was served is left to the next pass."""
         self._served = self.withdraw()
         if self._served is not None:
-            self._wake()
+            self._wake_later()
 
     def follow(self) -> Given | None:
         """Return the warrant that was served, if one was; for the beginning of a pass.

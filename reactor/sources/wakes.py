@@ -33,7 +33,7 @@ class Wakes:
         self._attend = attend
 
     def notify(self, *wakes: Wake) -> None:
-        """Leave wakes for the loop; never blocks."""
+        """Wake the loop. A memory wake is attended to here, by a pass, if none is being attended to."""
         for wake in wakes:
             self._pending.setdefault((wake.source, wake.kind), wake)
         attend = self._attend
@@ -43,6 +43,12 @@ class Wakes:
                 attend(self._take())
             finally:
                 self._attend = attend
+        self._arrived.set()
+
+    def leave(self, *wakes: Wake) -> None:
+        """Leave wakes for the loop's next turn: what calls this may be inside a pass."""
+        for wake in wakes:
+            self._pending.setdefault((wake.source, wake.kind), wake)
         self._arrived.set()
 
     async def wait(self) -> tuple[Wake, ...]:

@@ -11,7 +11,8 @@ import trio.testing
 from reactor.errors import RefusedError
 from reactor.guard import passes
 from reactor.model.decisions import PolicyState
-from reactor.model.pods import PodUsage
+from reactor.model.pods import FilesystemUsage, PodUsage, Volume
+from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
 from reactor.model.thresholds import ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
@@ -628,3 +629,84 @@ async def test_soft_eviction_for_process_ids_or_swap_is_confirmed_by_what_is_lef
     leave(left)
     await attempt.ended.wait()
     assert (loop.kills.killed, attempt.outcome) == (killed, "killed" if killed else "called off")
+
+
+async def test_hard_memory_threshold_does_not_wait_for_a_pod_over_its_storage_limit(
+    make_loop, make_pod, observation
+):
+    """A pass that evicts for such a limit acts on no threshold, as upstream; the next follows at once."""
+    loop = make_loop()
+    volume = Volume(name="v", is_local=False, size_limit=parse_quantity("10"))
+    filler = replace(make_pod("filler"), volumes=(volume,))
+    loop.have(filler, make_pod("hog"))
+    over = PodUsage(memory_working_set_bytes=MIB, volumes={"v": FilesystemUsage(used_bytes=99)})
+    loop.usages.seen = {**loop.usages.seen, "uid-filler": over}
+
+    loop.passes.make([wake()])
+    assert not loop.passes.is_unfinished
+
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    loop.passes.make([wake()])
+    assert ["filler"] == loop.kills.killed
+    assert loop.passes.is_unfinished
+
+    loop.now_seconds += 0.001
+    loop.passes.make([wake()])
+    assert ["filler", "hog"] == loop.kills.killed
+    assert not loop.passes.is_unfinished
+
+
+def is_being_evicted(loop, uid: str = "uid-hog") -> bool:
+    return loop.known.under_way.at(uid, time.monotonic_ns())
+
+
+async def test_pod_of_a_dry_run_is_not_being_evicted(make_loop, make_pod, observation):
+    loop = make_loop(dry_run=True)
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+
+    (attempt,) = loop.passes.make([wake()]).attempts
+
+    assert "dry-run" == attempt.outcome
+    assert not is_being_evicted(loop)
+
+
+async def test_pod_whose_eviction_was_called_off_is_not_being_evicted(
+    nursery, autojump_clock, make_loop, make_pod, make_threshold, observation
+):
+    loop = make_loop(make_threshold(200 * MIB, grace_period_seconds=2), max_pod_grace_period_seconds=30)
+    soft = softly_evicted(loop, make_pod("hog"), observation(150 * MIB))
+    assert is_being_evicted(loop)
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(250 * MIB)}
+
+    await soft.ended.wait()
+
+    assert not is_being_evicted(loop)
+
+
+async def test_pod_of_which_nothing_more_is_expected_is_not_being_evicted(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(50 * MIB)}
+    loop.passes.make([wake()])
+    loop.now_seconds += 1.0
+    loop.passes.make([wake()])
+    assert is_being_evicted(loop)
+    loop.node.memory_seen = {}
+    loop.now_seconds += 60.0
+
+    loop.passes.make([wake()])
+
+    assert () == loop.known.state.in_flight
+    assert not is_being_evicted(loop)
+
+
+async def test_memory_that_is_absurd_has_not_sunk(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("hog"))
+    for before, now in ((150, -1), (-1, -200), (50, -1)):
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(before * MIB)}
+        loop.passes.make([wake()])
+        loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(now * MIB)}
+        loop.now_seconds += 0.02
+        assert not loop.passes.has_sunk()

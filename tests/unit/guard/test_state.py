@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import stat
 from fractions import Fraction
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reactor.guard.state import StateError, StateFile
+from reactor.guard.state import StateError, StateFile, is_worth_saving
 from reactor.kernel.small_file import replace
 from reactor.model.decisions import (
     HardMemoryKill,
     InFlight,
+    MemoryReclaim,
     PolicyState,
+    ProcessKill,
     Slowdown,
     SlowReason,
     SoftReclaim,
@@ -181,6 +185,92 @@ def test_instants_are_moved_to_the_clock_of_today(boot):
     assert state.condition_since == {NodeCondition.MEMORY_PRESSURE: 3.0}
     assert state.in_flight[0].deadline_seconds == 23.0
     assert (state.soft_reclaim.began_seconds, state.soft_reclaim.until_seconds) == (12.0, 17.0)
+
+
+def instants_in(value: object) -> set[float]:
+    """Return the numbers in a value that lie where `FULL` has its instants."""
+    if isinstance(value, float):
+        return {value} if value > 1e6 else set()
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return set().union(*map(instants_in, inner))
+    return set()
+
+
+AT: Final = 2e6
+FULL = PolicyState(
+    conditions=(NodeCondition.MEMORY_PRESSURE,),
+    condition_last_observed={NodeCondition.MEMORY_PRESSURE: AT},
+    condition_since={NodeCondition.MEMORY_PRESSURE: AT},
+    first_observed={make_threshold(1): AT},
+    thresholds_met=(make_threshold(1),),
+    observed_at={Signal.MEMORY_AVAILABLE: AT},
+    in_flight=(InFlight(uid="a", resource=Resource.MEMORY, kill_at_seconds=AT, deadline_seconds=AT),),
+    evicted_at=(AT,),
+    memory_reclaim=MemoryReclaim(
+        signal=Signal.MEMORY_AVAILABLE,
+        began_seconds=AT,
+        until_seconds=AT,
+        available_bytes=1,
+        wanted_bytes=1,
+        outside_bytes=1,
+    ),
+    soft_reclaim=SoftReclaim(threshold=make_threshold(1), began_seconds=AT, until_seconds=AT, wanted_bytes=1),
+    hard_memory_kills=(HardMemoryKill(uid="a", signal=Signal.MEMORY_AVAILABLE, at_seconds=AT),),
+    slowdowns=(
+        Slowdown(
+            signal=Signal.MEMORY_AVAILABLE,
+            reason=SlowReason.UNHELPFUL,
+            since_seconds=AT,
+            until_seconds=AT,
+            message="",
+        ),
+    ),
+    process_kills=(ProcessKill(uid="a", at_seconds=AT, held_bytes=1),),
+    oom_struck_at_seconds=AT,
+)
+# What a restart begins anew: process ids may be others' by then, and a rule's reclaim ended with the daemon.
+ANEW: Final = {"oom_victims", "rule_reclaim_until_seconds"}
+
+
+def test_every_instant_of_the_state_is_moved(boot):
+    defaults = PolicyState()
+    assert ANEW == {
+        name for name in PolicyState.__dataclass_fields__ if getattr(FULL, name) == getattr(defaults, name)
+    }
+    boot.save(FULL)
+    boot.clock_seconds += 100.0
+
+    moved = boot.file().load()
+
+    assert {AT + 100.0} == instants_in(json.loads(json.dumps(boot.file().document(moved)["state"])))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hard_memory_kills": (dataclasses.replace(FULL.hard_memory_kills[0], is_unhelpful=True),)},
+        {"hard_memory_kills": ()},
+        {"slowdowns": ()},
+        {"memory_reclaim": None},
+        {"soft_reclaim": None},
+    ],
+    ids=["a kill did not help", "no kill", "no slowdown", "no reclaim", "no soft reclaim"],
+)
+def test_what_a_restart_must_not_lose_is_saved_where_it_changes(changed):
+    assert is_worth_saving(FULL, dataclasses.replace(FULL, **changed))
+
+
+def test_what_each_pass_observes_again_is_not_saved_for_its_own_sake():
+    (slowdown,), (kill,) = FULL.slowdowns, FULL.hard_memory_kills
+    again = dataclasses.replace(
+        FULL,
+        observed_at={Signal.MEMORY_AVAILABLE: AT + 1},
+        slowdowns=(dataclasses.replace(slowdown, message="560Mi", held_by="a/b", held_by_bytes=5),),
+        hard_memory_kills=(dataclasses.replace(kill, left_bytes=7),),
+        oom_struck_at_seconds=AT + 1,
+    )
+    assert not is_worth_saving(FULL, again)
 
 
 def test_state_of_another_boot_is_not_taken(boot):

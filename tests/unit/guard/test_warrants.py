@@ -28,6 +28,7 @@ from reactor.model.thresholds import Observation
 from reactor.model.wakes import Wake
 from reactor.model.warrants import WarrantEnd
 from reactor.sources.levels import MemoryLevel
+from reactor.sources.wakes import Wakes
 from tests.support.builders import make_pod, make_threshold
 from tests.unit.guard.conftest import WAKE, FakeUsages
 
@@ -632,6 +633,28 @@ async def test_after_an_eviction_none_is_given_where_the_kernel_can_not_tell_wha
     started.warrants.give(outlook, started.usages, holds=started.holds, memory=lambda: memory)
     assert started.probe.armed_for is None
     assert started.warrants.why_none == "memory that no pod holds may be reclaimed first"
+
+
+@pytest.mark.parametrize("in_what", ["rest", "renewal"])
+async def test_warrant_that_a_pass_finds_served_makes_no_pass_inside_that_pass(
+    started: Setting, in_what: str
+) -> None:
+    wakes, attended = Wakes(), []
+    wakes.attend_at_once(attended.append)
+    started.warrants.connect(wakes.notify, ["/node"], leave=wakes.leave)
+    started.give()
+    started.probe.serve()
+
+    if in_what == "rest":
+        started.warrants.rest()
+    else:
+        started.now_seconds += RENEWAL_SECONDS
+        started.give()
+
+    assert [] == attended
+    (left,) = await wakes.wait()
+    assert "warrant" == left.source
+    assert started.warrants.follow() is not None
 
 
 async def test_nothing_stays_armed_where_no_crossing_is_near_any_more(started: Setting) -> None:

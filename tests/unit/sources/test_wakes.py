@@ -77,6 +77,14 @@ async def test_a_wake_that_comes_of_attending_to_another_waits_for_the_loop() ->
     assert (wake("psi", at_ns=7),) == attended[1]
 
 
+async def test_a_memory_wake_that_is_left_waits_for_the_loop() -> None:
+    wakes, attended = Wakes(), []
+    wakes.attend_at_once(attended.append)
+    wakes.leave(wake("warrant"))
+    assert [] == attended
+    assert (wake("warrant"),) == await wakes.wait()
+
+
 async def test_other_wakes_are_left_for_the_loop() -> None:
     wakes, attended = Wakes(), []
     wakes.attend_at_once(attended.append)
