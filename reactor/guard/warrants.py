@@ -128,8 +128,8 @@ class Warrants:
     """Holds the programs while `run`; everything else is called by the loop, and neither waits nor raises.
 
     `notify` wakes the loop, `leave` does so inside a pass (None: as `notify` does). `glance` brings the pods
-    up to date: it is called within `newcomer_seconds` after cgroups have come, so that they are known before a
-    crossing is near. `counted` is what has become of warrants so far, by their outcome.
+    up to date: it is called within `newcomer_seconds` after cgroups have come, so that they are known before
+    a crossing is near. `counted` is what has become of warrants so far, by their outcome.
     """
 
     tree: CgroupTree
