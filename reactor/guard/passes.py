@@ -202,8 +202,6 @@ class Passes:
         decided_ns = time.monotonic_ns()
         self.known.no_longer_awaited(before)
         attempts = self._act(decision, snapshot, pods, now_seconds, served)
-        if served is None:
-            self._tell_why_not_by_the_kernel(attempts)
         self._parts.arm_memory(memory)
         woke_ns = min((wake.at_ns for wake in wakes), default=started_ns)
         times = StageTimes(
@@ -777,13 +775,8 @@ class Passes:
         now_seconds: float,
         served: Given | None = None,
     ) -> tuple[EvictionAttempt, ...]:
-        attempts = []
-        # Upstream acts on no threshold in a pass that evicts pods over their own storage limits.
-        self.is_unfinished = (
-            bool(decision.evictions)
-            and decision.acted_on is None
-            and any(map(is_hard_memory, decision.thresholds_met))
-        )
+        attempts: list[EvictionAttempt] = []
+        self.is_unfinished = False
         ordered_ns = time.monotonic_ns()
         for eviction in self._to_begin(decision):
             if served is None:
@@ -799,33 +792,43 @@ class Passes:
                 if attempt.process is None:
                     attempt.credited_bytes = self._held_bytes(eviction.pod.uid, snapshot)
                 attempt.available_bytes = None if seen is None else seen.available
-            if self._dry_run:
-                continue  # nothing is freed, nothing is awaited, no pod has ended
-            if attempt.process is not None:
-                self._acted_on_process(attempt, attempt.process, snapshot, pods)
-            elif attempt.outcome == "failed":
-                self.known.candidates.failed(eviction.pod.uid, "; ".join(attempt.problems), now_seconds)
-            else:
-                # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
-                ended_seconds = self._clock_seconds()
-                self.known.state = record_eviction(
-                    self._settings,
-                    self.known.state,
-                    eviction,
-                    ended_seconds,
-                    snapshot=snapshot,
-                    pods=pods,
-                    held_bytes=attempt.credited_bytes,
-                )
-                if not self._dry_run:
-                    self.known.under_way.began(eviction.pod.uid, ordered_ns)
-                if eviction.resource in ON_DISK:
-                    self.known.lingering.add(eviction.pod)
-                elif attempt.is_empty:
-                    # No process died, and a pod that comes there later is to be seen as any other.
-                    self.is_unfinished |= self.known.candidates.empty(eviction.pod.uid, now_seconds)
-                    self._landed(eviction.pod.uid)
+            if not self._dry_run:  # in which nothing is freed, nothing is awaited, no pod has ended
+                self._record_attempt(attempt, snapshot, pods, ordered_ns)
+        if served is None:
+            self._tell_why_not_by_the_kernel(attempts)
+        # Upstream acts on no threshold in a pass that evicts pods over their own storage limits.
+        are_for_limits = bool(attempts) and decision.acted_on is None
+        self.is_unfinished |= are_for_limits and any(map(is_hard_memory, decision.thresholds_met))
         return tuple(attempts)
+
+    def _record_attempt(
+        self, attempt: EvictionAttempt, snapshot: Snapshot, pods: Sequence[Pod], ordered_ns: int
+    ) -> None:
+        """Record an eviction that was ordered: what is awaited of it, or why nothing is."""
+        eviction = attempt.eviction
+        # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on.
+        ended_seconds = self._clock_seconds()
+        if attempt.process is not None:
+            self._acted_on_process(attempt, attempt.process, snapshot, pods)
+        elif attempt.outcome == "failed":
+            self.known.candidates.failed(eviction.pod.uid, "; ".join(attempt.problems), ended_seconds)
+        else:
+            self.known.state = record_eviction(
+                self._settings,
+                self.known.state,
+                eviction,
+                ended_seconds,
+                snapshot=snapshot,
+                pods=pods,
+                held_bytes=attempt.credited_bytes,
+            )
+            self.known.under_way.began(eviction.pod.uid, ordered_ns)
+            if eviction.resource in ON_DISK:
+                self.known.lingering.add(eviction.pod)
+            elif attempt.is_empty:
+                # No process died, and a pod that comes there later is to be seen as any other.
+                self.is_unfinished |= self.known.candidates.empty(eviction.pod.uid, ended_seconds)
+                self._landed(eviction.pod.uid)
 
     def _to_begin(self, decision: Decision) -> Sequence[Eviction]:
         """Return the evictions of a decision; in a dry run those that were not reported for this shortage."""
