@@ -22,7 +22,7 @@ from reactor.guard.steward_link import StewardLink
 from reactor.guard.told_disks import StewardEmptying, StewardReclaim
 from reactor.guard.warrants import Warrants
 from reactor.kernel.cgroup import CgroupTree
-from reactor.model.decisions import InFlight
+from reactor.model.decisions import Eviction, InFlight
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
 from reactor.model.settings import Settings
@@ -169,12 +169,22 @@ class GenerationSupervisor:
             deadline_seconds=self.settings.eviction.in_flight_deadline_seconds,
             dry_run=self.settings.dry_run,
             empty=self._empty,
-            confirm=lambda eviction: self.present is None or self.present.passes.confirm(eviction),
+            confirm=self._confirm,
             on_ended=self._ended,
             one_process=kills.one_process if cluster is None else None,
             on_process_killed=self._process_killed,
             on_process_over=self._process_over,
         )
+
+    def _confirm(self, eviction: Eviction) -> bool:
+        """Return whether a pod that has outlived its grace period is still to be killed.
+
+        In Kubernetes always: the API server knows that it is evicted, its owner starts another in its place,
+        and the kubelet kills it at the end of the grace period in any case.
+        """
+        if self._cluster is not None or self.present is None:
+            return True
+        return self.present.passes.confirm(eviction)
 
     def _generation(self, evictor: Evictor) -> Generation:
         settings = self.settings

@@ -60,14 +60,13 @@ class RuntimeKills:
         self,
         pod: Pod,
         grace_period_seconds: float,
-        still_wanted: Callable[[], bool] = lambda: True,  # noqa: ARG002 - see below
+        still_wanted: Callable[[], bool] = lambda: True,
     ) -> KillReport | None:
         """Have the runtime stop the pod's containers, each by its own stop signal; then kill what is left.
 
         Where the runtime can't be had, the processes are asked themselves. preStop hooks are the kubelet's
-        to run. `still_wanted` is not asked: the API server has been told that the pod is evicted, its owner
-        starts another in its place, and the kubelet kills it at the end of the grace period in any case.
-        Returns and raises as KillPath.terminate.
+        to run. A runtime that was asked kills at the end of the grace period by itself. Returns and raises
+        as KillPath.terminate.
         """
         began = trio.current_time()
         stopped = False
@@ -79,8 +78,8 @@ class RuntimeKills:
                 _LOG.warning("pod %s: sending SIGTERM to its processes instead: %s", pod.key, error)
         left_seconds = grace_period_seconds - (trio.current_time() - began)
         if not stopped and left_seconds > 0:
-            return await self._kills.terminate(pod, left_seconds)
-        return self._kills.kill_now(pod) if self._may_live(pod) else None
+            return await self._kills.terminate(pod, left_seconds, still_wanted) if still_wanted() else None
+        return self._kills.kill_now(pod) if self._may_live(pod) and still_wanted() else None
 
     async def _stop(self, pod: Pod, grace_period_seconds: float) -> None:
         """Return when the containers have ended. Raises StewardError where that can't be had."""

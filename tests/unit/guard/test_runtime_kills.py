@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -28,9 +29,14 @@ class Kills:
         self.asked.append("kill")
         return KillReport(cgroup=pod.cgroup, started_ns=0, killed_ns=1, processes=1)
 
-    async def terminate(self, pod: Pod, grace_period_seconds: float) -> None:
+    async def terminate(
+        self, pod: Pod, grace_period_seconds: float, still_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
         del pod
         self.asked.append(("terminate", grace_period_seconds))
+        await trio.sleep(grace_period_seconds)
+        if still_wanted():
+            self.asked.append("kill")
 
 
 class Steward:
@@ -58,9 +64,11 @@ def tree(make_tree):
     return fake
 
 
-async def terminated(tree, steward: Steward) -> tuple[KillReport | None, list[object]]:
+async def terminated(
+    tree, steward: Steward, still_wanted: Callable[[], bool] = lambda: True
+) -> tuple[KillReport | None, list[object]]:
     kills = Kills()
-    return await RuntimeKills(kills, tree.tree, steward).terminate(POD, 30), kills.asked
+    return await RuntimeKills(kills, tree.tree, steward).terminate(POD, 30, still_wanted), kills.asked
 
 
 async def test_containers_that_end_in_time_are_not_killed(tree, autojump_clock):
@@ -83,4 +91,26 @@ async def test_without_a_steward_or_a_runtime_the_processes_are_asked_for_what_i
     tree, autojump_clock, steward
 ):
     _, asked = await terminated(tree, steward)
+    assert asked == [("terminate", pytest.approx(28)), "kill"]
+
+
+async def test_what_outlives_the_grace_period_of_a_shutdown_that_was_cancelled_is_not_killed(
+    tree, autojump_clock
+):
+    tree.file(CGROUP, "cgroup.events", "populated 1\n")
+    tree.file(CGROUP, "cgroup.procs", f"{os.getpid()}\n")
+    report, asked = await terminated(tree, Steward(1000), lambda: trio.current_time() < 10)
+    assert report is None
+    assert asked == []
+
+
+async def test_without_a_runtime_a_shutdown_that_is_cancelled_in_the_grace_period_kills_no_pod(
+    tree, autojump_clock
+):
+    _, asked = await terminated(tree, Steward(2, problems=("no runtime",)), lambda: trio.current_time() < 10)
     assert asked == [("terminate", pytest.approx(28))]
+
+
+async def test_without_a_runtime_a_shutdown_that_is_cancelled_before_asks_no_process(tree, autojump_clock):
+    _, asked = await terminated(tree, Steward(2, problems=("no runtime",)), lambda: trio.current_time() < 1)
+    assert asked == []
