@@ -48,6 +48,7 @@ _KNOWN_PODS_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 0.5  # for the steward's answer once its own time is over
 _NOT_REPORTED: Final = frozenset({"failed", "dry-run", "gone"})
 _LIVES_ON: Final = "called off"
+_FAILED: Final = "failed"
 _OVER, _ORDERED = "over", "ordered"
 _SHUT_DOWN: Final = frozenset({"terminated", "killed", "gone"})
 _SHUTDOWN_MESSAGE: Final = "Pod was terminated in response to imminent node shutdown."
@@ -157,7 +158,7 @@ class KubernetesNode:
         await attempt.ended.wait()  # until then the kill path sees to what is left
         if attempt.outcome == "pre-empted":
             return  # a hard eviction of the same pod took over, and is reported by itself
-        if attempt.outcome == _LIVES_ON:
+        if attempt.outcome in {_LIVES_ON, _FAILED}:
             self.reports.evicted(pod.uid, {**report, "state": _LIVES_ON})
             return
         if attempt.eviction.grace_period_seconds > 0:

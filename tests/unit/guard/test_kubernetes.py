@@ -187,10 +187,13 @@ async def test_a_soft_eviction_is_reported_when_it_is_ordered_and_when_its_pod_h
     assert [one["state"] for one in await reported(node)] == ["over"]
 
 
-async def test_a_soft_eviction_that_is_called_off_is_reported_and_its_pod_not_kept_down(node, nursery):
+@pytest.mark.parametrize("outcome", ["called off", "failed"])
+async def test_a_soft_eviction_whose_pod_lives_on_is_reported_and_the_pod_not_kept_down(
+    node, nursery, outcome
+):
     attempt = attempt_of("ordered", grace_period_seconds=30)
     node.evicted(attempt, nursery)
-    attempt.outcome = "called off"
+    attempt.outcome = outcome
     attempt.ended.set()
     await until(lambda: node.reports._number == 2)
     assert [one["state"] for one in await reported(node)] == ["called off"]
