@@ -58,7 +58,7 @@ class LastStretch:
         if now_seconds < self._rests_until_seconds:
             return None
         nearest, left_bytes = self._nearest(levels)
-        if nearest is None or not 0 < left_bytes < _REACH_BYTES:
+        if nearest is None or left_bytes >= _REACH_BYTES:
             return None
         until_seconds, still_until_seconds = now_seconds + _MOST_SECONDS, now_seconds + _STILL_SECONDS
         steps: Iterator[Callable[[], None]] = cycle((self._pause, self._rehearse))
@@ -78,10 +78,12 @@ class LastStretch:
         self._sleep(_PAUSE_SECONDS)
 
     def _nearest(self, levels: Sequence[MemoryLevel]) -> tuple[MemoryLevel | None, int]:
-        """Return the level that usage is nearest to, above or below, and how much is left until it."""
+        """Return the level that is crossed next, and how much is left until it."""
         nearest, left_bytes = None, 0
         for level in levels:
             usage_bytes = self._usage_bytes(level.cgroup)
-            if usage_bytes is not None and (nearest is None or level.level_bytes - usage_bytes < left_bytes):
+            if usage_bytes is None or usage_bytes >= level.level_bytes:
+                continue
+            if nearest is None or level.level_bytes - usage_bytes < left_bytes:
                 nearest, left_bytes = level, level.level_bytes - usage_bytes
         return nearest, left_bytes

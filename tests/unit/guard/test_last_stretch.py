@@ -66,6 +66,14 @@ def test_of_several_levels_the_nearest_is_waited_for() -> None:
     assert level() == found
 
 
+def test_a_level_that_is_past_hides_no_level_that_is_ahead() -> None:
+    node = Node(397 * MIB, 397 * MIB, 398 * MIB, 399 * MIB, 400 * MIB)
+
+    found = stretch(node).watch([level(390 * MIB), level()])
+
+    assert level() == found
+
+
 def test_usage_that_stands_still_is_left_alone_after_four_milliseconds() -> None:
     node = Node(398 * MIB)
 
