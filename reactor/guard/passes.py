@@ -439,7 +439,7 @@ class Passes:
         state = self.known.state
         resources = {flight.resource for flight in state.in_flight if flight.uid == uid}
         if Resource.PIDS in resources:
-            used = self._parts.usages.full().get(uid)
+            used = self._parts.usages.of([uid], with_processes=True).get(uid)
             if used is not None and used.process_count:
                 # What was spared (one process each) stays, and is counted with the pod.
                 spared = next((len(pod.spared_cgroups) for pod in self.known.pods if pod.uid == uid), 0)

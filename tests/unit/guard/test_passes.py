@@ -555,10 +555,28 @@ async def test_no_other_pod_is_evicted_for_processes_while_those_of_the_first_ar
     assert record.decision.deferred_because is not None
     assert not attempt.ended.is_set()
 
+    reads = loop.usages.full_reads
     loop.usages.seen["uid-bomb"] = PodUsage(process_count=0)
     await attempt.ended.wait()
     assert loop.gone == ["uid-bomb"]
     assert attempt.freed_ns is not None
+    assert loop.usages.full_reads == reads
+
+
+async def test_to_see_that_the_processes_of_one_pod_are_gone_no_other_pod_is_read(
+    make_loop, make_pod, make_threshold, observation, autojump_clock
+):
+    loop = make_loop(make_threshold(100, Signal.PID_AVAILABLE))
+    loop.have(make_pod("bomb"), make_pod("calm"))
+    loop.usages.seen["uid-bomb"] = PodUsage(process_count=200)
+    loop.node.processes_seen = {Signal.PID_AVAILABLE: observation(90, 300)}
+    loop.kills.reaped.set()
+    attempt = loop.passes.make([wake(WakeKind.PROCESSES)]).attempts[0]
+    reads = loop.usages.full_reads
+    await trio.sleep(1)
+    assert not attempt.ended.is_set()
+    assert loop.usages.processes_asked
+    assert loop.usages.full_reads == reads
 
 
 SWAP = Signal.SWAP_AVAILABLE
