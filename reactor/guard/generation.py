@@ -82,6 +82,7 @@ _GLANCE_SECONDS: Final = 0.005  # while evictions are slowed down, or no source 
 # Near a hard threshold: page cache that goes while the pods grow lets cgroup v1's usage stand still, and a
 # level that stays crossed tells nothing of a pod that comes and grows then.
 _NEAR_GLANCE_SECONDS: Final = 0.01
+_MOST_UNCOLLECTED: Final = 30  # housekeeping passes
 _FEW_PODS: Final = 16  # a rehearsal takes 0.3 ms with these; with 110 it would hide the crossing for 2 ms
 _EVICTION: Final = "eviction"
 _GLANCE: Final = "glance"
@@ -225,6 +226,7 @@ class Generation:
         self.managed_oom = _managed_oom(settings, self.rules, clock_seconds)
         self._supervisor = supervisor
         self._scope = trio.CancelScope()
+        self._uncollected = 0
         self._reclaiming = False
 
     @property
@@ -345,8 +347,21 @@ class Generation:
             self._pass(taken, nursery, on_pass)
             if any(wake.source == TICKER for wake in taken):
                 self.housekeeping.due()
-            if all(wake.kind is not WakeKind.MEMORY for wake in taken):
-                gc.collect()  # the collector is off (run): here nothing is known to be urgent
+            if self._may_collect(taken):
+                gc.collect()  # the collector is off (run)
+
+    def _may_collect(self, taken: Sequence[Wake]) -> bool:
+        """Return whether garbage may be collected: nothing is urgent after the housekeeping's own pass.
+
+        It is where a crossing is near; there garbage is left for so many passes, but not for ever.
+        """
+        if any(wake.kind is not WakeKind.HOUSEKEEPING for wake in taken):
+            return False
+        self._uncollected = self._uncollected + 1 if self.passes.is_near else 0
+        if self._uncollected < _MOST_UNCOLLECTED:
+            return not self.passes.is_near
+        self._uncollected = 0
+        return True
 
     def _attend(
         self,

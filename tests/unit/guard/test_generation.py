@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -200,6 +201,67 @@ async def test_a_crossing_right_after_an_early_wake_is_attended_to_before_any_ev
         (wake,) = crossed.wakes
         assert ("early", Signal.MEMORY_AVAILABLE) == (wake.source, wake.signal)
         assert wake.at_ns > 1
+
+
+@contextmanager
+def collections() -> Iterator[list[int]]:
+    """Yield a list that grows by one for each whole collection that is asked for in the body."""
+    found: list[int] = []
+
+    def note(phase: str, info: Mapping[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            found.append(info["collected"])
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(note)
+        if was_enabled:
+            gc.enable()
+
+
+async def passed(generation: Generation, records: list[PassRecord], kind: WakeKind) -> None:
+    """Wake the generation, and wait until the pass is made and all that follows it is done."""
+    before = len(records)
+    generation.wakes.notify(Wake(source="test", kind=kind, at_ns=1))
+    while len(records) == before:  # noqa: ASYNC110 - a plain list
+        await trio.sleep(0.001)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "kind", "collected"),
+    [
+        (200, WakeKind.HOUSEKEEPING, 1),
+        (200, WakeKind.PROCESSES, 0),  # right after a kill, or while swap fills
+        (409, WakeKind.HOUSEKEEPING, 0),  # a crossing is near
+    ],
+)
+async def test_garbage_is_collected_by_the_housekeeping_alone_and_not_near_a_crossing(
+    fake: FakeTree, used_mib: int, kind: WakeKind, collected: int
+) -> None:
+    fake.add("/node", usage_bytes=used_mib * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    settings = replace(SETTINGS, housekeeping_interval_seconds=3600.0)
+    async with running(settings, fake.tree) as (generation, records):
+        await passed(generation, records, WakeKind.HOUSEKEEPING)  # behind the one that the ticker began with
+        with collections() as found:
+            await passed(generation, records, kind)
+    assert collected == len(found)
+
+
+async def test_garbage_is_collected_now_and_then_where_a_crossing_stays_near(fake: FakeTree) -> None:
+    fake.add("/node", usage_bytes=409 * MIB)
+    fake.tree.set_memory_limit("/node", 512 * MIB)
+    settings = replace(SETTINGS, housekeeping_interval_seconds=3600.0)
+    async with running(settings, fake.tree) as (generation, records):
+        with collections() as found:
+            for _ in range(40):
+                await passed(generation, records, WakeKind.HOUSEKEEPING)
+    assert 1 == len(found)
 
 
 async def soft_eviction(fake: FakeTree) -> tuple[list[PassRecord], dict[str, str]]:
