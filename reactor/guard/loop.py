@@ -46,7 +46,7 @@ from reactor.guard.oom_order import OomOrder
 from reactor.guard.order import EvictionOrder
 from reactor.guard.own_cgroups import OwnCgroups
 from reactor.guard.own_scores import NAME as OOM_ORDER_FILE
-from reactor.guard.passes import NodeView
+from reactor.guard.passes import RULES, NodeView
 from reactor.guard.reading import Reading
 from reactor.guard.record import EvictionAttempt, PassRecord
 from reactor.guard.record_queue import RecordQueue
@@ -92,6 +92,24 @@ _LEAVING_IN_SERVICE_SECONDS: Final = 15.0
 _ENDING_SECONDS: Final = 10.0  # for what comes after that: the last lines of the journal, the steward's end
 
 
+class Liveness:
+    """Whether the loop makes its passes. Those of rules are made beside it: they don't show that it runs."""
+
+    def __init__(self, clock_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._clock_seconds = clock_seconds
+        self._last_pass_seconds = clock_seconds()
+
+    def passed(self, record: PassRecord) -> None:
+        """Record that a pass was made."""
+        if not record.wakes or any(wake.source != RULES for wake in record.wakes):
+            self._last_pass_seconds = self._clock_seconds()
+
+    def is_alive(self, housekeeping_interval_seconds: float) -> bool:
+        """Return whether the last pass is not longer ago than three intervals and a little more."""
+        silence_seconds = self._clock_seconds() - self._last_pass_seconds
+        return silence_seconds < 3 * housekeeping_interval_seconds + _SILENCE_SECONDS
+
+
 class Daemon:
     """What lives as long as the process: the state, what is known, the journal, the metrics, the socket."""
 
@@ -107,7 +125,7 @@ class Daemon:
         self.supervisor = Supervisor(hooks.faults)
         self._tree = tree
         self._started_unix_seconds = time.time()
-        self._last_pass_seconds = time.monotonic()
+        self._liveness = Liveness()
         self._known = NodeView(observed=Observed(stale_seconds=0.0))
         self._tally = Tally()
         self._lines = RecordQueue(f"{instant(self._started_unix_seconds)}/{os.getpid()}")
@@ -471,7 +489,7 @@ class Daemon:
 
     def _record(self, nursery: trio.Nursery, record: PassRecord) -> None:
         """Take note of a pass. Nothing here fails the pass, or keeps the others from their notes."""
-        self._last_pass_seconds = time.monotonic()
+        self._liveness.passed(record)
         if self._cluster is not None:
             with self._cluster_notes.guard():
                 self._cluster.passed(record, self.supervisor.jobs(nursery, "kubernetes evictions"))
@@ -514,8 +532,7 @@ class Daemon:
         return problems.get(Signal.MEMORY_AVAILABLE)
 
     def _is_alive(self) -> bool:
-        silence_seconds = time.monotonic() - self._last_pass_seconds
-        return silence_seconds < 3 * self._settings.housekeeping_interval_seconds + _SILENCE_SECONDS
+        return self._liveness.is_alive(self._settings.housekeeping_interval_seconds)
 
     def _reading(self) -> Mapping[str, Any]:
         now_seconds = time.monotonic()
