@@ -35,8 +35,10 @@ _BETWEEN_SECONDS: Final = 5.0
 _AT_ONCE: Final = 16  # units, which take 0.25 ms at the most
 # It touches the file every 15 s, and systemd starts it again after one second.
 _OLD_SECONDS: Final = 90.0
-# By users, who could have others for ever: each name is one of a metric's.
+# By users, who could have others for ever: each name is one of a metric's. A name that no unit has had for so
+# long is left to others.
 _MOST_USER_RULES: Final = 64
+_NAME_KEPT_SECONDS: Final = 3600.0
 _MOST_RULES_OF_A_USER: Final = 4
 _HANGING_SECONDS: Final = 5.0
 _SHOWN: Final = 5
@@ -73,7 +75,8 @@ class ManagedOomRules:
         self._touched_seconds = clock_seconds()
         self._due_seconds = -math.inf
         self._problem: str | None = None
-        self._user_names: dict[int, set[str]] = {}
+        self._user_names: dict[int, dict[str, float]] = {}  # when each was wanted last
+        self._wanted: set[str] = set()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -162,6 +165,7 @@ class ManagedOomRules:
     async def _accepted(self, units: Sequence[ManagedOomUnit]) -> list[ManagedOomUnit]:
         """Return the units for which a rule may evict a pod; take note of the others."""
         accepted, self._refused = [], {}
+        self._release_names()
         for number, unit in enumerate(units):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
@@ -178,12 +182,25 @@ class ManagedOomRules:
             return None
         name = rule_name(unit, self._defaults)
         if any(name in names for names in self._user_names.values()):
+            self._wanted.add(name)
             return None
-        own = self._user_names.setdefault(unit.uid, set())
+        own = self._user_names.setdefault(unit.uid, {})
         if len(own) >= _MOST_RULES_OF_A_USER or sum(map(len, self._user_names.values())) >= _MOST_USER_RULES:
-            return "users have had too many different limits and times since the start"
-        own.add(name)
+            return "users have had too many different limits and times within an hour"
+        own[name] = self._clock_seconds()
+        self._wanted.add(name)
         return None
+
+    def _release_names(self) -> None:
+        """Forget the names that no unit has had for an hour; the last report's were wanted until now."""
+        now_seconds = self._clock_seconds()
+        for uid, names in list(self._user_names.items()):
+            names |= {name: now_seconds for name in names if name in self._wanted}
+            kept = {name: at for name, at in names.items() if now_seconds - at < _NAME_KEPT_SECONDS}
+            self._user_names[uid] = kept
+            if not kept:
+                del self._user_names[uid]
+        self._wanted.clear()
 
 
 def _read_oomd_conf(root: Path) -> tuple[OomdDefaults, dict[str, str]]:

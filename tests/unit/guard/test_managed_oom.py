@@ -336,6 +336,36 @@ async def test_a_user_brings_about_few_rules_whatever_he_says(
     assert ["systemd-oomd:user-pressure-1%-30s"] == node.names
 
 
+async def test_limits_that_users_no_longer_want_leave_room_for_those_of_others(
+    make_tree: FakeTreeMaker, make_loop: Callable[..., FakeLoop], tmp_path: Path
+) -> None:
+    node = Node(make_tree(CgroupVersion.V2), make_loop(), tmp_path)
+    node.managed = ManagedOomRules(
+        node.rules,
+        ("/user.slice",),
+        path=node.path,
+        root=tmp_path,
+        clock_seconds=lambda: node.loop.now_seconds,
+    )
+    for uid in range(16):
+        units = [
+            pressure(f"/user.slice/user-{uid}.slice/x{n}", uid=uid, limit_percent=float(4 * uid + n + 1))
+            for n in range(4)
+        ]
+        node.report(*units)
+        await node.ticks(6)
+    late = pressure("/user.slice/user-99.slice/x", uid=99, limit_percent=77.0)
+    node.report(late)
+    await node.ticks(6)
+    assert [] == node.names
+    assert 1 == node.managed.document()["not_honoured"]
+
+    node.loop.now_seconds += 3600.0  # in which the others have had theirs
+    node.report(late, pressure("/user.slice/user-0.slice/x0", uid=0, limit_percent=1.0))
+    await node.ticks(6)
+    assert {"systemd-oomd:user-pressure-77%-30s", "systemd-oomd:user-pressure-1%-30s"} == set(node.names)
+
+
 async def test_as_many_units_as_there_may_be_are_read_in_turns(node: Node) -> None:
     units = [pressure(f"/node/u{number}") for number in range(MOST_UNITS - 1)]
     node.report(*units, pressure("/node/hog"))
