@@ -54,11 +54,8 @@ class Target:
         if pod.cgroup is None:
             raise RefusedError(f"pod {pod.key}: its cgroup is not known")
         try:
-            directory = tree.open(pod.cgroup)
+            directory = tree.open(pod.cgroup, inode=pod.cgroup_inode)
         except FileNotFoundError:
-            return cls(pod.cgroup, None)
-        if pod.cgroup_inode is not None and directory.inode != pod.cgroup_inode:
-            directory.close()
             return cls(pod.cgroup, None)
         return cls(pod.cgroup, directory, pod.spared_cgroups)
 
@@ -206,7 +203,8 @@ class Target:
         """Return the same cgroup in a controller's hierarchy, for the caller to close; None without one.
 
         On v1 that is another directory of the same path. It counts only where the memory hierarchy's is still
-        there after it was opened: then it is not that of a successor. Raises OSError.
+        there after it was opened, by that name: then it is not that of a successor, nor of one that has been
+        renamed. Raises OSError.
         """
         if self.directory is None:
             return None
@@ -215,7 +213,7 @@ class Target:
         except (FileNotFoundError, RefusedError):  # not mirrored, or the controller is not mounted
             return None
         try:
-            is_same = self.directory.exists()
+            is_same = self.directory.exists() and _has_path(tree, self.cgroup, self.directory.inode)
         except OSError:
             mirror.close()
             raise
@@ -309,6 +307,17 @@ def may_be_populated(tree: CgroupTree, pod: Pod) -> bool:
     """Return whether a process may live in a pod's cgroup, without listing it. Raises as Target.of."""
     with closing(Target.of(tree, pod)) as target:
         return target.may_be_populated()
+
+
+def _has_path(tree: CgroupTree, cgroup: str, inode: int) -> bool:
+    """Return whether a path is still that cgroup's; on v2 none is renamed. Raises OSError."""
+    if tree.version is CgroupVersion.V2:
+        return True
+    try:
+        with tree.open(cgroup) as directory:
+            return directory.inode == inode
+    except (FileNotFoundError, RefusedError):
+        return False
 
 
 def _is_unpopulated(directory: CgroupDirectory) -> bool:

@@ -9,6 +9,7 @@ Cgroups are named by their path below the hierarchy's root: "/" is the root, "/r
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -115,12 +116,41 @@ class CgroupTree:
             return False
         return len(below) > len(above) and below[: len(above)] == above
 
-    def open(self, cgroup: str, controller: Controller = "memory") -> CgroupDirectory:
-        """Return a cgroup's directory held open, for the caller to close.
+    def open(
+        self, cgroup: str, controller: Controller = "memory", *, inode: int | None = None
+    ) -> CgroupDirectory:
+        """Return a cgroup's directory held open, for the caller to close; with `inode` that very one.
 
-        Raises RefusedError as `path`, OSError with the path: FileNotFoundError where there is none.
+        On v1 it may have been renamed since it was listed, and another may have got its name: then it is
+        searched beside that by its inode. v2 renames none. Raises RefusedError as `path`, OSError with the
+        path: FileNotFoundError where there is none.
         """
-        return CgroupDirectory.open(self._mounted(cgroup, controller), cgroup)
+        root = self._mounted(cgroup, controller)
+        if inode is None:
+            return CgroupDirectory.open(root, cgroup)
+        try:
+            directory = CgroupDirectory.open(root, cgroup)
+        except FileNotFoundError:
+            if self.version is CgroupVersion.V2:
+                raise
+        else:
+            if directory.inode == inode:
+                return directory
+            directory.close()
+        if self.version is CgroupVersion.V1:
+            above, _, _ = cgroup.rpartition("/")
+            with CgroupDirectory.open(root, above or "/") as parent:
+                renamed = parent.child_of_inode(inode, cgroup)
+            if renamed is not None:
+                return renamed
+        raise FileNotFoundError(errno.ENOENT, "another cgroup has this path", f"{root}{cgroup}")
+
+    def open_for(self, path: str, cgroup: str, inode: int | None) -> CgroupDirectory:
+        """Return what `open` does; where there is no such cgroup, the error names `path`, a file of it."""
+        try:
+            return self.open(cgroup, inode=inode)
+        except FileNotFoundError as error:
+            raise with_path(error, path) from None
 
     def memory_limit_bytes(self, cgroup: str) -> int | None:
         """Return the cgroup's own memory limit, None where it has none (the root never has)."""
@@ -215,6 +245,10 @@ class CgroupTree:
             "freezer": self.freezer_root,
         }[controller]
 
+    def spelled(self, cgroup: str, controller: Controller = "memory") -> str:
+        """Return the path of a cgroup for people, unchecked."""
+        return f"{self._mounted(cgroup, controller)}{cgroup.rstrip('/')}"
+
     def _mounted(self, cgroup: str, controller: Controller) -> str:
         root = self._root(controller)
         if root is None:
@@ -282,24 +316,26 @@ class MemoryCounters:
     """One cgroup's memory counters, held open: two preads for a fresh working set, no path walk.
 
     v1 counts the subtree in memory.usage_in_bytes and in the `total_` lines of memory.stat; v2 counts it in
-    memory.current and plain memory.stat. Raises OSError (with the path; ENODEV once the cgroup is gone)
+    memory.current and plain memory.stat. With `inode` they are that cgroup's, see `CgroupTree.open`: what is
+    ranked by them is what is killed. Raises OSError (with the path; ENODEV once the cgroup is gone)
     and KernelInterfaceError for content that is no counter.
     """
 
     __slots__ = ("_active_key", "_key", "_shared_key", "_stat", "_usage")
 
-    def __init__(self, tree: CgroupTree, cgroup: str) -> None:
-        directory = tree.path(cgroup)
+    def __init__(self, tree: CgroupTree, cgroup: str, *, inode: int | None = None) -> None:
         v2 = tree.version is CgroupVersion.V2
         self._key = b"inactive_file" if v2 else b"total_inactive_file"
         self._active_key = b"active_file" if v2 else b"total_active_file"
         self._shared_key = b"shmem" if v2 else b"total_shmem"
-        self._usage = KernelFile(directory / ("memory.current" if v2 else "memory.usage_in_bytes"))
-        try:
-            self._stat = KernelFile(directory / "memory.stat")
-        except OSError:
-            self._usage.close()
-            raise
+        path, usage = tree.spelled(cgroup), "memory.current" if v2 else "memory.usage_in_bytes"
+        with tree.open_for(f"{path}/{usage}", cgroup, inode) as directory:  # one for both, whatever its name
+            self._usage = directory.kernel_file(usage, path)
+            try:
+                self._stat = directory.kernel_file("memory.stat", path)
+            except OSError:
+                self._usage.close()
+                raise
 
     def usage_bytes(self) -> int:
         """Return the memory charged to the cgroup and below, page cache included."""
@@ -349,16 +385,17 @@ class MemoryRequest:
 
     __slots__ = ("_files", "_is_v2")
 
-    def __init__(self, tree: CgroupTree, cgroup: str) -> None:
-        directory = tree.path(cgroup)
+    def __init__(self, tree: CgroupTree, cgroup: str, *, inode: int | None = None) -> None:
         self._is_v2 = tree.version is CgroupVersion.V2
         self._files: list[KernelFile] = []
-        try:
-            for name in _LIMIT_AND_REQUESTS[tree.version]:
-                self._files.append(KernelFile(directory / name))
-        except OSError:
-            self.close()
-            raise
+        path, names = tree.spelled(cgroup), _LIMIT_AND_REQUESTS[tree.version]
+        with tree.open_for(f"{path}/{names[0]}", cgroup, inode) as directory:
+            try:
+                for name in names:
+                    self._files.append(directory.kernel_file(name, path))
+            except OSError:
+                self.close()
+                raise
 
     def request_bytes(self) -> int:
         """Return what `CgroupTree.memory_request_bytes` does."""

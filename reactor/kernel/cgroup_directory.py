@@ -13,16 +13,18 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 from reactor.errors import RefusedError
 from reactor.kernel.cgroup_files import cgroup_components, parse_processes
-from reactor.kernel.files import GONE, READ_BYTES, close_descriptor, with_path
+from reactor.kernel.files import GONE, READ_BYTES, KernelFile, close_descriptor, with_path
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _HELD: Final = 64  # directories that a walk keeps open at the most, to go breadth first
 _CHILDLESS: Final = 2
 _PROCESSES: Final = "cgroup.procs"
+_RENAMED_TRIES: Final = 32  # a name may be another's again before it is opened
 
 Refused = Callable[[str, OSError], None]
 
@@ -62,6 +64,14 @@ class CgroupDirectory:
         """Return the number that this cgroup's directory has, and no other of its hierarchy ever."""
         return os.fstat(self._fd).st_ino
 
+    @property
+    def path(self) -> str:
+        """Return a path to it, whatever its name is by now; for this process, and while it is open.
+
+        It ends in ".", so that calls which follow no symbolic link reach the directory.
+        """
+        return f"/proc/self/fd/{self._fd}/."
+
     def exists(self) -> bool:
         """Return whether the cgroup still exists. Raises OSError where that is not known."""
         try:
@@ -80,6 +90,27 @@ class CgroupDirectory:
         """Return the cgroup of that name directly below. Raises OSError."""
         fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
         return CgroupDirectory(fd, f"{self.cgroup.rstrip('/')}/{name}")
+
+    def child_of_inode(self, inode: int, cgroup: str) -> CgroupDirectory | None:
+        """Return the cgroup of that inode directly below, None where there is none; `cgroup` is its path.
+
+        Raises OSError.
+        """
+        for _ in range(_RENAMED_TRIES):
+            with os.scandir(self._fd) as entries:
+                name = next((entry.name for entry in entries if entry.inode() == inode), None)
+            if name is None:
+                return None
+            with suppress(FileNotFoundError):
+                found = CgroupDirectory(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd), cgroup)
+                if found.inode == inode:
+                    return found
+                found.close()
+        return None
+
+    def kernel_file(self, name: str, path: str) -> KernelFile:
+        """Return one of the cgroup's files, open; `path` is the directory's for errors. Raises OSError."""
+        return KernelFile(f"{path}/{name}", directory_fd=self._fd)
 
     def parent(self) -> CgroupDirectory:
         """Return the cgroup directly above, the way back out of a nest of any depth. Raises OSError."""

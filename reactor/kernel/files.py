@@ -31,10 +31,18 @@ class KernelFile:
 
     __slots__ = ("_fd", "path")
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, directory_fd: int | None = None) -> None:
+        """Open it; with `directory_fd` the file of that name in that directory, whatever `path` leads to."""
         self._fd = -1  # __del__ must find it even where open fails
         self.path = os.fspath(path)
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        if directory_fd is None:
+            self._fd = os.open(path, flags)
+            return
+        try:
+            self._fd = os.open(os.path.basename(self.path), flags, dir_fd=directory_fd)
+        except OSError as error:
+            raise with_path(error, self.path) from None
 
     def read(self) -> bytes:
         """Return the file's present content, up to READ_BYTES of it."""

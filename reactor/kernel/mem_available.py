@@ -74,8 +74,10 @@ class AvailableCounters(MemoryCounters):
 
     __slots__ = ("_low_bytes", "_prefix")
 
-    def __init__(self, tree: CgroupTree, cgroup: str, low_bytes: int = 0) -> None:
-        super().__init__(tree, cgroup)
+    def __init__(
+        self, tree: CgroupTree, cgroup: str, low_bytes: int = 0, *, inode: int | None = None
+    ) -> None:
+        super().__init__(tree, cgroup, inode=inode)
         self._low_bytes = low_bytes
         self._prefix = b"" if tree.version is CgroupVersion.V2 else b"total_"
 
@@ -124,13 +126,15 @@ def available_bytes_of(available_bytes: int | None) -> int:
     return available_bytes
 
 
-def counters_of(tree: CgroupTree, cgroup: str, watermarks: Watermarks | None) -> MemoryCounters:
+def counters_of(
+    tree: CgroupTree, cgroup: str, watermarks: Watermarks | None, *, inode: int | None = None
+) -> MemoryCounters:
     """Return a cgroup's counters, open: by its working set, or as MemAvailable where watermarks are given.
 
-    "/" is the machine. Raises OSError and RefusedError as MemoryCounters.
+    "/" is the machine; `inode` as in MemoryCounters. Raises OSError and RefusedError as MemoryCounters.
     """
     if watermarks is None:
-        return MemoryCounters(tree, cgroup)
+        return MemoryCounters(tree, cgroup, inode=inode)
     if cgroup == "/":
         return MachineCounters(tree)
-    return AvailableCounters(tree, cgroup, watermarks.low_bytes)
+    return AvailableCounters(tree, cgroup, watermarks.low_bytes, inode=inode)

@@ -15,7 +15,7 @@ from typing import Final
 
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion, parse_limit
-from reactor.kernel.files import KernelFile, parse_field, parse_integer, read_file
+from reactor.kernel.files import parse_field, parse_integer, read_file
 from reactor.kernel.procfs import PROC, parse_swap
 
 SWAP_EVENTS: Final = "memory.swap.events"
@@ -39,10 +39,12 @@ class SwapCounter:
 
     __slots__ = ("_file", "_is_v2")
 
-    def __init__(self, tree: CgroupTree, cgroup: str) -> None:
+    def __init__(self, tree: CgroupTree, cgroup: str, *, inode: int | None = None) -> None:
         self._is_v2 = tree.version is CgroupVersion.V2
         name = "memory.swap.current" if self._is_v2 else "memory.stat"
-        self._file = KernelFile(tree.path(cgroup) / name)
+        path = tree.spelled(cgroup)
+        with tree.open_for(f"{path}/{name}", cgroup, inode) as directory:
+            self._file = directory.kernel_file(name, path)
 
     def swapped_bytes(self) -> int:
         """Return how much of the cgroup and of what is below it is in swap."""

@@ -41,8 +41,10 @@ class _PodCounters:
 
     __slots__ = ("memory", "tasks")
 
-    def __init__(self, tree: CgroupTree, cgroup: str, watermarks: Watermarks | None) -> None:
-        self.memory = counters_of(tree, cgroup, watermarks)
+    def __init__(
+        self, tree: CgroupTree, cgroup: str, watermarks: Watermarks | None, inode: int | None
+    ) -> None:
+        self.memory = counters_of(tree, cgroup, watermarks, inode=inode)
         self.tasks: KernelFile | None = None
         if tree.pids_root is not None:
             # v1 may not mirror the cgroup there
@@ -88,6 +90,7 @@ class PodObserver:
         self._swap_counters: dict[str, SwapCounter] = {}
         self._swapped: dict[str, int | None] = {}
         self._cgroups: dict[str, str] = {}
+        self._inodes: dict[str, int | None] = {}
         self._with_containers: dict[str, Pod] = {}
         self._counters: dict[str, _PodCounters] = {}
         self._problems: dict[str, str] = {}
@@ -112,7 +115,8 @@ class PodObserver:
     def track(self, pods: Sequence[Pod]) -> None:
         """Observe these pods from now on: open what is new, close what is not among them.
 
-        Of a pod without a cgroup nothing can be read. One whose cgroup was recreated is opened again.
+        Of a pod without a cgroup nothing can be read. One whose cgroup was recreated is opened again. What
+        is read of a pod is of the cgroup with its inode, as its kill is: v1 lets cgroups be renamed.
         """
         wanted = {pod.uid: pod.cgroup for pod in pods if pod.cgroup is not None}
         for uid in [uid for uid in self._counters if wanted.get(uid) != self._cgroups[uid]]:
@@ -120,6 +124,7 @@ class PodObserver:
         for uid in [uid for uid in self._swap_counters if wanted.get(uid) != self._cgroups.get(uid)]:
             self._forget_swap(uid)
         self._cgroups = wanted
+        self._inodes = {pod.uid: pod.cgroup_inode for pod in pods}
         self._without_cgroup = tuple(pod.uid for pod in pods if pod.cgroup is None)
         self._with_containers = {
             pod.uid: pod for pod in pods if pod.container_cgroups and pod.critical_because is None
@@ -165,7 +170,7 @@ class PodObserver:
         try:
             if held is not None:
                 return read(held.memory)
-            with closing(MemoryCounters(self._tree, self._cgroups[uid])) as opened:
+            with closing(MemoryCounters(self._tree, self._cgroups[uid], inode=self._inodes[uid])) as opened:
                 return read(opened)
         except (KeyError, OSError, ReactorError):
             return None
@@ -186,7 +191,9 @@ class PodObserver:
         """Return what of a pod is in swap, None where that is not counted or can't be read."""
         try:
             if uid not in self._swap_counters:
-                self._swap_counters[uid] = SwapCounter(self._tree, self._cgroups[uid])
+                self._swap_counters[uid] = SwapCounter(
+                    self._tree, self._cgroups[uid], inode=self._inodes[uid]
+                )
             return self._swap_counters[uid].swapped_bytes()
         except (OSError, ReactorError):  # the cgroup is gone, or its swap is not counted
             self._forget_swap(uid)
@@ -216,7 +223,8 @@ class PodObserver:
                     usages[uid] = read(uid, held, cgroup)
                 else:
                     # No descriptor could be spared to be held: slower, but the pod keeps its place.
-                    with closing(_PodCounters(self._tree, cgroup, self._watermarks)) as opened:
+                    inode = self._inodes[uid]
+                    with closing(_PodCounters(self._tree, cgroup, self._watermarks, inode)) as opened:
                         usages[uid] = read(uid, opened, cgroup)
             except (OSError, ReactorError) as error:
                 self._note(uid, error)
@@ -308,7 +316,9 @@ class PodObserver:
 
     def _open(self, uid: str) -> None:
         try:
-            self._counters[uid] = _PodCounters(self._tree, self._cgroups[uid], self._watermarks)
+            self._counters[uid] = _PodCounters(
+                self._tree, self._cgroups[uid], self._watermarks, self._inodes[uid]
+            )
         except (OSError, ReactorError) as error:
             self._note(uid, error)
 

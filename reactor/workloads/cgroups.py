@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Final, NamedTuple
 
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryRequest
-from reactor.kernel.files import GONE
+from reactor.kernel.cgroup_files import CgroupVersion
+from reactor.kernel.files import GONE, with_path
 from reactor.kernel.procfs import PROC
 from reactor.model.nearest import nearest_name
 from reactor.model.pod_lists import Preference
@@ -144,9 +146,8 @@ class CgroupPods:
             if len(read) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield
             before = self._known.get(found.uid)
-            self._main[found.uid] = read_main_process(
-                _directory(found), self._proc, with_name=self._wants_names
-            )
+            with suppress(OSError), self._opened(found) as directory:
+                self._main[found.uid] = read_main_process(directory, self._proc, with_name=self._wants_names)
             read[found.uid] = self._pod(found, before, problems, None)
         for uid, young in self._young.items():
             if young.read_seconds > began_seconds:  # by a glance, and maybe after it was read here
@@ -269,34 +270,54 @@ class CgroupPods:
         asked for and whether it may be evicted are not known.
         """
         try:
-            directory = _directory(found)
-            attributes = read_attributes(directory, honours_oomd=self._honours_oomd)
-            if attributes.problems:
-                problems[found.cgroup] = "; ".join(attributes.problems)
-            request_bytes, limit_bytes = self._request_and_limit(found, directory, young)
-            # Who was given a part of the tree could ask for all of the node there, and never exceed it.
-            if request_bytes and not found.is_trusted:
-                by_root = is_written_by_root(directory, self._tree.request_files)
-                request_bytes = request_bytes if by_root else 0
-            main = self._main.get(found.uid, UNKNOWN)
-            units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
-            if self._exact_names:
-                self._names[found.uid] = [Named(one, found.is_trusted) for one in (found.cgroup, *units)]
-            pod = _pod(
-                found,
-                attributes,
-                self._listed_as(found, units, main),
-                main,
-                request_bytes=request_bytes,
-                limit_bytes=limit_bytes,
-            )
-            return replace(pod, spared_cgroups=_monitors(found.cgroup, units))
+            with self._opened(found) as directory:
+                return self._read(found, directory, problems, young)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
             problems[found.cgroup] = str(error)
             unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
+
+    @contextmanager
+    def _opened(self, found: _Found) -> Iterator[str]:
+        """Yield the path of a cgroup that was listed; on v1 one that stays its own where it is renamed.
+
+        Raises OSError, RefusedError.
+        """
+        plain = _directory(found)
+        if self._tree.version is CgroupVersion.V2:
+            yield plain
+            return
+        with self._tree.open(found.cgroup, inode=found.inode) as directory:
+            try:
+                yield directory.path
+            except OSError as error:
+                raise with_path(error, str(error.filename).replace(directory.path, plain)) from None
+
+    def _read(self, found: _Found, directory: str, problems: dict[str, str], young: _Young | None) -> Pod:
+        """Return the pod in a cgroup. Raises OSError, ReactorError."""
+        attributes = read_attributes(directory, honours_oomd=self._honours_oomd)
+        if attributes.problems:
+            problems[found.cgroup] = "; ".join(attributes.problems)
+        request_bytes, limit_bytes = self._request_and_limit(found, directory, young)
+        # Who was given a part of the tree could ask for all of the node there, and never exceed it.
+        if request_bytes and not found.is_trusted:
+            by_root = is_written_by_root(directory, self._tree.request_files)
+            request_bytes = request_bytes if by_root else 0
+        main = self._main.get(found.uid, UNKNOWN)
+        units = tuple(held_in_slices(found.cgroup, directory)) if found.is_trusted else ()
+        if self._exact_names:
+            self._names[found.uid] = [Named(one, found.is_trusted) for one in (found.cgroup, *units)]
+        pod = _pod(
+            found,
+            attributes,
+            self._listed_as(found, units, main),
+            main,
+            request_bytes=request_bytes,
+            limit_bytes=limit_bytes,
+        )
+        return replace(pod, spared_cgroups=_monitors(found.cgroup, units))
 
     def _listed_as(self, found: _Found, units: Sequence[str], main: MainProcess) -> Listed:
         """Return what the operator's lists say of the pod; a slice is spared for a unit in it."""
@@ -320,7 +341,7 @@ class CgroupPods:
             return tree.listed_memory_request_bytes(directory), tree.listed_memory_limit_bytes(directory)
         young.read_seconds = self._clock_seconds()
         if young.request is None:
-            young.request = MemoryRequest(self._tree, found.cgroup)
+            young.request = MemoryRequest(self._tree, found.cgroup, inode=found.inode)
         return young.request.request_bytes(), young.request.limit_bytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon
 from tests.support.processes import MIB, PAUSE, hold
@@ -120,3 +122,52 @@ def test_no_unit_is_killed_for_the_one_before_where_the_daemon_is_stopped_on_the
         successor.kill()
         successor.wait()
         node.remove_pod(f"{node.cgroup}/unit")
+
+
+# Swaps the names of two cgroups again and again, in the hierarchy of the memory controller.
+SWAPS = """
+import os, sys
+parent, one, other = sys.argv[1:]
+os.chdir(parent)
+while True:
+    os.rename(one, "between")
+    os.rename(other, one)
+    os.rename("between", other)
+"""
+WAITS = 'while [ ! -e $0 ]; do sleep 0.01; done; exec "$@"'
+SWAPPED_ROUNDS = 8
+
+
+def test_where_names_are_swapped_all_the_time_the_hog_dies_and_no_innocent(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial, tmp_path: Path
+) -> None:
+    if node.tree.version is CgroupVersion.V2:
+        pytest.skip("cgroup v2 has no rename(2); boot with systemd.unified_cgroup_hierarchy=0")
+    daemon.configure({"evictionHard": {"memory.available": "64Mi"}}, {"housekeepingInterval": "200ms"})
+    daemon.start()
+    trial.rounds = SWAPPED_ROUNDS
+    for number in range(SWAPPED_ROUNDS):
+        names = [f"hog{number}", f"innocent{number}"]
+        trial.right.update((*names, "between"))
+        go = tmp_path / f"go{number}"
+        hog = node.spawn(node.add_pod(names[0]), ["/bin/sh", "-c", WAITS, str(go), *hold(470)])
+        others = [
+            node.spawn(node.add_pod(name), hold(30))
+            for name in (names[1], f"other{number}", f"third{number}")
+        ]
+        eventually(lambda: node.usage_bytes() > 90 * MIB, "the innocents at their size")
+        parent = str(node.tree.path(node.cgroup))
+        swaps = subprocess.Popen([sys.executable, "-S", "-c", SWAPS, parent, *names])
+        try:
+            eventually(lambda path=parent: "between" in os.listdir(path), "names that are swapped")
+            go.touch()
+            assert -signal.SIGKILL == hog.wait(60)
+        finally:
+            swaps.kill()
+            swaps.wait()
+        passes = daemon.status()["passes"]
+        eventually(lambda before=passes: daemon.status()["passes"] > before + 3, "passes go by")
+        assert [True] * len(others) == [trial.outlived(other) for other in others]
+        for other in others:
+            other.kill()
+            other.wait()

@@ -169,6 +169,27 @@ async def test_pod_that_is_not_inside_the_parents_is_refused_in_each_way_of_endi
     assert [None] * 3 == [process.poll() for process in living]
 
 
+def test_a_pod_that_was_renamed_is_killed_and_what_has_its_name_by_now_lives(
+    make_tree: FakeTreeMaker,
+) -> None:
+    fake = make_tree(CgroupVersion.V1)
+    cgroups = Cgroups(fake)
+    try:
+        hog, innocent = (cgroups.add(f"/pods/{name}", 1)[0] for name in ("hog", "innocent"))
+        pod = of("/pods/hog", cgroup_inode=fake.directory("/pods/hog").stat().st_ino)
+        first, between, second = (fake.directory(f"/pods/{name}") for name in ("hog", "between", "innocent"))
+        first.rename(between)
+        second.rename(first)
+        between.rename(second)
+        with closing(KillPath(fake.tree, ("/pods",))) as kills:
+            report = kills.kill_now(pod)
+        assert -signal.SIGKILL == hog.wait(60)
+        assert (1, False) == (report.processes, report.is_gone)
+        assert innocent.poll() is None
+    finally:
+        cgroups.end()
+
+
 async def test_cgroup_that_has_gone_or_is_anothers_by_now_is_a_kill_of_no_process(
     cgroups: Cgroups, kills: KillPath
 ) -> None:

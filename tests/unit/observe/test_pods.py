@@ -3,6 +3,7 @@ from __future__ import annotations
 import resource
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from reactor.observe.pods import PodObserver
 from tests.support.this_machine import open_descriptors
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import FakeTree
+    from tests.unit.conftest import FakeTree, FakeTreeMaker
 
 MIB = 1 << 20
 UNREADABLE = PodUsage(unreadable=frozenset({Resource.MEMORY, Resource.PIDS}))
@@ -51,6 +52,47 @@ def test_working_sets_are_by_uid(pods: FakeTree, observer: PodObserver) -> None:
     assert expected == observer.memory()
     pods.counters("/pods/a", usage_bytes=9 * MIB, inactive_file_bytes=0)
     assert PodUsage(memory_working_set_bytes=9 * MIB) == observer.memory()["a"]
+
+
+def swap_names(pods: FakeTree, one: str, other: str) -> None:
+    """Rename two cgroups to each other's names, as cgroup v1 allows."""
+    first, second = pods.directory(one), pods.directory(other)
+    between = first.with_name("between")
+    first.rename(between)
+    second.rename(first)
+    between.rename(second)
+
+
+def listed(pods: FakeTree, name: str) -> Pod:
+    return replace(pod(name), cgroup_inode=pods.directory(f"/pods/{name}").stat().st_ino)
+
+
+@pytest.mark.parametrize("most_held", [None, 0])
+def test_what_is_read_of_a_pod_is_of_the_cgroup_that_was_listed_whatever_its_name_is_by_now(
+    make_tree: FakeTreeMaker, most_held: int | None
+) -> None:
+    pods = make_tree(CgroupVersion.V1)
+    for name, mib in (("a", 200), ("b", 10)):
+        pods.add(f"/pods/{name}", usage_bytes=mib * MIB)
+        stat = f"total_inactive_file 0\ntotal_shmem {mib}\n"
+        pods.file(f"/pods/{name}", "memory.stat", stat)
+    both = [listed(pods, name) for name in ("a", "b")]
+    swap_names(pods, "/pods/a", "/pods/b")
+    with closing(PodObserver(pods.tree, most_held=most_held)) as observer:
+        observer.track(both)
+        used = observer.memory()
+        assert (200 * MIB, 10 * MIB) == tuple(used[one].memory_working_set_bytes for one in ("a", "b"))
+        assert 200 == observer.shared_memory_bytes("a")
+        assert frozenset() == observer.vanished
+
+
+def test_another_cgroup_under_a_pods_path_is_not_the_pod(pods: FakeTree, observer: PodObserver) -> None:
+    one = listed(pods, "a")
+    pods.directory("/pods/a").rename(pods.directory("/pods/a").parents[1] / "elsewhere")
+    pods.add("/pods/a", usage_bytes=9 * MIB)
+    observer.track([one, pod("b")])
+    assert {"b"} == observer.memory().keys()
+    assert {"a"} == observer.vanished
 
 
 def test_what_is_charged_is_read_with_the_page_cache(pods: FakeTree, observer: PodObserver) -> None:
