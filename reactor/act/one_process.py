@@ -21,7 +21,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ from reactor.act.untouchable import Untouchable
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.files import close_descriptor
-from reactor.kernel.process_memory import read_process_memory
+from reactor.kernel.process_memory import MemoryUnknownError, read_process_memory
 from reactor.kernel.procfs import PROC, read_oom_score_adj
 from reactor.model.name_patterns import matcher
 from reactor.model.pod_lists import SPARED_PROCESSES
@@ -147,10 +147,11 @@ class OneProcess:
             for one in self._struck.popitem()[1]:
                 close_descriptor(one.pidfd)
 
-    def choose(self, pod: Pod, used_bytes: int | None) -> Chosen:
+    def choose(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
         """Return the process of a pod that goes first, for the caller to close.
 
-        `used_bytes` is the pod's working set, without what was killed of it and is dying. Raises
+        `used_bytes` is the pod's working set, without what was killed of it and is dying; `counts_shared` is
+        False where a kill for shared memory has brought nothing back. Raises
         NoProcessError with the reason where none does, RefusedError and OSError as a kill of the pod does.
         """
         self._refuse_stuck(pod.uid)
@@ -161,14 +162,14 @@ class OneProcess:
         seen = seen or _Seen(self._opened(pod))
         try:
             self._observe(seen, _STALE_SECONDS)
-            return self._chosen(pod, seen, used_bytes)
+            return self._chosen(pod, seen, used_bytes, counts_shared=counts_shared)
         finally:
             seen.close()
 
-    def kill_first(self, pod: Pod, used_bytes: int | None) -> Chosen:
+    def kill_first(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
         """Choose a process and send it SIGKILL. Raises as `choose`, OSError also where that is refused."""
         for _ in range(_TRIES):
-            chosen = self.choose(pod, used_bytes)
+            chosen = self.choose(pod, used_bytes, counts_shared=counts_shared)
             is_killed = False
             try:
                 is_killed = self._kill(chosen)
@@ -216,13 +217,13 @@ class OneProcess:
         self._sweep()
         return exited_ns
 
-    def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None) -> Chosen:
+    def _chosen(self, pod: Pod, seen: _Seen, used_bytes: int | None, *, counts_shared: bool) -> Chosen:
         rule = pod.process_victim
         is_never = never_matcher(() if rule is None else rule.never)
         struck = {one.pid for one in self._struck.get(pod.uid, ())}
         reserved = self._untouchable.pids | struck
         living = [one for one in seen.processes.values() if one.pid not in struck]
-        for first in in_order(living):
+        for first in in_order(living, counts_shared=counts_shared):
             why = too_small_because(first, living, used_bytes)
             if why is not None:
                 raise NoProcessError(why)  # so are all after it
@@ -231,7 +232,8 @@ class OneProcess:
                 continue
             process = self._read(first.pid)
             if process is not None and self._may_be_killed(process, pidfd, is_never, reserved):
-                return Chosen(process, pod, pidfd)
+                shared_bytes = min(process.shared_bytes, first.shared_bytes)  # what its death gives back
+                return Chosen(replace(process, shared_bytes=shared_bytes), pod, pidfd)
             close_descriptor(pidfd)
         raise NoProcessError("no process of it may be killed alone")
 
@@ -294,8 +296,11 @@ class OneProcess:
         seen.processes = found
 
     def _read(self, pid: int) -> ProcessMemory | None:
+        """Return what a process holds, None where it is gone. Raises NoProcessError where it is unknown."""
         try:
             return read_process_memory(pid, self._proc)
+        except MemoryUnknownError as error:
+            raise NoProcessError(str(error)) from None
         except (OSError, ReactorError):
             return None  # gone
 

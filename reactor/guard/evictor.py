@@ -110,17 +110,19 @@ class Evictor:
         by_kernel_ns: int | None = None,
         used_bytes: int | None = None,
         whole_because: str | None = None,
+        counts_shared: bool = True,
     ) -> EvictionAttempt:
         """Order an eviction: without a grace period the pod is dead on return. Never raises, never waits.
 
         `by_kernel_ns` is when the kernel killed a process of the pod, under a warrant: here the rest is.
-        Where one process of the pod is to end and the pod to live on, `used_bytes` is the pod's working set;
-        `whole_because` says why it is the whole pod all the same.
+        Where one process of the pod is to end and the pod to live on, `used_bytes` is the pod's working set
+        and `counts_shared` whether shared memory counts in the choice; `whole_because` says why it is the
+        whole pod all the same.
         """
         if evicts_one_process(eviction) and by_kernel_ns is None:
             if whole_because is None:
                 try:
-                    return self._begin_process(eviction, used_bytes)
+                    return self._begin_process(eviction, used_bytes, counts_shared=counts_shared)
                 except (ReactorError, OSError) as error:
                     whole_because = str(error)
             attempt = self._begin_whole(eviction, None)
@@ -139,18 +141,21 @@ class Evictor:
             self._terminate(attempt, eviction.grace_period_seconds)
         return attempt
 
-    def _begin_process(self, eviction: Eviction, used_bytes: int | None) -> EvictionAttempt:
+    def _begin_process(
+        self, eviction: Eviction, used_bytes: int | None, *, counts_shared: bool
+    ) -> EvictionAttempt:
         """Order the end of one process of a pod. Raises NoProcessError and as a kill where none is chosen."""
         if self._one_process is None:
             raise NoProcessError("no process of a pod is killed alone here")
         attempt = EvictionAttempt(eviction=eviction)
         if self._dry_run:
-            with closing(self._one_process.choose(eviction.pod, used_bytes)) as chosen:
+            choose = partial(self._one_process.choose, counts_shared=counts_shared)
+            with closing(choose(eviction.pod, used_bytes)) as chosen:
                 attempt.process = chosen.process
             attempt.outcome = "dry-run"
             attempt.ended.set()
         elif eviction.grace_period_seconds <= 0:
-            chosen = self._one_process.kill_first(eviction.pod, used_bytes)
+            chosen = self._one_process.kill_first(eviction.pod, used_bytes, counts_shared=counts_shared)
             _process_killed(attempt, chosen)
             waiting = self._waiting.get(eviction.pod.uid)
             if waiting is not None and waiting[0].process is not None:
@@ -159,7 +164,7 @@ class Evictor:
                 waiting[1].cancel()
             self._nursery.start_soon(self._await_process, attempt, chosen, self._one_process)
         else:
-            chosen = self._one_process.choose(eviction.pod, used_bytes)
+            chosen = self._one_process.choose(eviction.pod, used_bytes, counts_shared=counts_shared)
             attempt.process = chosen.process
             scope = trio.CancelScope()
             self._waiting[eviction.pod.uid] = (attempt, scope)

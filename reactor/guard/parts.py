@@ -135,10 +135,10 @@ class ProcessKills(Protocol):
     def prepare(self, pods: Sequence[Pod]) -> None:
         """See what the processes of these pods hold, and forget all others; never raises."""
 
-    def choose(self, pod: Pod, used_bytes: int | None) -> Chosen:
+    def choose(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
         """Return which process goes first; raises NoProcessError, RefusedError or OSError."""
 
-    def kill_first(self, pod: Pod, used_bytes: int | None) -> Chosen:
+    def kill_first(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
         """Kill it; raises as `choose`."""
 
     def kill(self, chosen: Chosen) -> bool:

@@ -53,6 +53,7 @@ from reactor.policy.no_victim import can_be_evicted
 from reactor.policy.oom_order import first_of
 from reactor.policy.oom_victims import are_unknown, found_in_pods, with_held_by_pods
 from reactor.policy.process_victims import (
+    counts_shared_memory,
     dying_bytes,
     evicts_one_process,
     given_up_because,
@@ -845,8 +846,13 @@ class Passes:
         used_bytes = None if used is None else used.memory_working_set_bytes
         if used_bytes is not None:
             used_bytes -= dying_bytes(self.known.state, uid)
-        whole_because = given_up_because(self.known.state.process_kills, uid, used_bytes, now_seconds)
-        return self._evictor.begin(eviction, used_bytes=used_bytes, whole_because=whole_because)
+        kills = self.known.state.process_kills
+        return self._evictor.begin(
+            eviction,
+            used_bytes=used_bytes,
+            whole_because=given_up_because(kills, uid, used_bytes, now_seconds),
+            counts_shared=counts_shared_memory(kills, uid, used_bytes, now_seconds),
+        )
 
     def _acted_on_process(
         self,

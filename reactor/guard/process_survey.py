@@ -69,7 +69,7 @@ def _seen(pids: Sequence[int], directory: int, proc: Path, *, with_memory: bool)
         try:
             process = open_process(pid, proc)
             born = read_birth(process)
-            resident_bytes = born.resident_pages * _PAGE_BYTES
+            resident_bytes = born.resident_pages * _PAGE_BYTES or _held_by_threads_bytes(pid, proc)
             score = read_score(process)
             memory = read_process_memory(pid, proc) if with_memory else None
             yield Seen(pid, born.start_ticks, born.parent, score, directory, resident_bytes, memory)
@@ -78,3 +78,12 @@ def _seen(pids: Sequence[int], directory: int, proc: Path, *, with_memory: bool)
         finally:
             if process >= 0:
                 close_descriptor(process)
+
+
+def _held_by_threads_bytes(pid: int, proc: Path) -> int:
+    """Return what a process holds whose main thread may have exited before others; 0: unknown."""
+    try:
+        memory = read_process_memory(pid, proc)
+    except (OSError, ReactorError):
+        return 0
+    return 0 if memory is None else memory.resident_bytes

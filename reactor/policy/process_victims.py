@@ -41,9 +41,41 @@ def evicts_one_process(eviction: Eviction) -> bool:
     return eviction.threshold is not None and takes_one_process(eviction.pod, eviction.resource)
 
 
-def in_order(processes: Iterable[ProcessMemory]) -> list[ProcessMemory]:
-    """Return the processes, the one that holds the most first; of equal ones that of the lowest id."""
-    return sorted(processes, key=lambda one: (-one.held_bytes, one.pid))
+def in_order(processes: Iterable[ProcessMemory], *, counts_shared: bool = True) -> list[ProcessMemory]:
+    """Return the processes, that whose death gives back most first; of equal ones that of the lowest id.
+
+    Each is returned with so much shared memory as it gives back, see `_alone`; with none of it where a kill
+    for it has brought back nothing (`counts_shared`).
+    """
+    seen = list(processes)
+    mapped_bytes = sum(one.shared_bytes for one in seen)
+    found = [_alone(one, mapped_bytes if counts_shared else None) for one in seen] if mapped_bytes else seen
+    return sorted(found, key=lambda one: (-one.held_bytes, one.pid))
+
+
+def _alone(process: ProcessMemory, mapped_bytes: int | None) -> ProcessMemory:
+    """Return a process with the shared memory that no other of its pod has mapped, at the least.
+
+    The kernel counts a shared page to each process that has mapped it. It is free only when the last of them
+    is dead, and a file in tmpfs not even then. What a process has mapped beyond all that the others have
+    mapped together (`mapped_bytes` is the sum, its own included; None: count none) is certainly its alone.
+    """
+    if not process.shared_bytes:
+        return process
+    others_bytes = process.shared_bytes if mapped_bytes is None else mapped_bytes - process.shared_bytes
+    return replace(process, shared_bytes=max(0, process.shared_bytes - others_bytes))
+
+
+def counts_shared_memory(
+    kills: Sequence[ProcessKill], uid: str, used_bytes: int | None, now_seconds: float
+) -> bool:
+    """Return whether shared memory counts in the choice among a pod's processes.
+
+    It does not within a minute of a kill after which the pod holds as much as before: then that was no
+    process's alone, and who has the most anonymous memory is next.
+    """
+    recent = [one for one in kills if one.uid == uid and now_seconds - one.at_seconds < _WINDOW_SECONDS]
+    return not recent or _has_helped(recent[-1:], used_bytes)
 
 
 def is_spared(
@@ -88,13 +120,18 @@ def given_up_because(
     recent = [one for one in kills if one.uid == uid and now_seconds - one.at_seconds < _WINDOW_SECONDS]
     if len(recent) < _MOST_IN_VAIN:
         return None
-    judged = recent[-_MOST_IN_VAIN:]
-    before_bytes = judged[0].used_bytes
-    if before_bytes is not None and used_bytes is not None:
-        killed_bytes = sum(one.held_bytes for one in judged)
-        if used_bytes < before_bytes - killed_bytes // _HELPED_SHARE:
-            return None
+    if _has_helped(recent[-_MOST_IN_VAIN:], used_bytes):
+        return None
     return f"{_MOST_IN_VAIN} of its processes were killed within a minute, and it holds as much as before"
+
+
+def _has_helped(kills: Sequence[ProcessKill], used_bytes: int | None) -> bool:
+    """Return whether a pod holds less than before these kills, by a quarter of what they killed."""
+    before_bytes = kills[0].used_bytes
+    if before_bytes is None or used_bytes is None:
+        return False
+    killed_bytes = sum(one.held_bytes for one in kills)
+    return used_bytes < before_bytes - killed_bytes // _HELPED_SHARE
 
 
 def record_process_eviction(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
 from tests.support.daemon import RunningDaemon, after_passes
-from tests.support.processes import MIB, PAUSE, hold
+from tests.support.processes import MIB, PAUSE, hold, hold_leaderless
 from tests.support.trials import Trial
 from tests.support.waiting import eventually
 
@@ -40,6 +42,16 @@ while True:
                 memory[offset] = 1
     except (BlockingIOError, OSError):
         pass
+"""
+
+# Has a file in tmpfs mapped, all of it.
+_READ_SHARED = """
+import mmap, signal, sys
+with open(sys.argv[1], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+for offset in range(0, len(memory), 4096):
+    memory[offset] = 1
+signal.pause()
 """
 
 
@@ -114,3 +126,43 @@ def test_one_that_calls_itself_by_spared_names_goes_as_a_whole(
     after_passes(daemon, 10)
     assert trial.outlived(innocent)
     assert [POD] == daemon.evicted()
+
+
+def test_a_hog_whose_main_thread_has_exited_is_killed_and_no_innocent_beside_it(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    session, _ = _start(daemon, node)
+    trial.right = {POD}
+    innocents = [node.spawn(session, hold(30)) for _ in range(2)]
+    eventually(lambda: node.usage_bytes() > 60 * MIB, "the innocents at their size")
+    hog = node.spawn(session, hold_leaderless(170))
+
+    assert -signal.SIGKILL == hog.wait(60)
+
+    after_passes(daemon, 10)
+    assert [None, None] == [one.poll() for one in innocents]
+    (outcome,) = [one["outcome"] for record in daemon.evictions() for one in record["evictions"]]
+    assert "process-killed" == outcome
+
+
+def test_no_reader_of_a_shared_file_dies_for_a_hog_beside_it(
+    node: VirtualNode, daemon: RunningDaemon, trial: Trial
+) -> None:
+    session, _ = _start(daemon, node)
+    trial.right = {POD}
+    with Path(f"/dev/shm/reactor-test-{os.getpid()}").open("x+b") as file:
+        try:
+            file.truncate(80 * MIB)
+            command = [sys.executable, "-S", "-c", _READ_SHARED, file.name]
+            readers = [node.spawn(session, command) for _ in range(3)]
+            eventually(lambda: node.usage_bytes() > 80 * MIB, "the file in memory")
+            hog = node.spawn(session, hold(120))
+
+            assert -signal.SIGKILL == hog.wait(60)
+
+            after_passes(daemon, 10)
+            assert [None] * 3 == [one.poll() for one in readers]
+            (eviction,) = [one for record in daemon.evictions() for one in record["evictions"]]
+            assert ("process-killed", hog.pid) == (eviction["outcome"], eviction["process"]["pid"])
+        finally:
+            Path(file.name).unlink()

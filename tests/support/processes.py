@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,22 @@ memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for offset in range(0, size, 4096):
     memory[offset] = 1
 signal.pause()
+"""
+# The raw system call ends the calling thread alone.
+_EXIT = {"x86_64": 60}
+_LEADERLESS = """
+import ctypes, mmap, os, signal, sys, threading
+size = int(sys.argv[1]) << 20
+def take():
+    while open(f"/proc/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+        pass
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for offset in range(0, size, 4096):
+        memory[offset] = 1
+    print("ready", flush=True)
+    signal.sigwait([signal.SIGUSR1])
+threading.Thread(target=take).start()
+ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)
 """
 _WRITE = """
 import os, sys
@@ -68,6 +85,11 @@ for line in sys.stdin:
 def hold(mib: int, *, stubborn: bool = False) -> list[str]:
     """Return the command of a process that takes that much memory; a stubborn one ignores SIGTERM."""
     return [sys.executable, "-S", "-c", _HOLD, str(mib), "stubborn" if stubborn else "mild"]
+
+
+def hold_leaderless(mib: int) -> list[str]:
+    """Return the command of a process that takes that much memory after its main thread has exited."""
+    return [sys.executable, "-S", "-c", _LEADERLESS, str(mib), str(_EXIT.get(platform.machine(), 93))]
 
 
 def write_out(path: Path, *, mib: int) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
 
 from reactor.act.one_process import Chosen, NoProcessError
 from reactor.guard.record import PassRecord, attempt_document
@@ -35,18 +36,20 @@ class FakeProcesses:
         self.terminated: list[int] = []
         self.is_there = True
         self.exited = trio.Event()
+        self.counted_shared: list[bool] = []
 
     def prepare(self, pods) -> None:
         self.prepared.append([pod.name for pod in pods])
 
-    def choose(self, pod: Pod, used_bytes: int | None) -> Chosen:
+    def choose(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
         self.asked.append((pod.name, used_bytes))
+        self.counted_shared.append(counts_shared)
         if self.chosen is None:
             raise NoProcessError(self.why_none)
         return Chosen(self.chosen, pod, -1)
 
-    def kill_first(self, pod: Pod, used_bytes: int | None) -> Chosen:
-        chosen = self.choose(pod, used_bytes)
+    def kill_first(self, pod: Pod, used_bytes: int | None, *, counts_shared: bool = True) -> Chosen:
+        chosen = self.choose(pod, used_bytes, counts_shared=counts_shared)
         self.kill(chosen)
         return chosen
 
@@ -148,11 +151,22 @@ async def test_after_three_without_effect_the_whole_pod_goes_and_says_why(make, 
     assert "holds as much as before" in told["whole_because"]
 
 
+async def test_after_a_kill_that_brought_nothing_back_shared_memory_does_not_count(make, processes):
+    loop = make()
+    loop.passes.make([wake()])
+    processes.exited.set()
+    await trio.testing.wait_all_tasks_blocked()
+    loop.known.state = replace(loop.known.state, oom_victims=())
+    loop.now_seconds += 1
+    loop.passes.make([wake()])
+    assert [True, False] == processes.counted_shared
+
+
 @pytest.mark.parametrize("error", [NoProcessError("many small ones"), OSError(24, "Too many open files")])
 async def test_where_no_process_is_chosen_the_whole_pod_goes_and_says_why(make, processes, error):
     loop = make()
 
-    def fail(pod, used_bytes):
+    def fail(pod, used_bytes, *, counts_shared):
         raise error
 
     processes.choose = fail

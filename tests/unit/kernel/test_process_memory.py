@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,8 +14,14 @@ from hypothesis import strategies as st
 
 from reactor.errors import KernelInterfaceError
 from reactor.kernel import process_memory
-from reactor.kernel.process_memory import parse_process_memory, read_process_memory, read_resident_bytes
+from reactor.kernel.process_memory import (
+    MemoryUnknownError,
+    parse_process_memory,
+    read_process_memory,
+    read_resident_bytes,
+)
 from reactor.model.processes import ProcessMemory
+from tests.support.processes import hold_leaderless
 
 STATUS = (
     b"Name:\tIsolated Web Co\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t7\nPid:\t7\nVmPeak:\t   10000 kB\n"
@@ -114,3 +122,73 @@ def test_what_is_no_statm_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "7" / "statm").write_bytes(raw)
     with pytest.raises(KernelInterfaceError):
         read_resident_bytes(7, tmp_path)
+
+
+@pytest.fixture
+def leaderless() -> Iterator[int]:
+    """Return a process of 30 MiB whose main thread has exited."""
+    with subprocess.Popen(hold_leaderless(30), stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout
+            assert child.stdout.readline()
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def test_a_process_whose_main_thread_has_exited_holds_what_its_other_threads_do(leaderless: int) -> None:
+    found = read_process_memory(leaderless)
+    assert found is not None
+    assert leaderless == found.pid
+    assert found.anonymous_bytes > 30 << 20
+    assert found.name == Path(f"/proc/{leaderless}/comm").read_text().rstrip("\n")
+
+
+def test_a_process_that_has_exited_and_is_not_waited_for_holds_nothing() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        assert read_process_memory(child) is None
+    finally:
+        os.waitpid(child, 0)
+
+
+def thread(directory: Path, number: int, status: bytes, flags: int = 0x400040) -> None:
+    """Make a thread of a process in files, its leader a zombie."""
+    task = directory / "7" / "task" / str(number)
+    task.mkdir(parents=True)
+    (task / "status").write_bytes(status)
+    (task / "stat").write_bytes(b"%d (a) S 1 7 7 0 -1 %d 0\n" % (number, flags))
+
+
+ZOMBIE = b"Name:\ta\nState:\tZ (zombie)\nThreads:\t3\n"
+
+
+def test_threads_that_are_exiting_hold_nothing_and_the_next_is_read(tmp_path: Path) -> None:
+    thread(tmp_path, 7, ZOMBIE)
+    thread(tmp_path, 8, b"Name:\tb\nState:\tR (running)\n", flags=0x400044)
+    thread(tmp_path, 9, STATUS)
+    (tmp_path / "7" / "status").write_bytes(ZOMBIE)
+    found = read_process_memory(7, tmp_path)
+    assert found is not None
+    assert ("a", 3000 * KIB) == (found.name, found.anonymous_bytes)
+
+
+def test_where_all_threads_are_exiting_the_process_holds_nothing(tmp_path: Path) -> None:
+    thread(tmp_path, 7, ZOMBIE)
+    thread(tmp_path, 8, b"Name:\tb\nState:\tX (dead)\n", flags=0x400044)
+    (tmp_path / "7" / "status").write_bytes(ZOMBIE)
+    assert read_process_memory(7, tmp_path) is None
+
+
+@pytest.mark.parametrize("what", ["unreadable", "too many"])
+def test_of_a_process_none_of_whose_threads_can_be_read_it_is_not_known(tmp_path: Path, what: str) -> None:
+    for number in range(7, 200 if what == "too many" else 9):
+        thread(tmp_path, number, ZOMBIE, flags=0x400044)
+    if what == "unreadable":
+        (tmp_path / "7" / "task" / "8" / "status").write_bytes(b"nonsense")
+    (tmp_path / "7" / "status").write_bytes(ZOMBIE)
+    with pytest.raises(MemoryUnknownError, match="main thread"):
+        read_process_memory(7, tmp_path)

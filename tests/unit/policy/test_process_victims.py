@@ -17,6 +17,7 @@ from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.policy import decide
 from reactor.policy.process_victims import (
+    counts_shared_memory,
     dying_bytes,
     evicts_one_process,
     given_up_because,
@@ -91,6 +92,30 @@ def test_the_one_that_holds_most_is_first_and_of_equal_ones_that_of_the_lowest_i
     assert [2, 3, 1, 4] == [one.pid for one in found]
 
 
+def test_shared_memory_that_others_have_mapped_too_is_no_process_s() -> None:
+    readers = [process(pid, 3, shared=220) for pid in (1, 2, 3)]
+    found = in_order([*readers, process(4, 190)])
+    assert [4, 1, 2, 3] == [one.pid for one in found]
+    assert [190, 3, 3, 3] == [one.held_bytes // MIB for one in found]
+
+
+def test_of_shared_memory_what_no_others_can_have_mapped_counts() -> None:
+    found = in_order([process(1, 10, shared=300), process(2, 100, shared=20), process(3, 5, shared=20)])
+    assert [(1, 270), (2, 100), (3, 5)] == [(one.pid, one.held_bytes // MIB) for one in found]
+
+
+def test_where_shared_memory_does_not_count_the_most_anonymous_memory_is_first() -> None:
+    found = in_order([process(1, 10, shared=300), process(2, 100)], counts_shared=False)
+    assert [(2, 100), (1, 10)] == [(one.pid, one.held_bytes // MIB) for one in found]
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=8))
+def test_no_more_is_expected_of_shared_memory_than_there_can_be(sizes) -> None:
+    found = [process(pid, mib, shared=shared) for pid, (mib, shared) in enumerate(sizes)]
+    most = max((shared for _, shared in sizes), default=0) * MIB
+    assert sum(one.shared_bytes for one in in_order(found)) <= most
+
+
 @given(st.lists(st.tuples(st.integers(1, 99), st.integers(0, 9)), unique_by=lambda one: one[0]), st.randoms())
 def test_the_order_does_not_depend_on_the_order_in_which_they_were_found(sizes, random) -> None:
     found = [process(pid, mib) for pid, mib in sizes]
@@ -159,6 +184,24 @@ def kills(*used_mib: int | None, uid: str = "session", every: float = 1.0) -> li
 def test_after_three_that_did_not_help_no_more_are_killed_one_by_one(found, now_mib, at, given_up) -> None:
     used_bytes = None if now_mib is None else now_mib * MIB
     assert given_up == (given_up_because(found, "session", used_bytes, at) is not None)
+
+
+@pytest.mark.parametrize(
+    ("found", "now_mib", "at", "counts"),
+    [
+        ([], 300, 1.0, True),
+        (kills(300), 300, 1.0, False),
+        (kills(300), 291, 1.0, False),  # 40 of them were killed: a quarter is 10
+        (kills(300), 289, 1.0, True),
+        (kills(300, 300), 200, 2.0, True),  # the last one counts
+        (kills(300), 300, 61.0, True),
+        (kills(300, uid="other"), 300, 1.0, True),
+    ],
+)
+def test_after_a_kill_that_brought_nothing_back_shared_memory_does_not_count(
+    found, now_mib, at, counts
+) -> None:
+    assert counts == counts_shared_memory(found, "session", now_mib * MIB, at)
 
 
 def test_what_a_killed_process_held_is_waited_for_and_its_pod_is_not_in_flight() -> None:
