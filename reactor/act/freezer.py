@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from reactor.act.leftovers import forget, note
 from reactor.errors import KernelInterfaceError
 from reactor.kernel.cgroup import CgroupTree, processes_below
 from reactor.kernel.cgroup_directory import CgroupDirectory, walk
@@ -47,11 +48,14 @@ def frozen(
     fd = None if directory is None else _open(directory, name, version, report)
     where = "" if directory is None else f"{directory.cgroup}/{name}"
     try:
+        if directory is not None and fd is not None:
+            note(directory, name, thaw)
         _write(fd, freeze, where, report)
         try:
             yield
         finally:
-            _write(fd, thaw, where, report)
+            if _write(fd, thaw, where, report) and directory is not None:
+                forget(directory, name)
     finally:
         if fd is not None:
             close_descriptor(fd)
@@ -106,16 +110,19 @@ def _open(
         return None
 
 
-def _write(fd: int | None, state: bytes, where: str, report: Callable[[str], None]) -> None:
+def _write(fd: int | None, state: bytes, where: str, report: Callable[[str], None]) -> bool:
+    """Write a state; return whether it was taken."""
     if fd is None:
-        return
+        return False
     try:
         os.write(fd, state)
     except ProcessLookupError:
-        return
+        return False
     except OSError as error:  # ENODEV: removed meanwhile
         if error.errno != errno.ENODEV:
             report(f"{where}: writing {state.decode()}: {error.strerror}")
+        return False
+    return True
 
 
 @contextmanager
@@ -129,7 +136,7 @@ def without_forks(directory: CgroupDirectory | None, report: Callable[[str], Non
     if directory is not None:
         try:
             fd = directory.open_file(_PIDS_LIMIT, os.O_RDWR)
-            before = os.read(fd, 64).strip()
+            before = note(directory, _PIDS_LIMIT, os.read(fd, 64).strip())
             os.pwrite(fd, b"0", 0)
         except OSError as error:
             if error.errno not in GONE:
@@ -137,8 +144,9 @@ def without_forks(directory: CgroupDirectory | None, report: Callable[[str], Non
     try:
         yield
     finally:
-        if fd >= 0:
+        if fd >= 0 and directory is not None:
             if before:  # never a limit that was not read
                 with suppress(OSError):  # removed meanwhile
                     os.pwrite(fd, before, 0)
+                    forget(directory, _PIDS_LIMIT)
             close_descriptor(fd)

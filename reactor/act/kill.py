@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import trio
@@ -29,6 +30,7 @@ import trio
 from reactor.act import processes
 from reactor.act.exercise import exercise
 from reactor.act.freezer import frozen, frozen_by_ancestor, thawing, without_forks
+from reactor.act.leftovers import CPU, restore_in
 from reactor.act.one_process import OneProcess
 from reactor.act.processes import NO_DESCRIPTORS, Reserve
 from reactor.act.reap import REAP_DEADLINE_SECONDS, Dying, Key, ReapReport, wait_empty
@@ -38,7 +40,7 @@ from reactor.act.untouchable import Untouchable
 from reactor.act.volley import Volley
 from reactor.errors import ReactorError, RefusedError
 from reactor.kernel.cgroup import CgroupTree, Controller
-from reactor.kernel.cgroup_directory import CgroupDirectory
+from reactor.kernel.cgroup_directory import CgroupDirectory, walk
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.pod_parents import PodParent
 from reactor.model.pods import Pod
@@ -172,6 +174,8 @@ class KillPath:
                 if freed_ns is None:
                     standing = await self._standing(target, deadline_seconds)
             finally:
+                with trio.CancelScope(shield=True):
+                    await self._restore_cpu(target, problems)
                 target.close()
         return ReapReport(
             cgroup=cgroup, freed_ns=freed_ns, problems=tuple(dict.fromkeys((*problems, *standing)))
@@ -432,6 +436,23 @@ class KillPath:
                         await trio.lowlevel.checkpoint()
         problems |= dict.fromkeys(found)
 
+    async def _restore_cpu(self, target: Target, problems: dict[str, None]) -> None:
+        """Restore the CPU quotas and weights that the kill has lifted, where the cgroup is still there."""
+        found: list[str] = []
+        with ExitStack() as stack:
+            cpu = self._mirrored(target, "cpu", found, stack)
+            if cpu is not None:
+                refused = partial(_not_restored, found)
+                steps = stack.enter_context(closing(walk(cpu, refused)))
+                for count, directory in enumerate(steps, 1):
+                    try:
+                        restore_in(directory, CPU)
+                    except OSError as error:
+                        refused(directory.cgroup, error)
+                    if count % _PIECE == 0:
+                        await trio.lowlevel.checkpoint()
+        problems |= dict.fromkeys(found)
+
     def _given(self, target: Target) -> Target:
         """Return the same target by a descriptor of its own. Raises OSError."""
         directory = target.directory
@@ -515,6 +536,10 @@ class KillPath:
 
 def _key(pod: Pod) -> Key:
     return pod.uid, pod.cgroup
+
+
+def _not_restored(problems: list[str], cgroup: str, error: OSError) -> None:
+    problems.append(f"{cgroup}: CPU quota and weight not restored: {error.strerror}")
 
 
 def _gone(target: Target, started_ns: int) -> KillReport:

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from queue import SimpleQueue
 from typing import Final
 
+from reactor.act.leftovers import note
 from reactor.act.processes import close_all
 from reactor.kernel import libc
 from reactor.kernel.cgroup import lift_cpu_quota
@@ -31,7 +32,8 @@ from reactor.kernel.scheduling import follow_main_thread
 
 _END_SECONDS: Final = 2.0
 
-# The most that each version takes. Neither it nor the quota is put back: the pod is evicted.
+# The most that each version takes. Both are noted before, and restored once the pod has ended: its cgroup may
+# outlive its processes, and its tenant must not be rid of a limit by having been evicted.
 _WEIGHT: Final = {CgroupVersion.V1: ("cpu.shares", b"262144"), CgroupVersion.V2: ("cpu.weight", b"10000")}
 
 
@@ -88,9 +90,12 @@ def boost_cpu(directory: CgroupDirectory | None, version: CgroupVersion) -> None
         return
     name, most = _WEIGHT[version]
     try:
-        directory.write(name, most)
+        before = directory.read(name).strip()
+        if before != most:
+            note(directory, name, before)
+            directory.write(name, most)
     except OSError as error:
         if error.errno not in GONE:
             raise with_path(error, f"{directory.cgroup}/{name}") from None
     finally:
-        lift_cpu_quota(directory, version)
+        lift_cpu_quota(directory, version, note)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from reactor.act import leftovers
 from reactor.act.kill import KillPath
 from reactor.act.protect import gc_paused, protect_self
 from reactor.act.target import may_be_populated
@@ -61,6 +62,7 @@ from reactor.guard.steward_link import Answer, StewardLink
 from reactor.guard.tally import Tally
 from reactor.guard.wording import in_dry_run, instant
 from reactor.kernel.cgroup import CgroupTree
+from reactor.kernel.scheduling import following
 from reactor.link.requests import Request, RequestKind
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod
@@ -68,7 +70,7 @@ from reactor.model.settings import Settings
 from reactor.model.signals import NodeCondition, Signal
 from reactor.model.wakes import SourceState, WakeKind
 from reactor.supervisor import Nursery, Part, Supervisor
-from reactor.threads import NameLookups
+from reactor.threads import NameLookups, in_thread
 
 if TYPE_CHECKING:
     from reactor.guard.kubernetes import KubernetesNode
@@ -376,6 +378,12 @@ class Daemon:
                 end()
         _LOG.info("ended after %d passes", self._known.passes)
 
+    async def _restore_abandoned(self) -> None:
+        """Restore what a guard that was killed amid a kill has left of it, and log it."""
+        walk = following(partial(leftovers.restore, self._tree))
+        for line in await in_thread(walk, abandon_on_cancel=True):
+            _LOG.warning("%s", line)
+
     def _listen(self) -> None:
         try:
             self._listener = listen(Path(self._settings.socket_path))
@@ -393,6 +401,7 @@ class Daemon:
             nursery.start_soon(partial(self.supervisor.keep, name, part, ends=ends))
 
         keep("abandoned brakes", partial(put_back_abandoned, self._tree, self._brake.highs), ends=True)
+        keep("abandoned kills", self._restore_abandoned, ends=True)
         keep("state file", self._keeper.run)
         keep("OOM killer's order", self._oom_order.run)
         keep("shutdown times", self._shutdown.file.run)

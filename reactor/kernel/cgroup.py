@@ -292,9 +292,14 @@ def processes_below(top: CgroupDirectory, spared: Collection[str] = ()) -> list[
     return list(pids)
 
 
-def lift_cpu_quota(top: CgroupDirectory, version: CgroupVersion) -> int:
+def lift_cpu_quota(
+    top: CgroupDirectory,
+    version: CgroupVersion,
+    note: Callable[[CgroupDirectory, str, bytes], object] = lambda _directory, _name, _before: None,
+) -> int:
     """Take the CPU quotas off a cgroup and what is below it, parents first; return how many that were.
 
+    `note` is called with what each file held, before it is written.
     A tenant who may make cgroups could make so many that lifting takes seconds: after the first
     LIFTED_CGROUPS the rest stay as they are. Raises the first OSError after everything else was lifted.
     """
@@ -303,7 +308,9 @@ def lift_cpu_quota(top: CgroupDirectory, version: CgroupVersion) -> int:
     with _all_asked() as refused, closing(walk(top, refused)) as directories:
         for directory in islice(directories, LIFTED_CGROUPS):
             try:
-                if not directory.read(name).startswith(unlimited):
+                before = directory.read(name).strip()
+                if not before.startswith(unlimited):
+                    note(directory, name, before)
                     directory.write(name, unlimited)
                     lifted += 1
             except OSError as error:

@@ -32,6 +32,7 @@ _OVER = {
     "restoring the state",
     "giving back the OOM killer's order",
     "abandoned brakes",
+    "abandoned kills",
     "watchdog",
 }
 _NOT_HERE = {

@@ -152,11 +152,11 @@ def test_no_reader_of_a_shared_file_dies_for_a_hog_beside_it(
     trial.right = {POD}
     with Path(f"/dev/shm/reactor-test-{os.getpid()}").open("x+b") as file:
         try:
-            file.truncate(80 * MIB)
+            file.truncate(110 * MIB)
             command = [sys.executable, "-S", "-c", _READ_SHARED, file.name]
             readers = [node.spawn(session, command) for _ in range(3)]
-            eventually(lambda: node.usage_bytes() > 80 * MIB, "the file in memory")
-            hog = node.spawn(session, hold(120))
+            eventually(lambda: node.usage_bytes() > 110 * MIB, "the file in memory")
+            hog = node.spawn(session, hold(100))
 
             assert -signal.SIGKILL == hog.wait(60)
 

@@ -1,8 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from reactor.act.freezer import without_forks
+from reactor.act.freezer import frozen, without_forks
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.cgroup_files import CgroupVersion
 
@@ -55,3 +56,29 @@ def test_without_a_pids_controller_nothing_is_touched() -> None:
     with without_forks(None, told.append):
         told.append("went on")
     assert told == ["went on"]
+
+
+def test_a_limit_that_a_killed_guard_has_left_at_0_is_not_taken_for_the_pods(
+    tree: CgroupTree, tmp_path: Path
+) -> None:
+    limit = tmp_path / "pod/pids.max"
+    limit.write_text("77\n")
+    with tree.open("/pod", "pids") as pod:
+        first = without_forks(pod, print)
+        first.__enter__()  # and never left: killed
+        with without_forks(pod, print):
+            pass
+    assert limit.read_text().startswith("77")
+
+
+def test_of_a_kill_that_ended_no_note_is_left(tree: CgroupTree, tmp_path: Path) -> None:
+    (tmp_path / "pod/pids.max").write_text("77\n")
+    (tmp_path / "pod/freezer.state").write_text("THAWED\n")
+    (tmp_path / "pod/cgroup.procs").touch()
+    with (
+        tree.open("/pod", "pids") as pod,
+        without_forks(pod, print),
+        frozen(pod, CgroupVersion.V1, print),
+    ):
+        assert 2 == len(os.listxattr(tmp_path / "pod"))
+    assert [] == os.listxattr(tmp_path / "pod")
