@@ -372,10 +372,13 @@ def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
 
 
 def _killed(attempt: EvictionAttempt, report: KillReport) -> None:
-    attempt.outcome = "gone" if report.is_gone else "killed"
+    # Of a pod that ends for a disk the files go, whether or not a process was left in it.
+    is_empty = report.is_empty and not report.processes and attempt.eviction.resource not in ON_DISK
+    is_nothing = report.is_gone or is_empty
+    attempt.outcome = "gone" if is_nothing else "killed"
     attempt.processes = report.processes
     attempt.is_empty = report.is_empty
-    attempt.killed_ns = None if report.is_gone else report.killed_ns
+    attempt.killed_ns = None if is_nothing else report.killed_ns
     attempt.add_problems(*report.problems)
 
 

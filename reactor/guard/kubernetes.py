@@ -145,7 +145,8 @@ class KubernetesNode:
 
     def evicted(self, attempt: EvictionAttempt, nursery: Nursery) -> None:
         """Report an eviction; one with a grace period has an event at once, and a status at its end."""
-        if attempt.outcome in _NOT_REPORTED:
+        frees_memory = attempt.is_empty and bool(attempt.credited_bytes)  # an emptyDir in memory, say
+        if attempt.outcome in _NOT_REPORTED and not frees_memory:
             return
         pod = attempt.eviction.pod
         document = _report_of(attempt)

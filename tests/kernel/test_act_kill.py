@@ -206,16 +206,28 @@ def quota_pod(yard: Yard) -> Pod:
     return pod
 
 
-async def test_the_victims_cpu_quota_is_lifted_before_it_dies(
+async def test_the_victims_cpu_quota_and_weight_are_lifted_while_it_dies_and_restored_then(
     yard: Yard, kill_path: KillPath, quota_pod: Pod
 ) -> None:
+    def limits() -> list[str]:
+        names = ("cpu.cfs_quota_us", "cpu.shares")
+        return [
+            (yard.tree.path(cgroup, "cpu") / name).read_text().strip()
+            for cgroup in (quota_pod.cgroup or "", inner)
+            for name in names
+        ]
+
     inner = yard.make(f"{quota_pod.cgroup}/container")
-    yard.spawn(inner)
-    for cgroup in (inner, quota_pod.cgroup):
-        yard.tree.set_cpu_quota(cgroup, 1000)
-    kill_path.kill_now(quota_pod)
-    assert (await kill_path.reap(quota_pod)).freed_ns
-    assert 0 == yard.tree.lift_cpu_quota(quota_pod.cgroup)
+    for cgroup, quota_us, weight in ((quota_pod.cgroup or "", 20000, 10), (inner, 10000, 20)):
+        yard.tree.set_cpu_quota(cgroup, quota_us)
+        (yard.tree.path(cgroup, "cpu") / "cpu.shares").write_text(str(weight))
+    before = limits()
+    for _ in range(2):  # what the first kill has lifted is not taken for the pod's own by the second
+        yard.spawn(inner)
+        kill_path.kill_now(quota_pod)
+        assert ["-1", "262144", "-1", "20"] == limits()
+        assert (await kill_path.reap(quota_pod)).freed_ns
+        assert before == limits()
 
 
 async def test_kill_of_a_vanished_cgroup_is_a_kill_of_nothing(yard: Yard, kill_path: KillPath) -> None:

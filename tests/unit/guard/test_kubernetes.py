@@ -177,6 +177,14 @@ async def test_an_eviction_that_came_to_nothing_is_not_reported(node, nursery, o
     assert await reported(node) == []
 
 
+async def test_a_pod_without_a_process_whose_memory_its_end_frees_is_reported(node, nursery):
+    """Its containers have crashed, and its emptyDir in memory goes only with the pod."""
+    attempt = attempt_of("gone")
+    attempt.is_empty, attempt.credited_bytes = True, 100 << 20
+    node.evicted(attempt, nursery)
+    assert [one["state"] for one in await reported(node)] == ["over"]
+
+
 async def test_a_soft_eviction_is_reported_when_it_is_ordered_and_when_its_pod_has_ended(node, nursery):
     attempt = attempt_of("ordered", grace_period_seconds=30)
     node.evicted(attempt, nursery)

@@ -11,6 +11,7 @@ import trio.testing
 from reactor.errors import RefusedError
 from reactor.guard import passes
 from reactor.model.decisions import PolicyState
+from reactor.model.pod_lists import Preference
 from reactor.model.pods import FilesystemUsage, PodUsage, Volume
 from reactor.model.quantity import parse_quantity
 from reactor.model.signals import NodeCondition, Resource, Signal
@@ -198,6 +199,44 @@ async def test_pod_without_a_process_spares_no_pod_and_is_chosen_again_once_it_h
     loop.now_seconds += 0.001
     loop.passes.make([wake()])
     assert ["starting", "hog", "starting"] == loop.kills.killed
+
+
+async def test_a_pod_without_a_process_is_gone_and_not_killed(make_loop, make_pod, observation):
+    loop = make_loop()
+    loop.have(make_pod("starting"), make_pod("hog"))
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.kills.empty = {"starting"}
+    (attempt,) = loop.passes.make([wake()]).attempts
+    assert ("gone", None, 0) == (attempt.outcome, attempt.killed_ns, attempt.processes)
+
+
+async def test_a_pod_that_holds_nothing_and_has_no_process_is_not_prepared_nor_chosen(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(replace(make_pod("idle"), preference=Preference.PREFER), make_pod("hog"))
+    loop.usages.seen["uid-idle"] = PodUsage(memory_working_set_bytes=0)
+    loop.populated = {"uid-hog"}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+    loop.passes.make([wake()])
+    assert loop.passes.is_near
+    assert ["hog"] == loop.kills.ready
+    loop.now_seconds += 0.001
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(99 * MIB)}
+    loop.passes.make([wake()])
+    assert ["hog"] == loop.kills.killed
+
+
+async def test_a_pod_that_holds_nothing_and_has_a_process_is_chosen_as_any_other(
+    make_loop, make_pod, observation
+):
+    loop = make_loop()
+    loop.have(replace(make_pod("idle"), preference=Preference.PREFER), make_pod("hog"))
+    loop.usages.seen["uid-idle"] = PodUsage(memory_working_set_bytes=0)
+    loop.populated = {"uid-hog", "uid-idle"}
+    loop.node.memory_seen = {Signal.MEMORY_AVAILABLE: observation(101 * MIB)}
+    loop.passes.make([wake()])
+    assert "idle" in loop.kills.ready
 
 
 async def test_pod_that_is_found_without_a_process_again_and_again_does_not_keep_the_loop_busy(
