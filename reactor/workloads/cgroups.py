@@ -6,7 +6,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final, NamedTuple
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree, MemoryRequest
 from reactor.kernel.cgroup_files import CgroupVersion
-from reactor.kernel.files import GONE, with_path
+from reactor.kernel.files import GONE
 from reactor.kernel.procfs import PROC
 from reactor.model.nearest import nearest_name
 from reactor.model.pod_lists import Preference
@@ -146,8 +145,9 @@ class CgroupPods:
             if len(read) % _AT_A_TURN == _AT_A_TURN - 1:
                 yield
             before = self._known.get(found.uid)
-            with suppress(OSError), self._opened(found) as directory:
-                self._main[found.uid] = read_main_process(directory, self._proc, with_name=self._wants_names)
+            self._main[found.uid] = read_main_process(
+                _directory(found), self._proc, with_name=self._wants_names
+            )
             read[found.uid] = self._pod(found, before, problems, None)
         for uid, young in self._young.items():
             if young.read_seconds > began_seconds:  # by a glance, and maybe after it was read here
@@ -270,8 +270,15 @@ class CgroupPods:
         asked for and whether it may be evicted are not known.
         """
         try:
-            with self._opened(found) as directory:
-                return self._read(found, directory, problems, young)
+            try:
+                pod = self._read(found, _directory(found), problems, young)
+            except OSError as error:
+                if error.errno not in GONE or not self._is_renamed(found):
+                    raise
+            else:
+                if not self._is_renamed(found):
+                    return pod
+            return self._read_renamed(found, problems, young)
         except (OSError, ReactorError) as error:
             if isinstance(error, OSError) and error.errno in GONE:
                 return None
@@ -279,21 +286,21 @@ class CgroupPods:
             unread = _pod(found, Attributes(), Listed(), UNKNOWN, request_bytes=0, limit_bytes=None)
             return before or replace(unread, critical_because="its cgroup can't be read")
 
-    @contextmanager
-    def _opened(self, found: _Found) -> Iterator[str]:
-        """Yield the path of a cgroup that was listed; on v1 one that stays its own where it is renamed.
-
-        Raises OSError, RefusedError.
-        """
-        plain = _directory(found)
+    def _is_renamed(self, found: _Found) -> bool:
+        """Return whether a cgroup has not the path any more by which it was listed; on v2 none is renamed."""
         if self._tree.version is CgroupVersion.V2:
-            yield plain
-            return
+            return False
+        try:
+            return os.stat(_directory(found)).st_ino != found.inode
+        except OSError:
+            return True
+
+    def _read_renamed(self, found: _Found, problems: dict[str, str], young: _Young | None) -> Pod:
+        """Return the pod in a cgroup that was renamed since it was listed. Raises OSError, ReactorError."""
         with self._tree.open(found.cgroup, inode=found.inode) as directory:
-            try:
-                yield directory.path
-            except OSError as error:
-                raise with_path(error, str(error.filename).replace(directory.path, plain)) from None
+            path = directory.path
+            self._main[found.uid] = read_main_process(path, self._proc, with_name=self._wants_names)
+            return self._read(found, path, problems, young)
 
     def _read(self, found: _Found, directory: str, problems: dict[str, str], young: _Young | None) -> Pod:
         """Return the pod in a cgroup. Raises OSError, ReactorError."""
