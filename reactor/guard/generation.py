@@ -226,8 +226,7 @@ class Generation:
         self.managed_oom = _managed_oom(settings, self.rules, clock_seconds)
         self._supervisor = supervisor
         self._scope = trio.CancelScope()
-        self._uncollected = 0
-        self._reclaiming = False
+        self._reclaiming, self._uncollected = False, 0
 
     @property
     def problems(self) -> dict[str, str]:
