@@ -831,8 +831,8 @@ class Passes:
     ) -> None:
         """Record an eviction that was ordered: what is awaited of it, or why nothing is."""
         eviction = attempt.eviction
-        # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on. One that found no
-        # process is recorded, too: if memory stays charged to an empty cgroup, it is the one that did not help.
+        # A kill may take seconds, of a fork bomb: what it brings is waited for from its end on. One that
+        # found no process is recorded, too: memory that stays charged to its cgroup shows it was in vain.
         ended_seconds = self._clock_seconds()
         if attempt.process is not None:
             self._acted_on_process(attempt, attempt.process, snapshot, pods)
