@@ -10,12 +10,12 @@ from typing import Final
 from reactor.errors import ReactorError
 from reactor.guard.observed import Observed
 from reactor.guard.record import Reclaimed
-from reactor.model.decisions import Decision
+from reactor.model.decisions import Decision, Snapshot
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import RESOURCE, Reclaim, Signal
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.decide import is_enough
 from reactor.policy.reclaim import filesystems_of
-from reactor.policy.thresholds import absurdities, thresholds_met
 from reactor.reclaim.reclaims import ReclaimReport, Reclaims
 from reactor.reclaim.space import Patience, until_space_is_back
 
@@ -55,21 +55,23 @@ class NodeReclaimer:
         threshold = decision.acted_on
         if threshold is not None:
             for kind in decision.reclaim:
-                if found and self._suffices():
+                if found and self._suffices(decision):
                     break
-                given = await self._give_back(kind, threshold, glance)
+                given = await self._give_back(kind, threshold, decision, glance)
                 found += [] if given is None else [given]
         await observe()
         return tuple(found)
 
-    async def _give_back(self, kind: Reclaim, threshold: Threshold, glance: Observe) -> Reclaimed | None:
+    async def _give_back(
+        self, kind: Reclaim, threshold: Threshold, decision: Decision, glance: Observe
+    ) -> Reclaimed | None:
         began_unix_seconds, began_seconds = time.time(), time.monotonic()
         before = self._seen(threshold.signal)
         report = await self._reclaim(kind, threshold.signal)
         if report is None:
             return None
         took_seconds = time.monotonic() - began_seconds
-        await self._settle(threshold.signal, glance)
+        await self._settle(threshold.signal, decision, glance)
         after = self._seen(threshold.signal)
         given = Reclaimed(
             kind=kind,
@@ -87,7 +89,7 @@ class NodeReclaimer:
             _LOG.warning("reclaim of %s: %s", kind, problem)
         return given
 
-    async def _settle(self, signal: Signal, glance: Observe) -> None:
+    async def _settle(self, signal: Signal, decision: Decision, glance: Observe) -> None:
         """Look until it is enough, or no more comes back.
 
         xfs frees in the background what was removed (since 5.14): the first statvfs after a removal showed
@@ -99,7 +101,7 @@ class NodeReclaimer:
             seen = self._seen(signal)
             return None if seen is None else seen.available
 
-        await until_space_is_back(look, await look(), _PATIENCE, self._suffices)
+        await until_space_is_back(look, await look(), _PATIENCE, lambda: self._suffices(decision))
 
     async def _reclaim(self, kind: Reclaim, signal: Signal) -> ReclaimReport | None:
         try:
@@ -107,11 +109,8 @@ class NodeReclaimer:
         except (ReactorError, OSError) as error:
             return ReclaimReport(problems=(str(error),))
 
-    def _suffices(self) -> bool:
-        seen = self._observed.at(self._clock_seconds())
-        absurd = absurdities(seen)
-        true = {signal: observation for signal, observation in seen.items() if signal not in absurd}
-        return not thresholds_met(self._settings.thresholds, true, with_minimum_reclaim=True)
+    def _suffices(self, decision: Decision) -> bool:
+        return is_enough(self._settings, decision, Snapshot(signals=self._observed.at(self._clock_seconds())))
 
     def _seen(self, signal: Signal) -> Observation | None:
         return self._observed.at(self._clock_seconds()).get(signal)

@@ -30,6 +30,7 @@ class RankedPod(NamedTuple):
     `unreadable`, the number could not be read); `exceeds_request` is None there and for processes.
     `swap_bytes` is what the pod has in swap (None: not observed).
     `is_passed_over`: others go first because this pod holds too little to be worth it.
+    `holds_nothing`: no file of a full filesystem is known to be removed with this pod, so it stays.
     """
 
     pod: Pod
@@ -39,11 +40,12 @@ class RankedPod(NamedTuple):
     unreadable: bool = False
     is_passed_over: bool = False
     swap_bytes: int | None = None
+    holds_nothing: bool = False
 
     @property
     def evictable(self) -> bool:
         """Return whether the pod may be evicted at all."""
-        return self.pod.critical_because is None
+        return self.pod.critical_because is None and not self.holds_nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class InFlight:
     which may outlive its cgroup, and the daemon that evicted it. `left_bytes` is the shared memory and tmpfs
     still charged to a pod that has ended (None: it has not), which is freed when the files are removed.
     `process_bytes` is what one process of it holds that is to end alone (None: the whole pod is).
+    `threshold` is the one that it was ordered for (None: the pod's own limit, or a rule).
     """
 
     uid: str
@@ -80,6 +83,7 @@ class InFlight:
     pod: Pod | None = None
     left_bytes: int | None = None
     process_bytes: int | None = None
+    threshold: Threshold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +177,28 @@ class HardMemoryKill:
     kept: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskEviction:
+    """An eviction for a full filesystem, with what it is judged by afterwards, in bytes or inodes.
+
+    `pod_key` names the pod. `credited` is what of the filesystem its end was to free (None: not known),
+    `available` and `missing` are what the filesystem showed, `others` what the other pods took of it.
+    `is_unhelpful` once less than a quarter of it has come back.
+    """
+
+    uid: str
+    pod_key: str
+    signal: Signal
+    at_seconds: float
+    credited: int | None
+    available: int
+    missing: int
+    others: int
+    is_unhelpful: bool = False
+
+
 class SlowReason(StrEnum):
-    """Why evictions for a hard memory threshold are slowed down."""
+    """Why evictions for a threshold are slowed down."""
 
     OUTSIDE_PODS = "outside-pods"
     UNHELPFUL = "unhelpful"
@@ -183,10 +207,11 @@ class SlowReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """Evictions for a hard threshold on `signal` wait until `until_seconds`; `message` says why, in words.
+    """Evictions for a threshold on `signal` wait until `until_seconds`; `message` says why, in words.
 
-    `held_by` is the pod (`namespace/name`) that holds the most of those that can't be evicted, and
-    `held_by_bytes` how much; None where none of them holds much.
+    Those for soft thresholds wait as well, but not for a rate. `held_by` is the pod (`namespace/name`) that
+    holds the most of those that can't be evicted, and `held_by_bytes` how much; None where none of them holds
+    much.
     """
 
     signal: Signal
@@ -230,6 +255,7 @@ class PolicyState:
     slowdowns: tuple[Slowdown, ...] = ()
     process_kills: tuple[ProcessKill, ...] = ()
     oom_struck_at_seconds: float | None = None
+    disk_evictions: tuple[DiskEviction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +263,8 @@ class Decision:
     """What one pass decided.
 
     Where `reclaim` is not empty, the caller runs it, observes again and asks `policy.after_reclaim` for the
-    rest; `evictions` is empty until then. `deferred_because` says why a threshold that is met evicts no pod
+    rest; `evictions` is empty until then. `deferred` are thresholds that come before `acted_on` and wait for
+    something. `deferred_because` says why a threshold that is met evicts no pod
     in this pass. `absurd` names the observations that were set aside, and why. `memory_reclaim` is to be
     started now, and so is `soft_reclaim`; the state says when each is over (`is_over`). `slowdowns` are those
     in force, `unhelpful` the kills that have just turned out not to help. `rule` is the one that acts, None
@@ -253,11 +280,12 @@ class Decision:
     ranking: tuple[RankedPod, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     deferred_because: str | None = None
+    deferred: tuple[Threshold, ...] = ()
     absurd: Mapping[Signal, str] = field(default_factory=dict)
     memory_reclaim: MemoryReclaim | None = None
     soft_reclaim: SoftReclaim | None = None
     slowdowns: tuple[Slowdown, ...] = ()
-    unhelpful: tuple[HardMemoryKill, ...] = ()
+    unhelpful: tuple[HardMemoryKill | DiskEviction, ...] = ()
     rule: Firing | None = None
     waits: bool = False
     no_victim: NoVictim | None = None

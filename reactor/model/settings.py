@@ -38,6 +38,9 @@ class EvictionSettings:
     With `reclaims_memory` the caller can reclaim memory that no pod holds (`Decision.memory_reclaim`), and
     pods' own for `soft_reclaim_seconds` before the first soft eviction (`Decision.soft_reclaim`; 0: not).
     `commands_for` are the filesystems for which commands are configured that give something back.
+    With `evicts_holders_only` a pod is evicted for a filesystem only if files are known there that are
+    removed with the pod. With `rechecks_disks` the caller observes the filesystem itself after a reclaim,
+    and a pod is evicted only if that shows the threshold as met.
     """
 
     thresholds: tuple[Threshold, ...] = ()
@@ -56,6 +59,8 @@ class EvictionSettings:
     soft_reclaim_seconds: float = 0.0
     ranks_swap: bool = False
     commands_for: frozenset[Filesystem] = frozenset()
+    evicts_holders_only: bool = False
+    rechecks_disks: bool = False
 
 
 Command = tuple[str, ...]

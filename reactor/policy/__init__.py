@@ -5,7 +5,7 @@ One pass, as the daemon and the simulator make it:
     state, decision = decide(policy, state, snapshot, pods, now_seconds)
     if decision.reclaim:                       # node-level reclaim comes before any eviction
         ... run it, observe again ...
-        decision = after_reclaim(policy, state, decision, snapshot, observed_again, pods)
+        state, decision = after_reclaim(policy, state, decision, snapshot, observed_again, pods)
     for eviction in decision.evictions:
         ... kill the pod ...
         state = record_eviction(policy, state, eviction, now_seconds)

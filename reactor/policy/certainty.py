@@ -22,7 +22,7 @@ from reactor.model.thresholds import Observation, Threshold
 from reactor.policy.decide import decide
 from reactor.policy.memory_reclaim import is_reclaiming, least_worth_bytes, may_be_due
 from reactor.policy.rank import rank, small_ones_passed_over
-from reactor.policy.storm import is_hard_memory
+from reactor.policy.storm import is_hard_memory, memory_slowdowns
 
 _RATE_WINDOW_SECONDS: Final = 60.0
 # Beyond this share of the threshold it would matter how much all pods hold together (storm.py).
@@ -155,7 +155,7 @@ def _under_way(state: PolicyState, until_seconds: float) -> Iterator[str]:
     """Yield what the last pass has left to the next, or a grace period that ends until then."""
     if state.in_flight or state.oom_victims:
         yield "a victim is still being waited for"
-    if state.slowdowns:
+    if memory_slowdowns(state):
         yield "evictions are slowed down"
     if any(one.signal in MEMORY_SIGNALS for one in state.thresholds_met):
         yield "a memory threshold is met already"

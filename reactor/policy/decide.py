@@ -12,8 +12,15 @@ from dataclasses import replace
 from reactor.model.decisions import Decision, Eviction, PolicyState, Snapshot
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
-from reactor.model.signals import CONDITION, RESOURCE, NodeCondition, Signal
+from reactor.model.signals import CONDITION, ON_DISK, RESOURCE, NodeCondition, Signal
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.disk_evictions import (
+    holders_first,
+    slowed_for_disk,
+    with_disk_slowdown,
+    with_no_holder,
+    without_past_slowdowns,
+)
 from reactor.policy.in_flight import candidates, deferral, evictions_left, still_in_flight
 from reactor.policy.local_storage import storage_limit_evictions
 from reactor.policy.memory_reclaim import reclaim_awaited, reclaim_wanted
@@ -56,6 +63,7 @@ def decide(
         sound = Snapshot(signals=observations, pods=snapshot.pods)
     state, fresh = _observe(settings, state, sound.signals, pods, now_seconds)
     state, unhelpful = with_slowdowns(settings, state, sound, pods, now_seconds)
+    state = without_past_slowdowns(settings, state)
     decision = Decision(
         at_seconds=now_seconds,
         conditions=state.conditions,
@@ -78,21 +86,53 @@ def after_reclaim(
     before: Snapshot,
     after: Snapshot | None,
     pods: Sequence[Pod],
-) -> Decision:
-    """Return the decision once the node has given back what it could.
+    now_seconds: float | None = None,
+) -> tuple[PolicyState, Decision]:
+    """Return the state and the decision once the node has given back what it could: it is decided again.
 
-    `after` is what was observed then (None: it could not be read). Where no threshold at all is met any
-    more, grace periods ignored and minimum reclaims added, no pod is evicted.
-    Source: reclaimNodeLevelResources.
+    `after` is what was observed then, at `now_seconds` (None: it could not be read, and at once). If no
+    threshold that counts is met any more, no pod is evicted (see `is_enough`). What is in flight by now, the
+    rate and whether the last eviction helped are asked as for any eviction. `before` is what pods are ranked
+    by. Source: reclaimNodeLevelResources.
     """
-    if after is not None:
-        absurd = absurdities(after.signals)
-        observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
-        if not thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True):
-            return decision
-    if decision.acted_on is None:
+    threshold = decision.acted_on
+    if threshold is None:
         raise ValueError("the decision acted on no threshold; accepted: one that asked for a reclaim")
-    return _evict(settings, state, decision, decision.acted_on, before, pods)
+    is_over = settings.rechecks_disks and threshold not in state.thresholds_met
+    if is_over or is_enough(settings, decision, after):
+        return state, decision
+    now_seconds = decision.at_seconds if now_seconds is None else now_seconds
+    decision = replace(decision, at_seconds=now_seconds)
+    now = before if after is None else Snapshot(signals=after.signals, pods=before.pods)
+    seen = now.signals.get(threshold.signal) or before.signals[threshold.signal]
+    reason = deferral(settings, state, threshold, seen, _evicting(state, pods, before), now_seconds)
+    if reason is not None:
+        return state, replace(decision, deferred_because=f"{threshold}: {reason}", slowdowns=state.slowdowns)
+    known = state
+    state, unhelpful = with_disk_slowdown(settings, state, threshold, now, pods, now_seconds)
+    reason = slowed_for_disk(state, threshold, settings.layout)
+    if reason is None:
+        decision = _evict(settings, state, decision, threshold, before, pods)
+        if settings.evicts_holders_only and not decision.evictions:
+            state, reason = with_no_holder(state, known.slowdowns, threshold, now_seconds)
+    return state, replace(decision, deferred_because=reason, slowdowns=state.slowdowns, unhelpful=unhelpful)
+
+
+def is_enough(settings: EvictionSettings, decision: Decision, after: Snapshot | None) -> bool:
+    """Return whether a reclaim spares every pod, by what was observed after it (None: it could not be read).
+
+    Upstream evicts while any threshold is met, grace periods ignored and minimum reclaims added. It never
+    reclaims a disk while a memory threshold is due; here that may wait, and then counts for nothing. If the
+    caller rechecks the filesystem, that alone counts.
+    """
+    if after is None:
+        return settings.rechecks_disks
+    absurd = absurdities(after.signals)
+    observations = {signal: seen for signal, seen in after.signals.items() if signal not in absurd}
+    met = thresholds_met(settings.thresholds, observations, with_minimum_reclaim=True)
+    if settings.rechecks_disks:
+        return decision.acted_on not in met
+    return all(threshold in decision.deferred for threshold in met)
 
 
 def _observe(
@@ -152,12 +192,11 @@ def _act(
     pods: Sequence[Pod],
 ) -> tuple[PolicyState, Decision]:
     """Return the decision for the first threshold that waits for no earlier eviction and no reclaim."""
-    in_flight = {flight.uid for flight in state.in_flight}
+    evicting = _evicting(state, pods, snapshot)
     # Where nothing is awaited and no pod can be evicted, no slowdown and no rate is what keeps one.
-    is_hopeless = bool(fresh) and not (in_flight or state.oom_victims or can_be_evicted(pods))
-    among = pods if in_flight else ()
-    evicting = {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in among if pod.uid in in_flight}
+    is_hopeless = bool(fresh) and not (state.in_flight or state.oom_victims or can_be_evicted(pods))
     reasons = []
+    deferred: list[Threshold] = []
     for threshold in fresh:
         seen = snapshot.signals[threshold.signal]
         # Also where evictions are slowed down: that a reclaim would help is a reason for one.
@@ -181,10 +220,21 @@ def _act(
         if reason is None:
             reclaims = node_reclaim(threshold.signal, settings.layout, settings.commands_for)
             if reclaims:
-                return state, replace(decision, acted_on=threshold, reclaim=reclaims)
+                asked = replace(decision, acted_on=threshold, reclaim=reclaims, deferred=tuple(deferred))
+                return state, asked
             return state, _evict(settings, state, decision, threshold, snapshot, pods)
         reasons.append(f"{threshold}: {reason}")
+        deferred.append(threshold)
     return state, replace(decision, deferred_because="; ".join(reasons) or None)
+
+
+def _evicting(
+    state: PolicyState, pods: Sequence[Pod], snapshot: Snapshot
+) -> dict[str, tuple[Pod, PodUsage | None]]:
+    """Return the pods in flight, by uid, with their usage."""
+    in_flight = {flight.uid for flight in state.in_flight}
+    among = pods if in_flight else ()
+    return {pod.uid: (pod, snapshot.pods.get(pod.uid)) for pod in among if pod.uid in in_flight}
 
 
 def _evict(
@@ -201,6 +251,8 @@ def _evict(
     if settings.minimum_victim is not None and is_hard_memory(threshold):
         seen = snapshot.signals[threshold.signal]
         ranking = small_ones_passed_over(ranking, settings.minimum_victim, threshold, seen)
+    if settings.evicts_holders_only and RESOURCE[threshold.signal] in ON_DISK:
+        ranking = holders_first(ranking, snapshot.pods, threshold.signal, settings.layout)
     evictions = []
     if ranking and ranking[0].evictable:
         pod = ranking[0].pod

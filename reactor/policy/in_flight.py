@@ -15,6 +15,7 @@ from reactor.model.pods import Pod, PodUsage
 from reactor.model.settings import EvictionSettings
 from reactor.model.signals import FREED_TOGETHER, MEMORY_SIGNALS, ON_DISK, RESOURCE, Resource
 from reactor.model.thresholds import Observation, Threshold
+from reactor.policy.disk_evictions import with_disk_eviction
 from reactor.policy.oom_victims import credit_bytes
 from reactor.policy.storm import slowed, with_kill
 from reactor.policy.thresholds import is_met
@@ -38,10 +39,12 @@ def record_eviction(
 ) -> PolicyState:
     """Return the state after an eviction was ordered: in flight, and counted against the rate.
 
-    `snapshot` and `pods` are what it was decided on, by which a kill for memory is judged afterwards, and
-    `held_bytes` what the pod held when it was killed (None: not observed).
+    `snapshot` and `pods` are what it was decided on, by which it is judged afterwards, and `held_bytes` what
+    the pod held when it was killed (None: not observed).
     """
-    state = with_kill(settings, state, eviction, snapshot or Snapshot(), pods, now_seconds, held_bytes)
+    seen = snapshot or Snapshot()
+    state = with_kill(settings, state, eviction, seen, pods, now_seconds, held_bytes)
+    state = with_disk_eviction(settings, state, eviction, seen, pods, now_seconds)
     kill_at = now_seconds + eviction.grace_period_seconds
     ordered = InFlight(
         uid=eviction.pod.uid,
@@ -49,6 +52,7 @@ def record_eviction(
         kill_at_seconds=kill_at,
         deadline_seconds=kill_at + settings.in_flight_deadline_seconds,
         pod=eviction.pod if eviction.resource in ON_DISK else None,
+        threshold=eviction.threshold,
     )
     others = tuple(flight for flight in state.in_flight if flight.uid != ordered.uid)
     recent = tuple(at for at in state.evicted_at if now_seconds - at < _RATE_WINDOW_SECONDS)

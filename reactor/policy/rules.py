@@ -31,7 +31,7 @@ from reactor.model.settings import EvictionSettings
 from reactor.model.signals import Resource, RuleSignal, Signal
 from reactor.policy.in_flight import candidates, evictions_left, is_dying
 from reactor.policy.rank import rank, rank_by_amount
-from reactor.policy.storm import is_hard_memory
+from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.text import printable
 
 _SAMPLES_IN_A_WINDOW = 32
@@ -339,8 +339,9 @@ def waits_because(settings: EvictionSettings, state: PolicyState, firing: Firing
         return reason
     if firing.rule.action not in EVICTING:
         return _waits_for_a_reclaim(state, firing)
-    if state.slowdowns:
-        return f"evictions are slowed down: {state.slowdowns[0].message}"
+    slowdowns = memory_slowdowns(state)
+    if slowdowns:
+        return f"evictions are slowed down: {slowdowns[0].message}"
     if evictions_left(settings, state, firing.at_seconds) == 0:
         return f"rate: {settings.evictions_per_minute} evictions in the last minute, as many as are allowed"
     return None

@@ -191,12 +191,17 @@ def is_newly_slowed(before: PolicyState, state: PolicyState) -> bool:
     )
 
 
+def memory_slowdowns(state: PolicyState) -> tuple[Slowdown, ...]:
+    """Return the slowdowns of evictions for memory: those for filesystems keep no pod from dying for it."""
+    return tuple(one for one in state.slowdowns if one.signal in MEMORY_SIGNALS)
+
+
 def slowed(state: PolicyState, threshold: Threshold, now_seconds: float) -> str | None:
     """Return why no pod is to be killed for this threshold yet, None where one may be.
 
     A soft one would otherwise evict for what its hard one does not.
     """
-    for one in state.slowdowns:
+    for one in memory_slowdowns(state):
         is_about = threshold.is_hard or one.reason is not SlowReason.RATE
         if is_about and one.signal is threshold.signal and now_seconds < one.until_seconds:
             return f"{one.reason}: {one.message}"

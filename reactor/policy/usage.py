@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reactor.model.pods import FilesystemUsage, Pod, PodUsage
+from reactor.model.pods import FilesystemUsage, Pod, PodUsage, StorageKind, Volume
 from reactor.model.signals import RESOURCE, Layout, Resource, Signal
 
 _NODEFS = frozenset({Signal.NODEFS_AVAILABLE, Signal.NODEFS_INODES_FREE})
@@ -33,6 +33,37 @@ def usage(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> in
     return sum(count for count in counts if count is not None)
 
 
+def freed(pod: Pod, used: PodUsage | None, signal: Signal, layout: Layout) -> int | None:
+    """Return what the pod's end gives back of the signal's filesystem where no kubelet removes its files.
+
+    That is what is removed with the pod: its emptyDirs and writable layers. A directory that is left empty
+    still has an inode, and on some filesystems a block; both stay. None where it is not known.
+    """
+    resource = RESOURCE[signal]
+    if used is None or is_unreadable(used, resource):
+        return None
+    given_back = 0
+    for filesystem in _removed_with(pod, used, signal, layout):
+        inodes = filesystem.inodes_used
+        is_empty = inodes is not None and inodes <= 1
+        if resource is Resource.INODES:
+            given_back += 0 if inodes is None or is_empty else inodes - 1
+        elif not is_empty:
+            given_back += filesystem.used_bytes or 0
+    return given_back
+
+
+def may_free(pod: Pod, signal: Signal, layout: Layout) -> bool:
+    """Return whether files of the pod that are removed with it can lie on the signal's filesystem at all."""
+    layers, volumes = _charged(signal, layout)
+    ending = {volume.name for volume in pod.volumes if _ends_with_pod(volume)}
+    return any(
+        (layers and place.kind is StorageKind.WRITABLE_LAYER)
+        or (volumes and place.kind is StorageKind.VOLUME and place.name in ending)
+        for place in pod.storage
+    )
+
+
 def is_unreadable(used: PodUsage | None, resource: Resource) -> bool:
     """Return whether the pod's number was looked for and could not be read, which is not the same as none."""
     return used is not None and resource in used.unreadable
@@ -53,6 +84,20 @@ def _filesystems(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> It
         for volume in pod.volumes:
             if volume.is_local and volume.name in used.volumes:
                 yield used.volumes[volume.name]
+
+
+def _removed_with(pod: Pod, used: PodUsage, signal: Signal, layout: Layout) -> Iterable[FilesystemUsage]:
+    layers, volumes = _charged(signal, layout)
+    for container in used.containers:
+        if layers and container.rootfs is not None:
+            yield container.rootfs
+    for volume in pod.volumes:
+        if volumes and _ends_with_pod(volume) and volume.name in used.volumes:
+            yield used.volumes[volume.name]
+
+
+def _ends_with_pod(volume: Volume) -> bool:
+    return volume.is_local and volume.is_empty_dir
 
 
 def _charged(signal: Signal, layout: Layout) -> tuple[bool, bool]:

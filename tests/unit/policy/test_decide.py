@@ -109,7 +109,8 @@ def test_what_a_reclaim_left_short_of_an_absurd_threshold_evicts_no_pod() -> Non
         DISK.signal: Observation(available=500, capacity=1000),
         PIDS.signal: Observation(available=10, capacity=1000),
     }
-    assert [] == _evicted(after_reclaim(settings, state, decision, before, Snapshot(signals=freed), PODS))
+    _, after = after_reclaim(settings, state, decision, before, Snapshot(signals=freed), PODS)
+    assert [] == _evicted(after)
 
 
 @given(draw.snapshots(), st.integers(1, 100), st.integers(0, 100), st.integers(0, 200), st.integers(0, 200))
@@ -166,7 +167,8 @@ def test_no_pod_is_evicted_for_a_disk_while_it_is_unknown_what_the_last_eviction
     settings = _settings(DISK)
     short = _seen(DISK.signal, 99)
     state, asked = decide(settings, START, short, PODS, 0.0)
-    (eviction,) = after_reclaim(settings, state, asked, short, short, PODS).evictions
+    state, decision = after_reclaim(settings, state, asked, short, short, PODS)
+    (eviction,) = decision.evictions
     state = record_eviction(settings, state, eviction, 0.0)
     _, second = decide(settings, state, short, PODS, 1.0)
     assert ((), ()) == (second.evictions, second.reclaim)
@@ -221,9 +223,9 @@ def test_the_node_gives_back_before_any_pod_is_ended() -> None:
     before = _seen(DISK.signal, 99)
     state, asked = decide(settings, START, before, PODS, 0.0)
     assert ((Reclaim.CONTAINERS, Reclaim.IMAGES), ()) == (asked.reclaim, asked.evictions)
-    enough = after_reclaim(settings, state, asked, before, _seen(DISK.signal, 150), PODS)
-    short = after_reclaim(settings, state, asked, before, _seen(DISK.signal, 149), PODS)
-    unread = after_reclaim(settings, state, asked, before, None, PODS)
+    _, enough = after_reclaim(settings, state, asked, before, _seen(DISK.signal, 150), PODS)
+    _, short = after_reclaim(settings, state, asked, before, _seen(DISK.signal, 149), PODS)
+    _, unread = after_reclaim(settings, state, asked, before, None, PODS)
     assert [0, 1, 1] == [len(decision.evictions) for decision in (enough, short, unread)]
     assert () == enough.ranking
 
@@ -236,7 +238,8 @@ def test_after_a_reclaim_soft_thresholds_count_without_their_grace_period_and_ab
     for memory, evicted in ((199, 1), (200, 0), (-5, 0)):
         observed = Observation(available=memory, capacity=1000)
         after = Snapshot(signals={DISK.signal: fine, SOFT.signal: observed})
-        assert evicted == len(after_reclaim(settings, state, asked, before, after, PODS).evictions)
+        _, decision = after_reclaim(settings, state, asked, before, after, PODS)
+        assert evicted == len(decision.evictions)
 
 
 def test_after_reclaim_refuses_a_decision_that_asked_for_none() -> None:
@@ -396,7 +399,13 @@ def test_evictions_older_than_a_minute_are_forgotten() -> None:
     state = record_eviction(settings, PolicyState(evicted_at=(40.0, 41.0)), decision.evictions[0], 100.0)
     assert (41.0, 100.0) == state.evicted_at
     assert (
-        InFlight(uid="big", resource=Resource.MEMORY, kill_at_seconds=100.0, deadline_seconds=110.0)
+        InFlight(
+            uid="big",
+            resource=Resource.MEMORY,
+            kill_at_seconds=100.0,
+            deadline_seconds=110.0,
+            threshold=HARD,
+        )
         == (state.in_flight[0])
     )
 
@@ -420,7 +429,7 @@ def _run(
         now += seconds
         state, decision = decide(settings, state, snapshot, pods, now)
         if decision.reclaim and snapshot is not None:
-            decision = after_reclaim(settings, state, decision, snapshot, snapshot, pods)
+            state, decision = after_reclaim(settings, state, decision, snapshot, snapshot, pods)
         for eviction in decision.evictions:
             state = record_eviction(settings, state, eviction, now)
         if through_restart:

@@ -1,0 +1,204 @@
+"""Evictions for a full filesystem: which pods they may help with, and whether the last one has helped.
+
+Where no kubelet removes a pod's files, only some of them end with the pod: emptyDirs and writable layers.
+What a service has written anywhere else stays when it is killed, and so do a hostPath's files and logs.
+
+An eviction is judged once nothing of it is in flight any more. It has brought back what is available more
+than before it, and what the other pods have taken since: a second hog is evicted at once. What the pod that
+was evicted takes again counts against it: its files were not removed, or it was started again. If less than a
+quarter of what was credited has come back, or of what was missing if nothing was credited, there is one
+eviction in each pause for the filesystem. The pause is long: files go seconds or minutes after their pod, and
+a full filesystem ends no process, but each eviction in vain ends a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from reactor.model.amounts import amount_text
+from reactor.model.decisions import (
+    DiskEviction,
+    Eviction,
+    PolicyState,
+    RankedPod,
+    Slowdown,
+    SlowReason,
+    Snapshot,
+)
+from reactor.model.pods import Pod, PodUsage
+from reactor.model.settings import EvictionSettings
+from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
+from reactor.model.thresholds import Threshold
+from reactor.policy.reclaim import filesystems_of
+from reactor.policy.usage import freed, usage
+
+_PAUSES: Final = 30  # of unhelpfulEvictionPause: five minutes where that is 10 s
+_NO_HOLDER_SECONDS: Final = 300.0  # said anew whenever the filesystem is observed, unless it is fine
+
+
+def holders_first(
+    ranking: Sequence[RankedPod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout
+) -> tuple[RankedPod, ...]:
+    """Return the ranking with the pods whose end is not known to free anything behind those that may go."""
+    holding, others, last = [], [], []
+    for place in ranking:
+        if not place.evictable:
+            last.append(place)
+        elif freed(place.pod, used.get(place.pod.uid), signal, layout):
+            holding.append(place)
+        else:
+            others.append(place._replace(holds_nothing=True))
+    return (*holding, *others, *last)
+
+
+def with_disk_eviction(
+    settings: EvictionSettings,
+    state: PolicyState,
+    eviction: Eviction,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> PolicyState:
+    """Return the state after an eviction, with what it is judged by if it was for a filesystem."""
+    threshold = eviction.threshold
+    if threshold is None or RESOURCE[threshold.signal] not in ON_DISK:
+        return state
+    seen = snapshot.signals.get(threshold.signal)
+    if seen is None:
+        return state
+    pod, used, layout = eviction.pod, snapshot.pods, settings.layout
+    count = freed if settings.evicts_holders_only else usage
+    ordered = DiskEviction(
+        uid=pod.uid,
+        pod_key=pod.key,
+        signal=threshold.signal,
+        at_seconds=now_seconds,
+        credited=count(pod, used.get(pod.uid), threshold.signal, layout),
+        available=seen.available,
+        missing=threshold.missing(seen),
+        others=_taken(pods, used, threshold.signal, layout, but=pod.key),
+    )
+    pause_seconds = disk_pause_seconds(settings)
+    kept = (one for one in state.disk_evictions if now_seconds - one.at_seconds < pause_seconds)
+    return replace(state, disk_evictions=(*kept, ordered))
+
+
+def disk_pause_seconds(settings: EvictionSettings) -> float:
+    """Return how far evictions for a filesystem are apart if they do not help; 0: not slowed down."""
+    return _PAUSES * settings.unhelpful_eviction_pause_seconds
+
+
+def with_disk_slowdown(
+    settings: EvictionSettings,
+    state: PolicyState,
+    threshold: Threshold,
+    snapshot: Snapshot,
+    pods: Sequence[Pod],
+    now_seconds: float,
+) -> tuple[PolicyState, tuple[DiskEviction, ...]]:
+    """Return the state with the slowdown for a filesystem, and what has just turned out not to help.
+
+    To be called if the threshold is met, and nothing that was evicted for it is in flight.
+    """
+    is_about = _is_about(threshold.signal, settings.layout)
+    last = next((one for one in reversed(state.disk_evictions) if is_about(one.signal)), None)
+    until_seconds = 0.0 if last is None else last.at_seconds + disk_pause_seconds(settings)
+    others = tuple(one for one in state.slowdowns if not is_about(one.signal))
+    if last is not None and now_seconds < until_seconds:
+        came_back = _came_back(last, snapshot, pods, settings.layout)
+        credited = last.credited or last.missing
+        if 4 * came_back < credited:
+            resource = RESOURCE[threshold.signal]
+            amounts = [amount_text(amount, resource) for amount in (credited, max(0, came_back))]
+            message = (
+                f"{threshold}: the last eviction, of {last.pod_key}, should have freed {amounts[0]}, but "
+                f"{amounts[1]} came back: evicting does not help; one eviction in "
+                f"{disk_pause_seconds(settings):g} s"
+            )
+            slowdown = _slowdown(
+                state.slowdowns, threshold.signal, SlowReason.UNHELPFUL, now_seconds, until_seconds, message
+            )
+            marked = replace(last, is_unhelpful=True)
+            evictions = tuple(marked if one is last else one for one in state.disk_evictions)
+            state = replace(state, slowdowns=(*others, slowdown), disk_evictions=evictions)
+            return state, () if last.is_unhelpful else (last,)
+    return replace(state, slowdowns=others), ()
+
+
+def slowed_for_disk(state: PolicyState, threshold: Threshold, layout: Layout) -> str | None:
+    """Return why no pod is to be evicted for a filesystem's threshold yet, None where one may be."""
+    is_about = _is_about(threshold.signal, layout)
+    unhelpful = (one for one in state.slowdowns if one.reason is SlowReason.UNHELPFUL)
+    return next((one.message for one in unhelpful if is_about(one.signal)), None)
+
+
+def with_no_holder(
+    state: PolicyState, before: Sequence[Slowdown], threshold: Threshold, now_seconds: float
+) -> tuple[PolicyState, str]:
+    """Return the state in which no pod is known to hold what evicting would free, and that in words.
+
+    `before` are the slowdowns that were in force until now.
+    """
+    message = (
+        f"{threshold}: no pod that may be evicted is known to have files there that are removed with it: "
+        "evicting can't end this, and no pod is evicted for it"
+    )
+    until_seconds = now_seconds + _NO_HOLDER_SECONDS
+    slowdown = _slowdown(
+        before, threshold.signal, SlowReason.OUTSIDE_PODS, now_seconds, until_seconds, message
+    )
+    return replace(state, slowdowns=(*state.slowdowns, slowdown)), message
+
+
+def without_past_slowdowns(settings: EvictionSettings, state: PolicyState) -> PolicyState:
+    """Return the state without the slowdowns for filesystems of which no threshold is met any more."""
+    if all(RESOURCE[one.signal] not in ON_DISK for one in state.slowdowns):
+        return state
+    met = [threshold.signal for threshold in state.thresholds_met]
+    kept = tuple(
+        one
+        for one in state.slowdowns
+        if RESOURCE[one.signal] not in ON_DISK or any(map(_is_about(one.signal, settings.layout), met))
+    )
+    return state if len(kept) == len(state.slowdowns) else replace(state, slowdowns=kept)
+
+
+def _slowdown(
+    before: Sequence[Slowdown],
+    signal: Signal,
+    reason: SlowReason,
+    now_seconds: float,
+    until_seconds: float,
+    message: str,
+) -> Slowdown:
+    """Return a slowdown, which may be in force since before."""
+    since = (one.since_seconds for one in before if (one.signal, one.reason) == (signal, reason))
+    return Slowdown(
+        signal=signal,
+        reason=reason,
+        since_seconds=next(since, now_seconds),
+        until_seconds=until_seconds,
+        message=message,
+    )
+
+
+def _came_back(last: DiskEviction, snapshot: Snapshot, pods: Sequence[Pod], layout: Layout) -> int:
+    """Return what is available more than before the eviction, and what other pods have taken since."""
+    others = _taken(pods, snapshot.pods, last.signal, layout, but=last.pod_key)
+    available = snapshot.signals[last.signal].available if last.signal in snapshot.signals else last.available
+    return available - last.available + max(0, others - last.others)
+
+
+def _taken(
+    pods: Iterable[Pod], used: Mapping[str, PodUsage], signal: Signal, layout: Layout, *, but: str
+) -> int:
+    """Return what is known that these pods take of a signal's filesystem, but for the one with this key."""
+    return sum(usage(pod, used.get(pod.uid), signal, layout) or 0 for pod in pods if pod.key != but)
+
+
+def _is_about(signal: Signal, layout: Layout) -> Callable[[Signal], bool]:
+    """Return what tells whether another signal is about the same resource of the same filesystem."""
+    place, resource = filesystems_of(signal, layout), RESOURCE[signal]
+    return lambda other: filesystems_of(other, layout) == place and RESOURCE[other] is resource
