@@ -15,7 +15,7 @@ from typing import Final, NewType
 from reactor.config.decode import CONVERTER, register_scalar
 from reactor.config.refused import Refused
 from reactor.config.scalars import as_quantity
-from reactor.model.signals import Layout, Signal
+from reactor.model.signals import ON_DISK, RESOURCE, Layout, Signal
 from reactor.model.thresholds import Threshold, ThresholdValue
 
 MinimumReclaim = NewType("MinimumReclaim", ThresholdValue)
@@ -78,13 +78,18 @@ def is_dropped(value: object) -> bool:
 
 
 def hard_values(
-    given: Mapping[Signal, ThresholdValue] | None, *, merge_defaults: bool
+    given: Mapping[Signal, ThresholdValue] | None, *, merge_defaults: bool, has_kubelet: bool = True
 ) -> dict[Signal, ThresholdValue]:
     """Return the hard thresholds' values in configuration order.
 
-    None given: the defaults. Any given: those alone, unless they are to be merged into the defaults.
+    None given: the defaults. Any given: those alone, unless they are to be merged into the defaults. Without
+    a kubelet no default is for a filesystem: most pods have no files there that end with them.
     """
-    defaults = {signal: threshold_value(text) for signal, text in DEFAULT_HARD.items()}
+    defaults = {
+        signal: threshold_value(text)
+        for signal, text in DEFAULT_HARD.items()
+        if has_kubelet or RESOURCE[signal] not in ON_DISK
+    }
     if given is None:
         return defaults
     return {**defaults, **given} if merge_defaults else dict(given)

@@ -138,22 +138,28 @@ class KubeletConfiguration:
         *,
         evictions_per_minute: int | None,
         in_flight_deadline_seconds: float,
-        unwritten_enforcement: tuple[str, ...] = ("pods",),
+        has_kubelet: bool = True,
     ) -> EvictionSettings:
         """Return the policy's settings.
 
-        `unwritten_enforcement` is what enforceNodeAllocatable means where it is not written: upstream's
-        default, or nothing on a node that has no kubelet.
+        Without a kubelet enforceNodeAllocatable means nothing unless it is written, no threshold for a
+        filesystem is a default, and pods are evicted for one only if files are removed with them.
         """
         enforced = self.enforce_node_allocatable
+        if enforced is None:
+            enforced = ("pods",) if has_kubelet else ()
         return EvictionSettings(
             thresholds=all_thresholds(
-                hard_values(self.eviction_hard, merge_defaults=self.merge_default_eviction_settings),
+                hard_values(
+                    self.eviction_hard,
+                    merge_defaults=self.merge_default_eviction_settings,
+                    has_kubelet=has_kubelet,
+                ),
                 self.eviction_soft,
                 self.eviction_soft_grace_period,
                 self.eviction_minimum_reclaim,
                 layout=layout,
-                enforces_pods="pods" in (unwritten_enforcement if enforced is None else enforced),
+                enforces_pods="pods" in enforced,
             ),
             layout=layout,
             pressure_transition_period_seconds=self.eviction_pressure_transition_period
@@ -169,6 +175,7 @@ class KubeletConfiguration:
             ),
             evictions_per_minute=evictions_per_minute,
             in_flight_deadline_seconds=in_flight_deadline_seconds,
+            evicts_holders_only=not has_kubelet,
         )
 
 

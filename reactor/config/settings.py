@@ -443,7 +443,7 @@ def _eviction(kubelet: KubeletConfiguration, section: Section, layout: Layout) -
         evictions_per_minute=section.evictions_per_minute or DEFAULT_EVICTIONS_PER_MINUTE,
         in_flight_deadline_seconds=section.in_flight_deadline,
         # Where no kubelet has set up the pods' cgroup, its limit was not chosen to hold a node's threshold.
-        unwritten_enforcement=() if section.kubernetes is None else ("pods",),
+        has_kubelet=section.kubernetes is not None,
     )
     return replace(
         settings,

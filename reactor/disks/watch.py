@@ -17,13 +17,14 @@ from typing import Any, Final, Protocol
 import trio
 
 from reactor.bounded import Bounded
-from reactor.disks.filesystems import Look, Survey, observations
+from reactor.disks.filesystems import Look, Survey
 from reactor.disks.filling import Filling
 from reactor.kernel.filesystem import Mount
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Layout, Signal
 from reactor.model.thresholds import Observation, Threshold
 from reactor.model.wakes import SourceHealth
+from reactor.observe.filesystems import observations
 from reactor.policy.thresholds import absurdities, thresholds_met
 from reactor.sources.catalogue import FILESYSTEMS
 from reactor.sources.wakes import SourceBoard

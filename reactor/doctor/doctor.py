@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from reactor.doctor.disks import without_holders_by_name
 from reactor.doctor.kubernetes import kubernetes_features
 from reactor.doctor.managed_oom import managed_oom_on_this_machine
 from reactor.doctor.remedies import NONE_IS_NEEDED, each_once, fitting, this_place
@@ -75,6 +76,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     kernel_kill = kernel_kill_plan(settings or Settings(), by_name)
     absurd, late = absurd_on_this_machine(wanted), late_on_this_machine(wanted)
     without_swap = without_swap_on_this_machine(wanted)
+    without_files = without_holders_by_name(wanted)
     systemd_oomd = managed_oom_on_this_machine(wanted)
     works = any(feature.name == _CONTROLLER and feature.available for feature in features)
     lacks = second_choices(wanted, plans, by_name)
@@ -88,6 +90,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
             "absurd_thresholds": absurd,
             "late_thresholds": late,
             "thresholds_without_swap": without_swap,
+            "thresholds_without_files": without_files,
             "systemd_oomd": systemd_oomd,
             "can_guard": works,
             "second_choices": lacks,
@@ -105,7 +108,7 @@ def examine(settings: Settings | None, output: str, *, verbose: bool = False, st
     )
     screen.print(f"brake: {brake}")
     screen.print(f"kernel kill: {kernel_kill}")
-    for what, why in (*absurd.items(), *late.items(), *without_swap.items()):
+    for what, why in (*absurd.items(), *late.items(), *without_swap.items(), *without_files.items()):
         screen.print(f"{what}: {why}")
     for why in systemd_oomd:
         screen.say(f"systemdOomd: {why}")

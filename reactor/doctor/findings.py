@@ -16,6 +16,7 @@ from reactor.config.documents import load_documents
 from reactor.config.drop_ins import Layers
 from reactor.config.refused import join
 from reactor.config.settings import load_configuration
+from reactor.doctor.disks import without_holders
 from reactor.doctor.guarded import Guarded, daemon_cgroup, guarded
 from reactor.doctor.managed_oom import managed_oom_findings
 from reactor.doctor.notifications import notification_problems, system_bus_problem
@@ -128,6 +129,8 @@ def _found(
     for what, why in (*absurd.items(), *late.items()):
         yield what, f"on this machine {why}"
     yield from without_swap_on_this_machine(settings, proc=proc).items()
+    for threshold, why in without_holders(settings).items():
+        yield join("evictionHard" if threshold.is_hard else "evictionSoft", threshold.signal), why
     yield from rule_findings(settings, tree, proc=proc)
     yield from managed_oom_findings(settings, tree, proc=proc)
 

@@ -32,7 +32,7 @@ from reactor.kernel.procfs import PROC, read_kernel_memory
 from reactor.model.amounts import bytes_text
 from reactor.model.pod_parents import PodParent, is_pattern
 from reactor.model.settings import KubernetesSettings, Settings
-from reactor.model.signals import Signal
+from reactor.model.signals import ON_DISK, RESOURCE, Signal
 from reactor.text import printable
 from reactor.workloads.parents import matches_of
 
@@ -203,6 +203,8 @@ def _taken(machine: Machine, thresholds_from: Path | None) -> tuple[Mapping[str,
     if thresholds_from is not None:
         document = _document(thresholds_from)
         found = {key: document[key] for key in _EVICTION_KEYS if document.get(key) is not None}
+        if not machine.is_kubernetes:
+            found = _without_disks(found)
         if not {"evictionHard", "evictionSoft"} & set(found):
             accepted = "a configuration with evictionHard or evictionSoft, such as that of reactor tune"
             raise ConfigError([Problem(path=str(thresholds_from), got="no thresholds", accepted=accepted)])
@@ -216,6 +218,18 @@ def _taken(machine: Machine, thresholds_from: Path | None) -> tuple[Mapping[str,
                 str(machine.kubelet_config),
             )
     return {}, ""
+
+
+def _without_disks(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys without thresholds for filesystems: on a plain node most pods have no files there."""
+    of_memory = {
+        key: {signal: one for signal, one in value.items() if RESOURCE[Signal(signal)] not in ON_DISK}
+        if isinstance(value, Mapping)
+        else value
+        for key, value in keys.items()
+        if key != "mergeDefaultEvictionSettings"
+    }
+    return {key: value for key, value in of_memory.items() if value != {}}
 
 
 def _document(path: Path) -> Mapping[str, Any]:

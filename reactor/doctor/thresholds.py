@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from reactor.disks.filesystems import FilesystemObserver, observations
+from reactor.disks.filesystems import FilesystemObserver
 from reactor.errors import ReactorError
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC, read_kernel_memory
@@ -16,6 +16,7 @@ from reactor.model.amounts import amount_text
 from reactor.model.settings import MemoryAvailable, Settings
 from reactor.model.signals import Resource, Signal
 from reactor.model.thresholds import Observation
+from reactor.observe.filesystems import observations
 from reactor.observe.node import NodeObserver
 from reactor.policy import absurd_thresholds
 

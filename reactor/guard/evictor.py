@@ -364,7 +364,10 @@ class Evictor:
 def _resumed(pod: Pod, flight: InFlight, grace_period_seconds: int) -> Eviction:
     return Eviction(
         pod=pod,
-        signal=next(signal for signal, resource in RESOURCE.items() if resource == flight.resource),
+        signal=next(signal for signal, resource in RESOURCE.items() if resource == flight.resource)
+        if flight.threshold is None
+        else flight.threshold.signal,
+        threshold=flight.threshold,
         resource=flight.resource,
         grace_period_seconds=grace_period_seconds,
         message="Ordered before reactor was restarted.",

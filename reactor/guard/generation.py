@@ -16,6 +16,7 @@ import trio
 from reactor.act.target import is_seen_populated
 from reactor.brake.brake import Brake
 from reactor.brake.braking import Braking
+from reactor.guard.disk_check import DiskCheck
 from reactor.guard.evictor import Evictor
 from reactor.guard.housekeeping import Housekeeping
 from reactor.guard.last_stretch import LastStretch
@@ -54,7 +55,7 @@ from reactor.model.wakes import SourceHealth, SourceState, Wake, WakeKind
 from reactor.observe.node import NodeObserver
 from reactor.observe.oom_kills import PodOomKills
 from reactor.observe.pods import PodObserver
-from reactor.policy.storm import is_hard_memory
+from reactor.policy.storm import is_hard_memory, memory_slowdowns
 from reactor.reclaim.memory import CgroupReclaim
 from reactor.reclaim.pod_memory import PodReclaim
 from reactor.reclaim.reclaims import NodeReclaim, Reclaims
@@ -160,6 +161,7 @@ class Generation:
         if pods is None:
             pods = workloads = Workloads(tree, settings)
         oom_kills = PodOomKills(tree)
+        self._disk_check = DiskCheck(settings)
         self.parts = Parts(
             node=self._node,
             usages=self._usages,
@@ -174,6 +176,7 @@ class Generation:
             most_of_one_process=oom_kills.most_of_one_process,
             oom_order=_order_for(settings, oom_order),
             warrants=self._warrants,
+            check_disk=self._disk_check.observe,
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
         self._soft_reclaim_problem = None
@@ -231,7 +234,7 @@ class Generation:
     @property
     def problems(self) -> dict[str, str]:
         """Return what can't be read, set or is refused at present, and why."""
-        found = self.housekeeping.problems
+        found = self.housekeeping.problems | self._disk_check.problems
         if self._oom_scores is not None and self._oom_scores.problem is not None:
             found["oom_score_adj of pods"] = self._oom_scores.problem
         if self._warrants is not None and self._warrants.problem is not None:
@@ -467,7 +470,7 @@ class Generation:
         )
         until_seconds = trio.current_time() + max(0.0, wait_seconds)
         wanted_seconds = math.inf
-        if state.slowdowns:
+        if memory_slowdowns(state):
             wanted_seconds = _GLANCE_SECONDS
         elif self.passes.is_near:
             wanted_seconds = _NEAR_GLANCE_SECONDS

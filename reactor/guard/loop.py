@@ -514,7 +514,12 @@ class Daemon:
         if self._settings.dry_run:
             # What was only thought of must not be taken up by a run that means it.
             state = dataclasses.replace(
-                state, in_flight=(), evicted_at=(), hard_memory_kills=(), slowdowns=()
+                state,
+                in_flight=(),
+                evicted_at=(),
+                hard_memory_kills=(),
+                disk_evictions=(),
+                slowdowns=(),
             )
         ticked = any(wake.kind is WakeKind.HOUSEKEEPING for wake in record.wakes)
         self._keeper.show(state, in_any_case=ticked and bool(state.condition_last_observed))

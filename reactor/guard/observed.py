@@ -23,10 +23,17 @@ class Observed:
     def __init__(self, stale_seconds: float) -> None:
         self.stale_seconds = stale_seconds
         self._latest: dict[Signal, Observation] = {}
+        self._changed_seconds: dict[Signal, float] = {}
+
+    def changed(self, signals: Collection[Signal], now_seconds: float) -> None:
+        """Take over nothing of these signals that was observed before now, however late it is reported."""
+        self._changed_seconds |= dict.fromkeys(signals, now_seconds)
 
     def take(self, asked: Collection[Signal], seen: Mapping[Signal, Observation], now_seconds: float) -> None:
         """Take over what was just seen of the signals asked for; one that is absent is unknown now."""
         for signal in asked:
+            if now_seconds < self._changed_seconds.get(signal, now_seconds):
+                continue
             observation = seen.get(signal)
             if observation is None:
                 self._latest.pop(signal, None)

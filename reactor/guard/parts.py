@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ from reactor.brake.braking import Braking
 from reactor.model.oom import OomKill
 from reactor.model.pods import Pod, PodUsage
 from reactor.model.signals import Signal
-from reactor.model.thresholds import Observation
+from reactor.model.thresholds import Observation, Threshold
 from reactor.reclaim.reclaims import Reclaims
 
 if TYPE_CHECKING:
@@ -162,7 +162,9 @@ class Parts:
     last, by their cgroups' counters; `recount_oom_kills` takes those counters as they stand.
     `most_of_one_process` returns how much of what a pod holds one process of it may. `oom_order` is
     told which pod the policy would evict first for memory. `warrants` are those that the
-    kernel kills under, None where there can be none.
+    kernel kills under, None where there can be none. `check_disk` observes the filesystem of a
+    threshold, of which so much was reported, before a pod is evicted for it; None: what was
+    reported is enough.
     """
 
     node: Node
@@ -178,3 +180,4 @@ class Parts:
     most_of_one_process: Callable[[Pod, int], int] = lambda _, held_bytes: held_bytes
     oom_order: Order = unordered
     warrants: Warrants | None = None
+    check_disk: Callable[[Threshold, Observation], Awaitable[Mapping[Signal, Observation]]] | None = None

@@ -74,6 +74,7 @@ _LATE_NS: Final = 2_000_000
 _LEFT_BYTES: Final = 64 << 10  # a shortage may be as small
 _GROWN_BYTES: Final = 8 << 20
 _MOST_PUT_ASIDE: Final = 8  # each costs a pass 0.04 ms on v1
+_DISK_SIGNALS: Final = frozenset(signal for signal, resource in RESOURCE.items() if resource in ON_DISK)
 _CHOICE_SECONDS: Final = 0.5  # takes a few milliseconds at the most
 
 
@@ -134,12 +135,12 @@ class Passes:
         clock_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.known = known
-        self._settings = settings
+        self._settings = dataclasses.replace(settings, rechecks_disks=parts.check_disk is not None)
         self._parts = parts
         self._evictor = evictor
         self._dry_run = dry_run
         self._clock_seconds = clock_seconds
-        self._node_reclaimer = NodeReclaimer(settings, parts.reclaims, known.observed, clock_seconds)
+        self._node_reclaimer = NodeReclaimer(self._settings, parts.reclaims, known.observed, clock_seconds)
         self._watches_swap = any(one.signal in SWAP_SIGNALS for one in settings.thresholds)
         self.is_near = False
         self.is_powerless = False
@@ -419,19 +420,26 @@ class Passes:
                 asked.decision, observe_filesystems, glance or observe_filesystems
             )
             self.known.reclaimed = reclaimed or self.known.reclaimed
+        own = await self._check_disk(asked.decision.acted_on)
         started_ns = time.monotonic_ns()
         now_seconds = self._clock_seconds()
         self._rest()
         self._observe((), now_seconds)
         after = self._snapshot((), now_seconds)
+        if own is not None:
+            others = {signal: one for signal, one in after.signals.items() if signal not in _DISK_SIGNALS}
+            after = dataclasses.replace(after, signals={**others, **own})
         pods = self._to_decide_over(now_seconds)
         usages = with_storage(self._parts.usages.full(), self.known.storage.usages(pods), pods)
-        before = dataclasses.replace(asked.snapshot, pods=usages)
+        shown = asked.snapshot.signals if own is None else {**asked.snapshot.signals, **after.signals}
+        before = Snapshot(signals=shown, pods=usages)
         observed_ns = time.monotonic_ns()
-        decision = after_reclaim(self._settings, self.known.state, asked.decision, before, after, pods)
+        self.known.state, decision = after_reclaim(
+            self._settings, self.known.state, asked.decision, before, after, pods, now_seconds
+        )
         self._acted_on(after.signals, tuple(Resource))
         decided_ns = time.monotonic_ns()
-        attempts = self._act(decision, before, pods, now_seconds)
+        attempts = self._act(decision, dataclasses.replace(after, pods=usages), pods, now_seconds)
         times = StageTimes(
             woke_ns=asked.times.woke_ns,
             started_ns=started_ns,
@@ -442,6 +450,18 @@ class Passes:
         )
         record = self._record(asked.wakes, before, decision, attempts, times)
         return dataclasses.replace(record, reclaimed=reclaimed)
+
+    async def _check_disk(self, threshold: Threshold | None) -> Mapping[Signal, Observation] | None:
+        """Return what the guard itself observes of a threshold's filesystem; None: it does not look."""
+        if self._parts.check_disk is None or threshold is None:
+            return None
+        reported = self.known.observed.at(self._clock_seconds()).get(threshold.signal)
+        if reported is None:
+            return {}
+        own = await self._parts.check_disk(threshold, reported)
+        now_seconds = self._clock_seconds()
+        self.known.observed.take(own.keys(), own, now_seconds)
+        return {signal: one.at(now_seconds) for signal, one in own.items()}
 
     def glance(self) -> None:
         """Take over the pods that exist now; only new ones are read."""
@@ -613,8 +633,13 @@ class Passes:
         return bool(thresholds_met(thresholds, seen, with_minimum_reclaim=True))
 
     def disks_changed(self) -> None:
-        """Take note that files were removed: what was seen before is nothing to evict the next one for."""
-        self._acted_on(self.known.observed.at(self._clock_seconds()), ON_DISK)
+        """Take note that files were removed: what was seen before is nothing to evict the next one for.
+
+        Nor is an observation that was made before and is still on its way from the steward.
+        """
+        now_seconds = self._clock_seconds()
+        self.known.observed.changed(_DISK_SIGNALS, now_seconds)
+        self._acted_on(self.known.observed.at(now_seconds), ON_DISK)
 
     def _observe(self, wakes: Sequence[Wake], now_seconds: float) -> Mapping[Signal, Observation]:
         memory = self._parts.node.memory()

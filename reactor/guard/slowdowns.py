@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from reactor.model.decisions import HardMemoryKill, Slowdown, SlowReason
-from reactor.model.signals import Signal
+from reactor.model.decisions import DiskEviction, HardMemoryKill, Slowdown, SlowReason
+from reactor.model.signals import IN_BYTES, RESOURCE, Signal
 
 _LOG: Final = logging.getLogger("reactor.evict")
 
@@ -50,11 +50,17 @@ def slowdown_document(slowdown: Slowdown, now_seconds: float) -> dict[str, Any]:
     }
 
 
-def unhelpful_document(kill: HardMemoryKill, now_seconds: float) -> Mapping[str, Any]:
-    """Return a kill that did not help as plain JSON values."""
+def unhelpful_document(kill: HardMemoryKill | DiskEviction, now_seconds: float) -> Mapping[str, Any]:
+    """Return an eviction that did not help as plain JSON values."""
+    if isinstance(kill, DiskEviction):
+        is_in_bytes = RESOURCE[kill.signal] in IN_BYTES
+        credited = {"credited_bytes": kill.credited if is_in_bytes else None}
+        credited |= {} if is_in_bytes else {"credited_inodes": kill.credited}
+    else:
+        credited = {"credited_bytes": kill.credited_bytes}
     return {
         "uid": kill.uid,
         "signal": kill.signal,
-        "credited_bytes": kill.credited_bytes,
+        **credited,
         "ago_seconds": round(now_seconds - kill.at_seconds, 3),
     }

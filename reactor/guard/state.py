@@ -183,6 +183,9 @@ def _moved(state: PolicyState, by_seconds: float) -> PolicyState:
         process_kills=tuple(
             dataclasses.replace(kill, at_seconds=kill.at_seconds + by_seconds) for kill in state.process_kills
         ),
+        disk_evictions=tuple(
+            dataclasses.replace(one, at_seconds=one.at_seconds + by_seconds) for one in state.disk_evictions
+        ),
         slowdowns=tuple(
             dataclasses.replace(
                 slowdown,

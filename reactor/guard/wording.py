@@ -44,6 +44,8 @@ def standing(place: RankedPod, resource: Resource | None, by: RankedBy = RankedB
         return f"its usage can't be read, so last; {tail}"
     if place.is_passed_over:
         tail += "; passed over, since it holds less than minimumVictimBytes"
+    if place.holds_nothing:
+        tail += "; stays, since no file there is known to be removed with it"
     if resource is not None and takes_one_process(place.pod, resource):
         tail += "; one process of it is killed, not the pod"
     if place.usage is None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from reactor.config.pod import SOURCE_ANNOTATION
-from reactor.disks.filesystems import FilesystemObserver, observations
+from reactor.disks.filesystems import FilesystemObserver
 from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.procfs import PROC
 from reactor.model.pod_lists import Preference
@@ -22,6 +22,7 @@ from reactor.model.rules import RankedBy
 from reactor.model.settings import Settings
 from reactor.model.signals import FILESYSTEM_SIGNALS, Filesystem, Resource, Signal
 from reactor.model.thresholds import Observation, Threshold
+from reactor.observe.filesystems import observations
 from reactor.observe.node import NodeObserver
 from reactor.observe.pods import PodObserver
 from reactor.threads import in_thread

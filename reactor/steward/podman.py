@@ -12,10 +12,10 @@ from typing import Final
 
 import trio
 
-from reactor.disks.filesystems import filesystem_paths
 from reactor.errors import ReactorError
 from reactor.model.settings import Settings
 from reactor.model.signals import Reclaim
+from reactor.observe.filesystems import filesystem_paths
 from reactor.podman.client import PodmanClient, find_socket
 from reactor.reclaim.image_reclaim import ImageReclaim
 from reactor.reclaim.images import ImageHistory

@@ -18,7 +18,7 @@ def snippet(measured: Measured, found: Recommendation, existing: Mapping[str, An
     """Return YAML that `reactor config check` accepts.
 
     `existing` are the keys of the operator's own file: what it says of other signals is kept, since a key of
-    evictionHard drops the defaults of all others.
+    evictionHard drops the defaults of all others. Those are for disks, and only a Kubernetes node has them.
     """
     text = "".join(f"{line}\n" for line in _lines(measured, found, existing))
     settings_from_text(text, "the recommended configuration")

@@ -78,7 +78,7 @@ def test_null_takes_back_what_an_earlier_drop_in_said_but_not_what_the_file_says
 def test_a_drop_ins_thresholds_join_the_defaults_where_the_file_has_none(
     config: Path, directory: Path
 ) -> None:
-    config.write_text("{}")
+    config.write_text("reactor: {kubernetes: {}}")
     (directory / "10.conf").write_text("evictionHard: {memory.available: 2Gi}")
     found = _thresholds(config, directory)
     assert "memory.available<2Gi" in found

@@ -107,7 +107,8 @@ def test_without_a_threshold_the_warning_says_whether_rules_evict(section: str, 
         f"{HARD}\nshutdownGracePeriodByPodPriority: []\nreservedMemory: []\ncgroupDriver: systemd",
         f"{HARD}\nsystemReserved: {{memory: 1Gi, cpu: 1, ephemeral-storage: 1Gi, pid: '100'}}",
         "{evictionSoft: {memory.available: 1Gi}, evictionSoftGracePeriod: {memory.available: 30s}}",
-        "evictionMinimumReclaim: {memory.available: 100Mi, nodefs.available: 1Gi}",
+        "{evictionMinimumReclaim: {nodefs.available: 1Gi}, reactor: {kubernetes: {}}}",
+        "evictionMinimumReclaim: {memory.available: 100Mi}",
     ],
 )
 def test_what_has_an_effect_or_is_upstreams_own_is_not_named(text: str) -> None:

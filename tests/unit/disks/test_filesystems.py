@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from reactor.disks.filesystems import FilesystemObserver, observations
+from reactor.disks.filesystems import FilesystemObserver
 from reactor.kernel.filesystem import FilesystemSpace
 from reactor.model.settings import EvictionSettings, Settings
 from reactor.model.signals import Filesystem, Layout, Signal
+from reactor.observe.filesystems import observations
 
 MOUNTS = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:2 / /images rw - xfs /dev/sdb rw\n"
 SPACE = FilesystemSpace(

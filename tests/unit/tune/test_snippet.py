@@ -38,7 +38,7 @@ def test_the_snippet_means_what_is_recommended(measured: Measured, found: Recomm
 def test_other_signals_keep_their_defaults_or_what_the_operator_has(
     measured: Measured, found: Recommendation
 ) -> None:
-    _, thresholds = read(snippet(measured, found, {}))
+    _, thresholds = read(f"{snippet(measured, found, {})}reactor: {{kubernetes: {{}}}}\n")
     assert "10%" == thresholds["nodefs.available hard"].value.text
     existing = {
         "evictionHard": {"memory.available": "1Mi", "pid.available": "7%"},
