@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,14 +123,43 @@ def test_command_that_frees_too_little_is_followed_by_an_eviction(guarded: Guard
     assert line["reclaimed"][0]["problems"] == ["/bin/false: exit status 1"]
 
 
-def test_pods_that_take_nothing_known_go_one_after_the_other_and_not_all_at_once(guarded: Guarded) -> None:
-    for name in ("a", "b"):
-        guarded.node.add_pod(name)
-        guarded.run(name, PAUSE)
+def test_no_pod_is_evicted_for_a_full_disk_on_which_none_holds_anything(guarded: Guarded) -> None:
+    services = {name: guarded.run(name, PAUSE) for name in map(_service_of(guarded), ("a", "b", "c"))}
+    logging = guarded.run("logging", fill(guarded.add_pod("logging", where="reactor/logs"), mib=30))
+    ballast = leave(guarded.disk, 50)
+    guarded.start(LOW_SPACE, {"inFlightDeadline": "1s"})
+
+    eventually(lambda: "nodefs.available<100Mi: no pod" in guarded.problem(), "the problem")
+    after_housekeeping(guarded.daemon, 5)
+    assert guarded.evicted() == []
+    assert {None} == {process.poll() for process in (*services.values(), logging)}
+    (slowdown,) = guarded.daemon.status()["slowdowns"]
+    assert ("nodefs.available", "outside-pods") == (slowdown["signal"], slowdown["reason"])
+
+    ballast.unlink()
+    eventually(lambda: not guarded.problem(), "the end of the problem")
+
+
+def test_one_pod_goes_and_not_the_next_where_what_it_held_is_not_removed(guarded: Guarded) -> None:
+    pods = {}
+    for name in ("a", "b", "c"):
+        path = guarded.add_pod(name, where="reactor/rootfs")  # nobody removes it: no runtime has made it
+        pods[name] = guarded.run(name, fill(path, mib=30))
+        eventually(lambda path=path: occupied_bytes(path / "file") >= 30 * MIB, f"what {name} writes")
     leave(guarded.disk, 50)
-    guarded.start(LOW_SPACE, {"inFlightDeadline": "5s"})
-    eventually(lambda: len(guarded.evicted()) == 2, "both", 40)
-    first, second = guarded.daemon.evictions()
-    assert (second["timing"]["killed_ns"] - first["timing"]["killed_ns"]) / 1e9 > 4
-    after_housekeeping(guarded.daemon, 7)  # longer than an eviction is in flight
-    assert guarded.evicted() == ["a", "b"]  # nobody is left, and nobody goes twice
+    guarded.start(LOW_SPACE, {"inFlightDeadline": "1s"})
+
+    eventually(lambda: "evicting does not help" in guarded.problem(), "the problem")
+    after_housekeeping(guarded.daemon, 5)
+    (gone,) = guarded.evicted()
+    assert {name for name, process in pods.items() if process.poll() is not None} == {gone}
+    unhelpful = [one for line in guarded.daemon.lines() for one in line.get("unhelpful", ())]
+    assert [("nodefs.available", 30)] == [(one["signal"], one["credited_bytes"] // MIB) for one in unhelpful]
+
+
+def _service_of(guarded: Guarded) -> Callable[[str], str]:
+    def add(name: str) -> str:
+        guarded.node.add_pod(name)
+        return name
+
+    return add

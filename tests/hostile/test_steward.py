@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from reactor.lab.virtual_node import VirtualNode
-from tests.support.daemon import RunningDaemon, without_steward
-from tests.support.processes import descendants_called, hold
+from tests.support.daemon import RunningDaemon, after_housekeeping, with_lying_steward, without_steward
+from tests.support.disks import Guarded, occupied_bytes
+from tests.support.mounting import mounted
+from tests.support.processes import MIB, descendants_called, fill, hold
 from tests.support.trials import Trial
 from tests.support.waiting import PATIENCE, eventually
 
@@ -146,3 +148,33 @@ def test_daemon_that_can_start_no_steward_evicts_and_ends_as_it_is_asked_to(
     eventually(lambda: "steward: ended with status 3" in daemon.log(), "why there is none")
     assert [] == daemon.lines()
     assert daemon.stop() == 0
+
+
+def test_no_pod_is_evicted_for_a_disk_that_only_the_steward_calls_full(
+    node: VirtualNode,
+    daemon: RunningDaemon,
+    trial: Trial,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_lying_steward(tmp_path, monkeypatch, lie_is_at=tmp_path / "lie")
+    (tmp_path / "pods").mkdir()
+    with mounted(tmp_path, "ext4", 400) as disk:
+        guarded = Guarded(node, daemon, disk, tmp_path / "pods")
+        pods = [guarded.run(name, fill(guarded.add_pod(name), mib=30)) for name in ("a", "b")]
+        trial.must_live(pods)
+        trial.right, trial.needed = set(), 0
+        for name in ("a", "b"):
+            eventually(lambda name=name: occupied_bytes(disk / name / "file") >= 30 * MIB, "its files")
+        guarded.start({"evictionHard": {"nodefs.available": "100Mi", "nodefs.inodesFree": "100"}})
+        after_housekeeping(daemon, 2)
+        (tmp_path / "lie").touch()
+
+        eventually(lambda: "check of nodefs" in daemon.status()["problems"], "the problem")
+        after_housekeeping(daemon, 10)
+        assert [] == guarded.evicted()
+        assert [None, None] == [process.poll() for process in pods]
+        said = daemon.status()["problems"]["check of nodefs"]
+        assert said.startswith("no pod is evicted for nodefs.available<100Mi: statvfs(2) shows ")
+        assert said.endswith("available, the steward reports 0")
+        assert daemon.stop() == 0

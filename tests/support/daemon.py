@@ -197,6 +197,26 @@ def without_steward(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(broken))
 
 
+def with_lying_steward(directory: Path, monkeypatch: pytest.MonkeyPatch, *, lie_is_at: Path) -> None:
+    """Have every steward see full filesystems everywhere, once there is a file at `lie_is_at`."""
+    lying = directory / "lying"
+    lying.mkdir()
+    (lying / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'reactor.steward' in sys.orig_argv:\n"
+        "    honest = os.statvfs\n"
+        "    def lie(path):\n"
+        "        found = honest(path)\n"
+        f"        if not os.path.exists({str(lie_is_at)!r}):\n"
+        "            return found\n"
+        "        fields = list(found) + [found.f_fsid]\n"
+        "        fields[3] = fields[4] = fields[6] = fields[7] = 0\n"
+        "        return os.statvfs_result(fields)\n"
+        "    os.statvfs = lie\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(lying))
+
+
 class HasStatus(Protocol):
     """A daemon that shows how it stands, as `reactor status --output json` does."""
 

@@ -97,6 +97,10 @@ class Guarded:
         """Return the messages of the evictions."""
         return [one["message"] for line in self.daemon.evictions() for one in line["evictions"]]
 
+    def problem(self) -> str:
+        """Return what is said of evictions that are slowed down; nothing where none is."""
+        return str(self.daemon.status()["problems"].get("evictions", ""))
+
     def under_pressure(self) -> bool:
         """Return whether DiskPressure is in force."""
         return any(

@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import trio
 
 from reactor.act.kill import KillPath
 from reactor.brake.brake import Brake
+from reactor.guard.evictor import _resumed
 from reactor.guard.generation_supervisor import GenerationSupervisor
 from reactor.guard.observed import Observed
 from reactor.guard.passes import NodeView
@@ -27,10 +29,10 @@ from reactor.guard.steward_link import StewardLink
 from reactor.kernel.cgroup_files import CgroupVersion
 from reactor.model.decisions import InFlight, PolicyState
 from reactor.model.settings import EvictionSettings, Settings, SourceSettings
-from reactor.model.signals import Layout, NodeCondition, Resource
-from reactor.model.thresholds import Threshold
+from reactor.model.signals import Layout, NodeCondition, Resource, Signal
+from reactor.model.thresholds import Threshold, ThresholdValue
 from reactor.supervisor import Nursery, Supervisor
-from tests.support.builders import make_threshold
+from tests.support.builders import make_pod, make_threshold
 from tests.support.node_in_files import NODE, NodeInFiles
 from tests.support.processes import MIB
 from tests.support.waiting import until as until_by_the_clock
@@ -378,6 +380,25 @@ async def test_eviction_that_an_earlier_run_ordered_is_taken_up_by_the_first_gen
         await until(lambda: again.begun == 2, "the next generation")
     assert ["hog"] == [attempt.eviction.pod.name for attempt in again.resumed]
     assert [] == again.evictions()
+
+
+def test_soft_eviction_that_is_taken_up_again_is_for_its_own_threshold() -> None:
+    images = Threshold(
+        signal=Signal.IMAGEFS_AVAILABLE,
+        value=ThresholdValue(text="1", amount=Fraction(1)),
+        grace_period_seconds=30.0,
+    )
+    flight = InFlight(
+        uid="a",
+        resource=Resource.EPHEMERAL_STORAGE,
+        kill_at_seconds=30.0,
+        deadline_seconds=40.0,
+        threshold=images,
+    )
+    resumed = _resumed(make_pod("a"), flight, 5)
+    assert (images.signal, images) == (resumed.signal, resumed.threshold)
+    unknown = _resumed(make_pod("a"), replace(flight, threshold=None), 5)
+    assert (Signal.NODEFS_AVAILABLE, None) == (unknown.signal, unknown.threshold)
 
 
 async def test_other_layout_by_the_devices_begins_a_generation_by_that_layouts_settings(

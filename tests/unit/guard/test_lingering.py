@@ -90,6 +90,24 @@ async def test_what_was_seen_before_its_files_were_gone_kills_no_other_pod(
     assert await disk.evict(50) == ["writer", "innocent"]
 
 
+async def test_what_was_seen_before_its_files_were_gone_and_is_reported_after_kills_no_other_pod(
+    disk, make_pod, observation, tmp_path: Path
+):
+    await disk.evict(50)
+    disk.have(make_pod("innocent"))
+    disk.now_seconds += 2
+    (tmp_path / "file").unlink()
+    disk.storage.look(list(disk.known.lingering))
+    assert disk.passes.gone("uid-writer")
+    late = {Signal.NODEFS_AVAILABLE: observation(50 * KIB, 1000 * KIB)}
+    disk.known.observed.take([Signal.NODEFS_AVAILABLE], late, disk.now_seconds - 0.5)
+    assert not disk.passes.make([WAKE]).decision.reclaim
+    disk.passes.make([WAKE])
+    disk.known.observed.take([Signal.NODEFS_AVAILABLE], late, disk.now_seconds - 0.4)
+    assert not disk.passes.make([WAKE]).decision.reclaim
+    assert disk.kills.killed == ["writer"]
+
+
 async def test_pod_whose_files_are_being_removed_is_waited_for_although_their_names_are_gone(
     disk, make_pod, tmp_path: Path
 ):

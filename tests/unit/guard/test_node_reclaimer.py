@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from reactor.errors import RefusedError
+from reactor.model.pods import PodUsage
 from reactor.model.signals import Filesystem, Reclaim, Signal
 from reactor.model.thresholds import ThresholdValue
 from reactor.model.wakes import Wake, WakeKind
@@ -153,3 +154,21 @@ async def test_what_does_not_come_back_is_not_waited_for(make_disk, make_reclaim
     record = await disk.give_back()
     assert trio.current_time() - began_seconds < 0.5
     assert ["writer"] == [attempt.eviction.pod.name for attempt in record.attempts]
+
+
+async def test_what_suffices_for_the_disk_is_enough_while_memory_waits_for_something_else(
+    make_disk, make_reclaim, make_threshold, observation
+):
+    """A leak outside the pods keeps memory short, and its evictions are slowed down."""
+    disk = make_disk(unhelpful_eviction_pause_seconds=60.0)
+    memory = make_threshold(100)
+    loop = disk.loop
+    loop.node.memory_seen = {memory.signal: observation(50, 1000)}
+    loop.usages.seen = {"uid-writer": PodUsage(memory_working_set_bytes=0)}
+    settings = loop.passes._settings
+    loop.passes._settings = dataclasses.replace(settings, thresholds=(memory, *settings.thresholds))
+    loop.passes._node_reclaimer._settings = loop.passes._settings
+    commands = loop.reclaims[Reclaim.COMMANDS] = make_reclaim(disk.frees(500))
+    images = loop.reclaims[Reclaim.IMAGES] = make_reclaim()
+    record = await disk.give_back()
+    assert (len(commands.asked), images.asked, record.attempts) == (1, [], ())

@@ -1,4 +1,4 @@
-"""Evictions for a full filesystem: on what is true when they are decided, and of pods that hold files there."""
+"""Evictions for a full filesystem: on what is true when they are decided, of pods that hold files there."""
 
 from __future__ import annotations
 
