@@ -21,11 +21,17 @@ from reactor.kernel.cgroup import CgroupTree
 from reactor.kernel.files import GONE
 from reactor.kernel.procfs import read_meminfo
 from reactor.model.node_pods import Inventory, NodeFiles, RuntimePod
-from reactor.model.pods import Pod, PodSource, StoragePlace
+from reactor.model.pods import SYSTEM_CRITICAL_PRIORITY, Pod, PodSource, StoragePlace
 from reactor.model.settings import Settings
 from reactor.workloads.fence import Fence
 from reactor.workloads.kubelet_storage import KubeletStorage, NodePaths
-from reactor.workloads.kubepods import ContainerCgroup, PodCgroup, container_cgroups, pod_cgroups
+from reactor.workloads.kubepods import (
+    ContainerCgroup,
+    PodCgroup,
+    container_cgroups,
+    is_config_hash,
+    pod_cgroups,
+)
 from reactor.workloads.sandbox import spared_cgroups
 from reactor.workloads.unchanged import Unchanged
 from reactor.workloads.unspecified import OwnScore, pod_without_spec, score_in
@@ -35,6 +41,7 @@ _SHOWN: Final = 5
 _TIMEOUT_SECONDS: Final = 5.0
 _AT_A_TURN: Final = 4
 _MIRROR: Final = PodSource.MIRROR.critical_because
+_STATIC: Final = "static pod"
 
 Specs = Mapping[str, Pod]  # by uid
 
@@ -144,6 +151,8 @@ class KubernetesPods:
         for found in found_now() if listing is None else listing.get(found_now):
             before = self._known.get(found.uid)
             spec = specs.get(found.uid) or (None if before is None else _kept_spec(before))
+            if before is not None and _is_unprotecting(before.spec, spec):
+                spec = before.spec
             if before is not None and not afresh and _stands(before, found, spec, now_seconds):
                 told = inventory.get(found.uid) if is_retold else None
                 if told is None or told.sandboxes == before.sandboxes:
@@ -218,7 +227,10 @@ class KubernetesPods:
             uid=found.uid,
             cgroup=found.cgroup,
             cgroup_inode=found.inode,
-            critical_because=pod.critical_because or self._fence.spared.get(found.cgroup),
+            critical_because=pod.critical_because
+            or self._fence.spared.get(found.cgroup)
+            # Whatever a listing says of it: the kubelet alone makes cgroups, and such a uid of static pods.
+            or (_STATIC if is_config_hash(found.uid) else None),
             container_cgroups=_by_name(own, told),
             spared_cgroups=spared,
             storage=before.pod.storage if before is not None else (),
@@ -256,6 +268,13 @@ def _kept_spec(before: _Known) -> Pod | None:
     """Return the spec that outlives a pod's object: its own does, a mirror's claim ends with the mirror."""
     is_mirror = before.spec is not None and before.spec.critical_because == _MIRROR
     return None if is_mirror else before.spec
+
+
+def _is_unprotecting(before: Pod | None, spec: Pod | None) -> bool:
+    """Return whether a spec lacks the priority by which its pod was critical: no server changes that."""
+    if before is None or spec is None:
+        return False
+    return spec.priority < SYSTEM_CRITICAL_PRIORITY <= before.priority
 
 
 def _with_places(known: _Known, places: tuple[StoragePlace, ...]) -> _Known:

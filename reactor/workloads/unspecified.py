@@ -19,9 +19,9 @@ but for what may be critical, which is never evicted. As critical counts, withou
     a Guaranteed pod      the same, where the runtime was not allowed to set that score
 
 The first two are none that a tenant can make: uids are the API server's, files and cgroups the kubelet's,
-kube-system the operator's. The other two are, by requests that equal limits. So they count only for as long
-as is not known: a pod that the API server still does not list though it tells of all the others
-(`is_unlisted`) was deleted there, and is evicted like any other.
+kube-system the operator's. A Guaranteed pod is one that a tenant can make, by requests that equal limits. So
+that counts only for as long as is not known: a pod that the API server still does not list though it tells of
+all the others (`is_unlisted`) was deleted there, and is evicted like any other.
 
 Every other pod can be evicted: a node on which none can be is lost with all its pods.
 """
@@ -96,9 +96,10 @@ def _perhaps_critical_because(
 ) -> str | None:
     if namespace == _SYSTEM_NAMESPACE:
         return f"in {_SYSTEM_NAMESPACE}, its spec unknown"
-    if is_unlisted:
-        return None
-    if found.qos_class is QosClass.GUARANTEED or any(score <= GUARANTEED for score in scores):
+    is_guaranteed = found.qos_class is QosClass.GUARANTEED
+    has_score = any(score <= GUARANTEED for score in scores)
+    # Of a pod that is not Guaranteed the kubelet gives that score by its priority alone: no listing counts.
+    if (has_score and not is_guaranteed) or (not is_unlisted and is_guaranteed):
         return "Guaranteed or node-critical, its spec unknown"
     return None
 

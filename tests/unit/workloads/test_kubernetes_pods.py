@@ -281,6 +281,25 @@ def test_requests_equal_to_limits_exempt_no_pod_that_the_api_server_does_not_lis
     assert only(trio.run(pods.listed)).critical_because is not None
 
 
+def test_no_listing_says_of_a_static_pod_that_it_is_none(node: Node) -> None:
+    node.pod(f"/kubepods/burstable/pod{HASH}")
+    node.specs[HASH] = Pod(name="etcd", namespace="default", uid=HASH, priority=0)
+    assert only(trio.run(node.list().listed)).critical_because == "static pod"
+
+
+def test_no_later_listing_takes_away_the_priority_by_which_a_pod_is_critical(node: Node) -> None:
+    node.pod(BURSTABLE)
+    critical = Pod(
+        name="dns", namespace="a", uid=UID, priority=2_000_000_000, critical_because="priority 2000000000"
+    )
+    node.specs[UID] = critical
+    pods = node.list()
+    assert only(trio.run(pods.listed)).critical_because == "priority 2000000000"
+    node.specs[UID] = dataclasses.replace(critical, priority=1_999_999_999, critical_because=None)
+    assert only(pods.glance()).critical_because == "priority 2000000000"
+    assert only(trio.run(pods.listed)).critical_because == "priority 2000000000"
+
+
 def test_a_static_pod_stays_one_though_the_api_server_does_not_list_it(node: Node) -> None:
     node.pod(f"/kubepods/burstable/pod{HASH}")
     node.all_told = True
