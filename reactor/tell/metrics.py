@@ -483,7 +483,7 @@ def _swap_traffic(traffic: SwapTraffic) -> Metric:
 def _slowdowns(reasons: Sequence[str]) -> Metric:
     return _gauge(
         "reactor_storm_brake",
-        "Whether evictions for hard memory thresholds are slowed down (1) or not (0), by reason.",
+        "Whether evictions for a threshold are slowed down (1) or not (0), by reason.",
         ["reason"],
         *(((reason,), reason in reasons) for reason in SlowReason),
     )

@@ -563,3 +563,31 @@ def test_swap_has_thresholds_like_every_signal() -> None:
     assert ("swap.available<1Gi", 30.0) == (str(soft), soft.grace_period_seconds)
     assert hard.minimum_reclaim is not None
     assert settings.counts_swap
+
+
+OF_DISKS = {"nodefs.available<10%", "nodefs.inodesFree<5%", "imagefs.available<15%", "imagefs.inodesFree<5%"}
+
+
+@pytest.mark.parametrize(
+    ("text", "on_disk"),
+    [
+        ("", set()),
+        ("evictionHard: {memory.available: 200Mi}\nmergeDefaultEvictionSettings: true", set()),
+        ("evictionHard: {nodefs.available: 7%}", {"nodefs.available<7%", "containerfs.available<7%"}),
+    ],
+)
+def test_a_plain_node_has_no_default_thresholds_for_disks(text: str, on_disk: set[str]) -> None:
+    settings = settings_from_text(f"{text}\nreactor: {{pods: {{parents: [/system.slice]}}}}", "f")
+    thresholds = set(map(str, settings.eviction.thresholds))
+    assert on_disk == {one for one in thresholds if "fs." in one}
+    assert settings.eviction.evicts_holders_only
+    assert all(one.evicts_holders_only for one in settings.by_layout.values())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "evictionHard: {memory.available: 200Mi}\nmergeDefaultEvictionSettings: true"]
+)
+def test_a_kubernetes_node_has_upstreams_default_thresholds_for_disks(text: str) -> None:
+    settings = settings_from_text(f"{text}\nreactor: {{kubernetes: {{}}}}", "f")
+    assert set(map(str, settings.eviction.thresholds)) >= OF_DISKS
+    assert not settings.eviction.evicts_holders_only

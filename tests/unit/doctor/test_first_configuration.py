@@ -131,6 +131,21 @@ def test_thresholds_are_taken_from_a_result_of_tune(machine, tmp_path):
     assert f"# From {tuned}." in text
 
 
+def test_thresholds_for_disks_are_not_taken_over_on_a_plain_node(machine, tmp_path):
+    tuned = tmp_path / "reactor.yaml"
+    tuned.write_text(
+        "evictionHard: {memory.available: 410Mi, nodefs.available: 10%}\nmergeDefaultEvictionSettings: true\n"
+        "evictionSoft: {imagefs.available: 20%}\nevictionSoftGracePeriod: {imagefs.available: 1m}\n"
+        "evictionMinimumReclaim: {memory.available: 10Mi, imagefs.available: 1Gi}\n"
+    )
+    settings = settings_from_text(first_configuration(machine, tuned), "f")
+    (threshold,) = settings.eviction.thresholds
+    assert ("memory.available<410Mi", "10Mi") == (str(threshold), threshold.minimum_reclaim.text)
+    on_cluster = dataclasses.replace(machine, is_kubernetes=True)
+    names = map(str, settings_from_text(first_configuration(on_cluster, tuned), "f").eviction.thresholds)
+    assert {"nodefs.available<10%", "imagefs.available<15%"} <= set(names)
+
+
 @pytest.mark.parametrize("content", ["reactor: {dryRun: true}\n", "evictionHard: {memory.available: 1Xi}\n"])
 def test_a_file_without_thresholds_or_with_wrong_ones_is_refused(machine, tmp_path, content):
     (tmp_path / "tuned.yaml").write_text(content)

@@ -303,6 +303,33 @@ def test_a_recording_of_the_journal_needs_no_cluster(tmp_path: Path) -> None:
     assert 1 == len(document["steps"])
 
 
+@pytest.mark.parametrize(
+    ("config", "hard"),
+    [
+        ("reactor: {nodeCgroup: /n}\n", {"memory.available": "100Mi"}),
+        (
+            "evictionHard: {pid.available: 5%}\nmergeDefaultEvictionSettings: true\n",
+            {"memory.available": "100Mi", "pid.available": "5%"},
+        ),
+        ("reactor: {kubernetes: {}}\n", None),
+    ],
+)
+def test_a_recording_of_a_plain_node_has_no_default_thresholds_for_disks(
+    tmp_path: Path, config: str, hard: dict[str, str] | None
+) -> None:
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "journal.jsonl").write_text(json.dumps(_decision(0, 4 * _GIB)) + "\n")
+    out = tmp_path / "out.json"
+    options = RecordOptions(
+        config=tmp_path / "config.yaml", output=str(out), journal=tmp_path / "journal.jsonl"
+    )
+    assert 0 == record(options)
+    kept = json.loads(out.read_text())["kubeletConfiguration"]
+    assert hard == kept.get("evictionHard")
+    scenario = scenario_from_text(out.read_text(), str(out))
+    assert (hard is None) is any(one.signal.startswith("nodefs") for one in scenario.settings.thresholds)
+
+
 def test_a_recording_has_the_thresholds_of_the_drop_ins(tmp_path: Path) -> None:
     drop_ins = tmp_path / "config.d"
     drop_ins.mkdir()

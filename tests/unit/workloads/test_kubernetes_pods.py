@@ -287,6 +287,15 @@ def test_no_listing_says_of_a_static_pod_that_it_is_none(node: Node) -> None:
     assert only(trio.run(node.list().listed)).critical_because == "static pod"
 
 
+def test_a_pod_that_is_node_critical_by_its_score_stays_so_though_no_listing_has_it(node: Node) -> None:
+    node.pod(BURSTABLE, score=-997)
+    node.all_told = True
+    pods = node.list()
+    trio.run(pods.listed)
+    node.now_seconds += 120
+    assert only(trio.run(pods.listed)).critical_because == "Guaranteed or node-critical, its spec unknown"
+
+
 def test_no_later_listing_takes_away_the_priority_by_which_a_pod_is_critical(node: Node) -> None:
     node.pod(BURSTABLE)
     critical = Pod(
