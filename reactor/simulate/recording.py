@@ -40,9 +40,6 @@ from reactor.simulate.rule_recording import RuleRecording
 from reactor.simulate.scenario_file import ScenarioFile, at
 from reactor.text import printable
 
-_DERIVED: Final = frozenset(
-    {Signal.ALLOCATABLE_MEMORY_AVAILABLE, Signal.CONTAINERFS_AVAILABLE, Signal.CONTAINERFS_INODES_FREE}
-)
 _TERMINAL: Final = frozenset({"Failed", "Succeeded"})
 # Thresholds that follow from others, and are not written.
 _DERIVED: Final = frozenset(
@@ -215,24 +212,16 @@ async def _stop_at_signal(scope: trio.CancelScope) -> None:
 def _header(configuration: Configuration, path: Path) -> dict[str, Any]:
     """Return what stands before the steps: the thresholds in force, and how the filesystems lie."""
     raw = load_document(configuration.text, str(path)) or {}
-    settings = configuration.settings
-    layout = settings.eviction.layout
-    if settings.kubernetes is None and (
-        raw.get("evictionHard") is None or raw.get("mergeDefaultEvictionSettings")
-    ):
-        # A scenario's defaults are the kubelet's, and a plain node has none for its disks.
-        hard = {
-            one.signal: one.value.text
-            for one in settings.eviction.thresholds
-            if one.is_hard and one.signal not in _DERIVED
-        }
-        raw = {**raw, "evictionHard": hard, "mergeDefaultEvictionSettings": False}
+    layout = configuration.settings.eviction.layout
     section = raw.get("reactor")
     rules = section.get("rules") if isinstance(section, Mapping) else None
     written = {key: value for key, value in raw.items() if key != "reactor" and value is not None}
     if configuration.settings.kubernetes is None:
         # What is not written means in a scenario what it means to a kubelet; here there is none.
-        written = {**_unwritten(configuration.settings), **written}
+        unwritten = _unwritten(configuration.settings)
+        if written.pop("mergeDefaultEvictionSettings", False):
+            written["evictionHard"] = unwritten["evictionHard"]
+        written = {**unwritten, **written}
     return {
         "kubeletConfiguration": written,
         "filesystems": {
