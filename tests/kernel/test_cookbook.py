@@ -72,7 +72,7 @@ RECIPES: Final = {
         main_process="chromium",
     ),
     "A container host": Machine(
-        smaller={"500Mi": "48Mi", "1Gi": "64Mi", "10%": "0%"},
+        smaller={"500Mi": "48Mi", "1Gi": "64Mi"},
         survivors={
             "machine.slice/machine-db.slice": 100,
             "machine.slice/libpod-1.scope": 20,
