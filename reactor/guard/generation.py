@@ -179,15 +179,15 @@ class Generation:
             check_disk=self._disk_check.observe,
         )
         known.observed.stale_seconds = 3 * settings.housekeeping_interval_seconds + _HANGING_SECONDS
-        self._soft_reclaim_problem = None
-        if settings.eviction.soft_reclaim_seconds > 0:
-            self._soft_reclaim_problem = memory_reclaim.unavailable_because(tree)
-        can_reclaim_pods = self._soft_reclaim_problem is None
+        soft_reclaim_seconds = settings.eviction.soft_reclaim_seconds
+        self._soft_reclaim_problem = (
+            memory_reclaim.unavailable_because(tree) if soft_reclaim_seconds > 0 else None
+        )
         self.passes = Passes(
             replace(
                 settings.eviction,
                 reclaims_memory=not settings.dry_run,
-                soft_reclaim_seconds=settings.eviction.soft_reclaim_seconds if can_reclaim_pods else 0.0,
+                soft_reclaim_seconds=soft_reclaim_seconds if self._soft_reclaim_problem is None else 0.0,
             ),
             self.parts,
             evictor,
