@@ -141,6 +141,7 @@ def _essence(state: PolicyState) -> tuple[object, ...]:
         state.memory_reclaim,
         state.soft_reclaim,
         [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.hard_memory_kills],
+        [(one.uid, one.signal, one.at_seconds, one.is_unhelpful) for one in state.disk_evictions],
         [(one.signal, one.reason, one.since_seconds, one.until_seconds) for one in state.slowdowns],
     )
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reactor.guard.state import StateError, StateFile, is_worth_saving
 from reactor.kernel.small_file import replace
 from reactor.model.decisions import (
+    DiskEviction,
     HardMemoryKill,
     InFlight,
     MemoryReclaim,
@@ -227,6 +228,18 @@ FULL = PolicyState(
         ),
     ),
     process_kills=(ProcessKill(uid="a", at_seconds=AT, held_bytes=1),),
+    disk_evictions=(
+        DiskEviction(
+            uid="a",
+            pod_key="n/a",
+            signal=Signal.NODEFS_AVAILABLE,
+            at_seconds=AT,
+            credited=None,
+            available=1,
+            missing=1,
+            others=1,
+        ),
+    ),
     oom_struck_at_seconds=AT,
 )
 # What a restart begins anew: process ids may be others' by then, and a rule's reclaim ended with the daemon.
